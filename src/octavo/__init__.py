@@ -1,0 +1,1 @@
+"""Octavo: the int8 quantization flow for Apache TVM."""

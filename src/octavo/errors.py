@@ -1,0 +1,42 @@
+"""The exception tree: every error a user can cause is an OctavoError with one clear line.
+
+A message says what was wrong, where, and what to do. Broken invariants of our own are ``assert``, never these.
+"""
+
+from __future__ import annotations
+
+
+class OctavoError(Exception):
+    """Base of every error that Octavo raises for a user's input."""
+
+
+class ModelError(OctavoError):
+    """A model file or object that cannot be read: truncated, foreign, malformed, unreadable path."""
+
+
+class UnsupportedOpError(ModelError):
+    """A model holds an op that cannot be imported; the message names the op and its output tensor."""
+
+
+class DataError(OctavoError):
+    """Input data that does not fit the model: shape, dtype, missing input, NaN or infinity, empty data set."""
+
+
+class ProfileError(OctavoError):
+    """A profile that cannot be read, or belongs to another model."""
+
+
+class QuantizationError(OctavoError):
+    """A recipe or a model that cannot be quantized as asked."""
+
+
+class TargetError(OctavoError):
+    """An unknown target, or a target description that contradicts itself."""
+
+
+class CompileError(OctavoError):
+    """Lowering or code generation failed, or an accumulator could overflow."""
+
+
+class ExecutableError(OctavoError):
+    """An executable file that cannot be saved, or is not one of ours."""

@@ -1,0 +1,81 @@
+"""Model: an imported network, float or QDQ, with the identity of each of its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+
+from ..identity import TensorId, TensorTable
+from ..numerics import QuantParams
+
+SourceFormat = Literal["onnx", "tflite", "relax"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizationPlan:
+    """Which tensors `quantize` made integer, and how: enough to repeat it on the source file.
+
+    Parameters
+    ----------
+    activations
+        Parameters of each tensor that gets a Q -> DQ pair where it is produced.
+    weights
+        Parameters of each weight, and `weight_values` its integers, in the layout of the Relax module.
+    biases
+        Parameters (int32, scale = s_x * s_w, zero point 0) of each bias, with its int32 integers in `weight_values`.
+    """
+
+    activations: dict[TensorId, QuantParams]
+    weights: dict[TensorId, QuantParams]
+    biases: dict[TensorId, QuantParams]
+    weight_values: dict[TensorId, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Model:
+    """An imported network.
+
+    Parameters
+    ----------
+    module
+        The IRModule. Its "main" takes the graph's inputs first (attribute "num_input" counts them), then one parameter for
+        each constant of the source that the graph reads. Every variable that holds a source tensor is named by its TensorId.
+    tensors
+        What the source says of each tensor.
+    params
+        Value of each constant parameter of "main", by its variable name, in the layout the module reads.
+    input_ids, output_ids
+        TensorIds of the graph's inputs and outputs, in order. Source names of outputs name the results of an Executable.
+    fingerprint
+        "sha256:" and 64 hex digits over the graph's structure and the constants: equal for equal models, wherever the file lies.
+    source_format
+        Where it came from.
+    source
+        The source's own object (an onnx.ModelProto) where a later stage can write it back, else None.
+    plan
+        Set by `quantize`; None on a model as it was imported.
+    """
+
+    module: tvm.IRModule
+    tensors: TensorTable
+    params: dict[TensorId, npt.NDArray[Any]]
+    input_ids: tuple[TensorId, ...]
+    output_ids: tuple[TensorId, ...]
+    fingerprint: str
+    source_format: SourceFormat
+    source: Any = None
+    plan: QuantizationPlan | None = field(default=None)
+
+    def bound(self) -> tvm.IRModule:
+        """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
+        bindings = {str(name): tvm.runtime.tensor(np.ascontiguousarray(value)) for name, value in self.params.items()}
+        return relax.transform.BindParams("main", bindings)(self.module)
+
+    def show(self) -> None:
+        """Print the Relax IR; each variable's name is its TensorId."""
+        print(self.module.script(show_meta=False))

@@ -1,0 +1,179 @@
+"""What a kernel is asked to compute, and what a kernel is: plain values that know no graph.
+
+Activations are uint8 here. An int8 tensor enters by relabelling: q + 128 with zero_point + 128 is the same real number, and VNNI
+multiplies unsigned activations by signed weights. Layouts are NHWC for activations and HWIO for weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+import tvm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """How a uint8 result is formed: clamp(rint(real / scale) + zero_point) to [qmin; qmax], all in [0; 255]."""
+
+    zero_point: int
+    qmin: int = 0
+    qmax: int = 255
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conv2dSpec:
+    """A convolution of uint8 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
+
+    `padding` is (top, left, bottom, right), filled with `input_zero_point`. `threads` is the number of chunks the work is cut
+    into; 1 emits no parallel loop.
+    """
+
+    batch: int
+    in_height: int
+    in_width: int
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    input_zero_point: int
+    output: Output
+    threads: int = 1
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+        return (
+            self.in_height + self.padding[0] + self.padding[2] - self.dilation[0] * (self.kernel[0] - 1) - 1
+        ) // self.strides[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        return (
+            self.in_width + self.padding[1] + self.padding[3] - self.dilation[1] * (self.kernel[1] - 1) - 1
+        ) // self.strides[1] + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddSpec:
+    """uint8 a + uint8 b, elementwise over `size` values each, or b broadcast: b has `b_size` values, repeated (size % b_size == 0)."""
+
+    size: int
+    b_size: int
+    a_scale: float
+    a_zero_point: int
+    b_scale: float
+    b_zero_point: int
+    out_scale: float
+    output: Output
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool2dSpec:
+    """Average or max pooling of uint8 NHWC.
+
+    `multiplier` is float32 in_scale / out_scale (1.0 for "max", which leaves scale and zero point as they are). Padding never
+    counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`.
+    """
+
+    kind: Literal["avg", "max"]
+    batch: int
+    in_height: int
+    in_width: int
+    channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    out_height: int
+    out_width: int
+    count_include_pad: bool = False
+    multiplier: float = 1.0
+    input_zero_point: int
+    output: Output
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConcatSpec:
+    """Concatenation of uint8 inputs [outer, inner_i] into [outer, sum(inner_i)], each requantized to the output's parameters.
+
+    `multipliers` are float32 scale_i / out_scale.
+    """
+
+    outer: int
+    inners: tuple[int, ...]
+    multipliers: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    output: Output
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequantizeSpec:
+    """uint8 to uint8 of other parameters, over `size` values; `multiplier` is float32 in_scale / out_scale."""
+
+    size: int
+    multiplier: float
+    input_zero_point: int
+    output: Output
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizeSpec:
+    """float32 to `dtype` (uint8 or int8), over `size` values: saturate(rint(x / scale) + zero_point)."""
+
+    size: int
+    scale: float
+    zero_point: int
+    dtype: Literal["uint8", "int8"] = "uint8"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DequantizeSpec:
+    """`dtype` (uint8 or int8) to float32, over `size` values: float32(q - zero_point) * scale."""
+
+    size: int
+    scale: float
+    zero_point: int
+    dtype: Literal["uint8", "int8"] = "uint8"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelabelSpec:
+    """int8 to uint8 or back, over `size` values: q + 128 or q - 128, the same real number under a zero point moved alike."""
+
+    size: int
+    in_dtype: Literal["uint8", "int8"]
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kernel:
+    """A compiled-to-be kernel.
+
+    Parameters
+    ----------
+    name
+        Says what runs, for people: "conv2d.pointwise 6x4".
+    isa
+        "x86.avx512_vnni" or "generic".
+    func
+        PrimFunc over flat one-dimensional buffers: the activation inputs, then `constants`, then the output.
+    constants
+        Packed weights, folded biases, multipliers: one-dimensional arrays, passed after the activations.
+    """
+
+    name: str
+    isa: str
+    func: tvm.tirx.PrimFunc
+    constants: tuple[npt.NDArray[Any], ...] = ()

@@ -1,0 +1,33 @@
+"""The CPU, described as any other target: it is the first vendor."""
+
+from __future__ import annotations
+
+from .description import OpSupport, TargetDescription
+
+_WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
+
+CPU = TargetDescription(
+    name="cpu",
+    isas=("x86.avx512_vnni", "generic"),
+    ops=(
+        OpSupport(op="nn.conv2d", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
+        OpSupport(op="matmul", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
+        OpSupport(op="add", fusions=("nn.relu", "clip")),
+        OpSupport(op="nn.avg_pool2d", fusions=("nn.relu", "clip")),
+        OpSupport(op="nn.adaptive_avg_pool2d", fusions=("nn.relu", "clip")),
+        OpSupport(op="mean", fusions=("nn.relu", "clip")),
+        OpSupport(op="nn.max_pool2d", same_params=True),
+        OpSupport(op="concat"),
+        OpSupport(op="reshape", same_params=True),
+        OpSupport(op="nn.batch_flatten", same_params=True),
+        OpSupport(op="flatten", same_params=True),
+        OpSupport(op="squeeze", same_params=True),
+        OpSupport(op="expand_dims", same_params=True),
+        OpSupport(op="permute_dims", same_params=True),
+        OpSupport(op="nn.relu"),
+        OpSupport(op="clip"),
+        OpSupport(op="quantize"),
+        OpSupport(op="dequantize"),
+    ),
+)
+"""Integer kernels of the CPU: uint8/int8 activations, int8/uint8 weights, int32 accumulators, half-even rounding."""

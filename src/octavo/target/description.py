@@ -1,0 +1,91 @@
+"""TargetDescription: what hardware can compute in integers, as data that a vendor can write as a JSON file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import TargetError
+
+Scheme = Literal["symmetric", "asymmetric"]
+GranularityName = Literal["per_tensor", "per_axis"]
+Rounding = Literal["half_even", "half_away", "half_up"]
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpSupport:
+    """How one op can run in integers.
+
+    Parameters
+    ----------
+    op
+        Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add".
+    activations
+        Dtypes allowed for its activation inputs and output, best first.
+    weights
+        Dtypes allowed for its constant operand; empty where it takes none.
+    weight_schemes, weight_granularity
+        What its weights may be.
+    fusions
+        Ops that may follow within the same kernel: "bias", "nn.relu", "clip".
+    same_params
+        Whether output and inputs must share scale and zero point (reshape, max pooling).
+    rounding
+        How results are rounded to integers.
+    accumulator_bits
+        Width of the accumulator, in bits.
+    """
+
+    op: str
+    activations: tuple[str, ...] = ("uint8", "int8")
+    weights: tuple[str, ...] = ()
+    weight_schemes: tuple[Scheme, ...] = ("symmetric", "asymmetric")
+    weight_granularity: tuple[GranularityName, ...] = ("per_tensor", "per_axis")
+    fusions: tuple[str, ...] = ()
+    same_params: bool = False
+    rounding: Rounding = "half_even"
+    accumulator_bits: int = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetDescription:
+    """A named set of integer ops and the instruction sets (ISAs) its kernels may use, best first."""
+
+    name: str
+    ops: tuple[OpSupport, ...]
+    isas: tuple[str, ...] = ("generic",)
+
+    def support(self, op: str) -> OpSupport | None:
+        """Return how `op` (a Relax op name, with or without "relax.") runs in integers, or None if it can't."""
+        name = op.removeprefix("relax.")
+        return next((entry for entry in self.ops if entry.op == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values that `from_json` reads back."""
+        ops = [{field: getattr(entry, field) for field in OpSupport.__slots__} for entry in self.ops]
+        return {"schema_version": SCHEMA_VERSION, "name": self.name, "isas": list(self.isas), "ops": ops}
+
+    @staticmethod
+    def from_json(data: Any) -> TargetDescription:
+        """Read what `to_json` wrote; TargetError says what is missing or unknown."""
+        if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
+            raise TargetError(f"a target description is a JSON object with schema_version {SCHEMA_VERSION}")
+        try:
+            ops = tuple(
+                OpSupport(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+                for entry in data["ops"]
+            )
+            return TargetDescription(name=str(data["name"]), ops=ops, isas=tuple(data["isas"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TargetError(f"target description: missing or unknown field: {error}") from error
+
+    @staticmethod
+    def load(path: str | Path) -> TargetDescription:
+        """Read a target description from a JSON file."""
+        try:
+            return TargetDescription.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise TargetError(f"{path}: cannot read the target description: {error}") from error
