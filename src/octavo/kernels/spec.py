@@ -47,21 +47,21 @@ class Conv2dSpec:
     @property
     def out_height(self) -> int:
         """Rows of the output."""
-        return (
-            self.in_height + self.padding[0] + self.padding[2] - self.dilation[0] * (self.kernel[0] - 1) - 1
-        ) // self.strides[0] + 1
+        return (self.in_height + self.padding[0] + self.padding[2] - self.dilation[0] * (self.kernel[0] - 1) - 1) // self.strides[
+            0
+        ] + 1
 
     @property
     def out_width(self) -> int:
         """Columns of the output."""
-        return (
-            self.in_width + self.padding[1] + self.padding[3] - self.dilation[1] * (self.kernel[1] - 1) - 1
-        ) // self.strides[1] + 1
+        return (self.in_width + self.padding[1] + self.padding[3] - self.dilation[1] * (self.kernel[1] - 1) - 1) // self.strides[
+            1
+        ] + 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddSpec:
-    """uint8 a + uint8 b, elementwise over `size` values each, or b broadcast: b has `b_size` values, repeated (size % b_size == 0)."""
+    """uint8 a + uint8 b over `size` values of a; b has `b_size` values, repeated (size % b_size == 0)."""
 
     size: int
     b_size: int

@@ -88,9 +88,7 @@ class QuantParams:
 
     def __hash__(self) -> int:
         """Hash by value."""
-        return hash(
-            (self.dtype, self.scale.tobytes(), self.zero_point.tobytes(), self.granularity, self.qmin, self.qmax)
-        )
+        return hash((self.dtype, self.scale.tobytes(), self.zero_point.tobytes(), self.granularity, self.qmin, self.qmax))
 
     @property
     def is_symmetric(self) -> bool:
@@ -109,9 +107,7 @@ class QuantParams:
         }
 
     @staticmethod
-    def per_tensor(
-        dtype: str, scale: float, zero_point: int, *, qmin: int | None = None, qmax: int | None = None
-    ) -> QuantParams:
+    def per_tensor(dtype: str, scale: float, zero_point: int, *, qmin: int | None = None, qmax: int | None = None) -> QuantParams:
         """Make per-tensor parameters from plain numbers."""
         low, high = INTEGER_RANGE.get(dtype, (0, 1))
         return QuantParams(

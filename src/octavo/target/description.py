@@ -50,6 +50,11 @@ class OpSupport:
     accumulator_bits: int = 32
 
 
+def _op_support(entry: dict[str, Any]) -> OpSupport:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return OpSupport(**values)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetDescription:
     """A named set of integer ops and the instruction sets (ISAs) its kernels may use, best first."""
@@ -74,10 +79,7 @@ class TargetDescription:
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             raise TargetError(f"a target description is a JSON object with schema_version {SCHEMA_VERSION}")
         try:
-            ops = tuple(
-                OpSupport(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
-                for entry in data["ops"]
-            )
+            ops = tuple(_op_support(entry) for entry in data["ops"])
             return TargetDescription(name=str(data["name"]), ops=ops, isas=tuple(data["isas"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise TargetError(f"target description: missing or unknown field: {error}") from error
