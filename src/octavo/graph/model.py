@@ -73,7 +73,7 @@ class Model:
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
-        bindings = {str(name): tvm.runtime.tensor(np.ascontiguousarray(value)) for name, value in self.params.items()}
+        bindings: dict[Any, Any] = {str(name): tvm.runtime.tensor(np.ascontiguousarray(value)) for name, value in self.params.items()}
         return relax.transform.BindParams("main", bindings)(self.module)
 
     def show(self) -> None:
