@@ -1,0 +1,183 @@
+"""Oracles of convolution and matrix multiplication in integers, in plain NumPy.
+
+A kernel equals these bit for bit. They are written to be obviously right, not fast: no TVM, no blocking, no packing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .requantize import requantize
+
+IntegerArray = npt.NDArray[np.integer]
+
+
+def _centered(values: IntegerArray, zero_point: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return values - zero_point as float64: sums of products of such integers are exact up to 2**53."""
+    return values.astype(np.float64) - np.asarray(zero_point, np.float64)
+
+
+def conv2d_accumulate(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> npt.NDArray[np.int32]:
+    """Return sum((x - x_zero_point) * (w - w_zero_point)) + bias, the int32 accumulators of a convolution.
+
+    Parameters
+    ----------
+    x
+        uint8 or int8 activations, NHWC, e.g. (1, 224, 224, 3).
+    w
+        int8 or uint8 weights, HWIO with the inputs of one group, e.g. (3, 3, 3, 32); (3, 3, 1, 32) with groups=32 is depthwise.
+    x_zero_point, w_zero_point
+        Zero points; that of the weights is a number or (out_channels,).
+    bias
+        int32 (out_channels,), or None for zeros.
+    strides, dilation
+        Of rows and columns.
+    padding
+        (top, left, bottom, right), filled with `x_zero_point`, that is with real 0.
+    groups
+        Number of groups; input and output channels are multiples of it, in contiguous runs.
+
+    Returns
+    -------
+    array
+        int32 (batch, out_height, out_width, out_channels). A sum beyond int32 wraps; see `bounds` for the proof that none is.
+    """
+    kernel_h, kernel_w, group_in, out_channels = w.shape
+    batch, _, _, in_channels = x.shape
+    if in_channels != group_in * groups or out_channels % groups:
+        raise ValueError(f"{groups} groups of {group_in} inputs do not fit x {x.shape} and w {w.shape}")
+    top, left, bottom, right = padding
+    padded = np.pad(_centered(x, x_zero_point), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    weights = _centered(w, w_zero_point)
+    out_h = (padded.shape[1] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (padded.shape[2] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    group_out = out_channels // groups
+    acc = np.zeros((groups, batch * out_h * out_w, group_out), np.float64)
+    for i in range(kernel_h):
+        for j in range(kernel_w):
+            rows = slice(i * dilation[0], i * dilation[0] + (out_h - 1) * strides[0] + 1, strides[0])
+            columns = slice(j * dilation[1], j * dilation[1] + (out_w - 1) * strides[1] + 1, strides[1])
+            taps = padded[:, rows, columns, :].reshape(-1, groups, group_in).transpose(1, 0, 2)
+            acc += taps @ weights[i, j].reshape(group_in, groups, group_out).transpose(1, 0, 2)
+    total = acc.transpose(1, 0, 2).reshape(batch, out_h, out_w, out_channels).astype(np.int64)
+    if bias is not None:
+        total = total + bias.astype(np.int64)
+    return total.astype(np.int32)
+
+
+def conv2d(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+    multiplier: npt.ArrayLike,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    out_dtype: str = "uint8",
+) -> IntegerArray:
+    """Return the quantized convolution: `requantize` of `conv2d_accumulate`.
+
+    Parameters
+    ----------
+    x, w, x_zero_point, w_zero_point, bias, strides, padding, dilation, groups
+        As `conv2d_accumulate` takes them.
+    multiplier, zero_point, qmin, qmax, out_dtype
+        As `requantize` takes them; `multiplier` is a number or (out_channels,).
+
+    Returns
+    -------
+    array
+        `out_dtype` (batch, out_height, out_width, out_channels).
+    """
+    acc = conv2d_accumulate(
+        x,
+        w,
+        x_zero_point=x_zero_point,
+        w_zero_point=w_zero_point,
+        bias=bias,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+    return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype)
+
+
+def matmul_accumulate(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+) -> npt.NDArray[np.int32]:
+    """Return sum((x - x_zero_point) * (w - w_zero_point)) + bias, the int32 accumulators of x @ w.
+
+    Parameters
+    ----------
+    x
+        uint8 or int8 (..., in_features).
+    w
+        int8 or uint8 (in_features, out_features).
+    x_zero_point, w_zero_point, bias
+        As in `conv2d_accumulate`, with out_features in place of channels.
+
+    Returns
+    -------
+    array
+        int32 (..., out_features); a sum beyond int32 wraps.
+    """
+    total = (_centered(x, x_zero_point) @ _centered(w, w_zero_point)).astype(np.int64)
+    if bias is not None:
+        total = total + bias.astype(np.int64)
+    return total.astype(np.int32)
+
+
+def matmul(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+    multiplier: npt.ArrayLike,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    out_dtype: str = "uint8",
+) -> IntegerArray:
+    """Return the quantized matrix product: `requantize` of `matmul_accumulate`.
+
+    Parameters
+    ----------
+    x, w, x_zero_point, w_zero_point, bias
+        As `matmul_accumulate` takes them.
+    multiplier, zero_point, qmin, qmax, out_dtype
+        As `requantize` takes them; `multiplier` is a number or (out_features,).
+
+    Returns
+    -------
+    array
+        `out_dtype` (..., out_features).
+    """
+    acc = matmul_accumulate(x, w, x_zero_point=x_zero_point, w_zero_point=w_zero_point, bias=bias)
+    return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype)

@@ -1,0 +1,75 @@
+"""Oracle of requantization: an int32 accumulator becomes a quantized integer of the output.
+
+It defines the rounding, and nothing else does: kernels and the other oracles cite `requantize`. No TVM here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .quant_params import INTEGER_RANGE
+
+
+def requantize_multiplier(
+    in_scale: npt.ArrayLike, weight_scale: npt.ArrayLike, out_scale: npt.ArrayLike
+) -> npt.NDArray[np.float32]:
+    """Return float32(float32(in_scale * weight_scale) / out_scale), each of the two steps rounded to float32.
+
+    Parameters
+    ----------
+    in_scale, weight_scale, out_scale
+        Positive scales; `weight_scale` is a number per tensor or an array (channels,) per axis.
+
+    Returns
+    -------
+    array
+        float32, of the shape that the three broadcast to; () where all are numbers.
+
+    Notes
+    -----
+    The order of the two roundings is LiteRT's with XNNPACK: the product of input and weight scale first, then the quotient. A
+    product formed in float64 differs in the last bit for some scales, and then the result at a rounding boundary.
+    """
+    product = np.multiply(np.asarray(in_scale, np.float32), np.asarray(weight_scale, np.float32), dtype=np.float32)
+    return np.asarray(np.divide(product, np.asarray(out_scale, np.float32), dtype=np.float32))
+
+
+def requantize(
+    acc: npt.NDArray[np.int32],
+    multiplier: npt.ArrayLike,
+    zero_point: int,
+    qmin: int,
+    qmax: int,
+    dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return clamp(rint(float32(acc) * multiplier) + zero_point, qmin, qmax).
+
+    Parameters
+    ----------
+    acc
+        int32 accumulators, channels last.
+    multiplier
+        float32, a number or (channels,), finite and not negative.
+    zero_point, qmin, qmax
+        Of the output, within the range of `dtype`, qmin <= qmax.
+    dtype
+        Quantized dtype of the result.
+
+    Returns
+    -------
+    array
+        Of `dtype`, shaped as `acc`.
+
+    Notes
+    -----
+    The accumulator is rounded to float32 (half to even), the product is a float32, and rint rounds half to even. Clamping
+    happens before the zero point is added, so that no product is too large to be an integer.
+    """
+    low, high = INTEGER_RANGE[dtype]
+    if not low <= qmin <= qmax <= high:
+        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
+    with np.errstate(over="ignore"):  # a product beyond float32 is infinite, and the clamp makes it qmin or qmax
+        product = acc.astype(np.float32) * np.asarray(multiplier, np.float32)
+    rounded = np.clip(np.rint(product), qmin - zero_point, qmax - zero_point)
+    return (rounded.astype(np.int32) + np.int32(zero_point)).astype(dtype)
