@@ -1,0 +1,68 @@
+# Every target sets itself up: a fresh clone and Python 3.10 or newer are enough. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := requirements/constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+RUNTIME := $(VENV)/.runtime-installed
+TOOLS := $(VENV)/.tools-installed
+
+# Where `make demo` writes, and what `make bench` times.
+DEMO_DIR ?= octavo-demo
+MODEL ?= $(DEMO_DIR)/digits.int8.onnx
+AGAINST ?= onnxruntime,openvino,tvm
+THREADS ?= 1,2
+
+# pyright looks for a newer release of itself unless it is told not to.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+.DELETE_ON_ERROR:
+
+help: ## List the targets
+	@echo "usage: make TARGET [PYTHON=python3.12]"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real digits; print one table
+	$(BIN)/octavo demo -o $(DEMO_DIR)
+
+test: lint ## Lint, check types, run every test
+	$(BIN)/python -m pytest
+
+lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(TOOLS) ## Format the code and apply ruff's safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(TOOLS) ## Time MODEL=m.tflite against its peers: AGAINST=litert,openvino THREADS=1,2
+	@if [ "$(MODEL)" = "$(DEMO_DIR)/digits.int8.onnx" ] && [ ! -f "$(MODEL)" ]; then $(BIN)/octavo demo -o $(DEMO_DIR); fi
+	$(BIN)/octavo bench $(MODEL) --against $(AGAINST) --threads $(THREADS)
+
+clean: ## Remove the environment, caches and what the demo wrote
+	rm -rf $(VENV) build dist octavo-demo src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { echo "octavo: error: no $(PYTHON) on the PATH; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "octavo: error: Python 3.10 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1); name another: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+# --no-build-isolation: the build backend comes from the constraints too.
+$(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
+	@echo "installing octavo and what it runs on into $(VENV) (a minute or two)"
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(TOOLS): $(RUNTIME)
+	@echo "installing the test tools and the peers into $(VENV) (a minute or two)"
+	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
