@@ -1,0 +1,180 @@
+"""Reading and rebuilding the straight-line body of a Relax function.
+
+Knows nothing of quantization: it answers "who defines this, who reads it", and writes functions binding by binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax import Expr, Var
+
+from ..errors import CompileError
+
+
+class DataflowView:
+    """Definitions and users within a function whose body is one straight line of bindings.
+
+    Parameters
+    ----------
+    function
+        A Relax function in A-normal form without control flow (If, match_cast).
+
+    Raises
+    ------
+    CompileError
+        If the body branches.
+    """
+
+    def __init__(self, function: relax.Function) -> None:
+        self.function = function
+        self.bindings: list[relax.VarBinding] = []
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                if not isinstance(binding, relax.VarBinding) or isinstance(binding.value, relax.If):
+                    where = binding.var.name
+                    raise CompileError(f"{where}: control flow and match_cast cannot be compiled; export a straight graph")
+                self.bindings.append(binding)
+        self.result: Expr = function.body.body
+        self._definition: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
+        self._users: dict[Var, list[Var]] = {}
+        for binding in self.bindings:
+            for operand in operand_vars(binding.value):
+                self._users.setdefault(operand, []).append(binding.var)
+        self._returned: set[Var] = set(operand_vars(self.result))
+
+    def definition(self, expr: Expr) -> Expr:
+        """Return the value bound to a variable, following renames; other expressions and parameters are returned as they are."""
+        while isinstance(expr, Var) and expr in self._definition:
+            expr = self._definition[expr]
+        return expr
+
+    def binding_of(self, expr: Expr) -> Var | None:
+        """Return the variable whose bound value is a call, following renames; None for parameters and constants."""
+        while isinstance(expr, Var) and isinstance(self._definition.get(expr), Var):
+            expr = self._definition[expr]
+        return expr if isinstance(expr, Var) and expr in self._definition else None
+
+    def users(self, var: Var) -> list[Var]:
+        """Return the variables whose bound values read `var`, once for each reading."""
+        return self._users.get(var, [])
+
+    def is_returned(self, var: Var) -> bool:
+        """Return whether the function returns `var`."""
+        return var in self._returned
+
+    def only_user(self, var: Var) -> Var | None:
+        """Return the single reader of `var`, or None if it is returned, unread or read more than once."""
+        users = self.users(var)
+        return users[0] if len(users) == 1 and not self.is_returned(var) else None
+
+
+def operand_vars(expr: Expr) -> list[Var]:
+    """Return the variables that an A-normal expression reads, in order, with repetitions."""
+    if isinstance(expr, Var):
+        return [expr]
+    if isinstance(expr, Call):
+        return [var for arg in expr.args for var in operand_vars(arg)]
+    if isinstance(expr, relax.Tuple):
+        return [var for field in expr.fields for var in operand_vars(field)]
+    if isinstance(expr, relax.TupleGetItem):
+        return operand_vars(expr.tuple_value)
+    return []
+
+
+def replace_operands(expr: Expr, replace: Callable[[Var], Expr]) -> Expr:
+    """Return `expr` with each variable it reads replaced; the expression itself when nothing changes."""
+    if isinstance(expr, Var):
+        return replace(expr)
+    if isinstance(expr, Call):
+        args = [replace_operands(arg, replace) for arg in expr.args]
+        if all(new.same_as(old) for new, old in zip(args, expr.args, strict=True)):
+            return expr
+        return Call(expr.op, args, expr.attrs, expr.ty_args)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([replace_operands(field, replace) for field in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(replace_operands(expr.tuple_value, replace), expr.index)
+    return expr
+
+
+def call_to(expr: Expr, *names: str) -> Call | None:
+    """Return `expr` as a call to one of the named Relax ops ("nn.conv2d"), or None."""
+    if isinstance(expr, Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name.removeprefix("relax.") in names:
+        return expr
+    return None
+
+
+def op_name(expr: Expr) -> str:
+    """Name what an expression computes: a Relax op without "relax.", the callee of a call_tir, or "tuple"."""
+    if isinstance(expr, Call):
+        if isinstance(expr.op, tvm.ir.Op):
+            name = str(expr.op.name).removeprefix("relax.")
+            if name in ("call_tir", "call_dps_packed", "call_pure_packed"):
+                callee = expr.args[0]
+                return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(getattr(callee, "global_symbol", name))
+            return name
+        if isinstance(expr.op, tvm.ir.GlobalVar):
+            return str(expr.op.name_hint)
+    return "constant" if isinstance(expr, GenericConst) else "tuple"
+
+
+def static_shape(expr: Expr) -> tuple[int, ...] | None:
+    """Return the shape of a tensor expression as integers, or None if it isn't a tensor of fully known shape."""
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(expr.ty, relax.TensorType) or not isinstance(shape, relax.ShapeExpr):
+        return None
+    dims: list[int] = []
+    for dim in shape.values:
+        if not isinstance(dim, tvm.tirx.IntImm):
+            return None
+        dims.append(int(dim.value))
+    return tuple(dims)
+
+
+def dtype_of(expr: Expr) -> str:
+    """Return the element type of a tensor expression, "" if it isn't a tensor."""
+    return str(getattr(expr.ty, "dtype", "")) if isinstance(expr.ty, relax.TensorType) else ""
+
+
+class BodyWriter:
+    """Emits bindings into a function that `write_function` has opened, keeping the names it is given."""
+
+    def __init__(self, builder: relax.BlockBuilder) -> None:
+        self._builder = builder
+
+    def emit(self, name: str, value: Expr, *, is_output: bool = False) -> Var:
+        """Bind `value` to a variable of exactly this name and return it; `is_output` lets the function return it."""
+        normal = self._builder.normalize(value)
+        var = relax.Var(name, normal.ty) if is_output else relax.DataflowVar(name, normal.ty)
+        self._builder.emit_normalized(relax.VarBinding(var, normal))
+        return var
+
+
+def write_function(
+    builder: relax.BlockBuilder,
+    name: str,
+    params: Sequence[Var],
+    body: Callable[[BodyWriter], Expr],
+    attrs: Mapping[str, Any] | None = None,
+    *,
+    is_private: bool = False,
+) -> tvm.ir.GlobalVar:
+    """Add a function to the builder's module.
+
+    `body` emits the bindings, one dataflow block of them, and returns the result: a variable emitted as output, a parameter,
+    or a tuple of these.
+    """
+    with builder.function(name, list(params), attrs=dict(attrs or {}), private=is_private):
+        with builder.dataflow():
+            result = body(BodyWriter(builder))
+        return builder.emit_func_output(result)
+
+
+def attrs_of(function: relax.Function) -> dict[str, Any]:
+    """Return a function's attributes as a plain dict."""
+    return {str(key): function.attrs[key] for key in function.attrs.keys()} if function.attrs else {}  # noqa: SIM118 (not a Mapping)

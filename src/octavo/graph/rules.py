@@ -1,0 +1,202 @@
+"""Rules: pattern, check, rewrite. A rule looks at one op, claims a region around it, or says why not.
+
+The mechanism knows nothing of quantization; the rules themselves live with the stage that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from .dataflow import BodyWriter, DataflowView, attrs_of, op_name, operand_vars, replace_operands, write_function
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """Why a rule does not apply, with the value that decided: "weight fc_w is not a constant"."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Region:
+    """A part of a function that becomes one composite.
+
+    Parameters
+    ----------
+    core
+        The variable of the op that the rule looked at.
+    output
+        The variable whose value the composite returns.
+    members
+        Every variable bound inside, in the order of the function; those that others read too are computed again outside.
+    inputs
+        Variables that enter, in the order of the composite's parameters.
+    attrs
+        Attributes of the composite function.
+    form
+        What the rule found, for the rule's own stage.
+    """
+
+    core: Var
+    output: Var
+    members: tuple[Var, ...]
+    inputs: tuple[Var, ...]
+    attrs: Mapping[str, Any]
+    form: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """Pattern (the ops it looks at), check and match in one function: a Region, or a Rejection with its reason.
+
+    `rejoins` names members that may be read outside the region too (they are cheap and computed again there).
+    """
+
+    composite: str
+    ops: tuple[str, ...]
+    match: Callable[[DataflowView, Var], Region | Rejection]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Partition:
+    """What `partition` found: the new module, the region of each composite by its function's name, and rejections by core."""
+
+    module: tvm.IRModule
+    regions: dict[str, Region]
+    rejections: dict[str, Rejection]
+
+
+def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Callable[[Expr], bool]) -> Partition:
+    """Outline every region that a rule claims in "main" into a composite function.
+
+    Before::
+
+        lv1 = R.dequantize(x_q, ...); lv2 = R.nn.conv2d(lv1, ...); y_q = R.quantize(lv2, ...)
+
+    After::
+
+        y_q = cls.octavo_conv2d_y_q(x_q)      # a private function with attribute Composite = "octavo.conv2d"
+
+    Parameters
+    ----------
+    rules
+        Tried in order for each op they name; the first that claims a region wins.
+    repeatable
+        Says of a value whether it may be computed both inside a composite and outside (it is cheap); a region whose other
+        inner values are read outside is dropped by a Rejection.
+    """
+    main = module["main"]
+    view = DataflowView(main)
+    regions: dict[Var, Region] = {}
+    rule_of: dict[Var, Rule] = {}
+    rejections: dict[str, Rejection] = {}
+    taken: set[Var] = set()
+    for binding in view.bindings:
+        if binding.var in taken:
+            continue
+        for rule in rules:
+            if op_name(binding.value) not in rule.ops:
+                continue
+            found = rule.match(view, binding.var)
+            if isinstance(found, Region):
+                found = _check_region(view, found, taken, repeatable)
+            if isinstance(found, Rejection):
+                rejections.setdefault(binding.var.name, found)
+                continue
+            rejections.pop(binding.var.name, None)
+            regions[found.output] = found
+            rule_of[found.output] = rule
+            taken.update(var for var in found.members if not repeatable(view.definition(var)))
+            break
+    return _outline(module, view, regions, rule_of, rejections)
+
+
+def _check_region(
+    view: DataflowView, region: Region, taken: set[Var], repeatable: Callable[[Expr], bool]
+) -> Region | Rejection:
+    inside = set(region.members)
+    for var in region.members:
+        if var in taken:
+            return Rejection(reason=f"{var.name} already belongs to another kernel")
+        if var.same_as(region.output) or repeatable(view.definition(var)):
+            continue
+        readers = [user.name for user in view.users(var) if user not in inside]
+        if readers or view.is_returned(var):
+            return Rejection(reason=f"{var.name} is also read by {', '.join(readers) or 'the output'} outside the kernel")
+    return region
+
+
+def _outline(
+    module: tvm.IRModule,
+    view: DataflowView,
+    regions: dict[Var, Region],
+    rule_of: dict[Var, Rule],
+    rejections: dict[str, Rejection],
+) -> Partition:
+    builder = relax.BlockBuilder(module)
+    functions: dict[Var, tvm.ir.GlobalVar] = {}
+    by_name: dict[str, Region] = {}
+    for output, region in regions.items():
+        name = f"{rule_of[output].composite.replace('.', '_')}_{output.name}"
+        attrs = {"Composite": rule_of[output].composite, **region.attrs}
+        functions[output] = _write_composite(builder, name, view, region, attrs)
+        by_name[functions[output].name_hint] = region
+    new_main = _rewrite_main(view, regions, functions)
+    result = builder.get()
+    result.update_func(result.get_global_var("main"), new_main)
+    result = relax.transform.DeadCodeElimination(["main"])(result)
+    return Partition(module=result, regions=by_name, rejections=rejections)
+
+
+def _write_composite(
+    builder: relax.BlockBuilder, name: str, view: DataflowView, region: Region, attrs: Mapping[str, Any]
+) -> tvm.ir.GlobalVar:
+    mapping: dict[Var, Expr] = {var: relax.Var(var.name, var.ty) for var in region.inputs}
+    params = [mapping[var] for var in region.inputs]
+    members = set(region.members)
+
+    def body(writer: BodyWriter) -> Expr:
+        result: Expr | None = None
+        for binding in view.bindings:
+            if binding.var in members:
+                value = replace_operands(binding.value, lambda var: mapping[var])
+                is_output = binding.var.same_as(region.output)
+                mapping[binding.var] = writer.emit(binding.var.name, value, is_output=is_output)
+                result = mapping[binding.var] if is_output else result
+        assert result is not None, f"{name}: the output is not a member"
+        return result
+
+    return write_function(builder, name, params, body, attrs, is_private=True)
+
+
+def _rewrite_main(
+    view: DataflowView, regions: dict[Var, Region], functions: dict[Var, tvm.ir.GlobalVar]
+) -> relax.Function:
+    """Replace each region's output by a call; bindings that only regions read die with DeadCodeElimination."""
+    scratch = relax.BlockBuilder()
+    mapping: dict[Var, Expr] = {}
+    returned = set(operand_vars(view.result))
+
+    def mapped(var: Var) -> Expr:
+        return mapping.get(var, var)
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            region = regions.get(binding.var)
+            value = binding.value
+            if region is not None:
+                value = tvm.ir.Call(functions[binding.var], list(region.inputs))
+            mapping[binding.var] = writer.emit(
+                binding.var.name, replace_operands(value, mapped), is_output=binding.var in returned
+            )
+        return replace_operands(view.result, mapped)
+
+    main = view.function
+    write_function(scratch, "main", list(main.params), body, attrs_of(main))
+    return scratch.get()["main"]

@@ -1,0 +1,148 @@
+"""Rules of the ops with weights: nn.conv2d and matmul."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.relax import Var
+
+from ..graph.dataflow import DataflowView, call_to, static_shape
+from ..graph.rules import Region, Rejection
+from ..target import OpSupport
+from .forms import ConvForm, Layout, MatmulForm, TensorForm
+from .quantize_info import quantize_info
+from .tail import Tail, check_activation, follow_to_quantize
+from .values import ConstantValue, Dequantized, dequantized
+from .weights import read_bias, read_weight, weight_form
+
+
+def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(conv2d(dequantize(x), dequantize(w)) + bias)).
+
+    Before::
+
+        x = R.dequantize(x_q, ...); w = R.dequantize(w_q, ...); lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); y = R.quantize(lv1, ...)
+
+    After: one composite "octavo.conv2d" from x_q to y.
+    """
+    call = call_to(view.definition(core), "nn.conv2d")
+    assert call is not None
+    layout = str(call.attrs.data_layout)
+    if layout not in ("NCHW", "NHWC") or str(call.attrs.out_layout) not in ("", layout):
+        return Rejection(reason=f"data layout {layout} is neither NCHW nor NHWC")
+    source: Layout = "NCHW" if layout == "NCHW" else "NHWC"
+    kernel_layout = str(call.attrs.kernel_layout)
+    if sorted(kernel_layout) != sorted("HWIO"):
+        return Rejection(reason=f"kernel layout {kernel_layout} is no order of O, I, H, W")
+    operands = _operands(view, call, support)
+    if isinstance(operands, Rejection):
+        return operands
+    x, weight = operands
+    channel_axis = 1 if source == "NCHW" else 3
+    shape = static_shape(core)
+    if shape is None:
+        return Rejection(reason=f"the shape of {core.name} is not static")
+    start, bias = _with_bias(view, core, channel_axis, shape[channel_axis], support)
+    tail = follow_to_quantize(view, start, support)
+    if isinstance(tail, Rejection):
+        return tail
+    order = tuple(kernel_layout.index(axis) for axis in "HWIO")
+    weights = weight_form(weight, order, bias, x.params, tail.form.tensor.params, support)
+    if isinstance(weights, Rejection):
+        return weights
+    form = ConvForm(
+        x=_input_form(x),
+        weight=weights,
+        y=tail.form,
+        layout=source,
+        strides=_pair(call.attrs.strides),
+        padding=_padding(call.attrs.padding),
+        dilation=_pair(call.attrs.dilation),
+        groups=int(call.attrs.groups),
+    )
+    return _weighted_region(view, core, start, x, weight, bias, tail, form)
+
+
+def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(matmul(dequantize(x), dequantize(w)) + bias)) with a constant two-dimensional w [in, out]."""
+    call = call_to(view.definition(core), "matmul")
+    assert call is not None
+    operands = _operands(view, call, support)
+    if isinstance(operands, Rejection):
+        return operands
+    x, weight = operands
+    shape = static_shape(core)
+    x_shape = static_shape(x.source)
+    if weight.values.ndim != 2 or shape is None or x_shape is None or len(x_shape) < 2:
+        return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
+    start, bias = _with_bias(view, core, len(shape) - 1, shape[-1], support)
+    tail = follow_to_quantize(view, start, support)
+    if isinstance(tail, Rejection):
+        return tail
+    weights = weight_form(weight, (0, 1), bias, x.params, tail.form.tensor.params, support)
+    if isinstance(weights, Rejection):
+        return weights
+    form = MatmulForm(x=_input_form(x), weight=weights, y=tail.form)
+    return _weighted_region(view, core, start, x, weight, bias, tail, form)
+
+
+def _operands(view: DataflowView, call: Any, support: OpSupport) -> tuple[Dequantized, ConstantValue] | Rejection:
+    x = dequantized(view, call.args[0])
+    name = getattr(call.args[0], "name", "constant")
+    if x is None or not isinstance(x.source, Var):
+        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+    if static_shape(x.source) is None:
+        return Rejection(reason=f"the shape of input {name} is not static")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    weight = read_weight(view, call.args[1], support)
+    return weight if isinstance(weight, Rejection) else (x, weight)
+
+
+def _with_bias(
+    view: DataflowView, core: Var, axis: int, channels: int, support: OpSupport
+) -> tuple[Var, ConstantValue | None]:
+    found = read_bias(view, core, axis, channels) if "bias" in support.fusions else None
+    return (core, None) if found is None else found
+
+
+def _input_form(x: Dequantized) -> TensorForm:
+    assert isinstance(x.source, Var)
+    shape = static_shape(x.source)
+    assert shape is not None
+    return TensorForm(name=x.source.name, shape=shape, params=x.params)
+
+
+def _weighted_region(
+    view: DataflowView,
+    core: Var,
+    start: Var,
+    x: Dequantized,
+    weight: ConstantValue,
+    bias: ConstantValue | None,
+    tail: Tail,
+    form: ConvForm | MatmulForm,
+) -> Region:
+    assert isinstance(x.source, Var)
+    members = [*([x.var] if x.var is not None else []), *weight.members, core, *(bias.members if bias is not None else ())]
+    if not start.same_as(core):
+        members.append(start)
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*members, *tail.members),
+        inputs=(x.source,),
+        attrs={"quantize_info": quantize_info(form)},
+        form=form,
+    )
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(value) for value in values)
+    return first, second
+
+
+def _padding(values: Any) -> tuple[int, int, int, int]:
+    top, left, bottom, right = (int(value) for value in values)
+    return top, left, bottom, right
