@@ -1,5 +1,12 @@
 """Kernels: TIR kernels by ISA, each equal to its oracle in `numerics` bit for bit; they know no graph."""
 
+from .add import add
+from .concat import concat
+from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
+from .pool2d import pool2d
+from .quantize import dequantize, quantize
+from .relabel import relabel
+from .requantize import requantize
 from .spec import (
     AddSpec,
     ConcatSpec,
@@ -14,6 +21,9 @@ from .spec import (
 )
 
 __all__ = [
+    "AVX512_VNNI",
+    "GENERIC",
+    "KNOWN_ISAS",
     "AddSpec",
     "ConcatSpec",
     "Conv2dSpec",
@@ -24,4 +34,13 @@ __all__ = [
     "QuantizeSpec",
     "RelabelSpec",
     "RequantizeSpec",
+    "add",
+    "concat",
+    "dequantize",
+    "host_target",
+    "isas_of",
+    "pool2d",
+    "quantize",
+    "relabel",
+    "requantize",
 ]

@@ -1,22 +1,37 @@
 """Numerics: the one definition of every integer operation, in NumPy. Imports no TVM."""
 
+from .add import AddParameters, add, add_parameters
+from .affine import dequantize, quantize, relabel, requantize_tensor
 from .bounds import check_accumulator, max_accumulator
+from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
+from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
 
 __all__ = [
     "INTEGER_RANGE",
+    "AddParameters",
     "Granularity",
     "PerAxis",
     "PerTensor",
     "QuantParams",
+    "add",
+    "add_parameters",
+    "avg_pool2d",
     "check_accumulator",
+    "concat",
     "conv2d",
     "conv2d_accumulate",
+    "dequantize",
+    "global_avg_pool2d",
     "matmul",
     "matmul_accumulate",
     "max_accumulator",
+    "max_pool2d",
+    "quantize",
+    "relabel",
     "requantize",
     "requantize_multiplier",
+    "requantize_tensor",
 ]

@@ -1,0 +1,44 @@
+"""Addition of two uint8 tensors in integers alone. Oracle: `numerics.add`, which also chooses multipliers and shift."""
+
+from __future__ import annotations
+
+from tvm.script.ir_builder import tirx as B
+
+from ..numerics import add_parameters
+from .isa import lanes_of
+from .spec import AddSpec, Kernel
+from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, vector_type, worthwhile
+
+
+def add(spec: AddSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y = clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point).
+
+    Where b is shorter than a, it is repeated: threads share the repetitions where there are enough of them.
+    """
+    assert spec.size % spec.b_size == 0, "b must repeat a whole number of times"
+    p = add_parameters(spec.a_scale, spec.a_zero_point, spec.b_scale, spec.b_zero_point, spec.out_scale)
+    out = spec.output
+    repeats = spec.size // spec.b_size
+
+    def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
+        def at(base: Expr, threads: int) -> None:
+            def one(start: Expr, lanes: int) -> None:
+                def number(value: int) -> Expr:
+                    return splat(B.int32(value), lanes)
+
+                acc = number(p.bias) + load(a, base + start, lanes, "int32") * number(p.a_multiplier)
+                acc = acc + load(b, start, lanes, "int32") * number(p.b_multiplier)
+                acc = B.max(acc >> number(p.shift), number(out.qmin - out.zero_point))
+                acc = B.min(acc, number(out.qmax - out.zero_point)) + number(out.zero_point)
+                store(y, base + start, acc.astype(vector_type("uint8", lanes)), lanes)
+
+            for_each_vector(spec.b_size, lanes_of(isa), threads, one)
+
+        if repeats == 1:
+            at(0, spec.threads)
+            return
+        with chunked(repeats, worthwhile(spec.threads, spec.size, repeats)) as repeat:
+            at(repeat * spec.b_size, 1)
+
+    arguments = [("a", spec.size, "uint8"), ("b", spec.b_size, "uint8"), ("y", spec.size, "uint8")]
+    return Kernel(name="add", isa=isa, func=prim_func(arguments, emit))

@@ -1,0 +1,91 @@
+"""Instruction sets (ISAs) of the kernels: their names, which a target has, and the host as a target.
+
+It decides from the target alone and picks no kernel: each kernel takes the ISA it is to be written for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tvm.target import Target, codegen
+
+from ..errors import TargetError
+
+AVX512_VNNI = "x86.avx512_vnni"
+GENERIC = "generic"
+KNOWN_ISAS = (AVX512_VNNI, GENERIC)
+"""Every ISA that kernels are written for, best first."""
+
+_LANES = {AVX512_VNNI: 64, GENERIC: 16}
+_AVX512_VNNI_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
+_HIDEABLE = {
+    "avx2": "avx2",
+    "fma": "fma",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+}
+"""LLVM's name -> the name in /proc/cpuinfo of x86 features that a hypervisor may hide from us."""
+
+
+def lanes_of(isa: str) -> int:
+    """Return how many 8-bit elements an elementwise kernel handles at once on `isa`.
+
+    64 bytes fill one AVX-512 register. 16 is what the vectors of nearly every CPU hold; LLVM splits or scalarises it elsewhere.
+
+    Raises
+    ------
+    TargetError
+        If `isa` is none of `KNOWN_ISAS`.
+    """
+    if isa not in _LANES:
+        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
+    return _LANES[isa]
+
+
+def isas_of(target: Target) -> tuple[str, ...]:
+    """Return the ISAs that `target` can run, best first; "generic" is always the last.
+
+    Parameters
+    ----------
+    target
+        An LLVM target. Its features are those of its "mcpu" and "mattr".
+
+    Raises
+    ------
+    TargetError
+        If the target is not of kind "llvm".
+    """
+    kind = str(target.kind.name)
+    if kind != "llvm":
+        raise TargetError(f"the kernels are written for targets of kind 'llvm', got {kind!r}: compile for a CPU")
+    if codegen.target_has_features(_AVX512_VNNI_FEATURES, target):
+        return KNOWN_ISAS
+    return (GENERIC,)
+
+
+def host_target() -> Target:
+    """Return the LLVM target of this machine: its CPU's name, less the vector features that it names but the machine hides.
+
+    Where LLVM does not know the CPU, the target has no "mcpu", which means the baseline of the architecture.
+    """
+    cpu = str(codegen.llvm_get_system_cpu())
+    if cpu not in {str(name) for name in codegen.llvm_get_cpu_archlist(Target({"kind": "llvm"}))}:
+        return Target({"kind": "llvm"})
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu}
+    hidden = _hidden_features(Target(config))
+    return Target(config | {"mattr": [f"-{feature}" for feature in hidden]}) if hidden else Target(config)
+
+
+def _hidden_features(target: Target) -> list[str]:
+    """Return the features that the CPU's name implies and the operating system does not report (a hypervisor hides them)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), None)
+    if flags is None:  # not x86
+        return []
+    return [feature for feature, flag in _HIDEABLE.items() if flag not in flags and codegen.target_has_features(feature, target)]

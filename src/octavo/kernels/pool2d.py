@@ -1,0 +1,129 @@
+"""Average and max pooling of uint8 NHWC. Oracles: `numerics.avg_pool2d`, `global_avg_pool2d` and `max_pool2d`.
+
+Channels are the vectors, and the taps of a window the innermost loops, so that the accumulator stays in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm.script.ir_builder import tirx as B
+
+from ..errors import CompileError
+from .isa import lanes_of
+from .rounding import requantized
+from .spec import Kernel, Pool2dSpec
+from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, worthwhile
+
+_MAX_WINDOW = 1 << 23
+"""Pixels of a window whose sum of 8-bit differences, each up to 255, is sure to fit int32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Taps:
+    """One axis of a window: input index of tap i is start + i * dilation; taps [first; last) lie inside the image."""
+
+    start: Expr
+    first: Expr
+    last: Expr
+
+    @property
+    def count(self) -> Expr:
+        return self.last - self.first
+
+
+def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
+    """Return the pooling kernel; global average pooling is the window that covers the image.
+
+    Threads share the rows of the output, or the channels where there is only one pixel.
+
+    Raises
+    ------
+    CompileError
+        If the window holds so many pixels that their sum could overflow int32.
+    """
+    if spec.kernel[0] * spec.kernel[1] > _MAX_WINDOW:
+        raise CompileError(
+            f"{spec.kind}_pool2d: a window of {spec.kernel[0]}x{spec.kernel[1]} pixels can overflow the int32 sum, "
+            f"which holds {_MAX_WINDOW} at most: use a smaller window"
+        )
+    lanes = lanes_of(isa)
+    rows = spec.batch * spec.out_height
+    operations = rows * spec.out_width * spec.channels * spec.kernel[0] * spec.kernel[1]
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        with chunked(rows, worthwhile(spec.threads, operations, rows)) as row:
+            _emit_row(spec, x, y, row, lanes)
+
+    def emit_one_pixel(x: Buffer, y: Buffer) -> None:
+        vectors, rest = divmod(spec.channels, lanes)
+        if vectors:
+            with chunked(vectors, worthwhile(spec.threads, operations, vectors)) as index:
+                _emit_pixel(spec, x, y, 0, 0, index * lanes, lanes)
+        if rest:
+            _emit_pixel(spec, x, y, 0, 0, vectors * lanes, rest)
+
+    arguments = [
+        ("x", spec.batch * spec.in_height * spec.in_width * spec.channels, "uint8"),
+        ("y", rows * spec.out_width * spec.channels, "uint8"),
+    ]
+    one_pixel = rows * spec.out_width == 1
+    covers = one_pixel and spec.kernel == (spec.in_height, spec.in_width) and not any(spec.padding)
+    name = f"{'global_' if covers else ''}{spec.kind}_pool2d"
+    return Kernel(name=name, isa=isa, func=prim_func(arguments, emit_one_pixel if one_pixel else emit))
+
+
+def _emit_row(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, lanes: int) -> None:
+    """Emit one row of the output; `row` counts through the batch."""
+    with B.serial(0, spec.out_width) as column:
+        for_each_vector(
+            spec.channels, lanes, 1, lambda channel, lanes_now: _emit_pixel(spec, x, y, row, column, channel, lanes_now)
+        )
+
+
+def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr, channel: Expr, lanes: int) -> None:
+    """Emit `lanes` channels of one output pixel."""
+    image, out_row = (0, row) if spec.batch == 1 else (row // spec.out_height, row % spec.out_height)
+    vertical, horizontal = _taps(spec, 0, out_row), _taps(spec, 1, column)
+    average = spec.kind == "avg"
+    acc_dtype = "int32" if average else "uint8"
+    zero = splat(B.int32(0) if average else B.uint8(0), lanes)
+    acc = B.alloc_buffer((lanes,), acc_dtype, scope="local")
+    store(acc, 0, zero, lanes)
+    with B.serial(vertical.first, vertical.last) as i, B.serial(horizontal.first, horizontal.last) as j:
+        in_row = image * spec.in_height + vertical.start + i * spec.dilation[0]
+        pixel = in_row * spec.in_width + horizontal.start + j * spec.dilation[1]
+        tap = load(x, pixel * spec.channels + channel, lanes, acc_dtype)
+        store(acc, 0, load(acc, 0, lanes) + tap if average else B.max(load(acc, 0, lanes), tap), lanes)
+    out = (row * spec.out_width + column) * spec.channels + channel
+    total = load(acc, 0, lanes)
+    store(y, out, _average(spec, total, vertical, horizontal, lanes) if average else _clamped(spec, total, lanes), lanes)
+
+
+def _average(spec: Pool2dSpec, total: Expr, vertical: _Taps, horizontal: _Taps, lanes: int) -> Expr:
+    count = vertical.count * horizontal.count
+    centered = total - splat(count * B.int32(spec.input_zero_point), lanes)
+    multiplier = np.float32(spec.multiplier)
+    if spec.count_include_pad or isinstance(count, int):
+        pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
+        return requantized(centered, float(multiplier / np.float32(pixels)), spec.output, lanes)
+    # A float32 division of the CPU is the same quotient that NumPy forms; windows at the border have other counts.
+    quotient = B.float32(float(multiplier)) / B.max(count, B.int32(1)).astype("float32")
+    return requantized(centered, splat(B.Bind(quotient), lanes), spec.output, lanes)
+
+
+def _clamped(spec: Pool2dSpec, value: Expr, lanes: int) -> Expr:
+    if spec.output.qmin > 0:
+        value = B.max(value, splat(B.uint8(spec.output.qmin), lanes))
+    return B.min(value, splat(B.uint8(spec.output.qmax), lanes)) if spec.output.qmax < 255 else value
+
+
+def _taps(spec: Pool2dSpec, axis: int, at: Expr) -> _Taps:
+    """Return the taps of output index `at` along one axis (0 rows, 1 columns): plain numbers where no window leaves the image."""
+    taps, stride, dilation, before = spec.kernel[axis], spec.strides[axis], spec.dilation[axis], spec.padding[axis]
+    extent, out = ((spec.in_height, spec.out_height), (spec.in_width, spec.out_width))[axis]
+    start = at * stride - before
+    always = before == 0 and (out - 1) * stride + (taps - 1) * dilation < extent
+    first, last = inside(start, taps, dilation, extent, always=always)
+    return _Taps(start=start, first=first, last=last)

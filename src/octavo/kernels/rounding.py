@@ -1,0 +1,63 @@
+"""How a real value becomes an integer in TIR: the kernels' counterpart of `numerics.requantize`, bit for bit.
+
+One text serves every ISA and every number of lanes. Nothing else in the kernels rounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.script.ir_builder import tirx as B
+
+from .spec import Output
+from .vectors import Expr, splat, vector_type
+
+_MAGIC = 12582912.0
+"""1.5 * 2**23: a float32 of that size counts in ones, so adding it rounds half to even, as the CPU's adder rounds."""
+
+_MAGIC_BITS = 0x4B400000
+"""Bits of `_MAGIC`: the bits of _MAGIC + k are _MAGIC_BITS + k for every integer |k| <= 2**22."""
+
+
+def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, lanes: int) -> Expr:
+    """Return clamp(rint(value) + zero_point, qmin, qmax) of a float32 vector; NaN becomes qmin.
+
+    The clamp stands between the product that `value` may be and the addition of the magic number, and must: LLVM would contract
+    product and sum into a fused multiply-add, which skips the product's own rounding to float32. Clamping to integers before
+    rounding or after is the same.
+    """
+    low = splat(B.float32(float(qmin - zero_point)), lanes)
+    high = splat(B.float32(float(qmax - zero_point)), lanes)
+    # Bound to a variable, for the select reads it twice. A comparison with NaN is false, and the select then takes the bound.
+    value = B.Bind(value)
+    value = B.Bind(B.Select(value > low, value, low))
+    value = B.Bind(B.Select(value < high, value, high))
+    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC), lanes))
+    return (bits - splat(B.int32(_MAGIC_BITS - zero_point), lanes)).astype(vector_type(dtype, lanes))
+
+
+def requantized(acc: Expr, multiplier: float | Expr, output: Output, lanes: int) -> Expr:
+    """Return uint8 clamp(rint(float32(acc) * multiplier) + zero_point) of an int32 vector.
+
+    Parameters
+    ----------
+    acc
+        int32 accumulators.
+    multiplier
+        A number, rounded to float32 here, or a float32 expression of as many lanes.
+    output
+        Zero point and clamp.
+    lanes
+        Of `acc`.
+    """
+    if isinstance(multiplier, float):
+        multiplier = splat(B.float32(float(np.float32(multiplier))), lanes)
+    product = acc.astype(vector_type("float32", lanes)) * multiplier
+    return rounded(product, zero_point=output.zero_point, qmin=output.qmin, qmax=output.qmax, dtype="uint8", lanes=lanes)
+
+
+def requantized_input(value: Expr, multiplier: float, zero_point: int, output: Output, lanes: int) -> Expr:
+    """Return a uint8 vector of one (scale, zero_point) as uint8 of `output`; the vector itself where they are the same."""
+    if np.float32(multiplier) == 1 and zero_point == output.zero_point and (output.qmin, output.qmax) == (0, 255):
+        return value
+    centered = value.astype(vector_type("int32", lanes)) - splat(B.int32(zero_point), lanes)
+    return requantized(centered, float(multiplier), output, lanes)

@@ -1,0 +1,126 @@
+"""How the kernels are written down: PrimFuncs over flat buffers, vectors of them, loops cut into chunks for threads.
+
+Nothing here knows an op or a rounding; `rounding` has the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as B
+
+Expr = Any
+"""A TIR expression, scalar or vector: TVM builds its operators at run time and ships no types for them."""
+
+Buffer = Any
+"""A TIR buffer."""
+
+CHUNK_MIN = 1 << 14
+"""Elementary operations that a chunk must hold to be worth a thread: waking one costs some microseconds."""
+
+
+def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None]) -> tvm.tirx.PrimFunc:
+    """Return the PrimFunc "main" over one-dimensional buffers that `body`, called with those buffers, emits.
+
+    Parameters
+    ----------
+    arguments
+        (name, elements, dtype) of each buffer: the activation inputs, then the constants, then the output.
+    body
+        Emits the statements.
+    """
+    with IRBuilder() as builder, B.prim_func():
+        B.func_name("main")
+        B.func_attr({"tirx.noalias": True})
+        body(*[B.arg(name, B.buffer((elements,), dtype)) for name, elements, dtype in arguments])
+    func: Any = builder.get()
+    return func
+
+
+def vector_type(dtype: str, lanes: int) -> str:
+    """Return the TIR dtype of a vector, e.g. "uint8x64"; one lane is a scalar."""
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
+def splat(value: Expr, lanes: int) -> Expr:
+    """Return `value` in every lane."""
+    return value if lanes == 1 else B.broadcast(value, lanes)
+
+
+def load(buffer: Buffer, start: Expr, lanes: int, dtype: str | None = None) -> Expr:
+    """Return `lanes` neighbours of `buffer` from `start` on, converted to `dtype` where one is given."""
+    value = buffer[_span(start, lanes)]
+    return value if dtype is None else value.astype(vector_type(dtype, lanes))
+
+
+def store(buffer: Buffer, start: Expr, value: Expr, lanes: int) -> None:
+    """Emit the store of a vector to `buffer` from `start` on."""
+    B.buffer_store(buffer, value, [_span(start, lanes)])
+
+
+def _span(start: Expr, lanes: int) -> Expr:
+    return start if lanes == 1 else B.ramp(start, 1, lanes)
+
+
+@contextmanager
+def chunked(count: int, threads: int) -> Generator[Expr, None, None]:
+    """Emit a loop over range(count), in `threads` balanced chunks that run in parallel; yield its variable."""
+    if threads == 1:
+        with B.serial(0, count) as index:
+            yield index
+        return
+    with B.parallel(0, threads) as chunk, B.serial(chunk * count // threads, (chunk + 1) * count // threads) as index:
+        yield index
+
+
+def worthwhile(threads: int, operations: int, pieces: int) -> int:
+    """Return `threads`, or 1 where there are too few `operations` or `pieces` of work to share out."""
+    return threads if pieces >= threads and operations >= threads * CHUNK_MIN else 1
+
+
+def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, int], None]) -> None:
+    """Emit `body(start, lanes)` for every full vector of range(size), then once for the shorter rest.
+
+    Parameters
+    ----------
+    size
+        Elements.
+    lanes
+        Length of a full vector.
+    threads
+        Chunks that the full vectors are cut into; too little work stays in one.
+    body
+        Emits the work on elements [start; start + lanes).
+    """
+    vectors, rest = divmod(size, lanes)
+    if vectors:
+        with chunked(vectors, worthwhile(threads, size, vectors)) as index:
+            body(index * lanes, lanes)
+    if rest:
+        body(vectors * lanes, rest)
+
+
+def inside(start: Expr, taps: int, dilation: int, extent: int, *, always: bool) -> tuple[Expr, Expr]:
+    """Return [first; last) of the taps whose index start + tap * dilation lies in range(extent).
+
+    Parameters
+    ----------
+    start
+        Index of tap 0; negative inside the padding.
+    taps, dilation
+        Of one axis of a window.
+    extent
+        Of the image along that axis.
+    always
+        Whether every tap is known to lie inside: then both bounds are plain numbers.
+    """
+    if always:
+        return 0, taps
+    # Both quotients round up: the first tap not before 0, the first not before `extent`.
+    first = B.Bind(B.min((B.max(B.int32(0), -start) + dilation - 1) // dilation, B.int32(taps)))
+    last = B.min((B.max(B.int32(0), extent - start) + dilation - 1) // dilation, B.int32(taps))
+    return first, B.Bind(B.max(first, last))

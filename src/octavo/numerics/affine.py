@@ -1,0 +1,135 @@
+"""Oracles of the affine map between real numbers and integers: quantize, dequantize, requantize, relabel.
+
+A kernel or a graph pass that maps real numbers to integers cites these definitions. No TVM here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .quant_params import PerAxis, QuantParams
+from .requantize import requantize
+
+_CONTAINER = {"int4": "int8", "uint4": "uint8"}
+"""NumPy has no 4-bit dtype: such values are held one to a byte."""
+
+
+def quantize(x: npt.ArrayLike, params: QuantParams) -> npt.NDArray[np.integer]:
+    """Return clamp(rint(x / scale) + zero_point, qmin, qmax), half to even.
+
+    Parameters
+    ----------
+    x
+        Real values of any shape; computed in float32.
+    params
+        Per tensor, or per axis with as many scales as `x` has indices there.
+
+    Returns
+    -------
+    array
+        Of `params.dtype` (4-bit dtypes one to a byte), shaped as `x`. Infinities saturate; NaN becomes qmin.
+
+    Raises
+    ------
+    ValueError
+        If the axis or the number of scales does not fit `x`.
+
+    Notes
+    -----
+    The definition is ONNX QuantizeLinear's: a true float32 division, not a product with the reciprocal.
+    """
+    values = np.asarray(x, np.float32)
+    scale, zero_point = _aligned(params, values.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # x / a tiny scale may be infinite, which saturates
+        quotient = np.rint(np.divide(values, scale, dtype=np.float32))
+    # In float64, where every bound of every integer dtype is exact and so is the sum with the zero point.
+    low, high = params.qmin - zero_point.astype(np.float64), params.qmax - zero_point.astype(np.float64)
+    clamped = np.clip(np.where(np.isnan(quotient), low, quotient), low, high)
+    return (clamped + zero_point).astype(_CONTAINER.get(params.dtype, params.dtype))
+
+
+def dequantize(q: npt.NDArray[np.integer], params: QuantParams) -> npt.NDArray[np.float32]:
+    """Return float32(q - zero_point) * scale.
+
+    Parameters
+    ----------
+    q
+        Integers of `params.dtype`.
+    params
+        Per tensor, or per axis with as many scales as `q` has indices there.
+
+    Returns
+    -------
+    array
+        float32, shaped as `q`.
+
+    Raises
+    ------
+    ValueError
+        If the axis or the number of scales does not fit `q`.
+    """
+    values = np.asarray(q)
+    scale, zero_point = _aligned(params, values.shape)
+    centered = (values.astype(np.int64) - zero_point).astype(np.float32)
+    with np.errstate(over="ignore"):  # a huge scale times a large integer is infinite in float32
+        return centered * scale
+
+
+def requantize_tensor(
+    q: npt.NDArray[np.integer],
+    *,
+    input_zero_point: int,
+    multiplier: float,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return `q` under another scale and zero point: clamp(rint(float32(q - input_zero_point) * multiplier) + zero_point).
+
+    Parameters
+    ----------
+    q
+        8-bit or 16-bit integers.
+    input_zero_point
+        Zero point of `q`.
+    multiplier
+        float32 in_scale / out_scale.
+    zero_point, qmin, qmax, dtype
+        Of the result.
+
+    Returns
+    -------
+    array
+        Of `dtype`, shaped as `q`.
+    """
+    centered = (q.astype(np.int32) - np.int32(input_zero_point)).astype(np.int32)
+    return requantize(centered, np.float32(multiplier), zero_point, qmin, qmax, dtype)
+
+
+def relabel(q: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Return int8 q as uint8 q + 128, or uint8 q as int8 q - 128: the same real number under a zero point moved alike.
+
+    Raises
+    ------
+    ValueError
+        If `q` is neither int8 nor uint8.
+    """
+    if q.dtype == np.int8:
+        return (q.astype(np.int16) + 128).astype(np.uint8)
+    if q.dtype == np.uint8:
+        return (q.astype(np.int16) - 128).astype(np.int8)
+    raise ValueError(f"relabel takes int8 or uint8, got {q.dtype}")
+
+
+def _aligned(params: QuantParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    """Return scale and zero point shaped to broadcast over a tensor of `shape`."""
+    if not isinstance(params.granularity, PerAxis):
+        return params.scale, params.zero_point
+    axis = params.granularity.axis
+    if not -len(shape) <= axis < len(shape) or shape[axis] != params.scale.size:
+        raise ValueError(f"{params.scale.size} scales along axis {axis} do not fit a tensor of shape {shape}")
+    view = [1] * len(shape)
+    view[axis] = params.scale.size
+    return params.scale.reshape(view), params.zero_point.reshape(view)
