@@ -1,0 +1,101 @@
+"""Convolution and matmul: one entrance for every instruction set.
+
+It checks nothing of the graph and picks no ISA; the caller names one that its target has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import TargetError
+from .generic.conv2d import conv2d_generic
+from .isa import AVX512_VNNI, GENERIC
+from .spec import Conv2dSpec, Kernel, Output
+from .x86 import conv2d_avx512_vnni, matmul_avx512_vnni
+
+_CONV2D: dict[str, Callable[..., Kernel]] = {AVX512_VNNI: conv2d_avx512_vnni, GENERIC: conv2d_generic}
+_MATMUL: dict[str, Callable[..., Kernel]] = {AVX512_VNNI: matmul_avx512_vnni, GENERIC: conv2d_generic}
+
+
+def _implementation(table: dict[str, Callable[..., Kernel]], isa: str) -> Callable[..., Kernel]:
+    if isa not in table:
+        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(table)}")
+    return table[isa]
+
+
+def conv2d(
+    spec: Conv2dSpec,
+    *,
+    weight: npt.NDArray[np.int8],
+    weight_zero_point: int | npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32],
+    multiplier: npt.NDArray[np.float32],
+    isa: str,
+) -> Kernel:
+    """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
+
+    Parameters
+    ----------
+    spec
+        Shapes, padding, groups, zero points, clamp and threads.
+    weight
+        int8 HWIO: (kernel_h, kernel_w, in_channels / groups, out_channels).
+    weight_zero_point
+        In [-128; 127], a number or int32 (out_channels,); 0 is symmetric.
+    bias
+        int32 (out_channels,). The caller proves with `octavo.numerics.check_accumulator` that no accumulator overflows.
+    multiplier
+        float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`.
+    isa
+        "x86.avx512_vnni" or "generic".
+
+    Raises
+    ------
+    TargetError
+        If the ISA is unknown.
+    """
+    return _implementation(_CONV2D, isa)(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
+
+
+def matmul(
+    *,
+    rows: int,
+    in_features: int,
+    out_features: int,
+    input_zero_point: int,
+    output: Output,
+    threads: int,
+    weight: npt.NDArray[np.int8],
+    weight_zero_point: int | npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32],
+    multiplier: npt.NDArray[np.float32],
+    isa: str,
+) -> Kernel:
+    """Return a kernel that computes `octavo.numerics.matmul` of uint8 (rows, in_features), bit for bit.
+
+    `weight` is int8 (in_features, out_features); the other operands are as `conv2d` takes them, for out_features channels.
+
+    Raises
+    ------
+    TargetError
+        If the ISA is unknown.
+    """
+    spec = Conv2dSpec(
+        batch=1,
+        in_height=rows,
+        in_width=1,
+        in_channels=in_features,
+        out_channels=out_features,
+        kernel=(1, 1),
+        input_zero_point=input_zero_point,
+        output=output,
+        threads=threads,
+    )
+    kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
+    return _implementation(_MATMUL, isa)(
+        spec, weight=kernel, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
+    )

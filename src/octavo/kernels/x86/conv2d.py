@@ -1,0 +1,29 @@
+"""Which AVX-512 VNNI kernel computes a convolution or a matmul."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from ..spec import Conv2dSpec, Kernel
+from .implicit_gemm import ImplicitGemm
+from .packing import Weights
+
+
+def conv2d_avx512_vnni(
+    spec: Conv2dSpec, *, weight: npt.NDArray[Any], weight_zero_point: Any, bias: npt.NDArray[Any], multiplier: npt.NDArray[Any]
+) -> Kernel:
+    """Return the kernel of a convolution; see `octavo.kernels.conv2d` for the operands."""
+    weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
+    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+        return ImplicitGemm(spec, weights).build("conv2d.pointwise")
+    return ImplicitGemm(spec, weights).build("conv2d.direct" if spec.groups == 1 else "conv2d.grouped")
+
+
+def matmul_avx512_vnni(
+    spec: Conv2dSpec, *, weight: npt.NDArray[Any], weight_zero_point: Any, bias: npt.NDArray[Any], multiplier: npt.NDArray[Any]
+) -> Kernel:
+    """Return the kernel of a matmul, stated as a pointwise convolution over an image of one column."""
+    weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
+    return ImplicitGemm(spec, weights).build("matmul")

@@ -1,0 +1,85 @@
+"""Epilogue: int32 accumulators in registers become uint8 outputs in memory, as `numerics.requantize` defines.
+
+It narrows `group` vectors of accumulators at a time (1, 2 or 4). Packing instructions work within 128-bit blocks, so a group
+does not hold its channels in order: `channel_order` says which channel each lane holds, and weights are packed accordingly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ..spec import Output
+from . import vector as v
+from .vector import Expr
+
+
+def groups_of(vectors: int) -> list[int]:
+    """Split `vectors` into groups of 4, then at most one of 2, then at most one of 1."""
+    return [4] * (vectors // 4) + [2] * (vectors % 4 // 2) + [1] * (vectors % 2)
+
+
+def channel_order(vectors: int, lanes: int = v.LANES) -> npt.NDArray[np.int64]:
+    """Return which of the panel's channels each lane holds, shape (vectors, lanes): lane 4 q + r of vector j of a group of g
+    holds channel 4 g q + 4 j + r of the group."""
+    orders: list[npt.NDArray[np.int64]] = []
+    start = 0
+    lane = np.arange(lanes)
+    for group in groups_of(vectors):
+        orders.extend(start + 4 * group * (lane // 4) + 4 * j + lane % 4 for j in range(group))
+        start += group * lanes
+    return np.stack(orders)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epilogue:
+    """How accumulators become outputs.
+
+    Parameters
+    ----------
+    output
+        Zero point and clamp of the result.
+    may_exceed_int32
+        Whether |accumulator * multiplier| could reach 2**31, so that it must be clamped before it becomes an integer.
+    """
+
+    output: Output
+    may_exceed_int32: bool
+
+    def narrow(self, accumulators: list[Expr], multipliers: list[Expr], lanes: int = v.LANES) -> Expr:
+        """Return one group's outputs in channel order, uint8 x (len(accumulators) * lanes)."""
+        scaled = [self._scale(acc, mult, lanes) for acc, mult in zip(accumulators, multipliers, strict=True)]
+        if len(scaled) == 1:
+            low, high = self.output.qmin, self.output.qmax
+            limit = T.int32(1 << 16)  # keeps the sum with the zero point in int32
+            value = T.min(T.max(scaled[0], T.broadcast(-limit, lanes)), T.broadcast(limit, lanes))
+            value = value + T.broadcast(T.int32(self.output.zero_point), lanes)
+            return T.cast(T.min(T.max(value, T.broadcast(T.int32(low), lanes)), T.broadcast(T.int32(high), lanes)), f"uint8x{lanes}")
+        words = [self._words(scaled[i], scaled[i + 1], lanes) for i in range(0, len(scaled), 2)]
+        if len(words) == 1:
+            low, high = (T.broadcast(T.int16(bound), 2 * lanes) for bound in (self.output.qmin, self.output.qmax))
+            return T.cast(T.min(T.max(words[0], low), high), f"uint8x{2 * lanes}")
+        return self._clamp(v.pack_uint8(words[0], words[1], lanes), 4 * lanes)
+
+    def _scale(self, acc: Expr, multiplier: Expr, lanes: int) -> Expr:
+        """Return rint(float32(acc) * multiplier); no sum follows the product, so nothing can be contracted into an FMA."""
+        product = T.cast(acc, f"float32x{lanes}") * multiplier
+        if self.may_exceed_int32:
+            limit = 65536.0  # beyond every [qmin - zero_point; qmax - zero_point], and an integer in float32
+            product = T.min(T.max(product, T.broadcast(T.float32(-limit), lanes)), T.broadcast(T.float32(limit), lanes))
+        return v.round_half_even(product, lanes)
+
+    def _words(self, low: Expr, high: Expr, lanes: int) -> Expr:
+        """Return two vectors as int16 with the zero point added; saturation on the way never changes what a clamp to uint8 gives."""
+        words = v.pack_int16(low, high, lanes)
+        return v.add_saturate_int16(words, self.output.zero_point, 2 * lanes) if self.output.zero_point else words
+
+    def _clamp(self, value: Expr, lanes: int) -> Expr:
+        if self.output.qmin > 0:
+            value = T.max(value, T.broadcast(T.uint8(self.output.qmin), lanes))
+        if self.output.qmax < 255:
+            value = T.min(value, T.broadcast(T.uint8(self.output.qmax), lanes))
+        return value

@@ -1,0 +1,190 @@
+"""Packing at compile time: weights in the order the kernel reads them, and everything constant folded into the bias.
+
+NumPy only. A `Reduction` says in what order a kernel walks the inputs of one output pixel; packing follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..spec import Conv2dSpec
+from .epilogue import channel_order
+from .vector import LANES
+
+Int8Array = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reduction:
+    """The walk over the inputs of one output pixel: nested loops over taps, then `run` contiguous bytes, 4 to a step.
+
+    Parameters
+    ----------
+    taps
+        (extent, distance in bytes) of each loop over taps, outermost first; their product counts the runs.
+    run
+        Contiguous bytes at each tap.
+    """
+
+    taps: tuple[tuple[int, int], ...]
+    run: int
+
+    @property
+    def step_starts(self) -> tuple[int, ...]:
+        """First byte of each step of a run. The last one overlaps its neighbour where run % 4 != 0, so as not to read past
+        the run (a run shorter than 4 has one step, which reads `run` bytes)."""
+        starts = list(range(0, self.run - 3, 4))
+        if self.run % 4:
+            starts.append(max(self.run - 4, 0))
+        return tuple(starts)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return int(np.prod([extent for extent, _ in self.taps], dtype=np.int64))
+
+    @property
+    def steps(self) -> int:
+        """Number of 4-byte steps over all runs."""
+        return self.runs * len(self.step_starts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Weights:
+    """The constant operands of a layer, as a caller gives them, checked.
+
+    Parameters
+    ----------
+    values
+        int8 (kernel_h, kernel_w, inputs of a group, out_channels).
+    zero_points
+        int32 (out_channels,) within [-128; 127].
+    bias
+        int32 (out_channels,).
+    multiplier
+        float32 (out_channels,).
+    """
+
+    values: Int8Array
+    zero_points: npt.NDArray[np.int32]
+    bias: npt.NDArray[np.int32]
+    multiplier: npt.NDArray[np.float32]
+
+    @staticmethod
+    def of(
+        spec: Conv2dSpec, *, weight: npt.NDArray[Any], weight_zero_point: Any, bias: npt.NDArray[Any], multiplier: npt.NDArray[Any]
+    ) -> Weights:
+        """Bring every operand to its shape and dtype; per-tensor values are repeated for each output channel."""
+        channels = spec.out_channels
+        shape = (*spec.kernel, spec.in_channels // spec.groups, channels)
+        assert weight.dtype == np.int8, f"weights are int8, got {weight.dtype}"
+        assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
+        assert spec.in_channels % spec.groups == 0 and channels % spec.groups == 0, "channels are multiples of groups"
+        zero_points = np.broadcast_to(np.asarray(weight_zero_point, np.int32), (channels,))
+        assert zero_points.min() >= -128 and zero_points.max() <= 127, "weight zero points lie in [-128; 127]"
+        return Weights(
+            values=weight,
+            zero_points=zero_points,
+            bias=np.broadcast_to(np.asarray(bias, np.int32), (channels,)),
+            multiplier=np.broadcast_to(np.asarray(multiplier, np.float32), (channels,)),
+        )
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every weight zero point is 0."""
+        return not self.zero_points.any()
+
+    def folded_bias(self, input_zero_point: int) -> npt.NDArray[np.int32]:
+        """Return bias - input_zero_point * sum(w - w_zero_point): what remains of the accumulator for x = 0, wrapped to int32."""
+        centered = self.values.astype(np.int64) - self.zero_points
+        folded = self.bias.astype(np.int64) - input_zero_point * centered.sum(axis=(0, 1, 2))
+        return folded.astype(np.int32)
+
+    def may_exceed_int32(self) -> bool:
+        """Return whether |accumulator * multiplier| could reach 2**31, for activations in [0; 255] and any zero point."""
+        centered = np.abs(self.values.astype(np.int64) - self.zero_points).sum(axis=(0, 1, 2))
+        bound = np.minimum(255 * centered + np.abs(self.bias.astype(np.int64)), 2**31)  # an int32 accumulator, whatever it sums
+        return bool((bound.astype(np.float64) * np.abs(self.multiplier.astype(np.float64))).max(initial=0.0) >= 2**31 - 2**8)
+
+
+def merge_groups(weights: Weights, groups: int) -> tuple[Int8Array, int]:
+    """Join neighbouring groups into one with zeros between them, until the 16 lanes of a vector are used.
+
+    Asymmetric weights stay as they are: the row sum that corrects them is one of each group.
+
+    Returns
+    -------
+    values
+        int8 (kernel_h, kernel_w, inputs of a joined group, out_channels).
+    groups
+        How many joined groups remain.
+    """
+    kernel_h, kernel_w, inputs, channels = weights.values.shape
+    outputs = channels // groups
+    factor = 1
+    while weights.symmetric and groups % (2 * factor) == 0 and factor * outputs < LANES:
+        factor *= 2
+    if factor == 1:
+        return weights.values, groups
+    values = np.zeros((kernel_h, kernel_w, inputs * factor, channels), np.int8)
+    for group in range(groups):
+        rows = slice(group % factor * inputs, (group % factor + 1) * inputs)
+        columns = slice(group * outputs, (group + 1) * outputs)
+        values[:, :, rows, columns] = weights.values[:, :, :, columns]
+    return values, groups // factor
+
+
+def panel_widths(channels: int, vectors: int) -> list[int]:
+    """Return the widths, in vectors of 16 lanes, of the panels that cover `channels`: all `vectors` but a narrower last one."""
+    total = -(-channels // LANES)
+    return [vectors] * (total // vectors) + ([total % vectors] if total % vectors else [])
+
+
+def lane_channels(channels: int, vectors: int) -> npt.NDArray[np.int64]:
+    """Return the channel that each lane of each vector holds, (all vectors, 16); padding lanes hold numbers >= `channels`."""
+    orders: list[npt.NDArray[np.int64]] = []
+    start = 0
+    for width in panel_widths(channels, vectors):
+        orders.append(start + channel_order(width))
+        start += width * LANES
+    return np.concatenate(orders)
+
+
+def pack_lanes(values: npt.NDArray[Any], groups: int, vectors: int) -> npt.NDArray[Any]:
+    """Return per-channel values in the order of the lanes, one-dimensional; padding lanes hold 0."""
+    per_group = values.reshape(groups, -1)
+    order = lane_channels(per_group.shape[1], vectors)
+    padded = np.zeros((groups, order.size), values.dtype)
+    padded[:, : per_group.shape[1]] = per_group
+    return np.ascontiguousarray(padded[:, order.ravel()].ravel())
+
+
+def pack_weights(values: Int8Array, reduction: Reduction, groups: int, vectors: int) -> Int8Array:
+    """Return the weights in the order group, panel, step, vector, lane, byte; one-dimensional.
+
+    `values` is (kernel_h, kernel_w, inputs of a group, out_channels); its first three axes are `reduction.runs` runs of
+    `reduction.run` bytes. A byte that two steps read counts in the first.
+    """
+    channels = values.shape[-1] // groups
+    runs = values.reshape(reduction.runs, reduction.run, groups, channels)
+    starts = reduction.step_starts
+    order = lane_channels(channels, vectors)
+    steps = np.zeros((reduction.runs, len(starts), 4, groups, order.size), np.int8)
+    covered = 0
+    for index, start in enumerate(starts):
+        end = min(start + 4, reduction.run)
+        steps[:, index, covered - start : end - start, :, :channels] = runs[:, covered:end]
+        covered = end
+    lanes = steps.reshape(reduction.steps, 4, groups, order.size)[..., order]  # steps, byte, group, vector, lane
+    lanes = lanes.transpose(2, 0, 3, 4, 1)  # group, step, vector, lane, byte
+    panels: list[Int8Array] = []
+    for group in lanes:
+        start = 0
+        for width in panel_widths(channels, vectors):
+            panels.append(group[:, start : start + width].ravel())
+            start += width
+    return np.concatenate(panels)

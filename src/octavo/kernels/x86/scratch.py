@@ -1,0 +1,92 @@
+"""A padded copy of some input rows, so that the loops over taps need no test of the border.
+
+It emits the copy and says where things lie in it; it computes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.script.ir_builder import tirx as T
+
+from ..spec import Conv2dSpec
+from .vector import Expr
+
+SLACK = 64  # bytes after the last pixel that a vector load may touch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scratch:
+    """Rows of the padded input that `block` output rows read.
+
+    Parameters
+    ----------
+    spec
+        The convolution.
+    block
+        Output rows served by one copy.
+    channels
+        Channels of a pixel in the copy: each input channel `spread` times in a row, then filled up with the zero point.
+    spread
+        How often each input channel is repeated (a depthwise convolution with a channel multiplier).
+    """
+
+    spec: Conv2dSpec
+    block: int
+    channels: int
+    spread: int = 1
+
+    @property
+    def width(self) -> int:
+        """Columns of the copy: those that any output column reads."""
+        return (self.spec.out_width - 1) * self.spec.strides[1] + self.spec.dilation[1] * (self.spec.kernel[1] - 1) + 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the copy."""
+        return (self.block - 1) * self.spec.strides[0] + self.spec.dilation[0] * (self.spec.kernel[0] - 1) + 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.width * self.channels
+
+    def emit(self, x: Expr, image: Expr, first_row: Expr) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
+        spec = self.spec
+        scratch = T.alloc_buffer((self.rows * self.row_bytes + SLACK,), "uint8")
+        left = min(spec.padding[1], self.width)
+        columns = min(spec.in_width, self.width - left)
+        with T.serial(0, self.rows) as row:
+            source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
+            start = T.Bind(row * self.row_bytes)
+            with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
+                with T.Then():
+                    self._fill(scratch, start, left * self.channels)
+                    source = T.Bind((image * spec.in_height + source_row) * (spec.in_width * spec.in_channels))
+                    self._copy(scratch, start + left * self.channels, x, source, columns)
+                    done = (left + columns) * self.channels
+                    self._fill(scratch, start + done, self.row_bytes - done)
+                with T.Else():
+                    self._fill(scratch, start, self.row_bytes)
+        return scratch
+
+    def _fill(self, scratch: Expr, start: Expr, count: int) -> None:
+        if count > 0:
+            with T.serial(0, count) as i:
+                T.buffer_store(scratch, T.uint8(self.spec.input_zero_point), [start + i])
+
+    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int) -> None:
+        """Copy `columns` pixels of one row; contiguous (a memory copy) where the pixels of both have the same bytes."""
+        if columns <= 0:
+            return
+        inputs = self.spec.in_channels
+        if self.spread == 1 and self.channels == inputs:
+            with T.serial(0, columns * inputs) as i:
+                T.buffer_store(scratch, x[source + i], [start + i])
+            return
+        with T.serial(0, columns) as column:
+            with T.serial(0, inputs) as channel, T.serial(0, self.spread) as copy:
+                target = start + column * self.channels + channel * self.spread + copy
+                T.buffer_store(scratch, x[source + column * inputs + channel], [target])
+            self._fill(scratch, start + column * self.channels + inputs * self.spread, self.channels - inputs * self.spread)

@@ -1,0 +1,98 @@
+"""AVX-512 vector expressions: each function names an instruction, says its scalar meaning and returns a TIR expression.
+
+It builds expressions only, no loops and no stores. Needs the features avx512f, avx512bw, avx512vl and avx512vnni.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+Expr = Any  # TVM ships no types; every expression and buffer of TIR is one
+LANES = 16  # int32 lanes of one 512-bit register
+
+
+def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
+    """Call an LLVM intrinsic that has no side effect."""
+    return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *args, dtype=dtype)
+
+
+def load(buffer: Expr, index: Expr, lanes: int) -> Expr:
+    """Return buffer[index : index + lanes]."""
+    return buffer[T.ramp(index, 1, lanes)]
+
+
+def store(buffer: Expr, index: Expr, value: Expr, lanes: int) -> None:
+    """Emit buffer[index : index + lanes] = value."""
+    T.buffer_store(buffer, value, [T.ramp(index, 1, lanes)])
+
+
+def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
+    """Emit a store of the first `valid` of `lanes` bytes, in pieces of a power of two; no other byte is touched."""
+    if valid == lanes:
+        store(buffer, index, value, lanes)
+        return
+    staged = T.alloc_buffer((lanes,), "uint8", scope="local")
+    store(staged, 0, value, lanes)
+    done = 0
+    while done < valid:
+        piece = 1 << ((valid - done).bit_length() - 1)
+        if piece == 1:
+            T.buffer_store(buffer, staged[done], [index + done])
+        else:
+            store(buffer, index + done, load(staged, done, piece), piece)
+        done += piece
+
+
+def splat_bytes(x: Expr, index: Expr, lanes: int = LANES) -> Expr:
+    """Return x[index : index + 4] repeated in every int32 lane, as uint8 (vpbroadcastd)."""
+    return splat_dword(T.reinterpret("int32", load(x, index, 4)), lanes)
+
+
+def splat_dword(dword: Expr, lanes: int = LANES) -> Expr:
+    """Return the four bytes of an int32 repeated in every int32 lane, as uint8."""
+    return T.reinterpret(f"uint8x{4 * lanes}", T.broadcast(dword, lanes))
+
+
+def dword_of(x: Expr, index: Expr, count: int) -> Expr:
+    """Return x[index : index + count], count < 4, as the low bytes of an int32; the others are 0 and are not read."""
+    dword = T.cast(x[index], "int32")
+    for byte in range(1, count):
+        dword = dword | (T.cast(x[index + byte], "int32") << (8 * byte))
+    return dword
+
+
+def dot(acc: Expr, unsigned: Expr, signed: Expr, lanes: int = LANES) -> Expr:
+    """Return acc[l] + sum(int32(unsigned[4 l + b]) * int32(signed[4 l + b]) for b in 0..3): vpdpbusd, exact, wraps."""
+    return intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", f"int32x{lanes}", acc, unsigned, signed)
+
+
+def horizontal_sum(value: Expr, lanes: int) -> Expr:
+    """Return the int32 sum of all lanes."""
+    return intrinsic(f"llvm.vector.reduce.add.v{lanes}i32", "int32", value)
+
+
+def round_half_even(value: Expr, lanes: int) -> Expr:
+    """Return rint(float32) as int32: vcvtps2dq, half to even; the caller keeps |value| below 2**31."""
+    return intrinsic(f"llvm.lrint.v{lanes}i32.v{lanes}f32", f"int32x{lanes}", value)
+
+
+def _pack_intrinsic(operation: str, lanes: int) -> str:
+    bits = lanes * 32
+    return {512: f"llvm.x86.avx512.{operation}.512", 256: f"llvm.x86.avx2.{operation}", 128: f"llvm.x86.sse2.{operation}.128"}[bits]
+
+
+def pack_int16(low: Expr, high: Expr, lanes: int) -> Expr:
+    """Return both int32 vectors saturated to int16, alternating by 128-bit block: low's four, high's four (vpackssdw)."""
+    return intrinsic(_pack_intrinsic("packssdw", lanes), f"int16x{2 * lanes}", low, high)
+
+
+def pack_uint8(low: Expr, high: Expr, lanes: int) -> Expr:
+    """Return both int16 vectors saturated to uint8, alternating by 128-bit block: low's eight, high's eight (vpackuswb)."""
+    return intrinsic(_pack_intrinsic("packuswb", lanes), f"uint8x{4 * lanes}", low, high)
+
+
+def add_saturate_int16(value: Expr, addend: int, lanes: int) -> Expr:
+    """Return value + addend saturated to int16 (vpaddsw)."""
+    return intrinsic(f"llvm.sadd.sat.v{lanes}i16", f"int16x{lanes}", value, T.broadcast(T.int16(addend), lanes))
