@@ -1,0 +1,131 @@
+"""The architecture, read off the imports: they point down only, and what lies on one floor does not know its neighbours."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "octavo"
+
+FLOORS = {
+    "errors": -1,
+    "identity": 0,
+    "numerics": 0,
+    "target": 1,
+    "graph": 2,
+    "kernels": 2,
+    "importer": 3,
+    "profile": 3,
+    "quantize": 3,
+    "lower": 3,
+    "build": 3,
+    "pipeline": 4,
+    "report": 5,
+    "cli": 5,
+    "__init__": 6,
+    "__main__": 6,
+}
+NEIGHBOURS = {("cli", "report")}  # the command line prints what report lays out
+NUMPY_ONLY = ("errors", "identity", "numerics")
+
+
+@dataclass(frozen=True)
+class Import:
+    """`module`, a dotted name, as imported at `line` of `file`; names of `from` imports are part of it."""
+
+    file: Path
+    line: int
+    module: str
+
+
+def imports_of(file: Path, package: Path) -> Iterator[Import]:
+    here = ("octavo", *file.relative_to(package).with_suffix("").parts)
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            # A relative import starts at the package the file lies in: one dot drops the file's own name, two drop one more.
+            base = here[: len(here) - node.level] if node.level else ()
+            parts = (*base, *(node.module.split(".") if node.module else ()))
+            for alias in node.names:
+                yield Import(file, node.lineno, ".".join((*parts, alias.name)))
+
+
+def violations(package: Path) -> list[str]:
+    found: list[str] = []
+    for file in sorted(package.rglob("*.py")):
+        place = file.relative_to(package).with_suffix("").parts[0]
+        if place not in FLOORS:
+            found.append(f"{file.relative_to(package)}: {place} is on no floor")
+            continue
+        for entry in imports_of(file, package):
+            reason = broken_rule(place, entry.module)
+            if reason:
+                found.append(f"{file.relative_to(package)}:{entry.line}: {reason}")
+    return found
+
+
+def broken_rule(place: str, module: str) -> str:
+    root, *rest = module.split(".")
+    if root != "octavo":
+        if place in NUMPY_ONLY and root not in sys.stdlib_module_names | {"numpy"}:
+            return f"{place} imports {root}, but it may import only numpy"
+        return ""
+    # `from octavo import name` and `from .. import name` import from the top unless the name is a part of its own.
+    other = rest[0] if rest and rest[0] in FLOORS else "__init__"
+    if other == place or (place, other) in NEIGHBOURS or FLOORS[other] < FLOORS[place]:
+        return ""
+    return f"{place} (floor {FLOORS[place]}) imports {other} (floor {FLOORS[other]})"
+
+
+def test_imports_point_down() -> None:
+    assert len(list(PACKAGE.rglob("*.py"))) > 20, "the package was not found where this test looks"
+    assert violations(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "said"),
+    [
+        ("lower/conv.py", "from ..quantize import Recipe", "lower (floor 3) imports quantize (floor 3)"),
+        ("lower/conv.py", "from ..quantize.recipe import Recipe", "lower (floor 3) imports quantize (floor 3)"),
+        ("kernels/x86/conv.py", "from ...graph import Model", "kernels (floor 2) imports graph (floor 2)"),
+        ("kernels/conv.py", "import octavo.pipeline", "kernels (floor 2) imports pipeline (floor 4)"),
+        ("kernels/conv.py", "from .. import load", "kernels (floor 2) imports __init__ (floor 6)"),
+        ("kernels/conv.py", "from .. import build", "kernels (floor 2) imports build (floor 3)"),
+        ("graph/x.py", "def f():\n    from octavo import cli", "graph (floor 2) imports cli (floor 5)"),
+        ("report/x.py", "from ..cli import main", "report (floor 5) imports cli (floor 5)"),
+        ("identity/x.py", "from ..numerics import QuantParams", "identity (floor 0) imports numerics (floor 0)"),
+        ("errors.py", "from .identity import TensorId", "errors (floor -1) imports identity (floor 0)"),
+        ("numerics/x.py", "import tvm.runtime", "numerics imports tvm, but it may import only numpy"),
+        ("identity/x.py", "from onnx import helper", "identity imports onnx, but it may import only numpy"),
+        ("misc/x.py", "", "misc is on no floor"),
+    ],
+)
+def test_a_planted_violation_is_caught(tmp_path: Path, file: str, line: str, said: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line)
+    [found] = violations(tmp_path)
+    assert said in found
+    assert found.startswith(file)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("lower/conv.py", "from ..kernels import conv2d\nfrom .rules import Rule\nfrom ..errors import CompileError"),
+        ("kernels/x86/conv.py", "from ...numerics import requantize\nfrom ..spec import Output"),
+        ("cli/bench.py", "from ..report import bench"),
+        ("numerics/x.py", "import math\nimport numpy as np\nimport numpy.typing as npt"),
+        ("__init__.py", "from .pipeline import load"),
+    ],
+)
+def test_imports_that_point_down_pass(tmp_path: Path, file: str, line: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line)
+    assert violations(tmp_path) == []

@@ -1,0 +1,83 @@
+"""Rules of the repository that no linter knows: the size of files, and that nothing ties it to one machine."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MAX_LINES = 600
+MAX_FUNCTION_LINES = 60
+FOLDERS = ("src", "tests", "benchmarks", "examples", "docs", "requirements", ".ci")
+BINARY = (".onnx", ".npz", ".tflite", ".so", ".pyc", ".png")
+# Absolute paths of somebody's machine, and addresses that packages are fetched from: a clone must not depend on either.
+TIED = re.compile(r"(?<![\w.])/(?:work|root|home|opt|Users)/[\w.]|https?://[^\s)]*(?:pypi|pythonhosted|registry|mirror)")
+
+
+def repository_files() -> Iterator[Path]:
+    candidates = [*ROOT.iterdir(), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
+    for path in candidates:
+        generated = any(part == "__pycache__" or part.endswith(".egg-info") for part in path.parts)
+        if path.is_file() and path.name != ".git" and not generated and path.suffix not in BINARY:
+            yield path
+
+
+def test_no_source_file_is_too_long() -> None:
+    sources = [path for path in repository_files() if path.suffix == ".py"]
+    assert len(sources) > 20
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
+    assert {path: length for path, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = node.body[0]
+    return (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
+
+
+def test_no_function_is_too_long() -> None:
+    long: dict[str, int] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1 - docstring_lines(node)
+                if length > MAX_FUNCTION_LINES:
+                    long[f"{path.relative_to(ROOT)}:{node.name}"] = length
+    assert long == {}
+
+
+def test_every_module_says_what_it_does() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "src").rglob("*.py")
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_nothing_is_tied_to_one_machine() -> None:
+    tied = {
+        f"{path.relative_to(ROOT)}:{number}": match.group()
+        for path in repository_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if (match := TIED.search(line)) and path != Path(__file__)
+    }
+    assert tied == {}
+
+
+@pytest.mark.parametrize("line", ["see /" + "work/x", "'/" + "root/.venv'", "--index-url https://" + "pypi.org/simple"])
+def test_a_planted_tie_is_caught(line: str) -> None:
+    assert TIED.search(line)
+
+
+@pytest.mark.parametrize("line", ["https://keepachangelog.com/en", "src/octavo/cli/demo_data", "a/root/x", "#!/usr/bin/env bash"])
+def test_what_is_not_a_tie_passes(line: str) -> None:
+    assert not TIED.search(line)
+
+
+def test_the_licence_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
