@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
+from ..errors import ProfileError
 from ..identity import TensorId, TensorTable
 from ..numerics import QuantParams
 
@@ -73,9 +74,20 @@ class Model:
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
-        bindings: dict[Any, Any] = {str(name): tvm.runtime.tensor(np.ascontiguousarray(value)) for name, value in self.params.items()}
+        bindings: dict[Any, Any] = {
+            str(name): tvm.runtime.tensor(np.ascontiguousarray(value)) for name, value in self.params.items()
+        }
         return relax.transform.BindParams("main", bindings)(self.module)
 
     def show(self) -> None:
         """Print the Relax IR; each variable's name is its TensorId."""
         print(self.module.script(show_meta=False))
+
+
+def check_fingerprint(model: Model, fingerprint: str) -> None:
+    """Raise ProfileError unless `fingerprint`, of a profile, is this model's; the message names both."""
+    if fingerprint != model.fingerprint:
+        raise ProfileError(
+            f"the profile belongs to another model: it was made from {fingerprint}, this model is {model.fingerprint}; "
+            "profile this model"
+        )

@@ -1,0 +1,143 @@
+"""What a model takes, and whether data fits it: one check for calibration batches and for running.
+
+It checks and cuts, it never converts: a wrong dtype or shape is the caller's to mend, and silently mending it would hide a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError, ModelError
+from .dataflow import dtype_of, static_shape
+from .model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSpec:
+    """One input of a model: its TensorId, its name in the source, its shape and its dtype."""
+
+    id: str
+    source_name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """Return e.g. "input: float32 [1,3,224,224]"."""
+        return f"{self.source_name}: {self.dtype} {_dims(self.shape)}"
+
+
+def input_specs(model: Model) -> tuple[InputSpec, ...]:
+    """Return what "main" of a model takes, in order. ModelError if a dimension is symbolic."""
+    params = model.module["main"].params
+    specs: list[InputSpec] = []
+    for index, tensor_id in enumerate(model.input_ids):
+        shape = static_shape(params[index])
+        source_name = model.tensors[tensor_id].source_name
+        if shape is None:
+            raise ModelError(f"input {source_name} has a symbolic shape; give the model a fixed shape before loading it")
+        specs.append(InputSpec(id=str(tensor_id), source_name=source_name, shape=shape, dtype=dtype_of(params[index])))
+    return tuple(specs)
+
+
+def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input") -> list[npt.NDArray[Any]]:
+    """Return one array for each input of the model, in order, each of exactly its shape and dtype and finite.
+
+    Parameters
+    ----------
+    data
+        An array (of a model with one input), or {source name or TensorId: array}.
+    where
+        Opens the error message, e.g. "batch 3".
+
+    Raises
+    ------
+    DataError
+        Missing or unknown input, wrong dtype or shape, NaN or infinity.
+    """
+    arrays = _named_arrays(specs, data, where)
+    for spec, array in zip(specs, arrays, strict=True):
+        if array.shape != spec.shape:
+            raise DataError(f"{where}: input {spec.source_name} must have shape {_dims(spec.shape)}, got {_dims(array.shape)}")
+        _check_values(spec, array, where)
+    return arrays
+
+
+def split_batch(specs: Sequence[InputSpec], data: Any, *, where: str = "batch") -> Iterator[list[npt.NDArray[Any]]]:
+    """Cut a batch into runs of the model's own shape: [100,3,224,224] is 100 runs of a model that takes [1,3,224,224].
+
+    Raises
+    ------
+    DataError
+        As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input.
+    """
+    arrays = _named_arrays(specs, data, where)
+    runs: int | None = None
+    for spec, array in zip(specs, arrays, strict=True):
+        count = _count_runs(spec, array, where)
+        if runs is not None and count != runs:
+            raise DataError(f"{where}: the inputs hold different numbers of samples: {runs} and {count} ({spec.source_name})")
+        runs = count
+        _check_values(spec, array, where)
+    for index in range(runs or 0):
+        yield [
+            array if array.shape == spec.shape else array[index * spec.shape[0] : (index + 1) * spec.shape[0]]
+            for spec, array in zip(specs, arrays, strict=True)
+        ]
+
+
+def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
+    if array.shape == spec.shape:
+        return 1
+    if array.ndim == len(spec.shape) and spec.shape and array.shape[1:] == spec.shape[1:]:
+        if array.shape[0] == 0:
+            raise DataError(f"{where}: input {spec.source_name} is empty: shape {_dims(array.shape)}; give at least one sample")
+        if array.shape[0] % spec.shape[0] == 0:
+            return array.shape[0] // spec.shape[0]
+    expected = f"{_dims(spec.shape)} (or a multiple of {spec.shape[0]} first)" if spec.shape else "[]"
+    raise DataError(f"{where}: input {spec.source_name} must have shape {expected}, got {_dims(array.shape)}")
+
+
+def _named_arrays(specs: Sequence[InputSpec], data: Any, where: str) -> list[npt.NDArray[Any]]:
+    expects = ", ".join(str(spec) for spec in specs)
+    if not isinstance(data, Mapping):
+        if len(specs) != 1:
+            raise DataError(f"{where}: the model takes {len(specs)} inputs ({expects}); give a dict of name: array")
+        return [_as_array(specs[0], data, where)]
+    named: dict[str, Any] = {str(name): value for name, value in data.items()}
+    arrays: list[npt.NDArray[Any]] = []
+    for spec in specs:
+        name = spec.source_name if spec.source_name in named else spec.id
+        if name not in named:
+            raise DataError(f"{where}: input {spec.source_name} is missing; the model takes {expects}, got {sorted(named)}")
+        arrays.append(_as_array(spec, named.pop(name), where))
+    if named:
+        raise DataError(f"{where}: unknown input {sorted(named)}; the model takes {expects}")
+    return arrays
+
+
+def _as_array(spec: InputSpec, value: Any, where: str) -> npt.NDArray[Any]:
+    if not isinstance(value, np.ndarray):
+        raise DataError(f"{where}: input {spec.source_name} must be a NumPy array ({spec}), got {type(value).__name__}")
+    return value
+
+
+def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str) -> None:
+    if str(array.dtype) != spec.dtype:
+        raise DataError(
+            f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and use "
+            f'.astype("{spec.dtype}")'
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise DataError(
+            f"{where}: input {spec.source_name} holds {array[index]} at index {list(index)}; every value must be finite"
+        )
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(str(dim) for dim in shape)}]"

@@ -1,0 +1,120 @@
+"""From statistics to quantization parameters: range estimators, and the formulas for scale and zero point.
+
+Nothing here knows a graph or a file: numbers in, numbers out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .histogram import BINS, Histogram
+from .quant_params import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+
+SMALLEST_RANGE = 2.0**-100
+"""Widths below this are taken as zero: the scale and its reciprocal must be normal float32 numbers, products of scales too."""
+DEAD_CHANNEL = 2.0**-24
+"""A channel whose weights are all smaller than this fraction of the tensor's largest is dead: below float32's own resolution."""
+
+
+def min_max_range(minimum: float, maximum: float) -> tuple[float, float]:
+    """Return the observed range itself."""
+    return float(minimum), float(maximum)
+
+
+def percentile_range(histogram: Histogram, minimum: float, maximum: float, percentile: float) -> tuple[float, float]:
+    """Return the narrowest run of bins that keeps `percentile` percent of the values, half of the rest cut on each side.
+
+    Never wider than [minimum; maximum]; its ends are bin edges where it is narrower.
+
+    Parameters
+    ----------
+    percentile
+        In (0; 100], e.g. 99.99 cuts at most 0.005% of the values on each side.
+    """
+    total = histogram.total
+    if not total:
+        return min_max_range(minimum, maximum)
+    cut = total * (100.0 - percentile) / 200.0
+    below = np.cumsum(histogram.counts)
+    # First bin where more than `cut` values lie at or below it, last bin where more than `cut` lie at or above it.
+    first = int(np.searchsorted(below, cut, side="right"))
+    last = BINS - 1 - int(np.searchsorted(np.cumsum(histogram.counts[::-1]), cut, side="right"))
+    if first > last:
+        return min_max_range(minimum, maximum)
+    return max(float(minimum), histogram.edge(first)), min(float(maximum), histogram.edge(last + 1))
+
+
+def asymmetric_params(low: float, high: float, dtype: str) -> QuantParams:
+    """Return per-tensor parameters of a range: scale = (high - low) / (qmax - qmin), zero_point = rint(qmin - low / scale).
+
+    The range is first extended to include 0, so that 0 is exact. A range without width (all zeros) gets the scale
+    1 / (qmax - qmin).
+
+    Parameters
+    ----------
+    low, high
+        Finite, low <= high.
+    dtype
+        "uint8", "int8", ...
+    """
+    qmin, qmax = INTEGER_RANGE[dtype]
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    width = high - low if high - low >= SMALLEST_RANGE else 1.0
+    scale = np.float32(width / (qmax - qmin))
+    zero_point = int(np.clip(np.rint(qmin - low / float(scale)), qmin, qmax))
+    return QuantParams.per_tensor(dtype, float(scale), zero_point)
+
+
+def symmetric_params(
+    weight: npt.NDArray[np.float32], dtype: str, *, axis: int | None, floor: npt.NDArray[np.float64] | None = None
+) -> QuantParams:
+    """Return symmetric parameters of a weight: scale = max|w| / qmax, zero point 0, integers in [-qmax; qmax].
+
+    A dead channel (DEAD_CHANNEL) gets the scale of the tensor's largest weight, an all-zero tensor 1 / qmax.
+
+    Parameters
+    ----------
+    axis
+        Channel axis of per-axis parameters, or None for per-tensor.
+    floor
+        Smallest scale allowed, (channels,) or (), or None.
+    """
+    qmax = INTEGER_RANGE[dtype][1]
+    axes = tuple(index for index in range(weight.ndim) if index != axis)
+    magnitude = np.abs(weight.astype(np.float64))
+    largest = np.asarray(magnitude.max(axis=axes) if magnitude.size else np.zeros(()), np.float64)
+    overall = float(largest.max(initial=0.0))
+    if overall < SMALLEST_RANGE:
+        overall = 1.0
+    scale = np.where(largest < overall * DEAD_CHANNEL, overall, largest) / qmax
+    if floor is not None:
+        scale = np.maximum(scale, floor)
+    scale = scale.astype(np.float32)
+    return QuantParams(
+        dtype=dtype,
+        scale=scale,
+        zero_point=np.zeros(scale.shape, np.int32),
+        granularity=PerTensor() if axis is None else PerAxis(axis),
+        qmin=-qmax,
+        qmax=qmax,
+    )
+
+
+def _along(values: npt.NDArray[np.generic], params: QuantParams) -> npt.NDArray[np.float64]:
+    shape = [1] * values.ndim
+    if isinstance(params.granularity, PerAxis):
+        shape[params.granularity.axis] = -1
+    return params.scale.astype(np.float64).reshape(shape)
+
+
+def quantize_weight(values: npt.NDArray[np.float32], params: QuantParams) -> npt.NDArray[np.generic]:
+    """Return saturate(rint(values / scale)) of symmetric parameters (half_even), as the parameters' dtype."""
+    assert params.is_symmetric, "weights and biases are symmetric"
+    integers = np.rint(values.astype(np.float64) / _along(values, params))
+    return np.clip(integers, params.qmin, params.qmax).astype(params.dtype)
+
+
+def dequantize_weight(values: npt.NDArray[np.generic], params: QuantParams) -> npt.NDArray[np.float32]:
+    """Return float32(values) * scale of symmetric parameters."""
+    return (values.astype(np.float32) * _along(values, params).astype(np.float32)).astype(np.float32)

@@ -1,0 +1,250 @@
+"""The profile file: JSON, versioned, deterministic, and distrusted on reading. docs/profile.schema.json describes it.
+
+One tensor a line, keys sorted, floats as the shortest decimal that is the same float32, histograms without their empty ends.
+Nothing in a file is ever executed or looked up; every value is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ProfileError
+from ..identity import TensorId
+from ..numerics.histogram import BINS, MIN_EXPONENT, Histogram
+from .statistics import MAX_COUNT, TensorStatistics
+
+FORMAT = "octavo-profile"
+SCHEMA_VERSION = 1
+
+_HEADER_KEYS = ("bins", "fingerprint", "format", "samples", "schema_version", "tensors")
+_TENSOR_KEYS = (
+    "channel_axis",
+    "channel_max",
+    "channel_min",
+    "count",
+    "dtype",
+    "histogram",
+    "kind",
+    "max",
+    "min",
+    "non_finite",
+    "op",
+    "shape",
+    "source_name",
+    "zeros",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ProfileFile:
+    """What a profile file holds."""
+
+    fingerprint: str
+    samples: int
+    tensors: Mapping[TensorId, TensorStatistics]
+
+
+def write_profile(content: ProfileFile, path: Path) -> None:
+    """Write a profile under a temporary name, then rename it; ProfileError if the path can't be written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(encode(content).encode())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
+            temporary.unlink()
+        raise ProfileError(f"{path}: cannot write the profile: {error.strerror or error}") from error
+
+
+def read_profile(path: Path) -> ProfileFile:
+    """Read and check a profile; ProfileError names the file and the first thing wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not text"
+        raise ProfileError(f"{path}: cannot read the profile: {reason}") from error
+    try:
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{path}: not a profile (not JSON, or cut short): {error}") from error
+    try:
+        return _decode(data)
+    except _Malformed as error:
+        raise ProfileError(f"{path}: not a valid profile: {error}; profile the model again") from error
+
+
+def encode(content: ProfileFile) -> str:
+    """Return the text of a profile file: the same content gives the same text."""
+    lines = ",\n".join(
+        f"{json.dumps(str(key))}:{_dumps(_tensor_to_json(value))}" for key, value in sorted(content.tensors.items())
+    )
+    header: dict[str, Any] = {
+        "bins": BINS,
+        "fingerprint": content.fingerprint,
+        "format": FORMAT,
+        "samples": content.samples,
+        "schema_version": SCHEMA_VERSION,
+    }
+    # "tensors" sorts last among the keys.
+    return f'{_dumps(header)[:-1]},\n"tensors":{{\n{lines}\n}}}}\n'
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _decimal(value: float) -> float:
+    """Return the float64 that prints as the shortest decimal of a float32."""
+    return float(str(np.float32(value)))
+
+
+def _tensor_to_json(value: TensorStatistics) -> dict[str, Any]:
+    used = np.flatnonzero(value.histogram.counts)
+    first, last = (int(used[0]), int(used[-1])) if used.size else (0, -1)
+    return {
+        "channel_axis": value.channel_axis,
+        "channel_max": [_decimal(number) for number in value.channel_maximum],
+        "channel_min": [_decimal(number) for number in value.channel_minimum],
+        "count": value.count,
+        "dtype": value.dtype,
+        "histogram": {
+            "counts": value.histogram.counts[first : last + 1].tolist(),
+            "exponent": value.histogram.exponent,
+            "first": first,
+        },
+        "kind": value.kind,
+        "max": _decimal(value.maximum),
+        "min": _decimal(value.minimum),
+        "non_finite": value.non_finite,
+        "op": value.op,
+        "shape": list(value.shape),
+        "source_name": value.source_name,
+        "zeros": value.zeros,
+    }
+
+
+class _Malformed(Exception):
+    """What is wrong, in words; becomes a ProfileError that names the file."""
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not allowed")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key appears twice in one object")
+    return result
+
+
+def _object(value: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Malformed(f"{where} must be an object, got {type(value).__name__}")
+    found = cast("dict[str, Any]", value)
+    if set(found) != set(keys):
+        missing, unknown = sorted(set(keys) - set(found)), sorted(set(found) - set(keys))
+        raise _Malformed(f"{where} lacks {missing}" if missing else f"{where} holds unknown {unknown[:5]}")
+    return found
+
+
+def _integer(value: Any, where: str, low: int = 0, high: int = MAX_COUNT) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _Malformed(f"{where} must be an integer in [{low}; {high}], got {_brief(value)}")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise _Malformed(f"{where} must be a string, got {_brief(value)}")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Malformed(f"{where} must be a list, got {_brief(value)}")
+    return cast("list[Any]", value)
+
+
+def _float(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > float(np.finfo(np.float32).max):
+        raise _Malformed(f"{where} must be a finite float32 number, got {_brief(value)}")
+    return float(np.float32(value))
+
+
+def _floats(value: Any, where: str) -> npt.NDArray[np.float32]:
+    return np.array([_float(number, where) for number in _list(value, where)], np.float32)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _decode(data: Any) -> ProfileFile:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise _Malformed(f'it has no "format": "{FORMAT}"')
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise _Malformed(f"schema_version must be {SCHEMA_VERSION}, got {_brief(data.get('schema_version'))}")
+    header = _object(cast("Any", data), _HEADER_KEYS, "the profile")
+    _integer(header["bins"], "bins", BINS, BINS)
+    fingerprint = _text(header["fingerprint"], "fingerprint")
+    samples = _integer(header["samples"], "samples", 1)
+    if not isinstance(header["tensors"], dict):
+        raise _Malformed("tensors must be an object")
+    tensors: dict[TensorId, TensorStatistics] = {}
+    for key, value in cast("dict[str, Any]", header["tensors"]).items():
+        tensors[TensorId(key)] = _tensor_from_json(TensorId(key), value)
+    return ProfileFile(fingerprint=fingerprint, samples=samples, tensors=tensors)
+
+
+def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
+    where = f"tensor {key}"
+    data = _object(value, _TENSOR_KEYS, where)
+    kind = _text(data["kind"], f"{where}: kind")
+    if kind not in ("input", "activation", "constant"):
+        raise _Malformed(f"{where}: kind must be input, activation or constant, got {_brief(kind)}")
+    shape = _list(data["shape"], f"{where}: shape")
+    axis = data["channel_axis"]
+    try:
+        return TensorStatistics(
+            id=key,
+            source_name=_text(data["source_name"], f"{where}: source_name"),
+            kind=kind,
+            op=_text(data["op"], f"{where}: op"),
+            shape=tuple(dim if isinstance(dim, str) else _integer(dim, f"{where}: shape") for dim in shape),
+            dtype=_text(data["dtype"], f"{where}: dtype"),
+            count=_integer(data["count"], f"{where}: count"),
+            zeros=_integer(data["zeros"], f"{where}: zeros"),
+            non_finite=_integer(data["non_finite"], f"{where}: non_finite"),
+            minimum=_float(data["min"], f"{where}: min"),
+            maximum=_float(data["max"], f"{where}: max"),
+            channel_axis=None if axis is None else _integer(axis, f"{where}: channel_axis", 0, max(len(shape) - 1, 0)),
+            channel_minimum=_floats(data["channel_min"], f"{where}: channel_min"),
+            channel_maximum=_floats(data["channel_max"], f"{where}: channel_max"),
+            histogram=_histogram_from_json(data["histogram"], f"{where}: histogram"),
+        )
+    except ValueError as error:
+        raise _Malformed(f"{where}: {error}") from error
+
+
+def _histogram_from_json(value: Any, where: str) -> Histogram:
+    data = _object(value, ("counts", "exponent", "first"), where)
+    counts = np.zeros(BINS, np.int64)
+    first = _integer(data["first"], f"{where}: first", 0, BINS - 1)
+    span = [_integer(count, f"{where}: counts") for count in _list(data["counts"], f"{where}: counts")]
+    if first + len(span) > BINS:
+        raise _Malformed(f"{where}: {len(span)} counts from bin {first} exceed {BINS} bins")
+    if sum(span) > MAX_COUNT:
+        raise _Malformed(f"{where}: counts must add up to at most {MAX_COUNT}")
+    counts[first : first + len(span)] = span
+    return Histogram(exponent=_integer(data["exponent"], f"{where}: exponent", MIN_EXPONENT, 128), counts=counts)

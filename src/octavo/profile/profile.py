@@ -1,0 +1,85 @@
+"""Profile: the statistics of every float tensor of a model over a set of samples. It derives nothing; estimators read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import ProfileError
+from ..graph.model import Model, check_fingerprint
+from ..identity import TensorId
+from .file import ProfileFile, read_profile, write_profile
+from .statistics import MAX_COUNT, TensorStatistics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Profile(Mapping[TensorId, TensorStatistics]):
+    """Statistics by TensorId.
+
+    Merging is exact, associative and commutative: the same samples give the same bytes on disk, however they are split, shuffled
+    or spread over machines that compute the model alike.
+
+    Parameters
+    ----------
+    fingerprint
+        Of the model that was profiled.
+    samples
+        Samples seen (rows of the batches).
+    tensors
+        Statistics of inputs, activations and float constants.
+    """
+
+    fingerprint: str
+    samples: int
+    tensors: Mapping[TensorId, TensorStatistics]
+
+    def __getitem__(self, key: TensorId) -> TensorStatistics:
+        """Return the statistics of a tensor; KeyError if it was not observed."""
+        return self.tensors[key]
+
+    def __iter__(self) -> Iterator[TensorId]:
+        """Iterate over the observed tensors."""
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        """Count the observed tensors."""
+        return len(self.tensors)
+
+    def merge(self, other: Profile) -> Profile:
+        """Return the profile of both sets of samples.
+
+        Raises
+        ------
+        ProfileError
+            If the profiles belong to different models.
+        """
+        if self.fingerprint != other.fingerprint:
+            raise ProfileError(
+                f"profiles of different models cannot be merged: fingerprints {self.fingerprint} and {other.fingerprint}"
+            )
+        if self.tensors.keys() != other.tensors.keys():
+            differing = sorted(self.tensors.keys() ^ other.tensors.keys())
+            raise ProfileError(f"profiles observe different tensors: only one of them holds {', '.join(differing[:5])}")
+        if self.samples + other.samples > MAX_COUNT:
+            raise ProfileError(f"the merged profile would hold more than {MAX_COUNT} samples")
+        try:
+            tensors = {key: value.merge(other.tensors[key]) for key, value in self.tensors.items()}
+        except ValueError as error:
+            raise ProfileError(f"profiles cannot be merged: {error}") from error
+        return replace(self, samples=self.samples + other.samples, tensors=tensors)
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON (docs/profile.schema.json), the whole file or nothing; ProfileError if it can't be."""
+        write_profile(ProfileFile(fingerprint=self.fingerprint, samples=self.samples, tensors=self.tensors), Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> Profile:
+        """Read what `save` wrote; ProfileError says what is wrong with a file that isn't a profile or was changed."""
+        content = read_profile(Path(path))
+        return Profile(fingerprint=content.fingerprint, samples=content.samples, tensors=content.tensors)
+
+
+def check_model(profile: Profile, model: Model) -> None:
+    """Raise ProfileError unless the profile was made from this very model, naming both fingerprints."""
+    check_fingerprint(model, profile.fingerprint)
