@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -34,9 +33,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         return Rejection(reason=f"the shape of {core.name} or of an operand is not static")
     if a_shape != y_shape and isinstance(b.source, Var):
         (a, a_shape), (b, b_shape) = (b, b_shape), (a, a_shape)
-    trailing = tuple(np.trim_zeros(np.array(b_shape) != 1, "f")) if b_shape else ()
-    suffix = b_shape[len(b_shape) - len(trailing) :]
-    if a_shape != y_shape or (suffix and a_shape[-len(suffix) :] != suffix):
+    if a_shape != y_shape or not _is_trailing_part(b_shape, a_shape):
         return Rejection(reason=f"shapes {a_shape} and {b_shape}: one must have the result's shape, the other its trailing part")
     for side in (a, b):
         problem = check_activation(getattr(side.source, "name", "constant"), side.params, support)
@@ -59,6 +56,13 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         attrs={"quantize_info": quantize_info(form)},
         form=form,
     )
+
+
+def _is_trailing_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Return whether broadcasting `part` to `whole` repeats it as it lies in memory."""
+    while part and part[0] == 1:
+        part = part[1:]
+    return whole[len(whole) - len(part) :] == part
 
 
 def _form(side: Dequantized) -> TensorForm:

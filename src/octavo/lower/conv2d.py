@@ -21,7 +21,8 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
 
     Before::
 
-        x = R.dequantize(x_q, ...); w = R.dequantize(w_q, ...); lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); y = R.quantize(lv1, ...)
+        x = R.dequantize(x_q, ...); w = R.dequantize(w_q, ...)
+        lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); y = R.quantize(lv1, ...)
 
     After: one composite "octavo.conv2d" from x_q to y.
     """

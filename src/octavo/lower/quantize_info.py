@@ -1,7 +1,8 @@
 """quantize_info: what a code generator must know of each tensor of a composite, as plain attributes.
 
-Keys are the tensor's role ("input", "weight", "bias", "output", "input0" ...). Each value holds: id (TensorId or variable name), dtype,
-scale and zero_point (numbers per tensor, lists per axis), axis (None per tensor), qmin, qmax (inclusive; clamps included).
+Keys are the tensor's role ("input", "weight", "bias", "output", "input0" ...). Each value holds: id (TensorId or variable
+name), dtype, scale and zero_point (numbers per tensor, lists per axis), axis (None per tensor), qmin, qmax (inclusive;
+clamps included).
 """
 
 from __future__ import annotations

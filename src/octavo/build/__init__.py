@@ -1,0 +1,6 @@
+"""Build: from a linked module to machine code, and the Executable that runs it. Decides nothing about quantization."""
+
+from .codegen import constant_bytes, generate, vm_passes
+from .executable import BoundCall, Description, Executable, OutputSpec
+
+__all__ = ["BoundCall", "Description", "Executable", "OutputSpec", "constant_bytes", "generate", "vm_passes"]

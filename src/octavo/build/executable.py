@@ -1,0 +1,206 @@
+"""Executable: a compiled model that runs, is timed, saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+
+from ..errors import ExecutableError
+from ..graph.inputs import InputSpec, check_inputs
+from .file import read_description, write_executable
+
+FORMAT_VERSION = 1
+Outputs = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputSpec:
+    """One result: its TensorId, its name in the source, shape and dtype."""
+
+    id: str
+    source_name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """What an executable says of itself, kept in its file.
+
+    Parameters
+    ----------
+    inputs, outputs
+        In the order of the source model.
+    fingerprint
+        The source model's.
+    target
+        LLVM target the code is for, as TVM's JSON.
+    isa
+        Instruction set of the integer kernels.
+    threads
+        Chunks that large kernels are cut into.
+    weight_bytes
+        Size of all constants, in bytes.
+    ops
+        One plain record for each op, for `explain`.
+    """
+
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    fingerprint: str
+    target: str
+    isa: str
+    threads: int
+    weight_bytes: int
+    ops: tuple[dict[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Description:
+        """Read what `to_json` wrote. ExecutableError for another format version."""
+        if data.get("format_version") != FORMAT_VERSION:
+            raise ExecutableError(f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile")
+        inputs = tuple(InputSpec(**{**entry, "shape": tuple(entry["shape"])}) for entry in data["inputs"])
+        outputs = tuple(OutputSpec(**{**entry, "shape": tuple(entry["shape"])}) for entry in data["outputs"])
+        ops = tuple({**entry, "shape": tuple(entry["shape"])} for entry in data["ops"])
+        plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes")}
+        return Description(inputs=inputs, outputs=outputs, ops=ops, **plain)
+
+
+class BoundCall:
+    """A prepared call: inputs lie in place, nothing is checked or copied; for steady use and for timing.
+
+    `inputs[name]` is a writable array over the input's own memory: assign to it (``call.inputs["x"][:] = batch``), then call.
+    """
+
+    def __init__(self, function: Any, tensors: list[Any], executable: Executable) -> None:
+        self._function = function
+        self._tensors = tensors
+        self._executable = executable
+        self.inputs: dict[str, npt.NDArray[Any]] = {
+            spec.source_name: np.from_dlpack(tensor) for spec, tensor in zip(executable.inputs, tensors, strict=True)
+        }
+
+    def __call__(self) -> Outputs:
+        """Run and return {output name: array}."""
+        return self._executable.name_outputs(self._function(*self._tensors))
+
+    def run(self) -> None:
+        """Run and drop the outputs: the cost of inference alone."""
+        self._function(*self._tensors)
+
+
+class Executable:
+    """A compiled model.
+
+    Parameters
+    ----------
+    library
+        TVM's VM executable, or the module loaded from a file.
+    description
+        What it takes, gives and is made of.
+    """
+
+    def __init__(self, library: Any, description: Description) -> None:
+        self._library = library
+        self.description = description
+        self._vm = relax.VirtualMachine(library, tvm.cpu())
+        self._main = self._vm["main"]
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What it takes, in order."""
+        return self.description.inputs
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """What it gives, in order."""
+        return self.description.outputs
+
+    @property
+    def threads(self) -> int:
+        """Chunks that large kernels are cut into."""
+        return self.description.threads
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all constants, in bytes."""
+        return self.description.weight_bytes
+
+    def __call__(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
+        """Run once.
+
+        Parameters
+        ----------
+        data
+            An array (of a model with one input), or {input name: array}, of the exact shapes and dtypes of `inputs`.
+
+        Returns
+        -------
+        dict
+            {output name in the source: array}.
+
+        Raises
+        ------
+        DataError
+            Missing or unknown input, wrong shape or dtype, NaN or infinity.
+        """
+        arrays = check_inputs(self.inputs, data)
+        return self.name_outputs(self._main(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays)))
+
+    def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
+        """Check and place inputs once, for many calls. Raises as a call does."""
+        arrays = check_inputs(self.inputs, data)
+        return BoundCall(self._main, [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays], self)
+
+    def name_outputs(self, results: Any) -> Outputs:
+        """Give the VM's results their names; a model's results keep their order."""
+        values = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
+        return {spec.source_name: value.numpy() for spec, value in zip(self.outputs, values, strict=True)}
+
+    def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Run on arrays already checked, in order, and return every result in order."""
+        results = self._main(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays))
+        values = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
+        return [value.numpy() for value in values]
+
+    def assembly(self) -> str:
+        """Return the machine code of the kernels as assembly text; ExecutableError on a loaded file, which keeps none."""
+        for module in [self._library.mod, *self._library.mod.imports]:
+            if module.kind == "llvm":
+                return str(module.inspect_source("asm"))
+        raise ExecutableError("a loaded executable keeps no assembly text; compile the model in this process to read it")
+
+    def save(self, path: str | Path) -> None:
+        """Write one file (library, weights, description), under a temporary name first. Needs a C compiler to link."""
+        write_executable(path, self._library.export_library, self.description.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> Executable:
+        """Load what `save` wrote.
+
+        The file holds machine code: load only files you trust. Truncated, damaged and foreign files are refused before any
+        of it runs.
+
+        Raises
+        ------
+        ExecutableError
+            If the file can't be read, isn't one of ours, is damaged, or is for another machine.
+        """
+        description = Description.from_json(read_description(path))
+        try:
+            library = tvm.runtime.load_module(str(path))
+            return Executable(library, description)
+        except (RuntimeError, ValueError, OSError) as error:
+            last = str(error).strip().splitlines()[-1]
+            raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error

@@ -1,0 +1,91 @@
+"""The executable file: a shared library followed by its description and a checksum.
+
+Layout: library bytes, description (UTF-8 JSON), then a trailer of fixed size: lengths, SHA-256 over all before it, magic. The loader of
+shared libraries ignores what follows the library, and a truncated or foreign file is told before any of its code runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import ExecutableError
+
+_MAGIC = b"OCTAVO-EXE-0001\n"
+_TRAILER = struct.Struct("<QQ32s16s")
+
+
+def write_executable(path: str | Path, export: Callable[[str], None], description: dict[str, Any]) -> None:
+    """Write an executable file under a temporary name in the same folder, then rename it.
+
+    `export` writes the shared library to the path it is given.
+    """
+    path = Path(path)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            draft = Path(folder) / "library.so"
+            _export(export, str(draft), path)
+            library = draft.stat().st_size
+            text = json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
+            with draft.open("ab") as file:
+                file.write(text)
+            digest = _digest(draft, library + len(text))
+            with draft.open("ab") as file:
+                file.write(_TRAILER.pack(library, len(text), digest, _MAGIC))
+            os.replace(draft, path)
+    except OSError as error:
+        raise ExecutableError(f"{path}: cannot write the executable: {error.strerror or error}") from error
+
+
+def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
+    try:
+        export(draft)
+    except (RuntimeError, ValueError) as error:
+        raise ExecutableError(
+            f"{path}: cannot link the executable: {str(error).strip().splitlines()[-1]}; saving needs a C compiler (gcc or clang) on PATH"
+        ) from error
+
+
+def read_description(path: str | Path) -> dict[str, Any]:
+    """Check a file's trailer and checksum and return its description; none of its code is loaded.
+
+    Raises
+    ------
+    ExecutableError
+        If the file can't be read, is truncated, changed, or was not written by `write_executable`.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size < _TRAILER.size:
+            raise ExecutableError(f"{path}: not an Octavo executable ({size} bytes); write one with `octavo compile`")
+        with path.open("rb") as file:
+            file.seek(size - _TRAILER.size)
+            library, length, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+            if magic != _MAGIC:
+                raise ExecutableError(f"{path}: not an Octavo executable, or truncated; write one with `octavo compile`")
+            if library + length + _TRAILER.size != size or _digest(path, library + length) != digest:
+                raise ExecutableError(f"{path}: the executable is damaged (checksum differs); compile it again")
+            file.seek(library)
+            return json.loads(file.read(length))
+    except OSError as error:
+        raise ExecutableError(f"{path}: cannot read the executable: {error.strerror or error}") from error
+
+
+def _digest(path: Path, length: int) -> bytes:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        left = length
+        while left > 0:
+            chunk = file.read(min(left, 1 << 20))
+            if not chunk:
+                break
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.digest()

@@ -1,0 +1,80 @@
+"""Putting kernels into the module: calls to external symbols become call_tir of their PrimFuncs.
+
+The kernels are plain loops without s_tir blocks, which TVM's passes over TIR blocks (operator patterns, fusion, reshape rewriting)
+can't read. So these run first, over the float remainder, and the kernels enter after them.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax import Expr, Var
+
+from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
+from .emit import PlacedKernel
+from .lowering import Lowered
+
+
+def float_passes() -> tvm.transform.Pass:
+    """Return TVM's own passes over what stays float: legalize, fold, fuse."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.LegalizeOps(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            relax.transform.DeadCodeElimination(["main"]),
+            # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
+            relax.transform.RewriteDataflowReshape(),
+        ]
+    )
+
+
+def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
+    """Run TVM's float passes, then replace each external kernel call by call_tir.
+
+    Before::
+
+        y = R.call_dps_packed("octavo_kernel_3", (x, w), out_ty=R.Tensor((1, 56, 56, 24), "uint8"))
+
+    After::
+
+        y = R.call_tir(cls.octavo_kernel_3, (x, w), out_ty=R.Tensor((1, 56, 56, 24), "uint8"))
+    """
+    with target:
+        module = float_passes()(lowered.module)
+    builder = relax.BlockBuilder(module)
+    placed = {
+        symbol: builder.add_func(kernel.func.with_attr("global_symbol", symbol), symbol)
+        for symbol, kernel in lowered.kernels.items()
+    }
+    main = module["main"]
+    view = DataflowView(main)
+    mapping: dict[Var, Expr] = {}
+    returned = set(operand_vars(view.result))
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            value = replace_operands(binding.value, lambda var: mapping.get(var, var))
+            mapping[binding.var] = writer.emit(
+                binding.var.name, _linked(value, placed, lowered.kernels), is_output=binding.var in returned
+            )
+        return replace_operands(view.result, lambda var: mapping.get(var, var))
+
+    linked_main = relax.BlockBuilder()
+    write_function(linked_main, "main", list(main.params), body, attrs_of(main))
+    result = builder.get()
+    result.update_func(result.get_global_var("main"), linked_main.get()["main"])
+    return result
+
+
+def _linked(value: Expr, placed: dict[str, tvm.ir.GlobalVar], kernels: dict[str, PlacedKernel]) -> Expr:
+    if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
+        return value
+    symbol = str(getattr(value.args[0], "global_symbol", ""))
+    if symbol not in kernels:
+        return value
+    return relax.call_tir(placed[symbol], value.args[1], out_ty=value.ty_args[0])

@@ -1,0 +1,193 @@
+"""The lowering of one module: composites first, then a kernel call for each, with a record of what became of every op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax import Expr, Var
+
+from ..errors import CompileError
+from ..graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    op_name,
+    operand_vars,
+    replace_operands,
+    static_shape,
+    write_function,
+)
+from ..graph.rules import Partition
+from ..target import TargetDescription
+from .emit import Emitter, KernelTable, PlacedKernel
+from .forms import ConvForm, MatmulForm
+from .partition import find_form, partition_quantized
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpRecord:
+    """What became of one op of the graph.
+
+    Parameters
+    ----------
+    op
+        "conv2d", "add", ... for an integer op; the Relax op's name for a float one.
+    tensor
+        Name of the variable that holds its result: a TensorId where the source has the tensor.
+    integer
+        Whether an integer kernel computes it.
+    kernel, isa
+        The kernel that runs, and its instruction set; "" and "tvm" for an op that TVM compiles.
+    reason
+        Why it is float; "" for an integer op.
+    macs
+        Multiply-accumulates of one inference; 0 for ops without weights.
+    shape
+        Shape of the result.
+    """
+
+    op: str
+    tensor: str
+    integer: bool
+    kernel: str
+    isa: str
+    reason: str
+    macs: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Lowered:
+    """A module whose kernels are calls to external symbols, the kernels by symbol, and the records in graph order."""
+
+    module: tvm.IRModule
+    kernels: dict[str, PlacedKernel]
+    records: tuple[OpRecord, ...]
+
+
+def partition_module(module: tvm.IRModule, target: TargetDescription) -> Partition:
+    """Outline the integer regions of a module whose constants are bound; the result is what a vendor takes over."""
+    if "main" not in {var.name_hint for var in module.get_global_vars()}:
+        raise CompileError("the module has no function main")
+    return partition_quantized(module, target)
+
+
+def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...], threads: int) -> Lowered:
+    """Lower a module (constants bound) to kernel calls.
+
+    Parameters
+    ----------
+    isas
+        Instruction sets of the machine, best first; the first that the target description lists is used.
+    threads
+        Chunks that large kernels are cut into; at least 1.
+    """
+    isa = next((name for name in isas if name in target.isas), None)
+    if isa is None:
+        raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
+    parts = partition_module(module, target)
+    main = parts.module["main"]
+    view = DataflowView(main)
+    table = KernelTable()
+    records: list[OpRecord] = []
+
+    def body(writer: BodyWriter) -> Expr:
+        emitter = Emitter(writer, table, isa, threads)
+        for binding in view.bindings:
+            composite = _composite(parts.module, binding.value)
+            if composite is None:
+                _emit_float(emitter, writer, binding.var, binding.value)
+                record = _float_record(view, parts, binding.var)
+                records.extend([] if record is None else [record])
+                continue
+            region = find_form(composite, target)
+            kernel = emitter.emit(region, operand_vars(binding.value), binding.var)
+            records.append(_integer_record(str(composite.attrs["Composite"]), region, binding.var, kernel))
+        return _results(emitter, writer, view.result)
+
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", list(main.params), body, attrs_of(main))
+    lowered = builder.get()
+    for var, function in parts.module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            lowered.update_func(var, function)
+    return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
+
+
+def _composite(module: tvm.IRModule, value: Expr) -> relax.Function | None:
+    if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
+        return None
+    function = module[value.op]
+    is_composite = isinstance(function, relax.Function) and "Composite" in attrs_of(function)
+    return function if is_composite else None
+
+
+def _emit_float(emitter: Emitter, writer: BodyWriter, var: Var, value: Expr) -> None:
+    new = writer.emit(var.name, replace_operands(value, emitter.storage.source))
+    emitter.storage.put_source(var, new)
+
+
+def _results(emitter: Emitter, writer: BodyWriter, result: Expr) -> Expr:
+    """Bring each returned value into the source's form, as an output of the dataflow block."""
+
+    def output(expr: Expr) -> Expr:
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([output(field) for field in expr.fields])
+        assert isinstance(expr, Var)
+        return writer.emit(f"{expr.name}_result", emitter.storage.source(expr), is_output=True)
+
+    return output(result)
+
+
+_UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype")
+
+
+def _float_record(view: DataflowView, parts: Partition, var: Var) -> OpRecord | None:
+    value = view.definition(var)
+    name = op_name(value)
+    rejection = parts.rejections.get(var.name)
+    if rejection is None and (name in _UNCOUNTED or not isinstance(value, Call)):
+        return None
+    reason = rejection.reason if rejection is not None else f"no rule makes {name} integer"
+    return OpRecord(
+        op=name,
+        tensor=var.name,
+        integer=False,
+        kernel="",
+        isa="tvm",
+        reason=reason,
+        macs=_float_macs(value, name),
+        shape=static_shape(var) or (),
+    )
+
+
+def _float_macs(value: Any, name: str) -> int:
+    shape = static_shape(value)
+    if shape is None or name not in ("nn.conv2d", "matmul"):
+        return 0
+    operand = static_shape(value.args[1])
+    if operand is None:
+        return 0
+    if name == "matmul":
+        return int(np.prod(shape)) * operand[-2 if len(operand) > 1 else 0]
+    outputs = operand[str(value.attrs.kernel_layout).index("O")]
+    return int(np.prod(shape)) * int(np.prod(operand)) // outputs
+
+
+def _integer_record(composite: str, region: Any, var: Var, kernel: Any) -> OpRecord:
+    form = region.form
+    return OpRecord(
+        op=composite.removeprefix("octavo."),
+        tensor=var.name,
+        integer=True,
+        kernel="" if kernel is None else kernel.name,
+        isa="" if kernel is None else kernel.isa,
+        reason="",
+        macs=form.macs if isinstance(form, ConvForm | MatmulForm) else 0,
+        shape=static_shape(var) or (),
+    )

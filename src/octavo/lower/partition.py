@@ -1,0 +1,100 @@
+"""QDQ regions -> composites: which rules there are, in which order, under which target description.
+
+The composites are TVM functions with attributes Composite and quantize_info; a vendor's code generator can take over from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import relax
+from tvm.relax import Var
+
+from ..graph.dataflow import DataflowView, call_to
+from ..graph.rules import Partition, Region, Rejection, Rule, partition
+from ..target import OpSupport, TargetDescription
+from .add import match_add, match_concat
+from .conv2d import match_conv2d, match_matmul
+from .edge import match_dequantize, match_quantize
+from .move import match_move, match_requantize
+from .pool2d import match_pool2d
+from .values import constant_value
+
+Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
+
+_MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
+_COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
+    ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
+    ("octavo.matmul", ("matmul",), match_matmul),
+    ("octavo.add", ("add",), match_add),
+    ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
+    ("octavo.concat", ("concat",), match_concat),
+    ("octavo.move", _MOVES, match_move),
+    ("octavo.move", ("quantize",), match_requantize),
+)
+# Only what the compute rules left: a quantize or dequantize that they swallowed costs nothing.
+_EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
+    ("octavo.quantize", ("quantize",), match_quantize),
+    ("octavo.dequantize", ("dequantize",), match_dequantize),
+)
+MATCHERS: dict[str, dict[str, Matcher]] = {}
+for _composite, _ops, _matcher in (*_COMPUTE, *_EDGES):
+    MATCHERS.setdefault(_composite, {}).update(dict.fromkeys(_ops, _matcher))
+
+
+def rules_for(target: TargetDescription, table: tuple[tuple[str, tuple[str, ...], Matcher], ...]) -> list[Rule]:
+    """Bind the matchers to what the target supports."""
+
+    def bind(matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
+        def match(view: DataflowView, core: Var) -> Region | Rejection:
+            name = view.definition(core).op.name
+            support = target.support(name)
+            if support is None:
+                return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
+            return matcher(view, core, support)
+
+        return match
+
+    return [Rule(composite=composite, ops=ops, match=bind(matcher)) for composite, ops, matcher in table]
+
+
+def _is_repeatable(view: DataflowView, var: Var) -> bool:
+    """Return whether a value may be computed inside a composite and outside: dequantize, tuples, and constants."""
+    value = view.definition(var)
+    if call_to(value, "dequantize") is not None or isinstance(value, relax.Tuple):
+        return True
+    return constant_value(view, var) is not None
+
+
+def partition_quantized(module: tvm.IRModule, target: TargetDescription) -> Partition:
+    """Outline the integer regions of a QDQ module whose constants are bound.
+
+    Two rounds: ops first, then the quantize and dequantize that remain at the edges. Rejections are those of the first
+    round's ops; composites of both rounds are in `regions`.
+    """
+    compute = partition(module, rules_for(target, _COMPUTE), repeatable=_is_repeatable)
+    edges = partition(compute.module, rules_for(target, _EDGES), repeatable=_is_repeatable)
+    return Partition(
+        module=edges.module,
+        regions={**compute.regions, **edges.regions},
+        rejections={**compute.rejections, **edges.rejections},
+    )
+
+
+def find_form(function: relax.Function, target: TargetDescription) -> Region:
+    """Match a composite function's own body again: a composite holds all that its kernel needs."""
+    view = DataflowView(function)
+    composite = str(function.attrs["Composite"])
+    matchers = MATCHERS[composite]
+    for binding in view.bindings:
+        call = call_to(binding.value, *matchers)
+        if call is None:
+            continue
+        name = str(call.op.name).removeprefix("relax.")
+        support = target.support(name)
+        assert support is not None
+        found = matchers[name](view, binding.var, support)
+        if isinstance(found, Region):
+            return found
+    raise AssertionError(f"composite {composite} no longer matches its rule")

@@ -1,0 +1,101 @@
+"""How an activation lies in memory between kernels, and the conversions between these forms.
+
+Kernels read and write uint8, channels last. A tensor of the source graph may be int8 and channels first: then it is kept relabelled
+(q + 128) and permuted as long as only kernels read it, and brought back for anybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from .. import kernels
+from ..graph.dataflow import BodyWriter, dtype_of, static_shape
+from ..kernels import Kernel, RelabelSpec
+
+TO_NHWC = (0, 2, 3, 1)
+TO_NCHW = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`is_nhwc`: permuted from the source's NCHW to NHWC. `is_relabelled`: int8 kept as uint8."""
+
+    is_nhwc: bool = False
+    is_relabelled: bool = False
+
+
+SOURCE = Form()
+CallKernel = Callable[[str, Kernel, list[Expr], tuple[int, ...], str], Var]
+"""(name, kernel, activations, output shape, output dtype) -> the variable of the result."""
+
+
+class Storage:
+    """Holds every value written so far, in each form it was asked for."""
+
+    def __init__(self, writer: BodyWriter, call_kernel: CallKernel, isa: str, threads: int) -> None:
+        self._writer = writer
+        self._call_kernel = call_kernel
+        self._isa = isa
+        self._threads = threads
+        self._forms: dict[Var, dict[Form, Expr]] = {}
+
+    def put(self, var: Var, form: Form, value: Expr) -> None:
+        """Record that `value` holds the source graph's `var` in `form`."""
+        self._forms.setdefault(var, {})[form] = value
+
+    def put_source(self, var: Var, value: Expr) -> None:
+        """Record a value that no kernel made: it has the source graph's form."""
+        self.put(var, SOURCE, value)
+
+    def source(self, expr: Expr) -> Expr:
+        """Return a value as the source graph has it: for readers that are no kernels."""
+        return self.get(expr, is_nhwc=False, is_relabelled=False) if isinstance(expr, Var) else expr
+
+    def is_kept_nhwc(self, var: Var) -> bool:
+        """Return whether the value lies in memory as NHWC already."""
+        return any(form.is_nhwc for form in self._forms.get(var, {}))
+
+    def get(self, var: Var, *, is_nhwc: bool, is_relabelled: bool | None = None) -> Expr:
+        """Return `var` in a form, converting once where needed. By default int8 is relabelled, anything else is not."""
+        forms = self._forms.setdefault(var, {SOURCE: var})
+        wanted = Form(is_nhwc, dtype_of(var) == "int8" if is_relabelled is None else is_relabelled)
+        if wanted in forms:
+            return forms[wanted]
+        same_layout = Form(is_nhwc, not wanted.is_relabelled)
+        if same_layout in forms:
+            forms[wanted] = self._relabelled(var, forms[same_layout], wanted)
+            return forms[wanted]
+        other = next((form for form in forms if form.is_relabelled == wanted.is_relabelled), None)
+        if other is None:
+            other = next(iter(forms))
+            value = self._relabelled(var, forms[other], Form(other.is_nhwc, wanted.is_relabelled))
+        else:
+            value = forms[other]
+        forms[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
+        return forms[wanted]
+
+    def _relabelled(self, var: Var, value: Expr, wanted: Form) -> Expr:
+        shape = static_shape(value)
+        assert shape is not None
+        size = 1
+        for dim in shape:
+            size *= dim
+        source = "int8" if wanted.is_relabelled else "uint8"
+        kernel = kernels.relabel(RelabelSpec(size=size, in_dtype=source, threads=self._threads), isa=self._isa)
+        suffix = "u8" if wanted.is_relabelled else "s8"
+        return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, "uint8" if wanted.is_relabelled else "int8")
+
+    def _permuted(self, var: Var, value: Expr, *, is_nhwc: bool) -> Expr:
+        shape = static_shape(value)
+        assert shape is not None
+        assert len(shape) == 4
+        axes = TO_NHWC if is_nhwc else TO_NCHW
+        target = tuple(shape[axis] for axis in axes)
+        # Moving axes of size 1 leaves memory as it is; a reshape costs nothing.
+        moves = [axis for axis in axes if shape[axis] != 1]
+        op = relax.op.reshape(value, target) if moves == sorted(moves) else relax.op.permute_dims(value, list(axes))
+        return self._writer.emit(f"{var.name}_{'nhwc' if is_nhwc else 'nchw'}", op)

@@ -1,0 +1,300 @@
+"""The whole path on one page: load -> profile -> quantize -> lower -> build -> run, and the same as a TVM pipeline.
+
+Each stage is a package that knows no other; what joins them stands here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
+from .errors import TargetError
+from .graph import Model
+from .graph.dataflow import dtype_of, static_shape
+from .graph.inputs import input_specs
+from .importer import load
+from .kernels import KNOWN_ISAS, host_target, isas_of
+from .lower import Lowered, OpRecord, link, lower
+from .profile import Profile, collect, instrument
+from .quantize import Recipe, export_onnx
+from .quantize import quantize as quantize_model
+from .target import CPU, TargetDescription
+
+__all__ = [
+    "BoundCall",
+    "Executable",
+    "Explanation",
+    "ExplainedOp",
+    "Model",
+    "Profile",
+    "Recipe",
+    "TargetDescription",
+    "compile",
+    "explain",
+    "export_onnx",
+    "load",
+    "load_executable",
+    "profile",
+    "quantize",
+    "relax_pipeline",
+]
+
+TargetLike = None | str | tvm.target.Target
+
+
+# ------------------------------------------------------------------------------------------------- the stages in order
+
+
+def profile(
+    model: Model,
+    batches: Any,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Profile:
+    """Run calibration data through the float model with an observer on every tensor.
+
+    Parameters
+    ----------
+    batches
+        An iterable of arrays or {input name: array}. The first dimension of a batch may be any multiple of the model's.
+    threads
+        As `compile` takes it.
+    progress
+        Called after each sample with the number of samples so far.
+
+    Returns
+    -------
+    Profile
+        Minimum, maximum, histogram and counts for each TensorId; the same bytes however the samples are split or ordered.
+
+    Raises
+    ------
+    DataError
+        A batch that doesn't fit the model, or holds NaN or infinity; an empty data set.
+    """
+    instrumented = instrument(model)
+    target, isas = resolve_target(None)
+    lowered = lower(instrumented.module, CPU, isas, resolve_threads(threads))
+    executable = _build(lowered, model, target, isas, resolve_threads(threads), outputs=())
+    return collect(model, instrumented, executable.run_flat, batches, progress=progress)
+
+
+def quantize(
+    model: Model,
+    profile: Profile,
+    *,
+    target: str | TargetDescription = "cpu",
+    recipe: Recipe | None = None,
+) -> Model:
+    """Quantize a float model to QDQ form, where the target has integer kernels.
+
+    Parameters
+    ----------
+    profile
+        Of this very model; another one's is refused (ProfileError).
+    target
+        "cpu", the path of a target description (JSON), or a TargetDescription.
+    recipe
+        The user's wishes; the defaults are per-axis symmetric int8 weights, per-tensor asymmetric uint8 activations, min-max.
+    """
+    return quantize_model(model, profile, target=_description(target), recipe=Recipe() if recipe is None else recipe)
+
+
+def compile(model: Model, *, target: TargetLike = None, threads: int | None = None) -> Executable:
+    """Compile a model, float, QDQ or pre-quantized, to machine code.
+
+    Parameters
+    ----------
+    target
+        None for this machine; an ISA's name ("x86.avx512_vnni", "generic") for this machine with that ISA's kernels; an LLVM
+        target such as "llvm -mcpu=cascadelake"; or a tvm Target.
+    threads
+        Chunks that large kernels are cut into, at least 1; None means 1. Results don't depend on it.
+
+    Raises
+    ------
+    TargetError
+        An unknown target, or one that isn't a CPU.
+    CompileError
+        An accumulator that could overflow, or a failure of code generation.
+    """
+    llvm, isas = resolve_target(target)
+    count = resolve_threads(threads)
+    lowered = lower(model.bound(), CPU, isas, count)
+    return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
+
+
+def _build(
+    lowered: Lowered,
+    model: Model,
+    target: tvm.target.Target,
+    isas: tuple[str, ...],
+    threads: int,
+    outputs: tuple[OutputSpec, ...],
+) -> Executable:
+    linked = link(lowered, target)
+    description = Description(
+        inputs=input_specs(model),
+        outputs=outputs,
+        fingerprint=model.fingerprint,
+        target=str(target),
+        isa=isas[0],
+        threads=threads,
+        weight_bytes=constant_bytes(linked),
+        ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
+    )
+    return Executable(generate(linked, target), description)
+
+
+def load_executable(path: str | Path) -> Executable:
+    """Load an executable that `Executable.save` wrote. It holds machine code: load only files you trust."""
+    return Executable.load(path)
+
+
+# ---------------------------------------------------------------------------------------------------------- explanation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainedOp(OpRecord):
+    """An OpRecord with the source's own name of the tensor ("" for a tensor the source doesn't have)."""
+
+    source_name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """What became of each op of a model, in graph order."""
+
+    ops: tuple[ExplainedOp, ...]
+
+    @property
+    def counted(self) -> tuple[ExplainedOp, ...]:
+        """The ops that count in the summary: all but the edges (quantize, dequantize) and pure data movement."""
+        return tuple(op for op in self.ops if op.op not in ("quantize", "dequantize", "move"))
+
+    @property
+    def summary(self) -> str:
+        """One line: "62/64 ops integer, 99.8% of MACs"."""
+        integer = sum(op.integer for op in self.counted)
+        macs = sum(op.macs for op in self.counted)
+        share = 100.0 * sum(op.macs for op in self.counted if op.integer) / macs if macs else 0.0
+        return f"{integer}/{len(self.counted)} ops integer, {share:.1f}% of MACs"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"summary": self.summary, "ops": [asdict(op) for op in self.ops]}
+
+
+def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explanation:
+    """Say for each op whether it is integer, which kernel runs, and why where it is float.
+
+    A Model is lowered for `target` (see `compile`) but not built; an Executable tells what it is made of.
+    """
+    if isinstance(subject, Executable):
+        return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
+    _, isas = resolve_target(target)
+    return Explanation(ops=_explained(lower(subject.bound(), CPU, isas, 1).records, subject))
+
+
+def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
+    named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
+    return tuple(
+        ExplainedOp(**asdict(record), source_name=named.get(record.tensor, named.get(record.tensor.removesuffix("_q"), "")))
+        for record in records
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- for TVM users
+
+
+def relax_pipeline(*, target_description: TargetDescription = CPU, threads: int = 1) -> tvm.transform.Pass:
+    """Return a pipeline for ``tvm.compile(module, target, relax_pipeline=octavo.relax_pipeline())``.
+
+    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="octavo.relax_pipeline")
+    def _pipeline(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        target = tvm.target.Target.current(allow_none=True) or host_target()
+        lowered = lower(module, target_description, isas_of(target), threads)
+        return vm_passes()(link(lowered, target))
+
+    return _pipeline
+
+
+# ----------------------------------------------------------------------------------------------------------- the edges
+
+
+def resolve_target(target: TargetLike) -> tuple[tvm.target.Target, tuple[str, ...]]:
+    """Return the LLVM target and the ISAs its kernels may use, best first."""
+    if isinstance(target, tvm.target.Target):
+        return target, isas_of(target)
+    if target is None:
+        host = host_target()
+        return host, isas_of(host)
+    if target in KNOWN_ISAS:
+        host = host_target()
+        if target not in isas_of(host):
+            raise TargetError(f"this machine has no {target}; it has {', '.join(isas_of(host))}")
+        return host, (target,)
+    llvm = parse_llvm_target(target)
+    return llvm, isas_of(llvm)
+
+
+def parse_llvm_target(text: str) -> tvm.target.Target:
+    """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..." as a tvm Target; TargetError says what is known."""
+    kind, *options = text.split()
+    config: dict[str, Any] = {"kind": kind}
+    for option in options:
+        key, equals, value = option.removeprefix("-").partition("=")
+        if not option.startswith("-") or not equals or key not in ("mcpu", "mattr", "mtriple"):
+            raise TargetError(f"target {text!r}: expected options -mcpu=, -mattr=, -mtriple=, got {option!r}")
+        config[key] = value.split(",") if key == "mattr" else value
+    if kind != "llvm":
+        raise TargetError(f"unknown target {text!r}: give an ISA ({', '.join(KNOWN_ISAS)}) or 'llvm -mcpu=...'")
+    if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], _host_triple()):
+        raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {_host_triple()}")
+    try:
+        return tvm.target.Target(config)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TargetError(f"target {text!r}: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _host_triple() -> str:
+    return str(tvm.target.codegen.llvm_get_system_triple())
+
+
+def resolve_threads(threads: int | None) -> int:
+    """Return the number of chunks: 1 for None. TargetError if it is below 1 or above the machine's cores."""
+    cores = os.cpu_count() or 1
+    if threads is None:
+        return 1
+    if not 1 <= threads <= cores:
+        raise TargetError(f"threads must be 1 to {cores} (this machine's cores), got {threads}")
+    return threads
+
+
+def _description(target: str | TargetDescription) -> TargetDescription:
+    if isinstance(target, TargetDescription):
+        return target
+    return CPU if target == "cpu" else TargetDescription.load(target)
+
+
+def output_specs(model: Model) -> tuple[OutputSpec, ...]:
+    """Return what "main" of a model gives, in order."""
+    body = model.module["main"].body.body
+    values = list(body.fields) if isinstance(body, tvm.relax.Tuple) else [body]
+    specs: list[OutputSpec] = []
+    for value, tensor_id in zip(values, model.output_ids, strict=True):
+        shape = static_shape(value)
+        assert shape is not None, "shapes are static once inputs are"
+        name = model.tensors[tensor_id].source_name
+        specs.append(OutputSpec(id=str(tensor_id), source_name=name, shape=shape, dtype=dtype_of(value)))
+    return tuple(specs)
