@@ -1,0 +1,1 @@
+"""The command line: it parses, calls the public functions and prints. No logic of its own."""

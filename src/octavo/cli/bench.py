@@ -1,0 +1,62 @@
+"""`octavo bench`: time a model against other runtimes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from ..pipeline import export_onnx
+from ..report import PEERS, bench
+from .options import Subcommands, add_command, add_json, add_model, add_recipe, one_of, positive_seconds, thread_counts
+from .progress import progress_bar
+from .sources import load_quantized
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "bench",
+        call,
+        summary="time a model against other runtimes, in alternating rounds of one process",
+        example="octavo bench m.tflite --against litert,onnxruntime,openvino,tvm --threads 1,2",
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--against",
+        type=one_of(tuple(PEERS)),
+        default=("tvm",),
+        metavar="NAMES",
+        help=f"peers, comma-separated: {', '.join(PEERS)} (default: tvm)",
+    )
+    parser.add_argument(
+        "--threads", type=thread_counts, default=(1,), metavar="1,2", help="thread counts, comma-separated (default: 1)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive_seconds,
+        default=2.0,
+        metavar="S",
+        help="time spent on each runtime and thread count (default: 2)",
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="quantize a float ONNX model first; the peers get the same QDQ model"
+    )
+    add_json(parser)
+    add_recipe(parser)
+
+
+def call(args: argparse.Namespace) -> int:
+    """Run the command."""
+    model = load_quantized(args)
+    with tempfile.TemporaryDirectory() as folder:
+        path: Path = args.model
+        if args.profile:
+            path = Path(folder) / f"{path.stem}.int8.onnx"
+            export_onnx(model, path)
+        with progress_bar("bench", len(args.threads), "thread count") as advance:
+            report = bench(model, path, against=args.against, threads=args.threads, seconds=args.seconds, progress=advance)
+    print(json.dumps(report.to_json(), indent=2) if args.json else report.to_markdown())
+    return 0

@@ -1,0 +1,48 @@
+"""`octavo explain`: what each op of a model runs as, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from ..pipeline import explain, load_executable
+from ..report import markdown_table
+from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
+from .sources import load_quantized
+
+_MODEL_SUFFIXES = (".onnx", ".tflite")
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "explain",
+        call,
+        summary="say of each op whether it runs in integers, on which kernel, and why not",
+        example="octavo explain m.tflite",
+    )
+    add_model(parser, help="model file (.onnx or .tflite), or an executable that `octavo compile` wrote")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
+    add_target(parser)
+    add_json(parser)
+    add_recipe(parser)
+
+
+def call(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.model.suffix in _MODEL_SUFFIXES:
+        explanation = explain(load_quantized(args), target=args.target)
+    else:
+        explanation = explain(load_executable(args.model))
+    if args.json:
+        print(json.dumps(explanation.to_json(), indent=2))
+        return 0
+    headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
+    rows = [
+        (op.op, op.source_name or op.tensor, "integer" if op.integer else "float", op.kernel, op.isa, op.reason)
+        for op in explanation.ops
+    ]
+    print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
+    return 0

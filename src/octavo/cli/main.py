@@ -1,0 +1,88 @@
+"""Entry point of `octavo`: builds the parser, calls one command, turns every error into one line and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 bad usage (argparse), 130 interrupted. It computes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib import metadata
+
+from ..errors import OctavoError
+from . import bench, compile, demo, explain, profile, quantize, run
+from .native_stderr import native_stderr_closed
+
+COMMANDS = (demo, profile, quantize, compile, run, bench, explain)
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+DEBUG = "OCTAVO_DEBUG"
+
+_DESCRIPTION = """\
+Profile, quantize and compile neural networks to integer kernels, on Apache TVM.
+
+  octavo profile m.onnx --data calib.npz -o profile.json
+  octavo quantize m.onnx --profile profile.json -o m.int8.onnx
+  octavo compile m.int8.onnx -o m.so
+  octavo run m.so --input x.npz -o y.npz
+
+A model that is quantized already (a .tflite, an ONNX file in QDQ form) goes straight to compile.
+`octavo COMMAND --help` shows each command with an example."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; each sets `call`, a function of the parsed arguments that returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="octavo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"octavo {metadata.version('octavo')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
+    args = build_parser().parse_args(argv)
+    debug = bool(os.environ.get(DEBUG))
+    try:
+        if debug:
+            return args.call(args)
+        with native_stderr_closed(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return args.call(args)
+    except KeyboardInterrupt:
+        _report("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, say) left; nothing may be written to it while Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _report(f"error: {_describe(error)}")
+        return EXIT_FAILED
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OctavoError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    what = f"{type(error).__name__}: {lines[-1].strip()[:300] if lines else 'no message'}"
+    return f"unexpected {what}; this is a bug in Octavo: please report it with the traceback that {DEBUG}=1 shows"
+
+
+def _report(message: str) -> None:
+    print(f"octavo: {' '.join(message.split())}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

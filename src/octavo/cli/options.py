@@ -1,0 +1,145 @@
+"""Options that several commands share, and how their values are spelled. It calls nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Subcommands = Any
+"""What argparse's add_subparsers returns; its class is private."""
+
+
+def add_command(
+    commands: Subcommands, name: str, call: Callable[[argparse.Namespace], int], *, summary: str, example: str
+) -> argparse.ArgumentParser:
+    """Add a command whose --help ends with `example`; `call` runs it and returns the exit code."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(call=call)
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite") -> None:
+    """Add the positional model file and --shape."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help=help)
+    parser.add_argument(
+        "--shape",
+        type=named_shape,
+        action="append",
+        default=[],
+        metavar="NAME=1,3,224,224",
+        help="fix the shape of an input whose dimensions the file leaves open (may be repeated)",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, *, help: str) -> None:
+    """Add -o, required."""
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=help)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object for machines instead of a table")
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add the options that make a Recipe."""
+    group = parser.add_argument_group("how to quantize")
+    group.add_argument(
+        "--method", choices=("minmax", "percentile"), default="minmax", help="how a range is chosen (default: minmax)"
+    )
+    group.add_argument(
+        "--percentile",
+        type=percentile,
+        default=99.99,
+        metavar="P",
+        help="share of values inside the range, in percent (default: 99.99)",
+    )
+    group.add_argument("--activation", choices=("uint8", "int8"), default="uint8", help="dtype of activations (default: uint8)")
+    group.add_argument(
+        "--per-tensor", action="store_true", help="one scale for each weight instead of one for each output channel"
+    )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add --threads, one count."""
+    parser.add_argument(
+        "--threads", type=thread_count, default=None, metavar="N", help="threads of one inference (default: all cores)"
+    )
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add --target."""
+    parser.add_argument(
+        "--target",
+        default=None,
+        metavar="TARGET",
+        help='a TVM target ("llvm -mcpu=znver4") or an ISA ("generic", "x86.avx512_vnni"); default: this machine',
+    )
+
+
+def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse "input=1,3,224,224"; the name may hold "=" itself."""
+    name, separator, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.split(","))
+    except ValueError:
+        shape = ()
+    if not separator or not name or not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,224, got {text!r}")
+    return name, shape
+
+
+def thread_count(text: str) -> int:
+    """Parse a positive number of threads."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of threads, 1 or more, got {text!r}")
+    return int(text)
+
+
+def thread_counts(text: str) -> tuple[int, ...]:
+    """Parse "1,2"."""
+    return tuple(thread_count(part) for part in text.split(","))
+
+
+def percentile(text: str) -> float:
+    """Parse a percentage in (50; 100]."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 50 < value <= 100:
+        raise argparse.ArgumentTypeError(f"expected a percentage above 50 and up to 100, got {text!r}")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a positive time in seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected a time in seconds, above 0, got {text!r}")
+    return value
+
+
+def one_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of a comma-separated list whose entries must be among `known`."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(text.split(",")))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown {', '.join(map(repr, unknown))}; choose from {', '.join(known)}")
+        return names
+
+    return parse

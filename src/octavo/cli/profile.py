@@ -1,0 +1,60 @@
+"""`octavo profile`: from a model and samples to a profile file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from ..graph.inputs import InputSpec, input_specs, split_batch
+from ..pipeline import profile
+from .options import Subcommands, add_command, add_model, add_output, add_threads
+from .outputs import check_output
+from .progress import progress_bar
+from .samples import Samples, count_runs, named, read_samples
+from .sources import load_model
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "profile",
+        call,
+        summary="measure the range of every tensor of a float model on sample inputs",
+        example="octavo profile m.onnx --data calib.npz -o profile.json",
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="preprocessed samples: .npy, or .npz with one array for each input, samples first (may be repeated)",
+    )
+    add_output(parser, help="profile to write, JSON")
+    add_threads(parser)
+
+
+def call(args: argparse.Namespace) -> int:
+    """Run the command."""
+    check_output(args.output, args.model, *args.data)
+    model = load_model(args)
+    specs = input_specs(model)
+    files = {path: read_samples(path) for path in args.data}
+    runs = sum(count_runs(specs, samples) for samples in files.values())
+    with progress_bar("profile", runs, "run") as advance:
+        result = profile(model, _batches(specs, files), threads=args.threads, progress=lambda _: advance(1))
+    result.save(args.output)
+    print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples")
+    return 0
+
+
+def _batches(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    for path, samples in files.items():
+        for values in split_batch(specs, samples, where=str(path)):
+            yield named(specs, values)

@@ -1,0 +1,66 @@
+"""`octavo run`: run an executable file on samples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..graph.inputs import split_batch
+from ..pipeline import load_executable
+from .options import Subcommands, add_command, add_output
+from .outputs import check_output, write_file
+from .progress import progress_bar
+from .samples import batch_size, count_runs, named, read_samples, write_npz
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "run",
+        call,
+        summary="run an executable on samples",
+        example="octavo run m.so --input x.npz -o y.npz",
+    )
+    parser.add_argument("executable", type=Path, metavar="EXECUTABLE", help="what `octavo compile` wrote")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="preprocessed samples: .npy, or .npz with one array for each input, samples first",
+    )
+    add_output(parser, help="results to write: .npz, one array for each output, samples first")
+
+
+def call(args: argparse.Namespace) -> int:
+    """Run the command."""
+    check_output(args.output, args.executable, args.input)
+    executable = load_executable(args.executable)
+    specs = executable.inputs
+    samples = read_samples(args.input)
+    runs: dict[str, list[npt.NDArray[Any]]] = {}
+    with progress_bar("run", count_runs(specs, samples), "run") as advance:
+        for values in split_batch(specs, samples, where=str(args.input)):
+            for name, value in executable(named(specs, values)).items():
+                runs.setdefault(name, []).append(value)
+            advance(1)
+    outputs = {name: joined(values, batch_size(specs)) for name, values in runs.items()}
+    write_file(args.output, lambda file: write_npz(file, outputs))
+    print(f"{args.output}: {', '.join(f'{name} {value.dtype} {list(value.shape)}' for name, value in outputs.items())}")
+    return 0
+
+
+def joined(values: Sequence[npt.NDArray[Any]], batch: int | None) -> npt.NDArray[Any]:
+    """Return the results of all runs as one array, samples first: [1, 10] of 449 runs of batch 1 becomes [449, 10].
+
+    An output whose first dimension is not the batch (a scalar, say) gets a new first dimension, one entry for each run.
+    """
+    if batch is not None and values[0].ndim and values[0].shape[0] == batch:
+        return np.concatenate(values)
+    return np.stack(values)

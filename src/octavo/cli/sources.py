@@ -1,0 +1,31 @@
+"""From a command line's files and options to a Model: load, and quantize where a profile is given. It chooses nothing itself."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..graph import Model
+from ..pipeline import load, quantize
+from ..profile import Profile
+from ..quantize import Recipe
+
+
+def load_model(args: argparse.Namespace) -> Model:
+    """Load MODEL under --shape."""
+    return load(args.model, shapes=dict(args.shape) or None)
+
+
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """Return what the options of `add_recipe` ask for."""
+    return Recipe(
+        method=args.method,
+        percentile=args.percentile,
+        activation_dtype=args.activation,
+        weight_granularity="per_tensor" if args.per_tensor else "per_axis",
+    )
+
+
+def load_quantized(args: argparse.Namespace) -> Model:
+    """Load MODEL; with --profile, quantize it too."""
+    model = load_model(args)
+    return quantize(model, Profile.load(args.profile), recipe=recipe_of(args)) if args.profile else model

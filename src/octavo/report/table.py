@@ -1,0 +1,32 @@
+"""Tables as text: Markdown whose columns line up, so that a terminal shows it as well as a page. Knows no results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
+    """Return a Markdown table.
+
+    Parameters
+    ----------
+    headers
+        Titles of the columns.
+    rows
+        As many cells each as there are headers; a "|" in a cell is escaped.
+    numbers
+        Indices of the columns to set flush right.
+    """
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (headers, *rows)]
+    assert all(len(row) == len(headers) for row in cells), "a table's rows have as many cells as its header"
+    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(headers))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if i in numbers else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * (width - 1) + ":" if i in numbers else "-" * width for i, width in enumerate(widths)]
+    return "\n".join([line(cells[0]), line(rule), *(line(row) for row in cells[1:])])

@@ -1,0 +1,93 @@
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.cli.samples import read_samples, write_npz
+from octavo.errors import DataError
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+class Exploit:
+    """Unpickling this would run code."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a sample file ran code",))
+
+
+def write_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Exploit()))
+
+
+def write_objects(path: Path) -> None:
+    np.savez(path, x=np.array([Exploit()], dtype=object))
+
+
+def write_truncated(path: Path) -> None:
+    np.savez(path, x=np.zeros(1000))
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def write_no_arrays(path: Path) -> None:
+    np.savez(path)
+
+
+def write_zip_of_text(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes.txt", "hello")
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda path: None, "cannot read the samples: No such file or directory"),
+        (lambda path: path.mkdir(), "cannot read the samples: Is a directory"),
+        (lambda path: path.write_bytes(b""), "not a .npz or .npy file of numbers"),
+        (lambda path: path.write_text("1, 2, 3\n"), "not a .npz or .npy file of numbers"),
+        (write_pickle, "not a .npz or .npy file of numbers"),
+        (write_objects, "not a .npz or .npy file of numbers"),
+        (write_truncated, "not a .npz or .npy file of numbers"),
+        (write_no_arrays, "the file holds no arrays"),
+        (write_zip_of_text, "notes.txt is not an array"),
+    ],
+)
+def test_a_foreign_file_is_refused_in_one_line(tmp_path: Path, write, said: str) -> None:
+    path = tmp_path / "x.npz"
+    write(path)
+    with pytest.raises(DataError) as error:
+        read_samples(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+    assert "numpy.savez" in message
+    assert "\n" not in message
+
+
+def test_one_array_needs_no_name_and_several_keep_theirs(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    np.savez(tmp_path / "one.npz", anything=X)
+    np.savez_compressed(tmp_path / "two.npz", a=X, b=X + 1)
+    assert np.array_equal(read_samples(tmp_path / "x.npy"), X)
+    assert np.array_equal(read_samples(tmp_path / "one.npz"), X)
+    two = read_samples(tmp_path / "two.npz")
+    assert isinstance(two, dict)
+    assert list(two) == ["a", "b"]
+    assert np.array_equal(two["b"], X + 1)
+
+
+def test_results_have_the_same_bytes_and_any_name(tmp_path: Path) -> None:
+    arrays = {"file": X, "StatefulPartitionedCall:0": X.astype(np.int8), "head/dense": X[:, ::2], "": np.float32(3)}
+    first, second = io.BytesIO(), io.BytesIO()
+    write_npz(first, arrays)
+    write_npz(second, {name: np.array(value) for name, value in arrays.items()})
+    assert first.getvalue() == second.getvalue()
+    (tmp_path / "y.npz").write_bytes(first.getvalue())
+    with np.load(tmp_path / "y.npz", allow_pickle=False) as read:
+        assert {name: (value.dtype, value.shape) for name, value in read.items()} == {
+            name: (np.asarray(value).dtype, np.shape(value)) for name, value in arrays.items()
+        }
+        assert all(np.array_equal(read[name], value) for name, value in arrays.items())

@@ -1,0 +1,80 @@
+"""What the parser takes and refuses; no command runs here."""
+
+import argparse
+import shlex
+
+import pytest
+
+from octavo.cli import options
+from octavo.cli.main import COMMANDS, build_parser, main
+
+NAMES = [command.__name__.rsplit(".", 1)[-1] for command in COMMANDS]
+
+
+def run_expecting_exit(argv: list[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(argv)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_the_commands_are_those_of_the_design() -> None:
+    assert NAMES == ["demo", "profile", "quantize", "compile", "run", "bench", "explain"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_ends_with_an_example_that_parses(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    example = lines[lines.index("example:") + 1]
+    program, *words = shlex.split(example)
+    assert program == "octavo"
+    assert words[0] == name
+    assert callable(build_parser().parse_args(words).call)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n    {name} " in shown for name in NAMES)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("octavo 0.")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "COMMAND"),
+        ("fly", "invalid choice: 'fly'"),
+        ("profile m.onnx", "--data, -o/--output"),
+        ("profile m.onnx --data x.npz -o p.json --threads 0", "expected a number of threads, 1 or more, got '0'"),
+        ("compile m.onnx -o m.so --shape x=1,a", "expected NAME=1,3,224,224, got 'x=1,a'"),
+        ("compile m.onnx -o m.so --shape 1,3", "expected NAME=1,3,224,224, got '1,3'"),
+        ("compile m.onnx -o m.so --shape x=0,3", "expected NAME=1,3,224,224, got 'x=0,3'"),
+        ("quantize m.onnx --profile p.json -o q.onnx --percentile 120", "above 50 and up to 100, got '120'"),
+        ("quantize m.onnx --profile p.json -o q.onnx --method magic", "invalid choice: 'magic'"),
+        ("bench m.onnx --against litert,abacus", "unknown 'abacus'; choose from litert, onnxruntime, openvino, tvm"),
+        ("bench m.onnx --threads 1,two", "expected a number of threads, 1 or more, got 'two'"),
+        ("bench m.onnx --seconds -1", "expected a time in seconds, above 0, got '-1'"),
+        ("run m.so --input x.npz", "-o/--output"),
+        ("explain m.onnx --jso", "--jso"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_says_what_is_wrong(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit(line.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_shapes_keep_their_names() -> None:
+    assert options.named_shape("x=1,3,224,224") == ("x", (1, 3, 224, 224))
+    assert options.named_shape("a=b=2") == ("a=b", (2,))
+
+
+def test_lists() -> None:
+    assert options.thread_counts("1,2") == (1, 2)
+    assert options.one_of(("a", "b"))("b,a,b") == ("b", "a")
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.thread_counts("1,,2")
