@@ -16,7 +16,6 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from .. import kernels
-from ..errors import CompileError
 from ..graph.dataflow import BodyWriter, dtype_of, static_shape
 from ..graph.rules import Region
 from ..kernels import (
@@ -61,23 +60,18 @@ class PlacedKernel:
 
 @dataclass(slots=True)
 class KernelTable:
-    """The PrimFuncs of a module by symbol; equal ones are stored once."""
+    """The PrimFuncs of a module by symbol."""
 
     placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
-    _by_hash: dict[tuple[int, str], str] = field(default_factory=dict[tuple[int, str], str])
 
-    def add(self, kernel: Kernel, shapes: list[tuple[int, ...]], info: Any) -> str:
-        """Place a kernel over buffers of these shapes and return its symbol."""
+    def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], info: Any) -> str:
+        """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
         func = with_shapes(kernel.func, shapes)
         if info is not None:
             func = func.with_attr("quantize_info", info)
-        key = (int(tvm.ir.structural_hash(func)), kernel.name)
-        if key not in self._by_hash:
-            symbol = f"octavo_kernel_{len(self.placed)}"
-            placed = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa)
-            self.placed[symbol] = placed
-            self._by_hash[key] = symbol
-        return self._by_hash[key]
+        symbol = f"octavo_{len(self.placed)}_{name}"
+        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa)
+        return symbol
 
 
 def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.tirx.PrimFunc:
@@ -86,16 +80,18 @@ def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.t
     Each flat buffer becomes a view of the data of a buffer with the tensor's shape.
     """
     tir = tvm.tirx
-    body = func.body
-    buffers: dict[Any, Any] = {}
-    for param, shape in zip(func.params, shapes, strict=True):
-        flat = func.buffer_map[param]
-        shaped = tir.decl_buffer(shape, flat.dtype, name=flat.name, data=flat.data)
-        assert int(np.prod(shape)) == int(flat.shape[0]), f"{flat.name}: {shape} is not {flat.shape[0]} values"
-        buffers[param] = shaped
-        if len(shape) != 1:
-            body = tir.SeqStmt([tir.DeclBuffer(flat), body])
-    return tir.PrimFunc(func.params, body, func.ret_type, buffers, func.attrs)
+    params: list[Any] = []
+    views: list[Any] = []
+    for flat, shape in zip(func.params, shapes, strict=True):
+        size = int(flat.ty.shape[0])
+        assert int(np.prod(shape)) == size, f"{flat.name}: {shape} is not {size} values"
+        if len(shape) == 1:
+            params.append(flat)
+            continue
+        shaped = tir.decl_buffer(shape, str(flat.ty.dtype), name=flat.name)
+        params.append(shaped)
+        views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
+    return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
 
 
 class Emitter:
@@ -151,7 +147,7 @@ class Emitter:
 
     def _call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str) -> Var:
         shapes = [*(_shape(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
-        symbol = self._table.add(kernel, shapes, self._info)
+        symbol = self._table.add(name, kernel, shapes, self._info)
         constants = [relax.const(array) for array in kernel.constants]
         result = relax.TensorType(shape, dtype)
         self._ran = kernel
@@ -383,17 +379,7 @@ def _weight_zero_point(weight: WeightForm) -> int | npt.NDArray[np.int32]:
 
 
 def _check_overflow(weight: WeightForm, x: TensorForm, name: str) -> None:
-    try:
-        check_accumulator(
-            weight.values,
-            weight.zero_point,
-            weight.bias,
-            _zero_point(x.params),
-            0,
-            255,
-        )
-    except CompileError as error:
-        raise CompileError(f"{name}: {error}") from error
+    check_accumulator(weight.values, weight.zero_point, weight.bias, _zero_point(x.params), 0, 255, where=name)
 
 
 def _is_flat_image(form: MoveForm) -> bool:

@@ -22,11 +22,12 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
-from ..graph.rules import Partition
+from ..graph.rules import Partition, Region
+from ..kernels import Kernel
 from ..target import TargetDescription
 from .emit import Emitter, KernelTable, PlacedKernel
 from .forms import ConvForm, MatmulForm
-from .partition import find_form, partition_quantized
+from .partition import partition_quantized
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,15 +100,15 @@ def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...]
     def body(writer: BodyWriter) -> Expr:
         emitter = Emitter(writer, table, isa, threads)
         for binding in view.bindings:
-            composite = _composite(parts.module, binding.value)
+            composite = _composite(parts, binding.value)
             if composite is None:
                 _emit_float(emitter, writer, binding.var, binding.value)
                 record = _float_record(view, parts, binding.var)
                 records.extend([] if record is None else [record])
                 continue
-            region = find_form(composite, target)
+            name, region = composite
             kernel = emitter.emit(region, operand_vars(binding.value), binding.var)
-            records.append(_integer_record(str(composite.attrs["Composite"]), region, binding.var, kernel))
+            records.append(_integer_record(name, region, binding.var, kernel))
         return _results(emitter, writer, view.result)
 
     builder = relax.BlockBuilder()
@@ -119,12 +120,12 @@ def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...]
     return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
 
 
-def _composite(module: tvm.IRModule, value: Expr) -> relax.Function | None:
+def _composite(parts: Partition, value: Expr) -> tuple[str, Region] | None:
+    """Return the composite's name and region if `value` calls one that the partition made."""
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
         return None
-    function = module[value.op]
-    is_composite = isinstance(function, relax.Function) and "Composite" in attrs_of(function)
-    return function if is_composite else None
+    region = parts.regions.get(value.op.name_hint)
+    return None if region is None else (str(parts.module[value.op].attrs["Composite"]), region)
 
 
 def _emit_float(emitter: Emitter, writer: BodyWriter, var: Var, value: Expr) -> None:
@@ -179,7 +180,7 @@ def _float_macs(value: Any, name: str) -> int:
     return int(np.prod(shape)) * int(np.prod(operand)) // outputs
 
 
-def _integer_record(composite: str, region: Any, var: Var, kernel: Any) -> OpRecord:
+def _integer_record(composite: str, region: Region, var: Var, kernel: Kernel | None) -> OpRecord:
     form = region.form
     return OpRecord(
         op=composite.removeprefix("octavo."),

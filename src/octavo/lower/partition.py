@@ -38,9 +38,6 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.quantize", ("quantize",), match_quantize),
     ("octavo.dequantize", ("dequantize",), match_dequantize),
 )
-MATCHERS: dict[str, dict[str, Matcher]] = {}
-for _composite, _ops, _matcher in (*_COMPUTE, *_EDGES):
-    MATCHERS.setdefault(_composite, {}).update(dict.fromkeys(_ops, _matcher))
 
 
 def rules_for(target: TargetDescription, table: tuple[tuple[str, tuple[str, ...], Matcher], ...]) -> list[Rule]:
@@ -75,26 +72,7 @@ def partition_quantized(module: tvm.IRModule, target: TargetDescription) -> Part
     """
     compute = partition(module, rules_for(target, _COMPUTE), repeatable=_is_repeatable)
     edges = partition(compute.module, rules_for(target, _EDGES), repeatable=_is_repeatable)
-    return Partition(
-        module=edges.module,
-        regions={**compute.regions, **edges.regions},
-        rejections={**compute.rejections, **edges.rejections},
-    )
-
-
-def find_form(function: relax.Function, target: TargetDescription) -> Region:
-    """Match a composite function's own body again: a composite holds all that its kernel needs."""
-    view = DataflowView(function)
-    composite = str(function.attrs["Composite"])
-    matchers = MATCHERS[composite]
-    for binding in view.bindings:
-        call = call_to(binding.value, *matchers)
-        if call is None:
-            continue
-        name = str(call.op.name).removeprefix("relax.")
-        support = target.support(name)
-        assert support is not None
-        found = matchers[name](view, binding.var, support)
-        if isinstance(found, Region):
-            return found
-    raise AssertionError(f"composite {composite} no longer matches its rule")
+    regions = {**compute.regions, **edges.regions}
+    integer = {region.core.name for region in regions.values()}
+    rejections = {name: why for name, why in {**compute.rejections, **edges.rejections}.items() if name not in integer}
+    return Partition(module=edges.module, regions=regions, rejections=rejections)
