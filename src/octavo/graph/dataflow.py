@@ -142,16 +142,20 @@ def dtype_of(expr: Expr) -> str:
 
 
 class BodyWriter:
-    """Emits bindings into a function that `write_function` has opened, keeping the names it is given."""
+    """Emits the bindings of the function that `write_function` makes, keeping the names it is given.
+
+    Bindings are collected here and not in the builder's own blocks: those must be closed even when an error is on its way.
+    """
 
     def __init__(self, builder: relax.BlockBuilder) -> None:
         self._builder = builder
+        self.bindings: list[relax.VarBinding] = []
 
     def emit(self, name: str, value: Expr, *, is_output: bool = False) -> Var:
         """Bind `value` to a variable of exactly this name and return it; `is_output` lets the function return it."""
         normal = self._builder.normalize(value)
         var = relax.Var(name, normal.ty) if is_output else relax.DataflowVar(name, normal.ty)
-        self._builder.emit_normalized(relax.VarBinding(var, normal))
+        self.bindings.append(relax.VarBinding(var, normal))
         return var
 
 
@@ -169,10 +173,13 @@ def write_function(
     `body` emits the bindings, one dataflow block of them, and returns the result: a variable emitted as output, a parameter,
     or a tuple of these.
     """
-    with builder.function(name, list(params), attrs=dict(attrs or {}), private=is_private):
-        with builder.dataflow():
-            result = body(BodyWriter(builder))
-        return builder.emit_func_output(result)
+    writer = BodyWriter(builder)
+    result = builder.normalize(body(writer))
+    sequence = builder.normalize(relax.SeqExpr([relax.DataflowBlock(writer.bindings)], result))
+    function = relax.Function(list(params), sequence, ret_ty=result.ty)
+    for key, value in {**(attrs or {}), **({} if is_private else {"global_symbol": name})}.items():
+        function = function.with_attr(key, value)
+    return builder.add_func(function, name)
 
 
 def attrs_of(function: relax.Function) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from .add import add
 from .concat import concat
+from .conv2d import conv2d, matmul
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .pool2d import pool2d
 from .quantize import dequantize, quantize
@@ -36,9 +37,11 @@ __all__ = [
     "RequantizeSpec",
     "add",
     "concat",
+    "conv2d",
     "dequantize",
     "host_target",
     "isas_of",
+    "matmul",
     "pool2d",
     "quantize",
     "relabel",
