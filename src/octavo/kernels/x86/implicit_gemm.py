@@ -31,6 +31,7 @@ from .window_sum import emit_window_sum
 ISA = "x86.avx512_vnni"
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
+SHORT_REDUCTION = 8  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,16 +331,27 @@ class ImplicitGemm:
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
             acc = T.alloc_buffer((len(offsets) * vectors * LANES,), "int32", scope="local")
-            self._emit_start(acc, pixels, pixel, vector, vectors, sums)
+            # Accumulators of a loop start from 0: started from the bias, LLVM joins those of all tiles into one live range and
+            # spills them inside the loops. Where there is no loop, the bias is the cheaper start.
+            short = geometry.reduction.runs == 1 and geometry.reduction.steps <= SHORT_REDUCTION
+            if short:
+                self._emit_bias(acc, pixels, pixel, vector, vectors, sums, start=True)
+            else:
+                for i in range(len(offsets) * vectors):
+                    v.store(acc, i * LANES, T.broadcast(T.int32(0), LANES), LANES)
             self._emit_reduction(acc, source, at, starts, vector, vectors)
+            if not short:
+                self._emit_bias(acc, pixels, pixel, vector, vectors, sums, start=False)
             self._emit_finish(acc, out_at, pixels, vector, vectors, vectors * LANES if channels is None else channels)
 
         self._for_tiles(block, body)
 
     # ---- one tile
 
-    def _emit_start(self, acc: Expr, pixels: list[int], pixel: Expr, vector: Expr, vectors: int, sums: Expr | None) -> None:
-        """Emit acc = folded bias, less the correction for asymmetric weights."""
+    def _emit_bias(
+        self, acc: Expr, pixels: list[int], pixel: Expr, vector: Expr, vectors: int, sums: Expr | None, *, start: bool
+    ) -> None:
+        """Emit acc = (`start`) or acc += the folded bias, less the correction for asymmetric weights."""
         for j in range(vectors):
             bias = T.Bind(v.load(self.operands[1], (vector + j) * LANES, LANES))
             minus_zero_point = None
@@ -350,7 +362,8 @@ class ImplicitGemm:
                 if sums is not None:
                     correction = T.broadcast(sums[pixel + offset], LANES)
                     value = bias + (correction if minus_zero_point is None else correction * minus_zero_point)
-                v.store(acc, (i * vectors + j) * LANES, value, LANES)
+                index = (i * vectors + j) * LANES
+                v.store(acc, index, value if start else v.load(acc, index, LANES) + value, LANES)
 
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], vector: Expr, vectors: int) -> None:
         """Emit the loops over taps and steps."""
@@ -373,7 +386,7 @@ class ImplicitGemm:
 
         def run(byte: Expr, weights: Expr) -> None:
             whole = reduction.run // 4
-            if len(reduction.step_starts) <= UNROLLED_STEPS:
+            if len(reduction.step_starts) <= (SHORT_REDUCTION if reduction.runs == 1 else UNROLLED_STEPS):
                 for index, start in enumerate(reduction.step_starts):
                     step(byte + start, weights + index * step_bytes)
                 return

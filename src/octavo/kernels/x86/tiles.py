@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .epilogue import groups_of
 from .packing import panel_widths
 
-REGISTERS = 31  # of 32 zmm: one is left to the compiler
+ACCUMULATORS = 24  # registers: beyond, weights and activations do not fit into the other 8, and spills cost more than tiles
 LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait for each other
-EPILOGUE_CYCLES = 5.0  # to initialise and narrow one accumulator register
-TILE_CYCLES = 14.0  # loops, addresses and the ends of the pipeline, for each tile
+NARROW_CYCLES = {4: 1.9, 2: 2.4, 1: 3.9}  # to initialise, requantize and store one accumulator register of a group of 4, 2, 1
+TILE_CYCLES = 3.0  # loops and addresses of one tile; the rest of its start and end overlaps its neighbours
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,8 @@ def tile_cycles(pixels: int, vectors: int, steps: int) -> float:
     """Estimate the cycles of one tile over `steps` 4-byte steps: products, or loads, or the latency, whichever is longest."""
     loads = vectors + 0.5 * pixels
     step = max(pixels * vectors, loads, LATENCY)
-    return steps * step + pixels * vectors * EPILOGUE_CYCLES + TILE_CYCLES
+    narrow = pixels * sum(group * NARROW_CYCLES[group] for group in groups_of(vectors))
+    return steps * step + narrow + TILE_CYCLES
 
 
 def layer_cycles(tile: Tile, *, rows: int, columns: int, channels: int, steps: int) -> float:
@@ -65,7 +67,7 @@ def choose_tile(*, rows: int, columns: int, channels: int, steps: int) -> Tile:
     """
     best: tuple[float, Tile] | None = None
     for vectors in range(1, min(8, -(-channels // 16)) + 1):
-        most = max(1, (REGISTERS - 1 - vectors) // vectors)
+        most = ACCUMULATORS // vectors
         for width in range(1, min(columns, most) + 1):
             for height in range(1, min(rows, most // width) + 1):
                 tile = Tile(rows=height, columns=width, vectors=vectors)
