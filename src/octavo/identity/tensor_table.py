@@ -39,6 +39,9 @@ class TensorEntry:
         Whether the graph returns it.
     aliases
         Further source names that hold the very same value (the output of an Identity, say).
+    in_module
+        Whether a variable of the imported module is named by the id. False for a tensor that became a literal or an attribute
+        (a scale, the shape of a reshape), was computed while importing, or that no output depends on.
     """
 
     id: TensorId
@@ -50,6 +53,7 @@ class TensorEntry:
     dtype: str
     is_output: bool = False
     aliases: tuple[str, ...] = ()
+    in_module: bool = True
 
 
 class TensorTable(Mapping[TensorId, TensorEntry]):

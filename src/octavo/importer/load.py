@@ -1,0 +1,102 @@
+"""load: a model file or object becomes a Model. Decides the format by content; the formats' own modules do the work.
+
+Loading reads data only: nothing of a file is executed, and the file is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import tvm
+
+from ..errors import ModelError
+from ..graph import Model
+from ..graph.model import SourceFormat
+from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source
+from .assemble import Assembled
+from .fingerprint import onnx_fingerprint, tflite_fingerprint
+
+_PROTO = "ONNX model"
+
+
+def load(source: str | Path | onnx.ModelProto | tvm.IRModule, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Model:
+    """Import a model.
+
+    Parameters
+    ----------
+    source
+        Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, or an IRModule.
+    shapes
+        Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states. Without
+        one, a symbolic first dimension (the batch) becomes 1.
+
+    Returns
+    -------
+    Model
+        Its module holds one variable for each tensor of the source that has a value at run time.
+
+    Raises
+    ------
+    ModelError
+        If there is no such file, or it is no complete and valid model, or a shape is missing or does not fit.
+    UnsupportedOpError
+        If an op cannot be imported; the message names it and its output tensor.
+    """
+    if isinstance(source, tvm.IRModule):
+        _no_shapes(shapes, "an IRModule")
+        assembled = relax_source.convert(source)
+        return _model(assembled, relax_source.relax_fingerprint(assembled), "relax")
+    if isinstance(source, onnx.ModelProto):
+        return _load_onnx(source, shapes, _PROTO, None)
+    try:
+        path = Path(source)
+    except TypeError:
+        raise ModelError(f"cannot load a {type(source).__name__}; give a path, an onnx.ModelProto or an IRModule") from None
+    data = _read(path)
+    if tflite_source.is_tflite(data):
+        _no_shapes(shapes, f"{path}: a .tflite file")
+        graph = tflite_source.read(data, str(path))
+        return _model(tflite_convert.convert(graph, str(path)), tflite_fingerprint(graph), "tflite")
+    return _load_onnx(onnx_source.parse(data, str(path)), shapes, str(path), path.parent)
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise ModelError(f"{path}: is a folder; give the path of a .onnx or .tflite file")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not data:
+        raise ModelError(f"{path}: the file is empty")
+    return data
+
+
+def _no_shapes(shapes: Mapping[str, tuple[int, ...]] | None, what: str) -> None:
+    if shapes:
+        raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models only")
+
+
+def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str, folder: Path | None) -> Model:
+    onnx_source.load_external_data(proto, folder, origin)
+    onnx_source.check(proto, origin)
+    prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
+    assembled = onnx_convert.convert(prepared, origin)
+    return _model(assembled, onnx_fingerprint(proto), "onnx", proto)
+
+
+def _model(assembled: Assembled, fingerprint: str, source_format: SourceFormat, proto: onnx.ModelProto | None = None) -> Model:
+    return Model(
+        module=assembled.module,
+        tensors=assembled.tensors,
+        params=assembled.params,
+        input_ids=assembled.input_ids,
+        output_ids=assembled.output_ids,
+        fingerprint=fingerprint,
+        source_format=source_format,
+        source=proto,
+    )

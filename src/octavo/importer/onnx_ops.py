@@ -1,0 +1,279 @@
+"""Our converters of ONNX ops, for those where TVM's leave PrimFuncs, misread a form, or say nothing of why they fail.
+
+A converter gets the node and its inputs (Relax expressions, None for an absent one) and returns the result, or None to leave
+the node to TVM's converter. All shapes are static here: `onnx_prepare` has seen to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+class RejectedNodeError(Exception):
+    """A form of an op that cannot be imported, with the reason; the importer adds the node and the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeContext:
+    """The node under conversion: block builder, source node, attributes by name, version of the operator set."""
+
+    builder: Any
+    node: onnx.NodeProto
+    attrs: dict[str, Any]
+    opset: int
+
+    def text(self, name: str, default: str) -> str:
+        """Return a string attribute."""
+        value = self.attrs.get(name, default)
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def ints(self, name: str, default: Sequence[int]) -> list[int]:
+        """Return an attribute that lists integers."""
+        return [int(value) for value in self.attrs.get(name, default)]
+
+    def is_read(self, output: int) -> bool:
+        """Whether the node names that output."""
+        return len(self.node.output) > output and bool(self.node.output[output])
+
+
+Converter = Callable[[NodeContext, list[Any]], Any]
+
+
+def _input(inputs: Sequence[Any], index: int) -> Any:
+    return inputs[index] if index < len(inputs) else None
+
+
+def _value(expr: Any, what: str) -> npt.NDArray[Any]:
+    if not isinstance(expr, Constant):
+        raise RejectedNodeError(f"its {what} must be constant")
+    return expr.value.numpy()
+
+
+def _shape(expr: Any) -> list[int]:
+    if not isinstance(expr.ty, relax.TensorType) or expr.ty.shape is None:
+        raise RejectedNodeError("its input has no static shape")
+    dims: Any = expr.ty.shape
+    return [int(dim) for dim in dims]
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int, *, lower: bool) -> tuple[int, int]:
+    """Return the padding before and after one axis for auto_pad SAME: ceil(size / stride) results.
+
+    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv).
+    """
+    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    small, large = total // 2, total - total // 2
+    return (large, small) if lower else (small, large)
+
+
+def _padding(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:
+    """Return explicit pads, all befores first, as ONNX and Relax write them."""
+    rank = len(spatial)
+    mode = context.text("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        return context.ints("pads", [0] * 2 * rank)
+    if mode == "VALID":
+        return [0] * 2 * rank
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise RejectedNodeError(f"auto_pad {mode!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+    pairs = [same_padding(*axis, lower=mode == "SAME_LOWER") for axis in zip(spatial, kernel, strides, dilations, strict=True)]
+    return [before for before, _ in pairs] + [after for _, after in pairs]
+
+
+_CONVOLUTIONS = {
+    1: (_ops.nn.conv1d, "NCW", "OIW"),
+    2: (_ops.nn.conv2d, "NCHW", "OIHW"),
+    3: (_ops.nn.conv3d, "NCDHW", "OIDHW"),
+}
+
+
+def _conv(context: NodeContext, inputs: list[Any]) -> Any:
+    data, weight, bias = inputs[0], inputs[1], _input(inputs, 2)
+    spatial, kernel = _shape(data)[2:], _shape(weight)[2:]
+    rank = len(spatial)
+    if rank not in _CONVOLUTIONS or len(kernel) != rank:
+        raise RejectedNodeError(
+            f"input of shape {_shape(data)} and weight of shape {_shape(weight)} make no 1-d to 3-d convolution"
+        )
+    op, data_layout, kernel_layout = _CONVOLUTIONS[rank]
+    result = op(
+        data,
+        weight,
+        strides=context.ints("strides", [1] * rank),
+        padding=_padding(context, spatial, kernel),
+        dilation=context.ints("dilations", [1] * rank),
+        groups=int(context.attrs.get("group", 1)),
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+    )
+    if bias is None:
+        return result
+    return _ops.add(context.builder.emit(result), _ops.reshape(bias, [1, _shape(bias)[0], *[1] * rank]))
+
+
+def _pool(context: NodeContext, inputs: list[Any]) -> Any:
+    name = {"MaxPool": "max_pool", "AveragePool": "avg_pool"}[context.node.op_type]
+    spatial, kernel = _shape(inputs[0])[2:], context.ints("kernel_shape", [])
+    rank = len(spatial)
+    if rank not in (1, 2, 3) or len(kernel) != rank:
+        raise RejectedNodeError(f"kernel_shape {kernel} does not fit an input of shape {_shape(inputs[0])}")
+    if context.is_read(1):
+        raise RejectedNodeError("its second output (indices) is not supported")
+    ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
+    return getattr(_ops.nn, f"{name}{rank}d")(
+        inputs[0],
+        pool_size=kernel,
+        strides=context.ints("strides", [1] * rank),
+        padding=_padding(context, spatial, kernel),
+        dilation=context.ints("dilations", [1] * rank),
+        ceil_mode=ceil_mode,
+        count_include_pad=bool(context.attrs.get("count_include_pad", 0)),
+    )
+
+
+def _bound(value: Any, what: str) -> float | None:
+    """Return a clip bound; None where there is none (absent, infinite, or NaN, which ONNX Runtime ignores)."""
+    if value is None:
+        return None
+    number = float(_value(value, what).reshape(-1)[0])
+    return number if np.isfinite(number) else None
+
+
+def _clip(context: NodeContext, inputs: list[Any]) -> Any:
+    data = inputs[0]
+    dtype = str(data.ty.dtype)
+    if context.opset < 11:
+        low, high = (context.attrs.get(name) for name in ("min", "max"))
+        low, high = (v if v is not None and abs(v) < np.finfo(np.float32).max else None for v in (low, high))
+    else:
+        bounds = [_input(inputs, index) for index in (1, 2)]
+        if any(bound is not None and not isinstance(bound, Constant) for bound in bounds):
+            low_expr, high_expr = bounds
+            result = data if low_expr is None else _ops.maximum(data, low_expr)
+            return result if high_expr is None else _ops.minimum(result, high_expr)
+        low, high = _bound(bounds[0], "min"), _bound(bounds[1], "max")
+    if low is not None and high is not None:
+        # With min above max ONNX's result is max everywhere (min(max(x, low), high)).
+        return _ops.clip(data, min(low, high), high)
+    if low is not None:
+        return _ops.nn.relu(data) if low == 0 else _ops.maximum(data, relax.const(low, dtype))
+    return data if high is None else _ops.minimum(data, relax.const(high, dtype))
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+def _pad(context: NodeContext, inputs: list[Any]) -> Any:
+    data = inputs[0]
+    rank = len(_shape(data))
+    if context.opset < 11:
+        pads, fill = context.ints("pads", []), float(context.attrs.get("value", 0.0))
+    else:
+        pads = [int(pad) for pad in _value(inputs[1], "pads")]
+        value = _input(inputs, 2)
+        fill = 0.0 if value is None else float(_value(value, "constant value").reshape(-1)[0])
+    axes = list(range(rank))
+    if _input(inputs, 3) is not None:
+        axes = [int(axis) % rank for axis in _value(inputs[3], "axes")]
+    if len(pads) != 2 * len(axes):
+        raise RejectedNodeError(f"{len(pads)} pads do not fit {len(axes)} axes")
+    if min(pads, default=0) < 0:
+        raise RejectedNodeError("negative pads (cropping) are not supported; use Slice")
+    mode = context.text("mode", "constant")
+    if mode not in _PAD_MODES:
+        raise RejectedNodeError(f"mode {mode!r} is none of {', '.join(_PAD_MODES)}")
+    widths = [0] * 2 * rank
+    for position, axis in enumerate(axes):
+        widths[2 * axis], widths[2 * axis + 1] = pads[position], pads[len(axes) + position]
+    return _ops.nn.pad(data, widths, pad_mode=_PAD_MODES[mode], pad_value=fill)
+
+
+def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
+    training = _input(inputs, 2)
+    if training is not None and bool(_value(training, "training_mode").any()):
+        raise RejectedNodeError("training_mode must be false; export the model for inference")
+    if context.is_read(1):
+        raise RejectedNodeError("its second output (mask) is not supported")
+    return inputs[0]
+
+
+def _softmax(context: NodeContext, inputs: list[Any]) -> Any:
+    """Before opset 13 the axes from `axis` on count as one; over the last axis alone both meanings agree."""
+    rank = len(_shape(inputs[0]))
+    if context.opset >= 13:
+        return None
+    axis = int(context.attrs.get("axis", 1)) % max(rank, 1)
+    inner = _shape(inputs[0])[axis + 1 :]
+    if any(dim != 1 for dim in inner):
+        return None
+    op = _ops.nn.softmax if context.node.op_type == "Softmax" else _ops.nn.log_softmax
+    return op(inputs[0], axis=axis)
+
+
+def _resize(context: NodeContext, inputs: list[Any]) -> Any:
+    """TVM's converter reads inputs as opset 11 orders them; opset 10 and Upsample have (x, scales)."""
+    scales_at = 1 if context.node.op_type == "Upsample" or context.opset < 11 else 2
+    scales, sizes = _input(inputs, scales_at), _input(inputs, 3)
+    shape = _shape(inputs[0])
+    if len(shape) != 4:
+        return None
+    has_sizes = sizes is not None and _value(sizes, "sizes").size > 0
+    if context.ints("axes", []) or context.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise RejectedNodeError("attributes axes and keep_aspect_ratio_policy are not supported")
+    if context.attrs.get("antialias", 0):
+        raise RejectedNodeError("antialias is not supported")
+    if scales_at == 1 and "scales" in context.attrs:
+        factors = [float(factor) for factor in context.attrs["scales"]]
+    elif has_sizes:
+        factors = [size / dim for size, dim in zip(_value(sizes, "sizes").tolist(), shape, strict=True)]
+    else:
+        factors = _value(scales, "scales").astype(np.float64).tolist()
+    if len(factors) != 4 or factors[0] != 1 or factors[1] != 1:
+        raise RejectedNodeError("only the two spatial axes can be resized")
+    target = [int(np.floor(dim * factor + 1e-9)) for dim, factor in zip(shape[2:], factors[2:], strict=True)]
+    if has_sizes:
+        target = [int(size) for size in _value(sizes, "sizes")[2:]]
+    legacy = scales_at == 1
+    transform = "asymmetric" if legacy else context.text("coordinate_transformation_mode", "half_pixel")
+    rounding = "floor" if legacy else context.text("nearest_mode", "round_prefer_floor")
+    if transform == "tf_crop_and_resize":
+        return None
+    mode = context.text("mode", "nearest")
+    return _ops.image.resize2d(
+        inputs[0],
+        size=tuple(target),
+        layout="NCHW",
+        method="nearest_neighbor" if mode == "nearest" else mode,
+        coordinate_transformation_mode=transform,
+        rounding_method=rounding,
+        cubic_alpha=float(context.attrs.get("cubic_coeff_a", -0.75)),
+        cubic_exclude=int(context.attrs.get("exclude_outside", 0)),
+        extrapolation_value=float(context.attrs.get("extrapolation_value", 0.0)),
+    )
+
+
+CONVERTERS: dict[str, Converter] = {
+    "AveragePool": _pool,
+    "Clip": _clip,
+    "Conv": _conv,
+    "Dropout": _dropout,
+    "LogSoftmax": _softmax,
+    "MaxPool": _pool,
+    "Pad": _pad,
+    "Resize": _resize,
+    "Softmax": _softmax,
+    "Upsample": _resize,
+}
+"""Our converters by ONNX op."""

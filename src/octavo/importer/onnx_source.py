@@ -1,0 +1,72 @@
+"""Read an ONNX model: one ModelProto that is complete, valid and holds only what can be imported. Builds no Relax.
+
+The caller's proto and the file's own are never changed; what must be rewritten is rewritten in a copy by `onnx_prepare`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.external_data_helper
+from google.protobuf.message import DecodeError
+
+from ..errors import ModelError
+
+MAX_PROTO_BYTES = 2**31 - 1
+"""Protobuf's own limit, in bytes."""
+
+
+def parse(data: bytes, origin: str) -> onnx.ModelProto:
+    """Decode a ModelProto; `origin` names the file in messages."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise ModelError(f"{origin}: not a complete ONNX model ({_first_line(error)}); is it truncated?") from None
+    if not model.ir_version or not model.HasField("graph"):
+        raise ModelError(f"{origin}: not an ONNX model: it states no IR version or holds no graph")
+    return model
+
+
+def load_external_data(model: onnx.ModelProto, folder: Path | None, origin: str) -> None:
+    """Read the tensors that lie beside the file into `model`; without a folder there must be none."""
+    external = [t.name for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    if not external:
+        return
+    if folder is None:
+        raise ModelError(
+            f"{origin}: {len(external)} tensors ({external[0]!r}) lie in another file; give a path instead of a proto"
+        )
+    try:
+        onnx.external_data_helper.load_external_data_for_model(model, os.fspath(folder))
+    except Exception as error:
+        raise ModelError(
+            f"{origin}: cannot read the external data of {external[0]!r}: {_first_line(error)}; put it beside the model"
+        ) from None
+
+
+def check(model: onnx.ModelProto, origin: str) -> None:
+    """Raise ModelError where ONNX's own checker finds the model invalid."""
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{origin}: invalid ONNX model: {_first_line(error)}") from None
+    except Exception as error:
+        raise ModelError(f"{origin}: ONNX's checker cannot read the model: {_first_line(error)}") from None
+    if model.graph.sparse_initializer:
+        raise ModelError(f"{origin}: sparse initializers are not supported; store them dense")
+
+
+def _tensors(model: onnx.ModelProto) -> list[Any]:
+    tensors = list(model.graph.initializer)
+    tensors.extend(attr.t for node in model.graph.node for attr in node.attribute if attr.HasField("t"))
+    return tensors
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0].strip().rstrip(".") if text else type(error).__name__

@@ -1,0 +1,205 @@
+"""Convert a checked .tflite graph to Relax with TVM's importer and our converters of `tflite_ops`. Checks no bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tflite
+from tvm import relax
+from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
+
+from ..errors import ModelError, OctavoError, UnsupportedOpError
+from .assemble import Assembled, assemble
+from .quiet import discard, quiet, reason
+from .source_tensor import SourceTensor
+from .tflite_ops import MOVING_OPS, OpConverter, RejectedOpError
+from .tflite_source import TfliteGraph, TfliteOp
+
+# Ops that may have integer weights though they compute in float ("dynamic range quantization"): the weights are dequantized.
+_HYBRID_OPS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"})
+
+
+def _key(index: int) -> str:
+    """Name under which TVM's importer knows a tensor: the index, for source names may be missing or occur twice."""
+    return f"t{index}"
+
+
+class _KeyedTensor(tflite.Tensor):
+    """A tensor that goes by its key."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def Name(self) -> bytes:
+        """Return the key."""
+        return _key(self._index).encode()
+
+
+class _KeyedSubGraph(tflite.SubGraph):
+    """The subgraph, with tensors that go by their keys."""
+
+    def Tensors(self, j: int) -> Any:
+        """Return tensor `j`."""
+        plain: Any = super().Tensors(j)
+        tensor = _KeyedTensor(int(j))
+        tensor.Init(plain._tab.Bytes, plain._tab.Pos)
+        return tensor
+
+
+class _KeyedModel(tflite.Model):
+    """The file, with tensors that go by their keys."""
+
+    def Subgraphs(self, j: int) -> Any:
+        """Return subgraph `j`."""
+        plain: Any = super().Subgraphs(j)
+        graph = _KeyedSubGraph()
+        graph.Init(plain._tab.Bytes, plain._tab.Pos)
+        return graph
+
+
+class _ConstantTable(tflite_frontend.ExprTable):
+    """TVM's table of expressions, which also remembers which constant is which source tensor."""
+
+    def __init__(self, exprs: dict[str, Any]) -> None:
+        super().__init__()
+        self.exprs = exprs
+        self.constants: dict[str, Any] = {}
+
+    def new_const(self, value: Any, shape: Any = None, dtype: str = "float32", source_name: bytes | None = None) -> Any:
+        """Make a constant, or return the one made for that tensor before if it has the same shape."""
+        key = source_name.decode() if source_name is not None else None
+        known = self.constants.get(key) if key is not None else None
+        if known is not None and [int(dim) for dim in known.ty.shape] == list(value.shape):
+            return known
+        constant = relax.const(value, dtype)
+        if key is not None:
+            self.constants.setdefault(key, constant)
+        return constant
+
+
+class _GraphConverter(OpConverter):
+    """Runs the ops; binds each result to a variable, and names the op and its tensor in every error."""
+
+    def __init__(self, graph: TfliteGraph, origin: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.graph = graph
+        self._origin = origin
+        self.exp_tab = _ConstantTable(self.exp_tab.exprs)
+
+    def holder(self, index: int) -> Any:
+        """Return what holds tensor `index`; None if nothing does."""
+        expr = self.exp_tab.exprs.get(_key(index))
+        return expr if expr is not None else self.exp_tab.constants.get(_key(index))
+
+    def check_unsupported_ops(self) -> None:
+        """Raise for the first op that there is no converter for, or none for quantized tensors."""
+        for op in self.graph.ops:
+            if op.name not in self.convert_map:
+                raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer")
+            tensors = [self.graph.tensors[index] for index in (*op.inputs, *op.outputs) if index >= 0]
+            if not any(tensor.scale for tensor in tensors):
+                continue
+            if op.name not in self._SUPPORTED_QUANTIZED_OPS:
+                raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer on quantized tensors")
+            is_hybrid = not any(self.graph.tensors[index].scale for index in (*op.inputs[:1], *op.outputs) if index >= 0)
+            if is_hybrid and op.name not in _HYBRID_OPS:
+                raise UnsupportedOpError(f"{self._describe(op)} computes in float from quantized weights, which is not supported")
+            if op.name in MOVING_OPS:
+                params = {(t.scale, t.zero_point) for t in tensors if t.scale}
+                if len(params) > 1:
+                    raise UnsupportedOpError(
+                        f"{self._describe(op)} changes scale or zero point, which is not supported for this op"
+                    )
+
+    def convert_op_to_relax(self) -> None:
+        """Convert op after op."""
+        for index, op in enumerate(self.graph.ops):
+            try:
+                result = self.convert_map[op.name](op=self.subgraph.Operators(index))
+                if result is not None:
+                    self._set_outputs(op, self.bb.normalize(result))
+            except RejectedOpError as error:
+                raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
+            except OctavoError:
+                raise
+            except Exception as error:
+                raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
+
+    def _set_outputs(self, op: TfliteOp, result: Any) -> None:
+        """Bind the result, or each of several, to a variable that the tensor's key leads to."""
+        if len(op.outputs) == 1:
+            self.exp_tab.set_expr(_key(op.outputs[0]), self.bb.emit(result) if isinstance(result, relax.Call) else result)
+            return
+        whole = result if isinstance(result, relax.Tuple) else self.bb.emit(result)
+        for position, index in enumerate(op.outputs):
+            field = whole[position]
+            named = field if isinstance(field, relax.Var) else self.bb.emit(field)
+            self.exp_tab.set_expr(_key(index), named)
+
+    def _describe(self, op: TfliteOp) -> str:
+        output = self.graph.tensors[op.outputs[0]].name if op.outputs else ""
+        return f"{self._origin}: op {op.name} (output tensor {output!r})"
+
+
+def convert(graph: TfliteGraph, origin: str) -> Assembled:
+    """Build the named module of a checked file; `origin` names it in messages.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If an op has no converter, or a form that none takes.
+    ModelError
+        If the graph makes no sense to TVM.
+    """
+    converters: list[_GraphConverter] = []
+
+    def make(*args: Any) -> _GraphConverter:
+        converters.append(_GraphConverter(graph, origin, *args))
+        return converters[0]
+
+    make_converter: Any = make
+
+    root: Any = tflite.Model.GetRootAs(graph.data, 0)
+    model = _KeyedModel()
+    model.Init(root._tab.Bytes, root._tab.Pos)
+    try:
+        with quiet():
+            module = from_tflite(model, op_converter=make_converter)
+    except Exception as error:
+        for converter in converters:
+            discard(converter.bb)
+        if isinstance(error, OctavoError):
+            raise
+        raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
+    order = _source_order(graph)
+    sources = _sources(graph)
+    return assemble(
+        module,
+        [sources[index] for index in order],
+        [converters[0].holder(index) for index in order],
+        [order.index(index) for index in graph.outputs],
+    )
+
+
+def _source_order(graph: TfliteGraph) -> list[int]:
+    """Order of the table: inputs, then for each op its constants and its outputs, then what nothing reads."""
+    order: dict[int, None] = dict.fromkeys(graph.inputs)
+    for op in graph.ops:
+        order.update(dict.fromkeys(index for index in (*op.inputs, *op.outputs) if index >= 0))
+    order.update(dict.fromkeys(range(len(graph.tensors))))
+    return list(order)
+
+
+def _sources(graph: TfliteGraph) -> list[SourceTensor]:
+    makers = {index: op.name for op in graph.ops for index in op.outputs}
+    return [
+        SourceTensor(
+            name=tensor.name or f"tensor {index}",
+            kind="input" if index in graph.inputs else "activation" if index in makers else "constant",
+            op=makers.get(index, ""),
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            is_output=index in graph.outputs,
+        )
+        for index, tensor in enumerate(graph.tensors)
+    ]
