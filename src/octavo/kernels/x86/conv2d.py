@@ -7,6 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..spec import Conv2dSpec, Kernel
+from .depthwise import Depthwise
 from .implicit_gemm import ImplicitGemm
 from .packing import Weights
 
@@ -16,6 +17,8 @@ def conv2d_avx512_vnni(
 ) -> Kernel:
     """Return the kernel of a convolution; see `octavo.kernels.conv2d` for the operands."""
     weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
+    if spec.groups == spec.in_channels > 1:
+        return Depthwise(spec, weights).build(f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}")
     if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
         return ImplicitGemm(spec, weights).build("conv2d.pointwise")
     return ImplicitGemm(spec, weights).build("conv2d.direct" if spec.groups == 1 else "conv2d.grouped")

@@ -57,7 +57,9 @@ class Epilogue:
             limit = T.int32(1 << 16)  # keeps the sum with the zero point in int32
             value = T.min(T.max(scaled[0], T.broadcast(-limit, lanes)), T.broadcast(limit, lanes))
             value = value + T.broadcast(T.int32(self.output.zero_point), lanes)
-            return T.cast(T.min(T.max(value, T.broadcast(T.int32(low), lanes)), T.broadcast(T.int32(high), lanes)), f"uint8x{lanes}")
+            return T.cast(
+                T.min(T.max(value, T.broadcast(T.int32(low), lanes)), T.broadcast(T.int32(high), lanes)), f"uint8x{lanes}"
+            )
         words = [self._words(scaled[i], scaled[i + 1], lanes) for i in range(0, len(scaled), 2)]
         if len(words) == 1:
             low, high = (T.broadcast(T.int16(bound), 2 * lanes) for bound in (self.output.qmin, self.output.qmax))

@@ -126,7 +126,9 @@ class ImplicitGemm:
         )
         geometry = self.geometry
         steps = geometry.reduction.steps
-        self.tile = tile or choose_tile(rows=geometry.rows, columns=geometry.columns, channels=geometry.group_outputs, steps=steps)
+        self.tile = tile or choose_tile(
+            rows=geometry.rows, columns=geometry.columns, channels=geometry.group_outputs, steps=steps
+        )
         self.block = self._block_rows()
         if padded:
             self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels)
@@ -240,7 +242,9 @@ class ImplicitGemm:
 
         def panel(index: Expr, vectors: int) -> None:
             first = T.Bind(vector + index * width)
-            channels = min(vectors * LANES, self.geometry.group_outputs - index * width * LANES) if isinstance(index, int) else None
+            channels = (
+                min(vectors * LANES, self.geometry.group_outputs - index * width * LANES) if isinstance(index, int) else None
+            )
             self._emit_rows(source, base, T.Bind(out_base + index * (width * LANES)), block, first, vectors, channels, sums)
 
         # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.

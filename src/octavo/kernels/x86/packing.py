@@ -76,7 +76,12 @@ class Weights:
 
     @staticmethod
     def of(
-        spec: Conv2dSpec, *, weight: npt.NDArray[Any], weight_zero_point: Any, bias: npt.NDArray[Any], multiplier: npt.NDArray[Any]
+        spec: Conv2dSpec,
+        *,
+        weight: npt.NDArray[Any],
+        weight_zero_point: Any,
+        bias: npt.NDArray[Any],
+        multiplier: npt.NDArray[Any],
     ) -> Weights:
         """Bring every operand to its shape and dtype; per-tensor values are repeated for each output channel."""
         channels = spec.out_channels

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 Expr = Any  # TVM ships no types; every expression and buffer of TIR is one
@@ -80,7 +81,9 @@ def round_half_even(value: Expr, lanes: int) -> Expr:
 
 def _pack_intrinsic(operation: str, lanes: int) -> str:
     bits = lanes * 32
-    return {512: f"llvm.x86.avx512.{operation}.512", 256: f"llvm.x86.avx2.{operation}", 128: f"llvm.x86.sse2.{operation}.128"}[bits]
+    return {512: f"llvm.x86.avx512.{operation}.512", 256: f"llvm.x86.avx2.{operation}", 128: f"llvm.x86.sse2.{operation}.128"}[
+        bits
+    ]
 
 
 def pack_int16(low: Expr, high: Expr, lanes: int) -> Expr:
@@ -96,3 +99,28 @@ def pack_uint8(low: Expr, high: Expr, lanes: int) -> Expr:
 def add_saturate_int16(value: Expr, addend: int, lanes: int) -> Expr:
     """Return value + addend saturated to int16 (vpaddsw)."""
     return intrinsic(f"llvm.sadd.sat.v{lanes}i16", f"int16x{lanes}", value, T.broadcast(T.int16(addend), lanes))
+
+
+def _unpack_indices(size: int, unit: int, *, high: bool) -> list[int]:
+    """Return byte indices into (a, b) that alternate `unit` bytes of each, from the low or high half of each 16-byte block."""
+    indices: list[int] = []
+    for block in range(0, size, 16):
+        start = block + (8 if high else 0)
+        for position in range(start, start + 8, unit):
+            indices.extend(range(position, position + unit))
+            indices.extend(range(size + position, size + position + unit))
+    return indices
+
+
+def interleave_four(taps: list[Expr], size: int) -> list[Expr]:
+    """Return four vectors of dwords, each dword holding one channel's bytes of the four `taps`: eight vpunpck instructions.
+
+    `taps` are uint8 x size, size bytes = channels. Dword 4 q + r of vector j holds channel 16 q + 4 j + r, the order in which
+    `pack_int16` and `pack_uint8` of four accumulators bring the channels back into sequence.
+    """
+
+    def unpack(a: Expr, b: Expr, unit: int, *, high: bool) -> Expr:
+        return T.Bind(tirx.Shuffle([a, b], [T.int32(i) for i in _unpack_indices(size, unit, high=high)]))
+
+    pairs = [(unpack(taps[0], taps[1], 1, high=high), unpack(taps[2], taps[3], 1, high=high)) for high in (False, True)]
+    return [unpack(first, second, 2, high=high) for first, second in pairs for high in (False, True)]

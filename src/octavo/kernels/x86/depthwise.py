@@ -1,0 +1,301 @@
+"""Depthwise convolution through vpdpbusd: four taps of a channel are brought side by side, then one instruction sums them.
+
+    for each block of output rows                 (a padded copy of its input rows, if there is padding)
+      for each block of 64, 32 or 16 channels
+        for each row, each `outputs` neighbouring pixels
+          for each kernel row, each four columns of the input: interleave them once,
+            for each output that they touch:  acc += dot(interleaved columns, that output's weights)
+
+One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1.
+Asymmetric weights w - zero_point have 9 bits; where one leaves int8, the weights are split into two int8 terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ..spec import Conv2dSpec, Kernel
+from . import vector as v
+from .epilogue import Epilogue, channel_order
+from .packing import Int8Array, Weights
+from .scratch import Scratch
+from .vector import Expr
+
+ISA = "x86.avx512_vnni"
+SCRATCH_BYTES = 64 * 1024  # of the input rows that one block reads once for each block of channels
+MOST_OUTPUTS = 4  # neighbouring pixels at once: four accumulator registers each
+UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
+WIDEST = 64
+
+Pattern = tuple[int | None, ...]
+"""The kernel column that each of four input columns meets for one output; None where it meets none (weight 0)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """How `outputs` neighbouring pixels read one row of the input.
+
+    Parameters
+    ----------
+    outputs
+        Neighbouring output pixels.
+    columns
+        Input columns they read, relative to the first one, in fours.
+    uses
+        For each four columns, the outputs that they touch and the pattern of kernel columns for each.
+    """
+
+    outputs: int
+    columns: tuple[tuple[int, ...], ...]
+    uses: tuple[tuple[tuple[int, Pattern], ...], ...]
+
+    @staticmethod
+    def of(outputs: int, kernel: int, stride: int, dilation: int) -> Window:
+        """Lay out `outputs` pixels of a row: every column that some output reads, in fours from the left."""
+        needed = sorted({pixel * stride + tap * dilation for pixel in range(outputs) for tap in range(kernel)})
+        columns = tuple(tuple(needed[i : i + 4]) for i in range(0, len(needed), 4))
+        uses: list[tuple[tuple[int, Pattern], ...]] = []
+        for four in columns:
+            touched: list[tuple[int, Pattern]] = []
+            for pixel in range(outputs):
+                taps = [divmod(column - pixel * stride, dilation) for column in four]
+                pattern = tuple(tap if rest == 0 and 0 <= tap < kernel else None for tap, rest in taps)
+                if any(tap is not None for tap in pattern):
+                    touched.append((pixel, pattern + (None,) * (4 - len(pattern))))
+            uses.append(tuple(touched))
+        return Window(outputs=outputs, columns=columns, uses=tuple(uses))
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Every different pattern, in order of first use: the weights of a kernel row are packed in this order."""
+        return tuple(dict.fromkeys(pattern for use in self.uses for _, pattern in use))
+
+    def cycles(self, kernel_rows: int, width: int, terms: int) -> float:
+        """Estimate the cycles of one output row of `width` pixels and 64 channels: shuffles and products run side by side."""
+        shuffles = 8 * len(self.columns) * kernel_rows
+        products = 4 * terms * sum(len(use) for use in self.uses) * kernel_rows
+        narrow = 20 * self.outputs
+        tile = max(shuffles, products, (shuffles + products + narrow) / 2)
+        return -(-width // self.outputs) * tile
+
+
+def channel_blocks(channels: int) -> list[tuple[int, int]]:
+    """Return (first channel, width) of blocks of 64, 32 and 16 that cover `channels` >= 16; the last may overlap its neighbour."""
+    blocks: list[tuple[int, int]] = []
+    start = 0
+    for width in (64, 32, 16):
+        while channels - start >= width:
+            blocks.append((start, width))
+            start += width
+    if start < channels:
+        blocks.append((channels - 16, 16))
+    return blocks
+
+
+def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
+    """Return int8 arrays whose sum is `centered`, values in [-255; 255]: one where it fits, else two."""
+    near = np.clip(centered, -128, 127)
+    far = centered - near
+    return [near.astype(np.int8)] if not far.any() else [near.astype(np.int8), far.astype(np.int8)]
+
+
+def pack_block(terms: list[Int8Array], patterns: tuple[Pattern, ...], start: int, width: int) -> Int8Array:
+    """Return one block's weights in the order kernel row, pattern, term, accumulator, lane, tap; one-dimensional.
+
+    `terms` are int8 (kernel_h, kernel_w, channels).
+    """
+    order = start + channel_order(4, width // 4)
+    packed = np.zeros((terms[0].shape[0], len(patterns), len(terms), 4, width // 4, 4), np.int8)
+    for index, pattern in enumerate(patterns):
+        for number, term in enumerate(terms):
+            for position, tap in enumerate(pattern):
+                if tap is not None:
+                    packed[:, index, number, :, :, position] = term[:, tap, order]
+    return packed.ravel()
+
+
+class Depthwise:
+    """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
+
+    def __init__(self, spec: Conv2dSpec, weights: Weights, *, outputs: int | None = None) -> None:
+        assert spec.groups == spec.in_channels, "a depthwise convolution has one input channel to a group"
+        self.spec = spec
+        spread = spec.out_channels // spec.in_channels
+        self.channels = max(spec.out_channels, 16)  # fewer than 16 are filled up in the scratch
+        self.blocks_of_channels = channel_blocks(self.channels)
+        centered = weights.values[:, :, 0, :].astype(np.int64) - weights.zero_points
+        terms = split_terms(np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels))))
+        self.terms = len(terms)
+        self.window = self._choose_window() if outputs is None else self._window_of(outputs)
+        copied = any(spec.padding) or spread > 1 or spec.in_channels < 16
+        self.block = self._block_rows()
+        self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
+        self.row_bytes = self.scratch.row_bytes if self.scratch is not None else spec.in_width * spec.in_channels
+        self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+        patterns = self.window.patterns
+        blocks = self.blocks_of_channels
+        self.constants = [
+            np.concatenate([pack_block(terms, patterns, start, width) for start, width in blocks]),
+            self._pack_lanes(weights.folded_bias(spec.input_zero_point)),
+            self._pack_lanes(weights.multiplier),
+        ]
+
+    # ---- shape of the loop nest
+
+    def _window_of(self, outputs: int) -> Window:
+        spec = self.spec
+        return Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1])
+
+    def _choose_window(self) -> Window:
+        spec = self.spec
+        candidates = [self._window_of(outputs) for outputs in range(1, min(MOST_OUTPUTS, spec.out_width) + 1)]
+        return min(candidates, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, self.terms))
+
+    def _pack_lanes(self, values: npt.NDArray[np.int32] | npt.NDArray[np.float32]) -> npt.NDArray[np.int32 | np.float32]:
+        """Return per-channel values in the order of each block's lanes; channels that fill up hold 0."""
+        padded = np.zeros(self.channels, values.dtype)
+        padded[: values.size] = values
+        return np.concatenate([padded[start + channel_order(4, width // 4)].ravel() for start, width in self.blocks_of_channels])
+
+    def _block_rows(self) -> int:
+        """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
+        spec = self.spec
+        rows = spec.out_height
+        row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels
+        extra = spec.dilation[0] * (spec.kernel[0] - 1)
+        affordable = max(1, (SCRATCH_BYTES // row_bytes - extra) // spec.strides[0])
+        blocks = -(-rows // min(affordable, rows))
+        while spec.threads > 1 and (spec.batch * blocks) % spec.threads and blocks < rows:
+            blocks += 1
+        return -(-rows // blocks)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows of one image."""
+        return -(-self.spec.out_height // self.block)
+
+    # ---- emission, from the outside in
+
+    def build(self, name: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        spec = self.spec
+        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
+        out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
+        with IRBuilder() as builder:
+            with T.prim_func():
+                T.func_name("main")
+                T.func_attr({"tirx.noalias": True, "global_symbol": "main"})
+                self.x = T.arg("x", T.buffer((in_size,), "uint8"))
+                self.weights, self.bias, self.multiplier = (
+                    T.arg(label, T.buffer((value.size,), str(value.dtype)))
+                    for label, value in zip(("weights", "bias", "multiplier"), self.constants, strict=True)
+                )
+                self.out = T.arg("out", T.buffer((out_size,), "uint8"))
+                self._emit_threads()
+        func: tvm.tirx.PrimFunc = builder.get()
+        return Kernel(name=f"{name} {self.window.outputs}x{WIDEST}", isa=ISA, func=func, constants=tuple(self.constants))
+
+    def _emit_threads(self) -> None:
+        threads, units = self.spec.threads, self.spec.batch * self.blocks
+        if threads == 1:
+            self._emit_units(0, units)
+            return
+        with T.parallel(0, threads) as chunk:
+            self._emit_units(T.Bind(chunk * units // threads), T.Bind((chunk + 1) * units // threads))
+
+    def _emit_units(self, first: Expr, last: Expr) -> None:
+        """Emit the loop over blocks of rows, all images in one sequence."""
+        spec = self.spec
+        with T.serial(0, last - first) as index:
+            unit = T.Bind(first + index)
+            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            first_row = T.Bind(block * self.block)
+            if self.scratch is not None:
+                source, base = self.scratch.emit(self.x, image, first_row), T.int32(0)
+            else:
+                source, base = self.x, T.Bind((image * spec.in_height + first_row * spec.strides[0]) * self.row_bytes)
+            out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
+            rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
+            self._emit_channels(source, base, out_base, rows)
+
+    def _emit_channels(self, source: Expr, base: Expr, out_base: Expr, rows: Expr) -> None:
+        """Emit the blocks of channels: a loop over those of 64, then the narrower ones."""
+        weights_per_channel = self.constants[0].size // sum(width for _, width in self.blocks_of_channels)
+        whole = sum(width == WIDEST for _, width in self.blocks_of_channels)
+
+        def block(start: Expr, packed: Expr, width: int) -> None:
+            weights = (
+                T.Bind(packed * T.int32(weights_per_channel)) if not isinstance(packed, int) else packed * weights_per_channel
+            )
+            self._emit_pixels(source, base + start, out_base + start, rows, weights, packed, width)
+
+        if whole:
+            with T.serial(0, whole) as index:
+                start = T.Bind(index * WIDEST)
+                block(start, start, WIDEST)
+        packed = whole * WIDEST
+        for start, width in self.blocks_of_channels[whole:]:
+            block(start, packed, width)
+            packed += width
+
+    def _emit_pixels(self, source: Expr, base: Expr, out_base: Expr, rows: Expr, weights: Expr, packed: Expr, width: int) -> None:
+        """Emit all pixels of one block of channels; a last tile that does not fit starts earlier and repeats some pixels."""
+        spec, window = self.spec, self.window
+        tiles = -(-spec.out_width // window.outputs)
+        with T.serial(0, rows) as row, T.serial(0, tiles) as tile:
+            column: Expr = tile * window.outputs
+            if spec.out_width % window.outputs:
+                column = T.min(column, T.int32(spec.out_width - window.outputs))
+            column = T.Bind(column)
+            at = T.Bind(base + row * (spec.strides[0] * self.row_bytes) + column * (spec.strides[1] * self._pixel_bytes))
+            out_at = T.Bind(out_base + (row * spec.out_width + column) * spec.out_channels)
+            self._emit_tile(source, at, out_at, weights, packed, width)
+
+    @property
+    def _pixel_bytes(self) -> int:
+        return self.scratch.channels if self.scratch is not None else self.spec.in_channels
+
+    # ---- one tile: `outputs` pixels by `width` channels
+
+    def _emit_tile(self, source: Expr, at: Expr, out_at: Expr, weights: Expr, packed: Expr, width: int) -> None:
+        lanes, outputs = width // 4, self.window.outputs
+        acc = T.alloc_buffer((outputs * width,), "int32", scope="local")
+        for j in range(4):
+            bias = T.Bind(v.load(self.bias, packed + j * lanes, lanes))
+            for pixel in range(outputs):
+                v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
+        row_weights = len(self.window.patterns) * self.terms * 4 * width
+        row_step = self.spec.dilation[0] * self.row_bytes
+        if self.spec.kernel[0] <= UNROLLED_ROWS:
+            for ky in range(self.spec.kernel[0]):
+                self._emit_kernel_row(acc, source, at + ky * row_step, weights + ky * row_weights, width)
+        else:
+            with T.serial(0, self.spec.kernel[0]) as ky:
+                self._emit_kernel_row(acc, source, T.Bind(at + ky * row_step), T.Bind(weights + ky * row_weights), width)
+        multipliers = [T.Bind(v.load(self.multiplier, packed + j * lanes, lanes)) for j in range(4)]
+        valid = min(width, self.spec.out_channels)
+        for pixel in range(outputs):
+            accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
+            narrow = self.epilogue.narrow(accumulators, multipliers, lanes)
+            v.store_partial(self.out, out_at + pixel * self.spec.out_channels, narrow, width, valid)
+
+    def _emit_kernel_row(self, acc: Expr, source: Expr, at: Expr, weights: Expr, width: int) -> None:
+        """Emit the products of one kernel row with all pixels of the tile."""
+        lanes = width // 4
+        patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
+        for four, uses in zip(self.window.columns, self.window.uses, strict=True):
+            loaded = [T.Bind(v.load(source, at + column * self._pixel_bytes, width)) for column in four]
+            taps = v.interleave_four([loaded[min(i, len(loaded) - 1)] for i in range(4)], width)
+            for pixel, pattern in uses:
+                for term in range(self.terms):
+                    for j in range(4):
+                        where = weights + ((patterns[pattern] * self.terms + term) * 4 + j) * width
+                        index = (pixel * 4 + j) * lanes
+                        product = v.dot(v.load(acc, index, lanes), taps[j], v.load(self.weights, where, width), lanes)
+                        v.store(acc, index, product, lanes)
