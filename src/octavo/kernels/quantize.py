@@ -15,13 +15,10 @@ from .vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, stor
 def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
     """Return the kernel of y = saturate(rint(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
     qmin, qmax = INTEGER_RANGE[spec.dtype]
-    bits = int(np.float32(spec.scale).view(np.int32))
 
     def emit(x: Buffer, y: Buffer) -> None:
         def one(start: Expr, lanes: int) -> None:
-            # The scale comes as bits, for TVM's simplifier turns a division by a float constant into a product with its
-            # reciprocal, which rounds otherwise.
-            scale = splat(B.reinterpret("float32", B.int32(bits)), lanes)
+            scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
             value = load(x, start, lanes) / scale
             value = rounded(value, zero_point=spec.zero_point, qmin=qmin, qmax=qmax, dtype=spec.dtype, lanes=lanes)
             store(y, start, value, lanes)

@@ -1,0 +1,62 @@
+"""Runs kernels against their oracles: many PrimFuncs in one compilation, each compared bit for bit."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+
+from octavo.kernels import GENERIC, Kernel, host_target, isas_of
+
+GUARD = 256
+"""Bytes behind every output that a kernel must leave alone."""
+
+SIZES = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1000)
+"""Element counts around the vector widths."""
+
+PARALLEL_SIZE = 40_003
+"""Elements enough for two threads, and no multiple of a vector."""
+
+HOST_ISAS = isas_of(host_target())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    kernel: Kernel
+    inputs: tuple[np.ndarray, ...]
+    expected: np.ndarray
+    about: object
+
+
+def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> None:
+    """Compile every kernel for `target` (the host by default), run it, and compare with the oracle."""
+    cases = list(cases)
+    functions = {f"kernel_{i}": case.kernel.func for i, case in enumerate(cases)}
+    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
+    library = tvm.compile(module, target=target or host_target())
+    wrong = [case.about for name, case in zip(functions, cases, strict=True) if not _equal(library[name], case)]
+    assert not wrong, f"{len(wrong)} of {len(cases)} kernels differ from the oracle, the first: {wrong[0]}"
+
+
+def baseline_target() -> tvm.target.Target:
+    """An x86-64 target without AVX or fused multiply-add, where this machine is one: other code, and the same bits are due."""
+    if "x86" not in tvm.target.codegen.llvm_get_system_triple():
+        return host_target()
+    return tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+
+
+def _equal(function: Callable[..., None], case: Case) -> bool:
+    arguments = [*case.inputs, *case.kernel.constants]
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in arguments]
+    expected = np.ascontiguousarray(case.expected).ravel()
+    guard = GUARD // expected.itemsize
+    # Neither a byte left as it was nor one written behind the end may pass.
+    filler = np.full(expected.size + guard, 77, expected.dtype)
+    storage = tvm.runtime.tensor(filler)
+    function(*tensors, storage._create_view((expected.size,), str(expected.dtype)))
+    got = storage.numpy()
+    assert np.array_equal(got[expected.size :], filler[expected.size :]), f"written behind the end: {case.about}"
+    return np.array_equal(got[: expected.size], expected)
+
+
+__all__ = ["GENERIC", "HOST_ISAS", "PARALLEL_SIZE", "SIZES", "Case", "baseline_target", "check"]

@@ -1,0 +1,51 @@
+"""Which ISAs a target has, and the host as a target."""
+
+from pathlib import Path
+
+import pytest
+from tvm.target import Target, codegen
+
+from octavo.errors import TargetError
+from octavo.kernels import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
+
+
+@pytest.mark.parametrize(
+    ("config", "isas"),
+    [
+        ({"mcpu": "znver4"}, KNOWN_ISAS),
+        ({"mcpu": "cascadelake"}, KNOWN_ISAS),
+        ({"mcpu": "skylake-avx512"}, (GENERIC,)),
+        ({"mcpu": "haswell"}, (GENERIC,)),
+        ({"mcpu": "znver4", "mattr": ["-avx512vnni"]}, (GENERIC,)),
+        ({"mcpu": "x86-64", "mattr": ["+avx512f", "+avx512bw", "+avx512vl", "+avx512vnni"]}, KNOWN_ISAS),
+    ],
+)
+def test_x86_targets(config: dict[str, object], isas: tuple[str, ...]) -> None:
+    assert isas_of(Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", **config})) == isas
+
+
+def test_other_targets() -> None:
+    assert isas_of(Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})) == (GENERIC,)
+    with pytest.raises(TargetError, match="kind 'llvm', got 'c'"):
+        isas_of(Target({"kind": "c"}))
+
+
+def test_host_is_named() -> None:
+    target = host_target()
+    assert target.kind.name == "llvm"
+    assert isas_of(target)[-1] == GENERIC
+
+
+def test_cpu_that_llvm_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codegen, "llvm_get_system_cpu", lambda: "abacus9")
+    assert "mcpu" not in host_target().attrs
+
+
+@pytest.mark.skipif("x86" not in codegen.llvm_get_system_triple(), reason="x86 features")
+def test_features_that_the_machine_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codegen, "llvm_get_system_cpu", lambda: "znver4")
+    flags = "flags\t\t: fpu sse2 avx avx2 fma avx512f avx512bw avx512vl"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\n{flags} avx512_vnni\n")
+    assert isas_of(host_target()) == (AVX512_VNNI, GENERIC)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\n{flags}\n")
+    assert isas_of(host_target()) == (GENERIC,)
