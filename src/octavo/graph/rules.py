@@ -16,6 +16,9 @@ from tvm.relax import Expr, Var
 from .dataflow import BodyWriter, DataflowView, attrs_of, op_name, operand_vars, replace_operands, write_function
 
 
+Repeatable = Callable[[DataflowView, Var], bool]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
     """Why a rule does not apply, with the value that decided: "weight fc_w is not a constant"."""
@@ -53,10 +56,7 @@ class Region:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Pattern (the ops it looks at), check and match in one function: a Region, or a Rejection with its reason.
-
-    `rejoins` names members that may be read outside the region too (they are cheap and computed again there).
-    """
+    """Pattern (the ops it looks at), check and match in one function: a Region, or a Rejection with its reason."""
 
     composite: str
     ops: tuple[str, ...]
@@ -72,7 +72,7 @@ class Partition:
     rejections: dict[str, Rejection]
 
 
-def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Callable[[Expr], bool]) -> Partition:
+def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeatable) -> Partition:
     """Outline every region that a rule claims in "main" into a composite function.
 
     Before::
@@ -112,19 +112,19 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Callab
             rejections.pop(binding.var.name, None)
             regions[found.output] = found
             rule_of[found.output] = rule
-            taken.update(var for var in found.members if not repeatable(view.definition(var)))
+            taken.update(var for var in found.members if not repeatable(view, var))
             break
     return _outline(module, view, regions, rule_of, rejections)
 
 
 def _check_region(
-    view: DataflowView, region: Region, taken: set[Var], repeatable: Callable[[Expr], bool]
+    view: DataflowView, region: Region, taken: set[Var], repeatable: Repeatable
 ) -> Region | Rejection:
     inside = set(region.members)
     for var in region.members:
         if var in taken:
             return Rejection(reason=f"{var.name} already belongs to another kernel")
-        if var.same_as(region.output) or repeatable(view.definition(var)):
+        if var.same_as(region.output) or repeatable(view, var):
             continue
         readers = [user.name for user in view.users(var) if user not in inside]
         if readers or view.is_returned(var):

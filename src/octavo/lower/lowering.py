@@ -103,7 +103,7 @@ def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...]
             composite = _composite(parts, binding.value)
             if composite is None:
                 _emit_float(emitter, writer, binding.var, binding.value)
-                record = _float_record(view, parts, binding.var)
+                record = _float_record(view, parts, binding.var, target)
                 records.extend([] if record is None else [record])
                 continue
             name, region = composite
@@ -148,13 +148,13 @@ def _results(emitter: Emitter, writer: BodyWriter, result: Expr) -> Expr:
 _UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype")
 
 
-def _float_record(view: DataflowView, parts: Partition, var: Var) -> OpRecord | None:
+def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription) -> OpRecord | None:
     value = view.definition(var)
     name = op_name(value)
     rejection = parts.rejections.get(var.name)
     if rejection is None and (name in _UNCOUNTED or not isinstance(value, Call)):
         return None
-    reason = rejection.reason if rejection is not None else f"no rule makes {name} integer"
+    reason = rejection.reason if rejection is not None else f"target {target.name} has no integer kernel for {name}"
     return OpRecord(
         op=name,
         tensor=var.name,
