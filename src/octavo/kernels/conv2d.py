@@ -6,7 +6,6 @@ It checks nothing of the graph and picks no ISA; the caller names one that its t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,9 @@ def conv2d(
     TargetError
         If the ISA is unknown.
     """
-    return _implementation(_CONV2D, isa)(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
+    return _implementation(_CONV2D, isa)(
+        spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
+    )
 
 
 def matmul(

@@ -16,18 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import tvm
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
+from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import Epilogue, channel_order
 from .packing import Int8Array, Weights
 from .scratch import Scratch
-from .vector import Expr
 
-ISA = "x86.avx512_vnni"
 SCRATCH_BYTES = 64 * 1024  # of the input rows that one block reads once for each block of channels
 MOST_OUTPUTS = 4  # neighbouring pixels at once: four accumulator registers each
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
@@ -86,7 +84,7 @@ class Window:
 
 
 def channel_blocks(channels: int) -> list[tuple[int, int]]:
-    """Return (first channel, width) of blocks of 64, 32 and 16 that cover `channels` >= 16; the last may overlap its neighbour."""
+    """Return (first channel, width) of blocks that cover `channels` >= 16: of 64, 32, 16; the last may overlap its neighbour."""
     blocks: list[tuple[int, int]] = []
     start = 0
     for width in (64, 32, 16):
@@ -133,6 +131,10 @@ class Depthwise:
         terms = split_terms(np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels))))
         self.terms = len(terms)
         self.window = self._choose_window() if outputs is None else self._window_of(outputs)
+        cycles = (
+            spec.batch * self.window.cycles(spec.kernel[0], spec.out_width, self.terms) * spec.out_height * self.channels / WIDEST
+        )
+        self.threads = worthwhile(spec.threads, int(cycles), spec.batch * spec.out_height)
         copied = any(spec.padding) or spread > 1 or spec.in_channels < 16
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
@@ -171,7 +173,7 @@ class Depthwise:
         extra = spec.dilation[0] * (spec.kernel[0] - 1)
         affordable = max(1, (SCRATCH_BYTES // row_bytes - extra) // spec.strides[0])
         blocks = -(-rows // min(affordable, rows))
-        while spec.threads > 1 and (spec.batch * blocks) % spec.threads and blocks < rows:
+        while (spec.batch * blocks) % self.threads and blocks < rows:
             blocks += 1
         return -(-rows // blocks)
 
@@ -187,22 +189,17 @@ class Depthwise:
         spec = self.spec
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-        with IRBuilder() as builder:
-            with T.prim_func():
-                T.func_name("main")
-                T.func_attr({"tirx.noalias": True, "global_symbol": "main"})
-                self.x = T.arg("x", T.buffer((in_size,), "uint8"))
-                self.weights, self.bias, self.multiplier = (
-                    T.arg(label, T.buffer((value.size,), str(value.dtype)))
-                    for label, value in zip(("weights", "bias", "multiplier"), self.constants, strict=True)
-                )
-                self.out = T.arg("out", T.buffer((out_size,), "uint8"))
-                self._emit_threads()
-        func: tvm.tirx.PrimFunc = builder.get()
-        return Kernel(name=f"{name} {self.window.outputs}x{WIDEST}", isa=ISA, func=func, constants=tuple(self.constants))
+        labels = ("weights", "bias", "multiplier")
+        operands = [(label, value.size, str(value.dtype)) for label, value in zip(labels, self.constants, strict=True)]
+        func = prim_func([("x", in_size, "uint8"), *operands, ("out", out_size, "uint8")], self._emit)
+        return Kernel(name=f"{name} {self.window.outputs}x{WIDEST}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants))
+
+    def _emit(self, x: Expr, weights: Expr, bias: Expr, multiplier: Expr, out: Expr) -> None:
+        self.x, self.weights, self.bias, self.multiplier, self.out = x, weights, bias, multiplier, out
+        self._emit_threads()
 
     def _emit_threads(self) -> None:
-        threads, units = self.spec.threads, self.spec.batch * self.blocks
+        threads, units = self.threads, self.spec.batch * self.blocks
         if threads == 1:
             self._emit_units(0, units)
             return

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..spec import Output
+from ..vectors import Expr
 from . import vector as v
-from .vector import Expr
 
 
 def groups_of(vectors: int) -> list[int]:
@@ -75,7 +75,7 @@ class Epilogue:
         return v.round_half_even(product, lanes)
 
     def _words(self, low: Expr, high: Expr, lanes: int) -> Expr:
-        """Return two vectors as int16 with the zero point added; saturation on the way never changes what a clamp to uint8 gives."""
+        """Return two vectors as int16 plus the zero point; saturation on the way never changes what a clamp to uint8 gives."""
         words = v.pack_int16(low, high, lanes)
         return v.add_saturate_int16(words, self.output.zero_point, 2 * lanes) if self.output.zero_point else words
 

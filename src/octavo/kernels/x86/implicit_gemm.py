@@ -15,20 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
+from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import Epilogue, groups_of
 from .packing import Reduction, Weights, merge_groups, pack_lanes, pack_weights, panel_widths
 from .scratch import Scratch
-from .tiles import Tile, choose_tile
-from .vector import LANES, Expr
+from .tiles import Tile, choose_tile, layer_cycles
+from .vector import LANES
 from .window_sum import emit_window_sum
 
-ISA = "x86.avx512_vnni"
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
 SHORT_REDUCTION = 8  # steps: a single run this short is written out too, and its accumulators start from the bias
@@ -126,9 +125,10 @@ class ImplicitGemm:
         )
         geometry = self.geometry
         steps = geometry.reduction.steps
-        self.tile = tile or choose_tile(
-            rows=geometry.rows, columns=geometry.columns, channels=geometry.group_outputs, steps=steps
-        )
+        shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": steps}
+        self.tile = tile or choose_tile(**shape)
+        cycles = geometry.images * groups * layer_cycles(self.tile, **shape)
+        self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         if padded:
             self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels)
@@ -148,7 +148,7 @@ class ImplicitGemm:
 
     def _block_rows(self) -> int:
         """Output rows of one block, a multiple of the tile's: small enough for the cache, and enough blocks for the threads."""
-        geometry, tile, threads = self.geometry, self.tile, self.spec.threads
+        geometry, tile, threads = self.geometry, self.tile, self.threads
         reduction = geometry.reduction
         span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
         affordable = (INPUT_BLOCK_BYTES - span) // max(geometry.row_stride, 1)
@@ -174,7 +174,7 @@ class ImplicitGemm:
     def _shares_panels(self) -> bool:
         """Whether threads take panels of channels each, for want of rows."""
         units = self.geometry.images * self.blocks
-        threads = self.spec.threads
+        threads = self.threads
         return units % threads != 0 and units < 4 * threads and len(self.panels) > 1
 
     # ---- emission, from the outside in
@@ -184,22 +184,17 @@ class ImplicitGemm:
         spec, geometry = self.spec, self.geometry
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
-        with IRBuilder() as builder:
-            with T.prim_func():
-                T.func_name("main")
-                T.func_attr({"tirx.noalias": True, "global_symbol": "main"})
-                self.x = T.arg("x", T.buffer((in_size,), "uint8"))
-                self.operands = [
-                    T.arg(label, T.buffer((value.size,), str(value.dtype)))
-                    for label, value in zip(("weights", "bias", "multiplier", "minus_zero_point"), self.constants, strict=False)
-                ]
-                self.out = T.arg("out", T.buffer((out_size,), "uint8"))
-                self._emit_threads()
-        func: tvm.tirx.PrimFunc = builder.get()
-        return Kernel(name=f"{name} {self.tile}", isa=ISA, func=func, constants=tuple(self.constants))
+        labels = ("weights", "bias", "multiplier", "minus_zero_point")
+        operands = [(label, value.size, str(value.dtype)) for label, value in zip(labels, self.constants, strict=False)]
+        func = prim_func([("x", in_size, "uint8"), *operands, ("out", out_size, "uint8")], self._emit)
+        return Kernel(name=f"{name} {self.tile}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants))
+
+    def _emit(self, x: Expr, *others: Expr) -> None:
+        self.x, self.operands, self.out = x, others[:-1], others[-1]
+        self._emit_threads()
 
     def _emit_threads(self) -> None:
-        threads = self.spec.threads
+        threads = self.threads
         units, panels = self.geometry.images * self.blocks, len(self.panels)
         if threads == 1:
             self._emit_units(0, units, 0, panels)

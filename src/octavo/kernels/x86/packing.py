@@ -88,9 +88,9 @@ class Weights:
         shape = (*spec.kernel, spec.in_channels // spec.groups, channels)
         assert weight.dtype == np.int8, f"weights are int8, got {weight.dtype}"
         assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
-        assert spec.in_channels % spec.groups == 0 and channels % spec.groups == 0, "channels are multiples of groups"
+        assert spec.in_channels % spec.groups == channels % spec.groups == 0, "channels are multiples of groups"
         zero_points = np.broadcast_to(np.asarray(weight_zero_point, np.int32), (channels,))
-        assert zero_points.min() >= -128 and zero_points.max() <= 127, "weight zero points lie in [-128; 127]"
+        assert np.array_equal(zero_points, np.clip(zero_points, -128, 127)), "weight zero points lie in [-128; 127]"
         return Weights(
             values=weight,
             zero_points=zero_points,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as T
 
 from ..spec import Conv2dSpec
-from .vector import Expr
+from ..vectors import Expr
 
 SLACK = 64  # bytes after the last pixel that a vector load may touch
 

@@ -5,28 +5,17 @@ It builds expressions only, no loops and no stores. Needs the features avx512f, 
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-Expr = Any  # TVM ships no types; every expression and buffer of TIR is one
+from ..vectors import Expr, load, store
+
 LANES = 16  # int32 lanes of one 512-bit register
 
 
 def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
     """Call an LLVM intrinsic that has no side effect."""
     return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *args, dtype=dtype)
-
-
-def load(buffer: Expr, index: Expr, lanes: int) -> Expr:
-    """Return buffer[index : index + lanes]."""
-    return buffer[T.ramp(index, 1, lanes)]
-
-
-def store(buffer: Expr, index: Expr, value: Expr, lanes: int) -> None:
-    """Emit buffer[index : index + lanes] = value."""
-    T.buffer_store(buffer, value, [T.ramp(index, 1, lanes)])
 
 
 def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:

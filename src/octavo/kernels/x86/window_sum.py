@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
+from ..vectors import Expr
 from . import vector as v
 from .packing import Reduction
-from .vector import Expr
 
 
 def _ones_from(start: int, size: int, end: int | None = None) -> Expr:
