@@ -29,8 +29,8 @@ from .target import CPU, TargetDescription
 __all__ = [
     "BoundCall",
     "Executable",
-    "Explanation",
     "ExplainedOp",
+    "Explanation",
     "Model",
     "Profile",
     "Recipe",
@@ -220,13 +220,13 @@ def relax_pipeline(*, target_description: TargetDescription = CPU, threads: int 
     The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would.
     """
 
-    @tvm.transform.module_pass(opt_level=0, name="octavo.relax_pipeline")
-    def _pipeline(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         target = tvm.target.Target.current(allow_none=True) or host_target()
         lowered = lower(module, target_description, isas_of(target), threads)
         return vm_passes()(link(lowered, target))
 
-    return _pipeline
+    made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")
+    return made
 
 
 # ----------------------------------------------------------------------------------------------------------- the edges

@@ -26,9 +26,7 @@ class Qdq:
 
     def quantize(self, name: str, value: Any, params: Params, *, is_output: bool = False) -> Any:
         scale, zero_point = params
-        call = relax.op.quantize(
-            value, relax.const(np.float32(scale)), relax.const(np.int32(zero_point)), out_dtype=self.dtype
-        )
+        call = relax.op.quantize(value, relax.const(np.float32(scale)), relax.const(np.int32(zero_point)), out_dtype=self.dtype)
         return self.writer.emit(f"{name}_q", call, is_output=is_output)
 
     def dequantize(self, name: str, value: Any, params: Params) -> Any:

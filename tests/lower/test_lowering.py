@@ -98,7 +98,7 @@ def test_conv2d_equals_the_oracle(layout, dtype, options):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_block_stays_integer_end_to_end(dtype):
-    """conv -> relu, residual add, max pool, average pool, concat, mean, reshape, matmul: NCHW source, one permutation each way."""
+    """conv -> relu, residual add, max pool, average pool, concat, mean, reshape, matmul, from an NCHW source."""
     rng = np.random.default_rng(3)
     low, high = LIMITS[dtype]
     zero = (low + high) // 2

@@ -7,9 +7,9 @@ import pytest
 import tvm
 from qdq_graph import Qdq, graph
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812 (TVMScript's own names)
-from tvm.script import relax as R  # noqa: N812
-from tvm.script import tirx as T  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from octavo.lower import partition_module
 from octavo.target import CPU, OpSupport, TargetDescription

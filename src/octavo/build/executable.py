@@ -69,12 +69,19 @@ class Description:
     def from_json(data: dict[str, Any]) -> Description:
         """Read what `to_json` wrote. ExecutableError for another format version."""
         if data.get("format_version") != FORMAT_VERSION:
-            raise ExecutableError(f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile")
-        inputs = tuple(InputSpec(**{**entry, "shape": tuple(entry["shape"])}) for entry in data["inputs"])
-        outputs = tuple(OutputSpec(**{**entry, "shape": tuple(entry["shape"])}) for entry in data["outputs"])
-        ops = tuple({**entry, "shape": tuple(entry["shape"])} for entry in data["ops"])
+            raise ExecutableError(
+                f"executable format {data.get('format_version')}, this version reads {FORMAT_VERSION}; recompile"
+            )
+        inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
+        outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
+        ops = tuple(_with_tuple(entry) for entry in data["ops"])
         plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes")}
         return Description(inputs=inputs, outputs=outputs, ops=ops, **plain)
+
+
+def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples."""
+    return {**entry, "shape": tuple(entry["shape"])}
 
 
 class BoundCall:
@@ -114,7 +121,8 @@ class Executable:
     def __init__(self, library: Any, description: Description) -> None:
         self._library = library
         self.description = description
-        self._vm = relax.VirtualMachine(library, tvm.cpu())
+        device: Any = tvm.cpu()
+        self._vm = relax.VirtualMachine(library, device)
         self._main = self._vm["main"]
 
     @property

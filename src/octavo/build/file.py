@@ -1,7 +1,7 @@
 """The executable file: a shared library followed by its description and a checksum.
 
-Layout: library bytes, description (UTF-8 JSON), then a trailer of fixed size: lengths, SHA-256 over all before it, magic. The loader of
-shared libraries ignores what follows the library, and a truncated or foreign file is told before any of its code runs.
+Layout: library bytes, description (UTF-8 JSON), then a trailer of fixed size: lengths, SHA-256 over all before it, magic.
+The loader of shared libraries ignores what follows the library; a truncated or foreign file is told before its code runs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
     try:
         export(draft)
     except (RuntimeError, ValueError) as error:
+        why = str(error).strip().splitlines()[-1]
         raise ExecutableError(
-            f"{path}: cannot link the executable: {str(error).strip().splitlines()[-1]}; saving needs a C compiler (gcc or clang) on PATH"
+            f"{path}: cannot link the executable: {why}; saving needs a C compiler (gcc or clang) on PATH"
         ) from error
 
 

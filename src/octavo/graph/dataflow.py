@@ -102,8 +102,11 @@ def replace_operands(expr: Expr, replace: Callable[[Var], Expr]) -> Expr:
     return expr
 
 
-def call_to(expr: Expr, *names: str) -> Call | None:
-    """Return `expr` as a call to one of the named Relax ops ("nn.conv2d"), or None."""
+def call_to(expr: Any, *names: str) -> Any | None:
+    """Return `expr` if it is a call to one of the named Relax ops ("nn.conv2d"), else None.
+
+    Any, since an op's attributes have no static types.
+    """
     if isinstance(expr, Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name.removeprefix("relax.") in names:
         return expr
     return None
@@ -175,7 +178,7 @@ def write_function(
     """
     writer = BodyWriter(builder)
     result = builder.normalize(body(writer))
-    sequence = builder.normalize(relax.SeqExpr([relax.DataflowBlock(writer.bindings)], result))
+    sequence = builder.normalize(relax.SeqExpr([relax.DataflowBlock(list[relax.Binding](writer.bindings))], result))
     function = relax.Function(list(params), sequence, ret_ty=result.ty)
     for key, value in {**(attrs or {}), **({} if is_private else {"global_symbol": name})}.items():
         function = function.with_attr(key, value)

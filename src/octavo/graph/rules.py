@@ -15,7 +15,6 @@ from tvm.relax import Expr, Var
 
 from .dataflow import BodyWriter, DataflowView, attrs_of, op_name, operand_vars, replace_operands, write_function
 
-
 Repeatable = Callable[[DataflowView, Var], bool]
 
 
@@ -117,9 +116,7 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
     return _outline(module, view, regions, rule_of, rejections)
 
 
-def _check_region(
-    view: DataflowView, region: Region, taken: set[Var], repeatable: Repeatable
-) -> Region | Rejection:
+def _check_region(view: DataflowView, region: Region, taken: set[Var], repeatable: Repeatable) -> Region | Rejection:
     inside = set(region.members)
     for var in region.members:
         if var in taken:
@@ -157,8 +154,8 @@ def _outline(
 def _write_composite(
     builder: relax.BlockBuilder, name: str, view: DataflowView, region: Region, attrs: Mapping[str, Any]
 ) -> tvm.ir.GlobalVar:
-    mapping: dict[Var, Expr] = {var: relax.Var(var.name, var.ty) for var in region.inputs}
-    params = [mapping[var] for var in region.inputs]
+    params = [relax.Var(var.name, var.ty) for var in region.inputs]
+    mapping: dict[Var, Expr] = dict(zip(region.inputs, params, strict=True))
     members = set(region.members)
 
     def body(writer: BodyWriter) -> Expr:
@@ -175,9 +172,7 @@ def _write_composite(
     return write_function(builder, name, params, body, attrs, is_private=True)
 
 
-def _rewrite_main(
-    view: DataflowView, regions: dict[Var, Region], functions: dict[Var, tvm.ir.GlobalVar]
-) -> relax.Function:
+def _rewrite_main(view: DataflowView, regions: dict[Var, Region], functions: dict[Var, tvm.ir.GlobalVar]) -> relax.Function:
     """Replace each region's output by a call; bindings that only regions read die with DeadCodeElimination."""
     scratch = relax.BlockBuilder()
     mapping: dict[Var, Expr] = {}

@@ -43,9 +43,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
     if isinstance(tail, Rejection):
         return tail
     constant = None if isinstance(b.source, Var) else constant_value(view, b.source)
-    form = AddForm(
-        a=_form(a), b=_form(b), b_values=None if constant is None else constant.values, y=tail.form
-    )
+    form = AddForm(a=_form(a), b=_form(b), b_values=None if constant is None else constant.values, y=tail.form)
     inputs = tuple(dict.fromkeys(side.source for side in (a, b) if isinstance(side.source, Var)))
     members = tuple(side.var for side in (a, b) if side.var is not None)
     return Region(

@@ -101,9 +101,7 @@ def _operands(view: DataflowView, call: Any, support: OpSupport) -> tuple[Dequan
     return weight if isinstance(weight, Rejection) else (x, weight)
 
 
-def _with_bias(
-    view: DataflowView, core: Var, axis: int, channels: int, support: OpSupport
-) -> tuple[Var, ConstantValue | None]:
+def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support: OpSupport) -> tuple[Var, ConstantValue | None]:
     found = read_bias(view, core, axis, channels) if "bias" in support.fusions else None
     return (core, None) if found is None else found
 

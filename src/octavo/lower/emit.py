@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
+from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from .. import kernels
@@ -47,6 +47,9 @@ from .forms import (
 from .storage import SOURCE, TO_NCHW, TO_NHWC, Storage
 from .storage import Form as Stored
 
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlacedKernel:
@@ -66,7 +69,7 @@ class KernelTable:
 
     def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], info: Any) -> str:
         """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
-        func = with_shapes(kernel.func, shapes)
+        func: Any = with_shapes(kernel.func, shapes)
         if info is not None:
             func = func.with_attr("quantize_info", info)
         symbol = f"octavo_{len(self.placed)}_{name}"

@@ -1,19 +1,24 @@
 """Putting kernels into the module: calls to external symbols become call_tir of their PrimFuncs.
 
-The kernels are plain loops without s_tir blocks, which TVM's passes over TIR blocks (operator patterns, fusion, reshape rewriting)
-can't read. So these run first, over the float remainder, and the kernels enter after them.
+The kernels are plain loops without s_tir blocks, which TVM's passes over TIR blocks (operator patterns, fusion, reshape
+rewriting) can't read. So these run first, over the float remainder, and the kernels enter after them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
-from tvm import relax
+from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
 from .emit import PlacedKernel
 from .lowering import Lowered
+
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
 
 
 def float_passes() -> tvm.transform.Pass:

@@ -84,7 +84,7 @@ def _axes(view: DataflowView, core: Var) -> tuple[int, ...] | None:
 
 
 def _with_own_clamp(call: object, y: OutputForm) -> OutputForm | Rejection:
-    clamp = call_to(call, "nn.relu", "clip")  # type: ignore[arg-type]  # any expression
+    clamp = call_to(call, "nn.relu", "clip")
     if clamp is None:
         return y
     bounds = (0.0, math.inf) if call_to(clamp, "nn.relu") is not None else clip_bounds(clamp)

@@ -72,9 +72,7 @@ def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, sup
     return _region(core, source, x, tail, window, (core, *tail.members), call)
 
 
-def _region(
-    core: Var, source: Var, x: TensorForm, tail: Tail, window: _Window, members: tuple[Var, ...], call: Any
-) -> Region:
+def _region(core: Var, source: Var, x: TensorForm, tail: Tail, window: _Window, members: tuple[Var, ...], call: Any) -> Region:
     form = PoolForm(
         kind="max" if op_name(call) == "nn.max_pool2d" else "avg",
         x=x,

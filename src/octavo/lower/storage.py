@@ -1,20 +1,25 @@
 """How an activation lies in memory between kernels, and the conversions between these forms.
 
-Kernels read and write uint8, channels last. A tensor of the source graph may be int8 and channels first: then it is kept relabelled
-(q + 128) and permuted as long as only kernels read it, and brought back for anybody else.
+Kernels read and write uint8, channels last. A tensor of the source graph may be int8 and channels first: then it is kept
+relabelled (q + 128) and permuted as long as only kernels read it, and brought back for anybody else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tvm import relax
+from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import BodyWriter, dtype_of, static_shape
 from ..kernels import Kernel, RelabelSpec
+
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
+
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
