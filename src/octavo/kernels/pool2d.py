@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import tvm
 from tvm.script.ir_builder import tirx as B
 
 from ..errors import CompileError
@@ -18,6 +19,9 @@ from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_
 
 _MAX_WINDOW = 1 << 23
 """Pixels of a window whose sum of 8-bit differences, each up to 255, is sure to fit int32."""
+
+_MAX_WINDOW_UINT16 = 257
+"""Pixels whose sum, each up to 255, is sure to fit uint16: half the vectors of int32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,17 +91,17 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
     image, out_row = (0, row) if spec.batch == 1 else (row // spec.out_height, row % spec.out_height)
     vertical, horizontal = _taps(spec, 0, out_row), _taps(spec, 1, column)
     average = spec.kind == "avg"
-    acc_dtype = "int32" if average else "uint8"
-    zero = splat(B.int32(0) if average else B.uint8(0), lanes)
+    pixels = spec.kernel[0] * spec.kernel[1]
+    acc_dtype = "uint8" if not average else "uint16" if pixels <= _MAX_WINDOW_UINT16 else "int32"
     acc = B.alloc_buffer((lanes,), acc_dtype, scope="local")
-    store(acc, 0, zero, lanes)
+    store(acc, 0, splat(tvm.tirx.const(0, acc_dtype), lanes), lanes)
     with B.serial(vertical.first, vertical.last) as i, B.serial(horizontal.first, horizontal.last) as j:
         in_row = image * spec.in_height + vertical.start + i * spec.dilation[0]
         pixel = in_row * spec.in_width + horizontal.start + j * spec.dilation[1]
         tap = load(x, pixel * spec.channels + channel, lanes, acc_dtype)
         store(acc, 0, load(acc, 0, lanes) + tap if average else B.max(load(acc, 0, lanes), tap), lanes)
     out = (row * spec.out_width + column) * spec.channels + channel
-    total = load(acc, 0, lanes)
+    total = load(acc, 0, lanes, "int32") if average else load(acc, 0, lanes)
     store(y, out, _average(spec, total, vertical, horizontal, lanes) if average else _clamped(spec, total, lanes), lanes)
 
 
