@@ -1,0 +1,280 @@
+"""Placement: which ops run in integers on a target, and with what in the same kernel. Decides; computes and rewrites nothing.
+
+An op that multiplies by constant weights pulls its input into integers. Any other op that the target supports stays in integers
+where its data already is: it never costs a quantization just to run itself. Every op left float has a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ..graph.model import FloatOp
+from ..identity import TensorId, TensorTable
+from ..target import OpSupport, TargetDescription
+from .constants import Constants, root_of
+from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
+from .recipe import Recipe
+
+_SPATIAL = ({2, 3}, {1, 2})
+"""Axes of rows and columns in NCHW and NHWC."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Layer:
+    """An integer op with what runs in the same kernel.
+
+    Parameters
+    ----------
+    support
+        What the target says of the op.
+    core, output
+        The variable of the op itself, and of the result after everything fused.
+    inputs
+        The activations it reads.
+    members
+        The variables of the kernel in order, `core` first and `output` last.
+    fused
+        "bias", "nn.relu", "clip", in order.
+    """
+
+    support: OpSupport
+    core: Var
+    output: Var
+    inputs: tuple[Var, ...]
+    members: tuple[Var, ...]
+    fused: tuple[str, ...] = ()
+    op: Weighted | None = None
+    bias: Bias | None = None
+
+    @property
+    def name(self) -> TensorId:
+        """The result's variable name."""
+        return TensorId(self.output.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Placement:
+    """What `place` decided.
+
+    Parameters
+    ----------
+    layers
+        The integer ops in the order of the graph.
+    made
+        The variables that integer ops leave: their consumers read them dequantized.
+    quantized
+        Every variable that gets a Q: `made`, and what integer ops read of float ops and inputs.
+    float_ops
+        The ops left float, with reasons.
+    """
+
+    layers: tuple[Layer, ...]
+    made: frozenset[Var]
+    quantized: frozenset[Var]
+    float_ops: tuple[FloatOp, ...]
+
+
+@dataclass(kw_only=True, slots=True)
+class Placer:
+    """Finds the integer ops of one function.
+
+    Parameters
+    ----------
+    has_range
+        Says of a variable whether the profile holds a range for it.
+    refuse
+        Says of a layer why it must stay float for its numbers' sake, or None.
+    """
+
+    view: DataflowView
+    constants: Constants
+    tensors: TensorTable
+    target: TargetDescription
+    recipe: Recipe
+    has_range: Callable[[Var], bool]
+    refuse: Callable[[Layer], str | None]
+    reasons: dict[Var, str] = field(default_factory=dict[Var, str])
+
+    def place(self) -> Placement:
+        """Decide for every op of the function."""
+        candidates = self._candidates()
+        integer = self._keep(candidates)
+        layers = tuple(layer for layer in candidates if layer.output in integer)
+        made = frozenset(layer.output for layer in layers)
+        read = {var for layer in layers for var in layer.inputs}
+        return Placement(layers=layers, made=made, quantized=made | read, float_ops=self._float_ops(layers))
+
+    def _candidates(self) -> list[Layer]:
+        """Return every op that could run in integers if its inputs were; note the reason of every other."""
+        taken: set[Var] = set()
+        found: list[Layer] = []
+        for binding in self.view.bindings:
+            var = binding.var
+            if var in taken or not isinstance(binding.value, relax.Call) or self.constants.find(var) is not None:
+                continue
+            layer = self._candidate(var)
+            if isinstance(layer, str):
+                self.reasons[var] = layer
+                continue
+            taken.update(layer.members)
+            excluded = self._excluded(layer)
+            if excluded is not None:
+                self.reasons[var] = excluded
+                continue
+            found.append(layer)
+        return found
+
+    def _candidate(self, var: Var) -> Layer | str:
+        value: Any = self.view.definition(var)
+        name = op_name(value)
+        support = self.target.support(name)
+        if support is None or name in ("quantize", "dequantize"):
+            return f"{self.target.name} has no integer {name}"
+        reason = self._unlike_recipe(support)
+        if reason is not None:
+            return reason
+        op: Weighted | None = None
+        if name in WEIGHTED:
+            found = weighted(self.constants, value)
+            if isinstance(found, str):
+                return found
+            op = found
+        operands = activation_operands(self.view, value)[: 1 if op is not None else None]
+        reason = self._operands(name, value, operands)
+        if reason is not None:
+            return reason
+        inputs = tuple(root_of(self.view, data) for operand in operands for data in operand_vars(operand))
+        return self._with_fused(support, var, inputs, op)
+
+    def _unlike_recipe(self, support: OpSupport) -> str | None:
+        if self.recipe.activation_dtype not in support.activations:
+            allowed = ", ".join(support.activations)
+            return f"{self.target.name} runs it on {allowed}; the recipe asks for {self.recipe.activation_dtype}"
+        if support.weights and self.recipe.weight_dtype not in support.weights:
+            allowed = ", ".join(support.weights)
+            return f"{self.target.name} runs it with {allowed} weights; the recipe asks for {self.recipe.weight_dtype}"
+        if support.weights and "symmetric" not in support.weight_schemes:
+            return f"{self.target.name} runs it with asymmetric weights only"
+        return None
+
+    def _operands(self, name: str, value: Any, operands: list[Expr]) -> str | None:
+        """Return why the operands keep an op float, or None."""
+        if dtype_of(value) != "float32":
+            return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
+        if not operands or any(self.constants.is_constant(operand) for operand in operands):
+            return "one of its operands is a constant"
+        shapes = [static_shape(operand) for operand in operands]
+        if static_shape(value) is None or None in shapes:
+            return "its shape is symbolic"
+        if name == "add" and shapes[0] != shapes[1]:
+            return f"its operands have shapes {shapes[0]} and {shapes[1]}, expected one shape"
+        if name == "mean" and (len(shapes[0] or ()) != 4 or {int(axis) % 4 for axis in value.attrs.axis or ()} not in _SPATIAL):
+            return "it is not a mean over the rows and columns of 4 dimensions"
+        return None
+
+    def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
+        """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
+        members, fused, bias = [core], list[str](), None
+        while (user := self.view.only_user(members[-1])) is not None:
+            value = self.view.definition(user)
+            name = op_name(value)
+            if not fused and op is not None and "bias" in support.fusions:
+                bias = bias_operand(self.view, self.constants, value, members[-1], op)
+            if bias is not None and not fused:
+                fused.append("bias")
+            elif name in ("nn.relu", "clip") and name in support.fusions:
+                fused.append(name)
+            else:
+                break
+            members.append(user)
+            if fused[-1] != "bias":
+                break
+        return Layer(
+            support=support,
+            core=core,
+            output=members[-1],
+            inputs=inputs,
+            members=tuple(members),
+            fused=tuple(fused),
+            op=op,
+            bias=bias,
+        )
+
+    def _excluded(self, layer: Layer) -> str | None:
+        names = {layer.support.op}
+        for var in layer.members:
+            names.add(var.name)
+            entry = self.tensors.get(TensorId(var.name))
+            if entry is not None:
+                names.update({entry.op, entry.source_name, *entry.aliases})
+        hit = sorted(names & set(self.recipe.exclude))
+        return f"the recipe excludes {hit[0]}" if hit else None
+
+    def _keep(self, candidates: list[Layer]) -> set[Var]:
+        """Return the outputs of the candidates that run in integers."""
+        integer: set[Var] = set()
+        for layer in candidates:
+            reason = self._no_range(layer, integer) or self._not_worth(layer, integer) or self.refuse(layer)
+            if reason is None:
+                integer.add(layer.output)
+            else:
+                self.reasons[layer.core] = reason
+        # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
+        inputs_of = {layer.output: layer for layer in candidates}
+        for layer in reversed(candidates):
+            if layer.output in integer or not layer.support.same_params or not all(map(self.has_range, layer.inputs)):
+                continue
+            readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].inputs]
+            count = sum(reader.inputs.count(layer.output) for reader in readers)
+            if readers and count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output):
+                integer.add(layer.output)
+                self.reasons.pop(layer.core, None)
+        return integer
+
+    def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
+        needed = [data for data in layer.inputs if data not in integer]
+        if not layer.support.same_params:
+            needed.append(layer.output)
+        missing = [var.name for var in needed if not self.has_range(var)]
+        return f"the profile holds no range of {', '.join(missing)}" if missing else None
+
+    def _not_worth(self, layer: Layer, integer: set[Var]) -> str | None:
+        if layer.op is not None or any(data in integer for data in layer.inputs):
+            return None
+        return (
+            f"its input {', '.join(data.name for data in layer.inputs)} is float, and quantizing it would cost more than it saves"
+        )
+
+    def _float_ops(self, layers: tuple[Layer, ...]) -> tuple[FloatOp, ...]:
+        integer = {var for layer in layers for var in layer.members}
+        result: list[FloatOp] = []
+        for binding in self.view.bindings:
+            var = binding.var
+            if var in integer or not isinstance(binding.value, relax.Call) or self.constants.find(var) is not None:
+                continue
+            reason = self.reasons.get(var) or self._reason_of_owner(var)
+            result.append(FloatOp(op=op_name(binding.value), tensor=TensorId(var.name), reason=reason))
+        return tuple(result)
+
+    def _reason_of_owner(self, var: Var) -> str:
+        """Return the reason of the op whose kernel `var` would have been part of."""
+        for data in operand_vars(self.view.definition(var)):
+            root = root_of(self.view, data)
+            if root in self.reasons:
+                return f"it follows {root.name}, which stays float: {self.reasons[root]}"
+        return "the op before it stays float"
+
+
+def activation_operands(view: DataflowView, value: Any) -> list[Expr]:
+    """Return the tensors that a call reads, tuples opened; shapes and other plain arguments are left out."""
+    opened: list[Expr] = []
+    for arg in value.args:
+        definition = view.definition(arg)
+        opened.extend(definition.fields if isinstance(definition, relax.Tuple) else [arg])
+    return [operand for operand in opened if isinstance(operand.ty, relax.TensorType)]

@@ -1,0 +1,185 @@
+"""Writing the QDQ form of a function from a placement and its parameters. Decides nothing.
+
+Form of the result, for a tensor `t` that gets quantized::
+
+    t = ...                                            # float, named by its TensorId
+    t_q = R.quantize(t, scale, zero_point)             # uint8
+    t_dq = R.dequantize(t_q, scale, zero_point)        # what integer ops read
+
+Where an integer op makes `t`, every consumer reads t_dq, the graph's outputs too: a kernel leaves integers only, and the
+simulation shows what the machine computes. Where a float op or an input of the graph makes it, float consumers go on reading
+`t`, which is there. A weight is a parameter `w_q` of int8 and `w = R.dequantize(w_q, ...)`; a bias `b_q` of int32 likewise. Zero
+points are int32 constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ..graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands
+from ..graph.model import IntegerLayer, Model
+from ..identity import TensorId
+from ..numerics import PerAxis, QuantParams
+from .constants import root_of
+from .names import Names
+from .parameters import Parameters
+from .placement import Layer, Placement
+from .simplify import with_main
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Written:
+    """A model in QDQ form; `layers` with the names in it, the parameters and integers of the biases by those names."""
+
+    model: Model
+    layers: tuple[IntegerLayer, ...]
+    biases: dict[TensorId, QuantParams]
+    bias_values: dict[TensorId, npt.NDArray[Any]]
+
+
+@dataclass(kw_only=True, slots=True)
+class QdqWriter:
+    """Writes "main" of one model in QDQ form."""
+
+    model: Model
+    view: DataflowView
+    placement: Placement
+    parameters: Parameters
+    _names: Names = field(init=False)
+    _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
+    _new_params: list[Var] = field(default_factory=list[Var])
+    _written: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _dequantized: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _layer_of: dict[Var, Layer] = field(default_factory=dict[Var, Layer])
+    _bias_names: dict[Var, TensorId] = field(default_factory=dict[Var, TensorId])
+    _bias_params: dict[Var, Var] = field(default_factory=dict[Var, Var])
+
+    def __post_init__(self) -> None:
+        """Collect the names in use."""
+        self._names = Names({str(name) for name in self.model.tensors})
+        self._names.take(*(binding.var.name for binding in self.view.bindings))
+        self._names.take(*(param.name for param in self.view.function.params))
+        self._values = dict(self.model.params)
+        self._layer_of = {var: layer for layer in self.placement.layers for var in layer.members}
+
+    def write(self) -> Written:
+        """Return the model in QDQ form, its constants integer where the placement says so."""
+        params = list(self.view.function.params)
+        weight_params = [self._integer_param(name, self.parameters.weight_values[name]) for name in self.parameters.weights]
+        for layer in self.placement.layers:
+            if layer.bias is not None:
+                self._name_bias(layer)
+
+        def body(writer: BodyWriter) -> Expr:
+            roots = {TensorId(param.name): param for param in params}
+            for (name, quant), integers in zip(self.parameters.weights.items(), weight_params, strict=True):
+                self._written[roots[name]] = writer.emit(str(name), _dequantize(integers, quant))
+            for param in params:
+                self._quantize(writer, param, param)
+            for binding in self.view.bindings:
+                self._binding(writer, binding.var, binding.value)
+            return replace_operands(self.view.result, self._read_by_float)
+
+        model = with_main(self.model, body, [*params, *self._new_params], self._values)
+        return Written(
+            model=model,
+            layers=tuple(self._record(layer) for layer in self.placement.layers),
+            biases={self._bias_names[var]: quant for var, quant in self.parameters.biases.items()},
+            bias_values={self._bias_names[var]: value for var, value in self.parameters.bias_values.items()},
+        )
+
+    def _record(self, layer: Layer) -> IntegerLayer:
+        return IntegerLayer(
+            op=layer.support.op,
+            output=layer.name,
+            inputs=tuple(TensorId(var.name) for var in layer.inputs),
+            weight=None if layer.op is None else layer.op.weight.name,
+            bias=self._bias_names.get(layer.output),
+            fused=layer.fused,
+        )
+
+    def _integer_param(self, name: TensorId, integers: npt.NDArray[Any]) -> Var:
+        param = relax.Var(self._names.fresh(f"{name}_q"), relax.TensorType(list(integers.shape), str(integers.dtype)))
+        self._values[TensorId(param.name)] = integers
+        self._new_params.append(param)
+        return param
+
+    def _binding(self, writer: BodyWriter, var: Var, value: Expr) -> None:
+        layer = self._layer_of.get(var)
+        if layer is None:
+            new = replace_operands(_opened(self.view, value), self._read_by_float)
+        elif layer.bias is not None and len(layer.members) > 1 and var.same_as(layer.members[1]):
+            new = self._biased(writer, layer)
+        elif var.same_as(layer.core):
+            new = replace_operands(_opened(self.view, value), self._read_by_integer)
+        else:
+            new = replace_operands(value, self._plain)
+        is_output = self.view.is_returned(var) and var not in self.placement.made
+        self._written[var] = writer.emit(var.name, new, is_output=is_output)
+        self._quantize(writer, var, self._written[var])
+
+    def _name_bias(self, layer: Layer) -> None:
+        """Give a layer an int32 bias of its own: under the source's name, or a new one where others read the constant too."""
+        assert layer.bias is not None, "checked by the caller"
+        root = layer.bias.constant.root
+        is_only = all(len(self.view.users(var)) == 1 for var in (root, *layer.bias.constant.moves))
+        name = TensorId(root.name if is_only else self._names.fresh(root.name))
+        self._bias_names[layer.output] = name
+        self._bias_params[layer.output] = self._integer_param(name, self.parameters.bias_values[layer.output])
+
+    def _biased(self, writer: BodyWriter, layer: Layer) -> Expr:
+        """Write a layer's bias, moved as in the source, and return its addition."""
+        assert layer.bias is not None, "checked by the caller"
+        name = self._bias_names[layer.output]
+        integers = self._bias_params[layer.output]
+        bias: Expr = writer.emit(str(name), _dequantize(integers, self.parameters.biases[layer.output]))
+        for move in layer.bias.constant.moves:
+            moved = _with_operand(self.view.definition(move), bias)
+            bias = writer.emit(self._names.fresh(f"{name}_shaped"), moved)
+        return relax.op.add(self._written[layer.core], bias)
+
+    def _quantize(self, writer: BodyWriter, var: Var, value: Expr) -> None:
+        if var not in self.placement.quantized:
+            return
+        quant = self.parameters.activations[var]
+        scale, zero_point = relax.const(quant.scale, "float32"), relax.const(quant.zero_point, "int32")
+        integers = writer.emit(
+            self._names.fresh(f"{var.name}_q"), relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype)
+        )
+        is_output = var in self.placement.made and self.view.is_returned(var)
+        self._dequantized[var] = writer.emit(
+            self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
+        )
+
+    def _plain(self, var: Var) -> Expr:
+        return self._written.get(var, var)
+
+    def _read_by_float(self, var: Var) -> Expr:
+        root = root_of(self.view, var)
+        return self._dequantized[root] if root in self.placement.made else self._plain(var)
+
+    def _read_by_integer(self, var: Var) -> Expr:
+        root = root_of(self.view, var)
+        return self._dequantized.get(root, self._plain(var))
+
+
+def _opened(view: DataflowView, value: Expr) -> Expr:
+    """Return a call with the tuples it reads by name written out, so that their fields can be replaced for this reader."""
+    return replace_operands(value, lambda var: view.definition(var) if isinstance(view.definition(var), relax.Tuple) else var)
+
+
+def _with_operand(value: Any, operand: Expr) -> Expr:
+    first = operand_vars(value)[0]
+    return replace_operands(value, lambda var: operand if var.same_as(first) else var)
+
+
+def _dequantize(integers: Var, quant: QuantParams) -> Expr:
+    axis = quant.granularity.axis if isinstance(quant.granularity, PerAxis) else -1
+    scale = relax.const(np.ascontiguousarray(quant.scale), "float32")
+    return relax.op.dequantize(integers, scale, relax.const(quant.zero_point, "int32"), axis=axis)

@@ -1,0 +1,94 @@
+"""The stage: a float model and its profile become a model in QDQ form. Each step is its own module; this is their order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+from ..errors import QuantizationError
+from ..graph.dataflow import DataflowView, op_name
+from ..graph.model import Model, QuantizationPlan, check_fingerprint
+from ..identity import TensorId
+from ..target import CPU, TargetDescription
+from .constants import Constants
+from .parameters import ParameterChooser, Statistics
+from .placement import Placer
+from .qdq import QdqWriter
+from .recipe import Recipe
+from .simplify import simplify
+
+
+def quantize(model: Model, profile: Statistics, *, target: TargetDescription = CPU, recipe: Recipe | None = None) -> Model:
+    """Quantize a float model.
+
+    Parameters
+    ----------
+    model
+        As it was imported.
+    profile
+        Of this model.
+    target
+        What the hardware can do; decides which ops become integer.
+    recipe
+        The user's wishes; Recipe() by default.
+
+    Returns
+    -------
+    Model
+        In QDQ form (see qdq.py), its `plan` set and its fingerprint its own.
+
+    Raises
+    ------
+    ProfileError
+        If the profile belongs to another model.
+    QuantizationError
+        If the model is quantized already.
+    """
+    recipe = recipe or Recipe()
+    if model.plan is not None or _is_quantized(model):
+        raise QuantizationError("the model is quantized already; compile it as it is, or quantize the float model it came from")
+    check_fingerprint(model, profile.fingerprint)
+    simple, folds = simplify(model)
+    view = DataflowView(simple.module["main"])
+    constants = Constants(view, simple.params)
+    chooser = ParameterChooser(constants=constants, params=simple.params, statistics=profile, recipe=recipe)
+    placement = Placer(
+        view=view,
+        constants=constants,
+        tensors=simple.tensors,
+        target=target,
+        recipe=recipe,
+        has_range=chooser.has_range,
+        refuse=chooser.refuse,
+    ).place()
+    parameters = chooser.choose(placement)
+    written = QdqWriter(model=simple, view=view, placement=placement, parameters=parameters).write()
+    plan = QuantizationPlan(
+        activations={TensorId(var.name): params for var, params in parameters.activations.items()},
+        weights=parameters.weights,
+        biases=written.biases,
+        weight_values={**parameters.weight_values, **written.bias_values},
+        layers=written.layers,
+        float_ops=placement.float_ops,
+        folds=folds,
+        adjustments=parameters.adjustments,
+    )
+    return replace(written.model, plan=plan, fingerprint=_fingerprint(model, plan))
+
+
+def _is_quantized(model: Model) -> bool:
+    view = DataflowView(model.module["main"])
+    return any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)
+
+
+def _fingerprint(model: Model, plan: QuantizationPlan) -> str:
+    """Return the fingerprint of a quantized model: of the float model, the parameters, and which ops they make integer."""
+    content = {
+        "model": model.fingerprint,
+        "activations": {str(key): value.to_json() for key, value in plan.activations.items()},
+        "weights": {str(key): value.to_json() for key, value in plan.weights.items()},
+        "biases": {str(key): value.to_json() for key, value in plan.biases.items()},
+        "layers": [str(layer) for layer in plan.layers],
+    }
+    return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"

@@ -1,0 +1,267 @@
+"""Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them.
+
+Float in, float out: the model computes the same function, with fewer ops. The convolution's own result has another value than in
+the source then, so its id is gone; the normalization's output keeps its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax import Expr, Var
+
+from ..graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    call_to,
+    operand_vars,
+    replace_operands,
+    static_shape,
+    write_function,
+)
+from ..graph.model import Fold, Model
+from ..identity import TensorId
+from ..numerics.batch_norm import fold_batch_norm
+from .constants import Constants
+from .convolution import Bias, bias_operand, conv2d_attrs, view_equal, weighted
+from .names import Names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Edit:
+    """`output` is written by `write` instead, the `skipped` variables not at all."""
+
+    output: Var
+    skipped: tuple[Var, ...]
+    write: Callable[[BodyWriter, Callable[[Expr], Expr]], Var]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Simplifier:
+    model: Model
+    view: DataflowView
+    constants: Constants
+    names: Names
+    params: dict[TensorId, npt.NDArray[Any]]
+    new_params: list[Var] = field(default_factory=list[Var])
+    folds: list[Fold] = field(default_factory=list[Fold])
+
+    def batch_norm(self, var: Var) -> _Edit | None:
+        """Fold `var`, the first result of a batch_norm after a convolution that nobody else reads."""
+        item = self.view.definition(var)
+        if not isinstance(item, relax.TupleGetItem) or item.index != 0:
+            return None
+        norm_var = self.view.binding_of(item.tuple_value)
+        norm: Any = call_to(self.view.definition(item.tuple_value), "nn.batch_norm")
+        if norm is None or norm_var is None or self.view.only_user(norm_var) is None:
+            return None
+        found = self._convolution_before(norm_var, norm.args[0])
+        if found is None or any(self.constants.find(arg) is None for arg in norm.args[1:]):
+            return None
+        conv_var, skipped, bias = found
+        op = weighted(self.constants, self.view.definition(conv_var))
+        if isinstance(op, str) or int(norm.attrs.axis) % 4 != op.output_axis or len(self.view.users(op.weight.root)) != 1:
+            return None
+        gamma, beta, mean, variance = (self._values(arg) for arg in norm.args[1:])
+        weight, folded = fold_batch_norm(
+            self.params[op.weight.name],
+            None if bias is None else self.constants.value(bias.constant).reshape(-1),
+            gamma if norm.attrs.scale else np.ones_like(gamma),
+            beta if norm.attrs.center else np.zeros_like(beta),
+            mean,
+            variance,
+            epsilon=float(norm.attrs.epsilon),
+            axis=op.weight_axis,
+        )
+        self.params[op.weight.name] = weight
+        bias_param = self._bias_param(bias, norm.args[2], folded, var)
+        shape: list[Any] = [1] * 4
+        shape[op.output_axis] = op.channels
+
+        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
+            call = op.call
+            conv = writer.emit(
+                self.names.fresh(f"{var.name}_conv"),
+                relax.op.nn.conv2d(mapped(call.args[0]), mapped(call.args[1]), **conv2d_attrs(call)),
+            )
+            shaped = writer.emit(self.names.fresh(f"{var.name}_bias"), relax.op.reshape(bias_param, relax.ShapeExpr(shape)))
+            return writer.emit(var.name, relax.op.add(conv, shaped), is_output=self.view.is_returned(var))
+
+        gone = skipped[-1]
+        self.folds.append(
+            Fold(
+                op="nn.batch_norm",
+                tensor=TensorId(var.name),
+                gone=TensorId(gone.name),
+                weight=op.weight.name,
+                bias=TensorId(bias_param.name),
+            )
+        )
+        return _Edit(output=var, skipped=(*skipped, norm_var), write=write)
+
+    def _values(self, expr: Expr) -> npt.NDArray[Any]:
+        constant = self.constants.find(expr)
+        assert constant is not None, "checked by the caller"
+        return self.constants.value(constant).reshape(-1)
+
+    def _convolution_before(self, norm_var: Var, data: Expr) -> tuple[Var, tuple[Var, ...], Bias | None] | None:
+        """Return the conv2d that feeds a batch_norm, the variables between that die, and the bias between them, if any."""
+        first = self.view.binding_of(data)
+        if first is None or not self._read_once(first):
+            return None
+        value = self.view.definition(first)
+        if call_to(value, "nn.conv2d") is not None:
+            return first, (first,), None
+        call = call_to(value, "add")
+        for arg in () if call is None else call.args:
+            conv_var = self.view.binding_of(arg)
+            conv = None if conv_var is None else call_to(self.view.definition(conv_var), "nn.conv2d")
+            if conv is None or conv_var is None or not self._read_once(conv_var):
+                continue
+            op = weighted(self.constants, conv)
+            bias = None if isinstance(op, str) else bias_operand(self.view, self.constants, value, conv_var, op)
+            if bias is not None:
+                return conv_var, (conv_var, first), bias
+        return None
+
+    def _read_once(self, var: Var) -> bool:
+        return self.view.only_user(var) is not None
+
+    def _bias_param(self, bias: Bias | None, beta: Expr, value: npt.NDArray[Any], var: Var) -> Var:
+        """Return a parameter of shape (C,) that holds the folded bias: the old bias or beta where nobody else reads it."""
+        candidates = [] if bias is None else [bias.constant.root]
+        beta_constant = self.constants.find(beta)
+        if beta_constant is not None:
+            candidates.append(beta_constant.root)
+        for root in candidates:
+            if len(self.view.users(root)) == 1 and static_shape(root) == value.shape:
+                self.params[TensorId(root.name)] = value
+                return root
+        root = relax.Var(self.names.fresh(f"{var.name}_bias"), relax.TensorType(list(value.shape), str(value.dtype)))
+        self.params[TensorId(root.name)] = value
+        self.new_params.append(root)
+        return root
+
+    def padding(self, var: Var) -> list[_Edit]:
+        """Fold `var`, a zero padding of rows and columns, into the convolutions that read it, if nothing else does."""
+        pad: Any = call_to(self.view.definition(var), "nn.pad")
+        if pad is None or str(pad.attrs.pad_mode) != "constant" or self.view.is_returned(var) or not _pads_with_zero(pad):
+            return []
+        widths = [int(width) for width in pad.attrs.pad_width]
+        users = self.view.users(var)
+        calls = [call_to(self.view.definition(user), "nn.conv2d") for user in users]
+        if len(widths) != 8 or min(widths) < 0 or not users or any(call is None for call in calls):
+            return []
+        if any(call is not None and not self._spatial_only(call, widths, var) for call in calls):
+            return []
+        data = pad.args[0]
+        edits = [self._padded(user, call, data, widths) for user, call in zip(users, calls, strict=True) if call is not None]
+        self.folds.append(Fold(op="nn.pad", tensor=TensorId(_source_of(data)), gone=TensorId(var.name)))
+        return [replace(edits[0], skipped=(var,)), *edits[1:]]
+
+    def _spatial_only(self, call: Any, widths: list[int], var: Var) -> bool:
+        layout = str(call.attrs.data_layout)
+        if layout not in ("NCHW", "NHWC"):
+            return False
+        is_data = view_equal(self.view, call.args[0], var) and self.constants.find(call.args[1]) is not None
+        outside = [axis for axis in range(4) if layout[axis] in "NC"]
+        return is_data and not any(widths[2 * axis] or widths[2 * axis + 1] for axis in outside)
+
+    def _padded(self, var: Var, call: Any, data: Expr, widths: list[int]) -> _Edit:
+        layout = str(call.attrs.data_layout)
+        row, column = layout.index("H"), layout.index("W")
+        extra = (widths[2 * row], widths[2 * column], widths[2 * row + 1], widths[2 * column + 1])
+        attrs = conv2d_attrs(call)
+        attrs["padding"] = [old + new for old, new in zip(attrs["padding"], extra, strict=True)]
+
+        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
+            value = relax.op.nn.conv2d(mapped(data), mapped(call.args[1]), **attrs)
+            return writer.emit(var.name, value, is_output=self.view.is_returned(var))
+
+        return _Edit(output=var, skipped=(), write=write)
+
+
+def _source_of(expr: Expr) -> str:
+    return expr.name if isinstance(expr, Var) else ""
+
+
+def _pads_with_zero(pad: Any) -> bool:
+    values = list(pad.args[1:])
+    attr = getattr(pad.attrs, "pad_value", 0.0)
+    literal = all(isinstance(value, GenericConst) and not value.value.numpy().any() for value in values)
+    return literal and float(attr) == 0.0
+
+
+def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
+    """Return the model with batch normalization and zero padding folded into its convolutions, and what was folded.
+
+    Before::
+
+        c = R.nn.conv2d(x, w); n = R.nn.batch_norm(c, gamma, beta, mean, variance); y = n[0]
+
+    After, with new values for w and beta::
+
+        y_conv = R.nn.conv2d(x, w); y = R.add(y_conv, R.reshape(beta, (1, -1, 1, 1)))
+    """
+    # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
+    model, padding = _pass(model, lambda work, var: work.padding(var))
+    model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])
+    return model, (*padding, *norms)
+
+
+def _pass(model: Model, find: Callable[[_Simplifier, Var], list[_Edit]]) -> tuple[Model, tuple[Fold, ...]]:
+    view = DataflowView(model.module["main"])
+    names = Names({str(name) for name in model.tensors} | {binding.var.name for binding in view.bindings})
+    names.take(*(param.name for param in view.function.params))
+    work = _Simplifier(model=model, view=view, constants=Constants(view, model.params), names=names, params=dict(model.params))
+    edits = {edit.output: edit for binding in view.bindings for edit in find(work, binding.var)}
+    if not edits:
+        return model, ()
+    skipped = {var for edit in edits.values() for var in edit.skipped}
+    mapping: dict[Var, Expr] = {}
+
+    def mapped(expr: Expr) -> Expr:
+        return replace_operands(expr, lambda var: mapping.get(var, var))
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            if binding.var in edits:
+                mapping[binding.var] = edits[binding.var].write(writer, mapped)
+            elif binding.var not in skipped:
+                mapping[binding.var] = writer.emit(
+                    binding.var.name, mapped(binding.value), is_output=view.is_returned(binding.var)
+                )
+        return mapped(view.result)
+
+    return with_main(model, body, [*view.function.params, *work.new_params], work.params), tuple(work.folds)
+
+
+def with_main(
+    model: Model, body: Callable[[BodyWriter], Expr], params: list[Var], values: dict[TensorId, npt.NDArray[Any]]
+) -> Model:
+    """Return the model with "main" written anew; constants that nothing reads any more are dropped."""
+    inputs = params[: len(model.input_ids)]
+    function = _written(model, body, params)
+    read = {var for binding in DataflowView(function).bindings for var in operand_vars(binding.value)}
+    kept = [*inputs, *(param for param in params[len(inputs) :] if param in read)]
+    function = relax.Function(kept, function.body, function.ret_ty, function.is_pure, function.attrs)
+    module = model.module.clone()
+    module.update_func(module.get_global_var("main"), function)
+    kept_names = {param.name for param in kept}
+    return replace(model, module=module, params={name: value for name, value in values.items() if str(name) in kept_names})
+
+
+def _written(model: Model, body: Callable[[BodyWriter], Expr], params: list[Var]) -> relax.Function:
+    """Write "main" and drop the bindings that nothing reads."""
+    scratch = relax.BlockBuilder()
+    write_function(scratch, "main", params, body, attrs_of(model.module["main"]))
+    module = model.module.clone()
+    module.update_func(module.get_global_var("main"), scratch.get()["main"])
+    return relax.transform.DeadCodeElimination(["main"])(module)["main"]
