@@ -52,13 +52,26 @@ def load_external_data(model: onnx.ModelProto, folder: Path | None, origin: str)
 def check(model: onnx.ModelProto, origin: str) -> None:
     """Raise ModelError where ONNX's own checker finds the model invalid."""
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_with_all_shapes(model))
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{origin}: invalid ONNX model: {_first_line(error)}") from None
     except Exception as error:
         raise ModelError(f"{origin}: ONNX's checker cannot read the model: {_first_line(error)}") from None
     if model.graph.sparse_initializer:
         raise ModelError(f"{origin}: sparse initializers are not supported; store them dense")
+
+
+def _with_all_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose inputs and outputs all state a shape: the checker wants one, though it can be inferred."""
+    values = [value for value in (*model.graph.input, *model.graph.output) if value.type.HasField("tensor_type")]
+    if all(value.type.tensor_type.HasField("shape") for value in values):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in (*copy.graph.input, *copy.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def _tensors(model: onnx.ModelProto) -> list[Any]:

@@ -1,0 +1,49 @@
+"""Fixtures of the importer's tests: run a module as TVM alone would, without any stage of ours."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+
+
+def _run(module: tvm.IRModule, *inputs: np.ndarray) -> list[np.ndarray]:
+    executable = tvm.compile(module, target=tvm.target.Target("llvm"))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs])
+    return [result.numpy()] if hasattr(result, "numpy") else [field.numpy() for field in result]
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., list[np.ndarray]]:
+    """Compile a module with TVM's default pipeline and run it once."""
+    return _run
+
+
+@pytest.fixture
+def make_onnx() -> Callable[..., onnx.ModelProto]:
+    """Build a checked ONNX model from nodes, input and output shapes and constants."""
+
+    def make(
+        nodes: list[onnx.NodeProto],
+        inputs: dict[str, tuple[Any, ...]],
+        outputs: dict[str, tuple[Any, ...] | None],
+        constants: dict[str, np.ndarray] | None = None,
+        opset: int = 17,
+        domains: tuple[str, ...] = (),
+        dtype: int = onnx.TensorProto.FLOAT,
+    ) -> onnx.ModelProto:
+        graph = onnx.helper.make_graph(
+            nodes,
+            "graph",
+            [onnx.helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()],
+            [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+            [onnx.numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+        )
+        opsets = [onnx.helper.make_opsetid("", opset), *(onnx.helper.make_opsetid(domain, 1) for domain in domains)]
+        return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    return make
