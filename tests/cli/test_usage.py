@@ -54,7 +54,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("compile m.onnx -o m.so --shape x=1,a", "expected NAME=1,3,224,224, got 'x=1,a'"),
         ("compile m.onnx -o m.so --shape 1,3", "expected NAME=1,3,224,224, got '1,3'"),
         ("compile m.onnx -o m.so --shape x=0,3", "expected NAME=1,3,224,224, got 'x=0,3'"),
-        ("quantize m.onnx --profile p.json -o q.onnx --percentile 120", "above 50 and up to 100, got '120'"),
+        ("quantize m.onnx --profile p.json -o q.onnx --percentile 120", "from 50 to 100, got '120'"),
         ("quantize m.onnx --profile p.json -o q.onnx --method magic", "invalid choice: 'magic'"),
         ("bench m.onnx --against litert,abacus", "unknown 'abacus'; choose from litert, onnxruntime, openvino, tvm"),
         ("bench m.onnx --threads 1,two", "expected a number of threads, 1 or more, got 'two'"),

@@ -38,7 +38,7 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command; exit code 1 if int8 is more than one point worse than float."""
-    with progress_bar("demo", 0, "sample") as advance:
+    with progress_bar("demo", None, "digit") as advance:
         report = run_demo(DATA, args.output, progress=advance)
     print(json.dumps(report.to_json(), indent=2) if args.json else report.to_markdown())
     if report.top1_int8 < report.top1_float - MAX_LOSS:

@@ -11,7 +11,8 @@ from ..report import markdown_table
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
 from .sources import load_quantized
 
-_MODEL_SUFFIXES = (".onnx", ".tflite")
+EXECUTABLE_SUFFIX = ".so"
+LONGEST_NAME = 48
 
 
 def add_to(commands: Subcommands) -> None:
@@ -23,7 +24,7 @@ def add_to(commands: Subcommands) -> None:
         summary="say of each op whether it runs in integers, on which kernel, and why not",
         example="octavo explain m.tflite",
     )
-    add_model(parser, help="model file (.onnx or .tflite), or an executable that `octavo compile` wrote")
+    add_model(parser, help="model file (.onnx or .tflite), or an executable (.so)")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_target(parser)
     add_json(parser)
@@ -32,17 +33,22 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.model.suffix in _MODEL_SUFFIXES:
-        explanation = explain(load_quantized(args), target=args.target)
-    else:
+    if args.model.suffix == EXECUTABLE_SUFFIX:
         explanation = explain(load_executable(args.model))
+    else:
+        explanation = explain(load_quantized(args), target=args.target)
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
     headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
     rows = [
-        (op.op, op.source_name or op.tensor, "integer" if op.integer else "float", op.kernel, op.isa, op.reason)
+        (op.op, _shortened(op.source_name or op.tensor), "integer" if op.integer else "float", op.kernel, op.isa, op.reason)
         for op in explanation.ops
     ]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
     return 0
+
+
+def _shortened(name: str) -> str:
+    """Leave out the middle of a name too long for a table: converters chain the names of all ops they fused."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}..{name[2 - LONGEST_NAME // 2 :]}"

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 STDERR = 2
 
 
 @contextmanager
-def native_stderr_closed() -> Iterator[None]:
+def native_stderr_closed() -> Generator[None, None, None]:
     """Send file descriptor 2 to nowhere while the context lasts; sys.stderr, if that is what it wrote to, moves aside."""
     stream = sys.stderr
     saved = os.dup(STDERR)

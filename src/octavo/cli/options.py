@@ -54,26 +54,31 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the options that make a Recipe."""
     group = parser.add_argument_group("how to quantize")
     group.add_argument(
-        "--method", choices=("minmax", "percentile"), default="minmax", help="how a range is chosen (default: minmax)"
+        "--method", choices=("min-max", "percentile"), default="min-max", help="how a range is chosen (default: min-max)"
     )
     group.add_argument(
         "--percentile",
         type=percentile,
         default=99.99,
         metavar="P",
-        help="share of values inside the range, in percent (default: 99.99)",
+        help="with --method percentile: percent of the values to keep inside the range (default: 99.99)",
     )
     group.add_argument("--activation", choices=("uint8", "int8"), default="uint8", help="dtype of activations (default: uint8)")
     group.add_argument(
         "--per-tensor", action="store_true", help="one scale for each weight instead of one for each output channel"
     )
+    group.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensor, by its name in the source, or kind of op (Conv) to leave in float (may be repeated)",
+    )
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add --threads, one count."""
-    parser.add_argument(
-        "--threads", type=thread_count, default=None, metavar="N", help="threads of one inference (default: all cores)"
-    )
+    parser.add_argument("--threads", type=thread_count, default=None, metavar="N", help="threads of one inference (default: 1)")
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -111,13 +116,13 @@ def thread_counts(text: str) -> tuple[int, ...]:
 
 
 def percentile(text: str) -> float:
-    """Parse a percentage in (50; 100]."""
+    """Parse a percentage in [50; 100]."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 50 < value <= 100:
-        raise argparse.ArgumentTypeError(f"expected a percentage above 50 and up to 100, got {text!r}")
+    if not 50 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"expected a percentage from 50 to 100, got {text!r}")
     return value
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol
 
 from tqdm import tqdm
 
 
-class Advance(Protocol):
-    """Reports `count` more units of work as done."""
-
-    def __call__(self, count: int, /) -> object:
-        """Advance the bar."""
-        ...
-
-
 @contextmanager
-def progress_bar(title: str, total: int, unit: str) -> Iterator[Advance]:
-    """Show a bar over `total` units while the context lasts; none if standard error is not a terminal."""
+def progress_bar(title: str, total: int | None, unit: str) -> Generator[Callable[[int], None], None, None]:
+    """Show a bar while the context lasts, none if standard error is not a terminal; yields a function that advances it.
+
+    Parameters
+    ----------
+    total
+        Units of work in all; None if nobody knows.
+    unit
+        What is counted, singular.
+    """
     with tqdm(total=total, desc=title, unit=unit, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False) as bar:
-        yield bar.update
+
+        def advance(count: int) -> None:
+            bar.update(count)
+
+        yield advance

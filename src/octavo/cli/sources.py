@@ -18,10 +18,11 @@ def load_model(args: argparse.Namespace) -> Model:
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """Return what the options of `add_recipe` ask for."""
     return Recipe(
-        method=args.method,
+        range_estimator=args.method.replace("-", "_"),
         percentile=args.percentile,
         activation_dtype=args.activation,
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
+        exclude=tuple(args.exclude),
     )
 
 

@@ -74,7 +74,7 @@ class DemoReport:
         return "\n".join([table, "", *(f"{name.ljust(width)}  {path}" for name, path in self.files.items())])
 
 
-def run_demo(data: Path, folder: Path, *, progress: Callable[[int], object]) -> DemoReport:
+def run_demo(data: Path, folder: Path, *, progress: Callable[[int], None]) -> DemoReport:
     """Run the whole path on the network and the digits in `data`, write its files to `folder`.
 
     Parameters
@@ -114,7 +114,9 @@ def run_demo(data: Path, folder: Path, *, progress: Callable[[int], object]) -> 
 
     answers = {name: _classify(executable, pixels[held_out], progress) for name, executable in executables.items()}
     first = {INPUT: pixels[held_out][:1]}
-    timings = time_alternating({name: executable.bind(first) for name, executable in executables.items()}, seconds=TIMED_SECONDS)
+    timings = time_alternating(
+        {name: executable.bind(first).run for name, executable in executables.items()}, seconds=TIMED_SECONDS
+    )
     files = {"float model": source, **written}
     return DemoReport(
         profiled=int(np.count_nonzero(~held_out)),
@@ -124,8 +126,8 @@ def run_demo(data: Path, folder: Path, *, progress: Callable[[int], object]) -> 
         agreement=float(np.mean(answers["float"] == answers["int8"])),
         float_ms=timings["float"].median_ms,
         int8_ms=timings["int8"].median_ms,
-        float_summary=explain(model).summary,
-        int8_summary=explain(quantized).summary,
+        float_summary=explain(executables["float"]).summary,
+        int8_summary=explain(executables["int8"]).summary,
         files={name: str(path) for name, path in files.items()},
         sizes={name: path.stat().st_size for name, path in files.items()},
     )
@@ -136,9 +138,7 @@ def _one_by_one(pixels: npt.NDArray[np.float32]) -> Iterator[dict[str, npt.NDArr
         yield {INPUT: pixels[index : index + 1]}
 
 
-def _classify(
-    executable: Executable, pixels: npt.NDArray[np.float32], progress: Callable[[int], object]
-) -> npt.NDArray[np.int64]:
+def _classify(executable: Executable, pixels: npt.NDArray[np.float32], progress: Callable[[int], None]) -> npt.NDArray[np.int64]:
     answers: list[int] = []
     for batch in _one_by_one(pixels):
         answers.append(int(executable(batch)[OUTPUT].argmax()))

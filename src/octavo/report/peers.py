@@ -20,6 +20,7 @@ from tvm import relax
 
 from ..errors import OctavoError
 from ..graph import Model
+from ..kernels import host_target
 
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -159,8 +160,8 @@ def _prepare_openvino(task: PeerTask) -> PreparedPeer:
 
 
 def _prepare_tvm(task: PeerTask) -> PreparedPeer:
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    machine = relax.VirtualMachine(tvm.compile(task.model.bound(), target), tvm.cpu())
+    cpu: Any = tvm.cpu()  # two classes named Device: the annotation of VirtualMachine means the other one
+    machine = relax.VirtualMachine(tvm.compile(task.model.bound(), host_target()), cpu)
     machine.save_function(
         "main", "bound_main", *(tvm.runtime.tensor(value) for value in task.inputs.values()), include_return=True
     )

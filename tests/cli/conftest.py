@@ -1,0 +1,43 @@
+"""A folder in which the command line has something to work on: the demo's network under the names that the README uses."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.cli.demo import DATA
+from octavo.cli.main import main
+
+
+def make_workplace(folder: Path) -> Path:
+    """Put the float model m.onnx, calibration samples calib.npz (100) and other samples x.npz (20) into `folder`."""
+    shutil.copy(DATA / "digits.onnx", folder / "m.onnx")
+    with np.load(DATA / "digits.npz") as digits:
+        pixels, held_out = digits["images"][:, None].astype(np.float32) / 16, digits["held_out"]
+    np.savez(folder / "calib.npz", x=pixels[~held_out][:100])
+    np.savez(folder / "x.npz", x=pixels[held_out][:20])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder after profile, quantize, compile and run, each by its command line. Tests read it and change nothing."""
+    folder = make_workplace(tmp_path_factory.mktemp("finished"))
+    for line in (
+        "profile {0}/m.onnx --data {0}/calib.npz -o {0}/profile.json",
+        "quantize {0}/m.onnx --profile {0}/profile.json -o {0}/m.int8.onnx",
+        "compile {0}/m.int8.onnx -o {0}/m.so",
+        "run {0}/m.so --input {0}/x.npz -o {0}/y.npz",
+    ):
+        assert main(line.format(folder).split()) == 0, line
+    return folder
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path) -> Path:
+    """Fresh copy of that folder, which is also the current one."""
+    folder = tmp_path / "workplace"
+    shutil.copytree(finished, folder)
+    monkeypatch.chdir(folder)
+    return folder

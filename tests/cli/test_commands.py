@@ -1,0 +1,152 @@
+"""Each command does its work, on the demo's network."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import octavo
+from octavo.cli.main import main
+
+
+def command(line: str) -> int:
+    return main(shlex.split(line))
+
+
+def read(path: Path | str) -> dict[str, np.ndarray]:
+    with np.load(path) as archive:
+        return dict(archive.items())
+
+
+def test_the_chain_leaves_what_it_says_and_nothing_else(finished: Path) -> None:
+    assert set(os.listdir(finished)) == {
+        "m.onnx", "calib.npz", "x.npz", "profile.json", "m.int8.onnx", "m.so", "y.npz",
+    }  # fmt: skip
+    assert octavo.Profile.load(finished / "profile.json").samples == 100
+    onnx.checker.check_model(str(finished / "m.int8.onnx"), full_check=True)
+
+
+def test_run_gives_what_the_executable_gives_in_python(finished: Path) -> None:
+    executable = octavo.load_executable(finished / "m.so")
+    samples = read(finished / "x.npz")["x"]
+    want = np.concatenate([executable(samples[i : i + 1])["logits"] for i in range(len(samples))])
+    got = read(finished / "y.npz")
+    assert list(got) == ["logits"]
+    assert np.array_equal(got["logits"], want)
+
+
+def test_run_in_a_new_process_gives_the_same_bytes(workplace: Path) -> None:
+    words = [sys.executable, "-m", "octavo.cli.main", "run", "m.so", "--input", "x.npz", "-o", "again.npz"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "again.npz: logits float32 [20, 10]\n"
+    assert Path("again.npz").read_bytes() == Path("y.npz").read_bytes()
+
+
+def test_profile_is_the_same_bytes_from_one_file_or_two(workplace: Path) -> None:
+    samples = read("calib.npz")["x"]
+    np.save("first.npy", samples[60:])
+    np.savez("second.npz", pixels=samples[:60])
+    assert command("profile m.onnx --data first.npy --data second.npz -o other.json") == 0
+    assert Path("other.json").read_bytes() == Path("profile.json").read_bytes()
+
+
+def test_compile_from_the_float_model_and_its_profile_computes_the_same(workplace: Path) -> None:
+    assert command("compile m.onnx --profile profile.json -o direct.so") == 0
+    assert command("run direct.so --input x.npz -o direct.npz") == 0
+    assert np.array_equal(read("direct.npz")["logits"], read("y.npz")["logits"])
+
+
+def test_threads_and_isa_change_no_byte_of_the_result(workplace: Path) -> None:
+    assert command("compile m.int8.onnx --target generic --threads 2 -o generic.so") == 0
+    assert command("run generic.so --input x.npz -o generic.npz") == 0
+    assert Path("generic.npz").read_bytes() == Path("y.npz").read_bytes()
+    executable = octavo.load_executable("generic.so")
+    assert executable.threads == 2
+    assert {op.isa for op in octavo.explain(executable).ops if op.integer} == {"generic"}
+
+
+def test_the_recipe_reaches_the_model(workplace: Path) -> None:
+    assert command("quantize m.onnx --profile profile.json -o i8.onnx --activation int8 --per-tensor") == 0
+    graph = onnx.load("i8.onnx").graph
+    constants = {entry.name: onnx.numpy_helper.to_array(entry) for entry in graph.initializer}
+    activations = [node for node in graph.node if node.op_type == "QuantizeLinear"]
+    assert activations
+    assert {constants[node.input[2]].dtype for node in activations} == {np.dtype(np.int8)}
+    assert all(constants[node.input[1]].size == 1 for node in graph.node if node.op_type == "DequantizeLinear")
+
+
+def test_percentile_narrows_ranges(workplace: Path) -> None:
+    def scales(path: str) -> float:
+        graph = onnx.load(path).graph
+        constants = {entry.name: onnx.numpy_helper.to_array(entry) for entry in graph.initializer}
+        return sum(float(constants[node.input[1]]) for node in graph.node if node.op_type == "QuantizeLinear")
+
+    assert command("quantize m.onnx --profile profile.json -o p.onnx --method percentile --percentile 99") == 0
+    assert scales("p.onnx") < 0.9 * scales("m.int8.onnx")
+
+
+def test_excluded_ops_stay_float(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("explain m.onnx --profile profile.json --exclude Gemm --json") == 0
+    ops = json.loads(capsys.readouterr().out)["ops"]
+    floats = [op for op in ops if not op["integer"] and op["macs"]]
+    assert [op["macs"] for op in floats] == [1280]
+    assert floats[0]["reason"]
+
+
+def test_explain_prints_each_op_and_a_summary(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+    for source in ("m.int8.onnx", "m.so"):
+        assert command(f"explain {finished / source}") == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    lines = shown[0].splitlines()
+    assert [title.strip() for title in lines[0].split("|")[1:-1]] == ["op", "tensor", "runs in", "kernel", "isa", "reason"]
+    assert sum("| conv2d" in line for line in lines) == 7
+    assert lines[-1].endswith("ops integer, 100.0% of MACs")
+
+
+def test_explain_of_a_float_model_gives_reasons(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(f"explain {finished}/m.onnx --json") == 0
+    explanation = json.loads(capsys.readouterr().out)
+    assert explanation["summary"].startswith("0/")
+    assert all(op["reason"] for op in explanation["ops"])
+
+
+def test_bench_prints_a_row_for_each_runtime_and_thread_count(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(finished / "m.int8.onnx")
+    assert command(f"bench {model} --against litert,onnxruntime,tvm --threads 1,2 --seconds 0.05 --json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(row["runtime"], row["threads"]) for row in report["rows"]] == [
+        (name, threads) for threads in (1, 2) for name in ("Octavo", "LiteRT", "ONNX Runtime", "TVM default build")
+    ]
+    for row in report["rows"]:
+        if row["runtime"] == "LiteRT":
+            assert row["note"] == "reads no .onnx file"
+            assert row["median_ms"] is None
+        else:
+            assert row["median_ms"] > 0
+            assert row["ratio"] > 0
+    errors = [row["max_abs_error"] for row in report["rows"] if row["runtime"] in ("ONNX Runtime", "TVM default build")]
+    assert max(errors) < 1.0, "logits of the same quantized network differ by a few quantization steps at most"
+
+
+def test_bench_quantizes_for_the_peers_too(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "bench {0}/m.onnx --profile {0}/profile.json --against onnxruntime --seconds 0.05"
+    assert command(line.format(finished)) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("m.int8.onnx on ")
+    assert "| ONNX Runtime |" in shown
+
+
+def test_bench_reads_tflite(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(shared / "models" / "tflite" / "resnet8_cifar10_int8.tflite")
+    assert command(f"bench {model} --against litert,openvino --seconds 0.05 --json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["runtime"] for row in rows if row["median_ms"]] == ["Octavo", "LiteRT", "OpenVINO"]
