@@ -19,26 +19,36 @@ def add(spec: AddSpec, *, isa: str) -> Kernel:
     p = add_parameters(spec.a_scale, spec.a_zero_point, spec.b_scale, spec.b_zero_point, spec.out_scale)
     out = spec.output
     repeats = spec.size // spec.b_size
+    width = lanes_of(isa)
 
     def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
-        def at(base: Expr, threads: int) -> None:
-            def one(start: Expr, lanes: int) -> None:
-                def number(value: int) -> Expr:
-                    return splat(B.int32(value), lanes)
+        def one(start: Expr, b_value: Expr, lanes: int) -> None:
+            def number(value: int) -> Expr:
+                return splat(B.int32(value), lanes)
 
-                acc = number(p.bias) + load(a, base + start, lanes, "int32") * number(p.a_multiplier)
-                acc = acc + load(b, start, lanes, "int32") * number(p.b_multiplier)
-                acc = B.max(acc >> number(p.shift), number(out.qmin - out.zero_point))
-                acc = B.min(acc, number(out.qmax - out.zero_point)) + number(out.zero_point)
-                store(y, base + start, acc.astype(vector_type("uint8", lanes)), lanes)
+            acc = number(p.bias) + load(a, start, lanes, "int32") * number(p.a_multiplier)
+            acc = acc + b_value * number(p.b_multiplier)
+            acc = B.max(acc >> number(p.shift), number(out.qmin - out.zero_point))
+            acc = B.min(acc, number(out.qmax - out.zero_point)) + number(out.zero_point)
+            store(y, start, acc.astype(vector_type("uint8", lanes)), lanes)
 
-            for_each_vector(spec.b_size, lanes_of(isa), threads, one)
+        def vectors(base: Expr, threads: int) -> None:
+            for_each_vector(
+                spec.b_size,
+                width,
+                threads,
+                lambda start, lanes: one(base + start, load(b, start, lanes, "int32"), lanes),
+            )
 
-        if repeats == 1:
-            at(0, spec.threads)
-            return
-        with chunked(repeats, worthwhile(spec.threads, spec.size, repeats)) as repeat:
-            at(repeat * spec.b_size, 1)
+        if spec.b_size == 1:  # vectors of a alone: repetitions of one element would make none
+            for_each_vector(
+                spec.size, width, spec.threads, lambda start, lanes: one(start, splat(b[0].astype("int32"), lanes), lanes)
+            )
+        elif repeats == 1:
+            vectors(0, spec.threads)
+        else:
+            with chunked(repeats, worthwhile(spec.threads, spec.size, repeats)) as repeat:
+                vectors(repeat * spec.b_size, 1)
 
     arguments = [("a", spec.size, "uint8"), ("b", spec.b_size, "uint8"), ("y", spec.size, "uint8")]
     return Kernel(name="add", isa=isa, func=prim_func(arguments, emit))

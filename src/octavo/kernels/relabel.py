@@ -15,6 +15,7 @@ from .vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, stor
 def relabel(spec: RelabelSpec, *, isa: str) -> Kernel:
     """Return the kernel that flips the top bit of each byte."""
     out_dtype = "int8" if spec.in_dtype == "uint8" else "uint8"
+    width = lanes_of(isa)
 
     def emit(x: Buffer, y: Buffer) -> None:
         def one(start: Expr, lanes: int) -> None:
@@ -22,6 +23,6 @@ def relabel(spec: RelabelSpec, *, isa: str) -> Kernel:
             value = B.bitwise_xor(value, splat(B.uint8(0x80), lanes))
             store(y, start, B.reinterpret(vector_type(out_dtype, lanes), value), lanes)
 
-        for_each_vector(spec.size, lanes_of(isa), spec.threads, one)
+        for_each_vector(spec.size, width, spec.threads, one)
 
     return Kernel(name="relabel", isa=isa, func=prim_func([("x", spec.size, spec.in_dtype), ("y", spec.size, out_dtype)], emit))
