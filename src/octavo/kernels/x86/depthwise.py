@@ -7,7 +7,7 @@
             for each output that they touch:  acc += dot(interleaved columns, that output's weights)
 
 One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1.
-Asymmetric weights w - zero_point have 9 bits; where one leaves int8, the weights are split into two int8 terms.
+Asymmetric weights w - zero_point have 9 bits; where one leaves int8, the weights are split into int8 terms.
 """
 
 from __future__ import annotations
@@ -97,10 +97,13 @@ def channel_blocks(channels: int) -> list[tuple[int, int]]:
 
 
 def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
-    """Return int8 arrays whose sum is `centered`, values in [-255; 255]: one where it fits, else two."""
-    near = np.clip(centered, -128, 127)
-    far = centered - near
-    return [near.astype(np.int8)] if not far.any() else [near.astype(np.int8), far.astype(np.int8)]
+    """Return int8 arrays whose sum is `centered`, values in [-255; 255]: one where it fits, mostly two, three for 255."""
+    terms: list[Int8Array] = []
+    while not terms or centered.any():
+        term = np.clip(centered, -128, 127)
+        terms.append(term.astype(np.int8))
+        centered = centered - term
+    return terms
 
 
 def pack_block(terms: list[Int8Array], patterns: tuple[Pattern, ...], start: int, width: int) -> Int8Array:
