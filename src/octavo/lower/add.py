@@ -1,18 +1,63 @@
-"""Rules of the elementwise and joining ops: add and concat."""
+"""Rule of add."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from .. import kernels
+from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Region, Rejection
-from ..numerics import INTEGER_RANGE, PerTensor, QuantParams
+from ..kernels import AddSpec
 from ..target import OpSupport
-from .forms import AddForm, ConcatForm, OutputForm, TensorForm
-from .quantize_info import quantize_info
-from .tail import check_activation, follow_to_quantize, integer_clamp
-from .values import Dequantized, constant_value, dequantized, integer_params
+from .context import KernelContext, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .tail import check_activation, follow_to_quantize
+from .values import Dequantized, constant_value, dequantized
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AddForm(Form):
+    """a + b + clamp; b may be broadcast over leading dimensions, or be a constant (`b_values` in b's own integers)."""
+
+    a: TensorForm
+    b: TensorForm
+    b_values: npt.NDArray[Any] | None
+    y: OutputForm
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        a_var, b_var = inputs[self.a.name], inputs.get(self.b.name)
+        same = self.a.shape == self.b.shape and b_var is not None
+        is_nhwc = same and any(context.storage.is_kept_nhwc(var) for var in (a_var, b_var) if var is not None)
+        a = context.storage.get(a_var, is_nhwc=is_nhwc)
+        if self.b_values is not None:
+            b: Expr = relax.const(_as_uint8(self.b_values))
+        else:
+            assert b_var is not None
+            b = context.storage.get(b_var, is_nhwc=is_nhwc)
+        spec = AddSpec(
+            size=int(np.prod(self.a.shape)),
+            b_size=int(np.prod(self.b.shape)),
+            a_scale=float(self.a.params.scale),
+            a_zero_point=self.a.zero_point,
+            b_scale=float(self.b.params.scale),
+            b_zero_point=self.b.zero_point,
+            out_scale=float(self.y.tensor.params.scale),
+            output=self.y.spec(),
+            threads=context.threads,
+        )
+        kernel = kernels.add(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [a, b], shape_of(a)), is_nhwc=is_nhwc)
 
 
 def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -43,7 +88,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
     if isinstance(tail, Rejection):
         return tail
     constant = None if isinstance(b.source, Var) else constant_value(view, b.source)
-    form = AddForm(a=_form(a), b=_form(b), b_values=None if constant is None else constant.values, y=tail.form)
+    form = AddForm(a=tensor_of(a), b=tensor_of(b), b_values=None if constant is None else constant.values, y=tail.form)
     inputs = tuple(dict.fromkeys(side.source for side in (a, b) if isinstance(side.source, Var)))
     members = tuple(side.var for side in (a, b) if side.var is not None)
     return Region(
@@ -51,7 +96,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         output=tail.output,
         members=(*dict.fromkeys(members), core, *tail.members),
         inputs=inputs,
-        attrs={"quantize_info": quantize_info(form)},
+        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -63,93 +108,12 @@ def _is_trailing_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     return whole[len(whole) - len(part) :] == part
 
 
-def _form(side: Dequantized) -> TensorForm:
+def tensor_of(side: Dequantized) -> TensorForm:
+    """Return a dequantized operand as a form holds it."""
     shape = static_shape(side.source)
     assert shape is not None
     return TensorForm(name=getattr(side.source, "name", "constant"), shape=shape, params=side.params)
 
 
-def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim quantize(concat(dequantize(x0), ...)), or a concat of integers that share scale and zero point."""
-    call = call_to(view.definition(core), "concat")
-    assert call is not None
-    fields = view.definition(call.args[0])
-    shape = static_shape(core)
-    if not isinstance(fields, relax.Tuple) or shape is None:
-        return Rejection(reason=f"the inputs of {core.name} are not a literal tuple of static shapes")
-    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
-    tuple_var = view.binding_of(call.args[0])
-    grouping = () if tuple_var is None else (tuple_var,)
-    if dtype_of(core) in INTEGER_RANGE:
-        return _integer_concat(view, core, list(fields.fields), shape, axis, grouping, support)
-    sides: list[Dequantized] = []
-    for field in fields.fields:
-        side = dequantized(view, field)
-        if side is None or not isinstance(side.source, Var):
-            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} is float: no dequantize with constant scale")
-        problem = check_activation(side.source.name, side.params, support)
-        if problem is not None:
-            return problem
-        sides.append(side)
-    tail = follow_to_quantize(view, core, support)
-    if isinstance(tail, Rejection):
-        return tail
-    form = ConcatForm(inputs=tuple(_form(side) for side in sides), y=tail.form, axis=axis)
-    members = dict.fromkeys(side.var for side in sides if side.var is not None)
-    return Region(
-        core=core,
-        output=tail.output,
-        members=(*members, *grouping, core, *tail.members),
-        inputs=tuple(dict.fromkeys(side.source for side in sides if isinstance(side.source, Var))),
-        attrs={"quantize_info": quantize_info(form)},
-        form=form,
-    )
-
-
-def _integer_concat(
-    view: DataflowView,
-    core: Var,
-    fields: list[Expr],
-    shape: tuple[int, ...],
-    axis: int,
-    grouping: tuple[Var, ...],
-    support: OpSupport,
-) -> Region | Rejection:
-    y_params = integer_params(view, core)
-    tensors: list[TensorForm] = []
-    for field in fields:
-        params = integer_params(view, field)
-        field_shape = static_shape(field)
-        if not isinstance(field, Var) or params is None or field_shape is None:
-            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} has no known scale")
-        if y_params is None:
-            y_params = params
-        problem = check_activation(field.name, params, support)
-        if problem is not None:
-            return problem
-        if not _same_values(params, y_params):
-            return Rejection(reason=f"operand {field.name} has another scale or zero point than {core.name}; quantize after it")
-        tensors.append(TensorForm(name=field.name, shape=field_shape, params=params))
-    assert y_params is not None
-    output, qmin, qmax = integer_clamp(view, core, y_params.qmin, y_params.qmax)
-    tensor = TensorForm(name=output.name, shape=shape, params=y_params)
-    form = ConcatForm(inputs=tuple(tensors), y=OutputForm(tensor=tensor, qmin=qmin, qmax=qmax), axis=axis)
-    tail = () if output.same_as(core) else (output,)
-    return Region(
-        core=core,
-        output=output,
-        members=(*grouping, core, *tail),
-        inputs=tuple(dict.fromkeys(field for field in fields if isinstance(field, Var))),
-        attrs={"quantize_info": quantize_info(form)},
-        form=form,
-    )
-
-
-def _same_values(a: QuantParams, b: QuantParams) -> bool:
-    return (
-        isinstance(a.granularity, PerTensor)
-        and isinstance(b.granularity, PerTensor)
-        and a.dtype == b.dtype
-        and bool(a.scale == b.scale)
-        and bool(a.zero_point == b.zero_point)
-    )
+def _as_uint8(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return (values.astype(np.int16) + 128).astype(np.uint8) if values.dtype == np.int8 else values.astype(np.uint8)

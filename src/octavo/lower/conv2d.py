@@ -2,18 +2,116 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm.relax import Var
 
+from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Region, Rejection
+from ..kernels import Conv2dSpec
 from ..target import OpSupport
-from .forms import ConvForm, Layout, MatmulForm, TensorForm
-from .quantize_info import quantize_info
+from .context import KernelContext, shape_of
+from .forms import Form, Layout, OutputForm, TensorForm
 from .tail import Tail, check_activation, follow_to_quantize
 from .values import ConstantValue, Dequantized, dequantized
-from .weights import read_bias, read_weight, weight_form
+from .weights import WeightForm, read_bias, read_weight, weight_form
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ConvForm(Form):
+    """conv2d + bias + clamp."""
+
+    x: TensorForm
+    weight: WeightForm
+    y: OutputForm
+    layout: Layout
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        kh, kw, ci, _ = self.weight.values.shape
+        return int(np.prod(self.y.tensor.shape)) * kh * kw * ci
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.weight.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = self.layout == "NCHW"
+        x = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(x)
+        self.weight.check_overflow(self.x, output.name)
+        spec = Conv2dSpec(
+            batch=batch,
+            in_height=height,
+            in_width=width,
+            in_channels=channels,
+            out_channels=self.weight.values.shape[3],
+            kernel=(self.weight.values.shape[0], self.weight.values.shape[1]),
+            strides=self.strides,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            input_zero_point=self.x.zero_point,
+            output=self.y.spec(),
+            threads=context.threads,
+        )
+        kernel = kernels.conv2d(
+            spec,
+            weight=self.weight.values,
+            weight_zero_point=self.weight.kernel_zero_point,
+            bias=self.weight.bias,
+            multiplier=self.weight.multiplier,
+            isa=context.isa,
+        )
+        shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
+        context.put(output, context.call(output.name, kernel, [x], shape), is_nhwc=is_nhwc)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MatmulForm(Form):
+    """matmul with constant weights [in, out] + bias + clamp; x is [..., in]."""
+
+    x: TensorForm
+    weight: WeightForm
+    y: OutputForm
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return int(np.prod(self.y.tensor.shape)) * self.weight.values.shape[0]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.weight.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        x = context.storage.get(inputs[self.x.name], is_nhwc=False)
+        self.weight.check_overflow(self.x, output.name)
+        in_features, out_features = self.weight.values.shape
+        kernel = kernels.matmul(
+            rows=int(np.prod(self.x.shape[:-1])),
+            in_features=in_features,
+            out_features=out_features,
+            input_zero_point=self.x.zero_point,
+            output=self.y.spec(),
+            threads=context.threads,
+            weight=self.weight.values,
+            weight_zero_point=self.weight.kernel_zero_point,
+            bias=self.weight.bias,
+            multiplier=self.weight.multiplier,
+            isa=context.isa,
+        )
+        context.put(output, context.call(output.name, kernel, [x], self.y.tensor.shape), is_nhwc=False)
 
 
 def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -132,7 +230,7 @@ def _weighted_region(
         output=tail.output,
         members=(*members, *tail.members),
         inputs=(x.source,),
-        attrs={"quantize_info": quantize_info(form)},
+        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 from tvm.relax import Var
 
+from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
+from ..kernels import DequantizeSpec, QuantizeSpec
 from ..target import OpSupport
-from .forms import DequantizeForm, OutputForm, QuantizeForm, TensorForm
-from .quantize_info import quantize_info
+from .context import KernelContext, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .storage import SOURCE, TO_NCHW
 from .tail import check_activation, integer_clamp
 from .values import params_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QuantizeForm(Form):
+    """float32 to integers at the edge of an integer region."""
+
+    source: str
+    y: OutputForm
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        x = context.storage.source(inputs[self.source])
+        spec = QuantizeSpec(
+            size=int(np.prod(self.y.tensor.shape)),
+            scale=float(self.y.tensor.params.scale),
+            zero_point=self.y.tensor.zero_point,
+            dtype="uint8",
+            threads=context.threads,
+        )
+        kernel = kernels.quantize(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [x], self.y.tensor.shape), is_nhwc=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DequantizeForm(Form):
+    """Integers to float32 at the edge of an integer region."""
+
+    x: TensorForm
+    result: str
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        var = inputs[self.x.name]
+        is_nhwc = context.storage.is_kept_nhwc(var)
+        x = context.storage.get(var, is_nhwc=is_nhwc)
+        spec = DequantizeSpec(
+            size=int(np.prod(self.x.shape)),
+            scale=float(self.x.params.scale),
+            zero_point=self.x.zero_point,
+            dtype="uint8",
+            threads=context.threads,
+        )
+        value = context.call(output.name, kernels.dequantize(spec, isa=context.isa), [x], shape_of(x), "float32")
+        if is_nhwc:
+            value = context.permute(f"{output.name}_nchw", value, TO_NCHW)
+        context.storage.put(output, SOURCE, value)
 
 
 def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -31,7 +92,7 @@ def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region 
     form = QuantizeForm(source=source.name, y=OutputForm(tensor=tensor, qmin=qmin, qmax=qmax))
     members = (core,) if output.same_as(core) else (core, output)
     return Region(
-        core=core, output=output, members=members, inputs=(source,), attrs={"quantize_info": quantize_info(form)}, form=form
+        core=core, output=output, members=members, inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
     )
 
 
@@ -48,5 +109,5 @@ def match_dequantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
         return problem
     form = DequantizeForm(x=TensorForm(name=source.name, shape=shape, params=params), result=core.name)
     return Region(
-        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": quantize_info(form)}, form=form
+        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
     )

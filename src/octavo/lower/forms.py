@@ -1,16 +1,44 @@
-"""What a rule found: the plain facts from which a kernel is specified. No graph in here, only numbers and names."""
+"""What a rule found, and how it becomes kernel calls: the base of all forms. No graph in here, only numbers and names.
+
+Each op has one file with its form, its rule and its kernels.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
+from tvm.relax import Var
 
+from ..kernels import Output
 from ..numerics import QuantParams
 
+if TYPE_CHECKING:
+    from .context import KernelContext
+
 Layout = Literal["NCHW", "NHWC"]
+
+
+class Form(ABC):
+    """The plain facts of one composite."""
+
+    @abstractmethod
+    def quantize_info(self) -> dict[str, Any]:
+        """Return what a code generator must know of each tensor, by its role.
+
+        Roles are "input", "weight", "bias", "output", "input0" ... Each value holds: id (TensorId or variable name), dtype, scale
+        and zero_point (numbers per tensor, lists per axis), axis (None per tensor), qmin, qmax (inclusive; clamps included).
+        """
+
+    @abstractmethod
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel calls; `inputs` are the variables of the inputs by name, `output` the source graph's variable."""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference; 0 for ops without weights."""
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -21,6 +49,20 @@ class TensorForm:
     shape: tuple[int, ...]
     params: QuantParams
 
+    def info(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info."""
+        return {"id": self.name, **self.params.to_json()}
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point as kernels see it, in the uint8 domain."""
+        return int(self.params.zero_point) + self.relabelling
+
+    @property
+    def relabelling(self) -> int:
+        """What kernels add to its integers: 128 to int8, which they read as uint8."""
+        return 128 if self.params.dtype == "int8" else 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class OutputForm:
@@ -30,117 +72,11 @@ class OutputForm:
     qmin: int
     qmax: int
 
+    def info(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info; its bounds include the clamp."""
+        return {**self.tensor.info(), "qmin": self.qmin, "qmax": self.qmax}
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class WeightForm:
-    """A constant operand: int8 `values` (HWIO, or [in, out]), zero point in that domain, source parameters for the record."""
-
-    name: str
-    values: npt.NDArray[np.int8]
-    zero_point: npt.NDArray[np.int32]
-    params: QuantParams
-    bias_name: str
-    bias: npt.NDArray[np.int32]
-    bias_scale: npt.NDArray[np.float32]
-    multiplier: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ConvForm:
-    """conv2d + bias + clamp."""
-
-    x: TensorForm
-    weight: WeightForm
-    y: OutputForm
-    layout: Layout
-    strides: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    groups: int
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of one inference."""
-        kh, kw, ci, _ = self.weight.values.shape
-        return int(np.prod(self.y.tensor.shape)) * kh * kw * ci
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MatmulForm:
-    """matmul with constant weights [in, out] + bias + clamp; x is [..., in]."""
-
-    x: TensorForm
-    weight: WeightForm
-    y: OutputForm
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of one inference."""
-        return int(np.prod(self.y.tensor.shape)) * self.weight.values.shape[0]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class AddForm:
-    """a + b + clamp; b may be broadcast over leading dimensions, or be a constant (`b_values` in b's own integers)."""
-
-    a: TensorForm
-    b: TensorForm
-    b_values: npt.NDArray[Any] | None
-    y: OutputForm
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PoolForm:
-    """Average or max pooling, or the mean over height and width."""
-
-    kind: Literal["avg", "max"]
-    x: TensorForm
-    y: OutputForm
-    layout: Layout
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    count_include_pad: bool
-    out_height: int
-    out_width: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ConcatForm:
-    """Concatenation along `axis` of the source's layout."""
-
-    inputs: tuple[TensorForm, ...]
-    y: OutputForm
-    axis: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MoveForm:
-    """Data movement (reshape, squeeze, transposition), or none at all (a clamp, a change of parameters).
-
-    `axes` is the permutation of a transposition, None for a reshape.
-    """
-
-    x: TensorForm
-    y: OutputForm
-    axes: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class QuantizeForm:
-    """float32 to integers at the edge of an integer region."""
-
-    source: str
-    y: OutputForm
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class DequantizeForm:
-    """Integers to float32 at the edge of an integer region."""
-
-    x: TensorForm
-    result: str
-
-
-Form = ConvForm | MatmulForm | AddForm | PoolForm | ConcatForm | MoveForm | QuantizeForm | DequantizeForm
+    def spec(self) -> Output:
+        """Return it as kernels take it, in the uint8 domain."""
+        moved = self.tensor.relabelling
+        return Output(zero_point=self.tensor.zero_point, qmin=self.qmin + moved, qmax=self.qmax + moved)

@@ -14,7 +14,7 @@ from tvm.ir import Call
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
-from .emit import PlacedKernel
+from .context import PlacedKernel
 from .lowering import Lowered
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).

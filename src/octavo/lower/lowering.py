@@ -25,8 +25,8 @@ from ..graph.dataflow import (
 from ..graph.rules import Partition, Region
 from ..kernels import Kernel
 from ..target import TargetDescription
-from .emit import Emitter, KernelTable, PlacedKernel
-from .forms import ConvForm, MatmulForm
+from .context import KernelContext, KernelTable, PlacedKernel
+from .forms import Form
 from .partition import partition_quantized
 
 
@@ -98,18 +98,18 @@ def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...]
     records: list[OpRecord] = []
 
     def body(writer: BodyWriter) -> Expr:
-        emitter = Emitter(writer, table, isa, threads)
+        context = KernelContext(writer, table, isa, threads)
         for binding in view.bindings:
             composite = _composite(parts, binding.value)
             if composite is None:
-                _emit_float(emitter, writer, binding.var, binding.value)
+                _emit_float(context, writer, binding.var, binding.value)
                 record = _float_record(view, parts, binding.var, target)
                 records.extend([] if record is None else [record])
                 continue
             name, region = composite
-            kernel = emitter.emit(region, operand_vars(binding.value), binding.var)
+            kernel = context.write(region, operand_vars(binding.value), binding.var)
             records.append(_integer_record(name, region, binding.var, kernel))
-        return _results(emitter, writer, view.result)
+        return _results(context, writer, view.result)
 
     builder = relax.BlockBuilder()
     write_function(builder, "main", list(main.params), body, attrs_of(main))
@@ -128,19 +128,19 @@ def _composite(parts: Partition, value: Expr) -> tuple[str, Region] | None:
     return None if region is None else (str(parts.module[value.op].attrs["Composite"]), region)
 
 
-def _emit_float(emitter: Emitter, writer: BodyWriter, var: Var, value: Expr) -> None:
-    new = writer.emit(var.name, replace_operands(value, emitter.storage.source))
-    emitter.storage.put_source(var, new)
+def _emit_float(context: KernelContext, writer: BodyWriter, var: Var, value: Expr) -> None:
+    new = writer.emit(var.name, replace_operands(value, context.storage.source))
+    context.storage.put_source(var, new)
 
 
-def _results(emitter: Emitter, writer: BodyWriter, result: Expr) -> Expr:
+def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
     """Bring each returned value into the source's form, as an output of the dataflow block."""
 
     def output(expr: Expr) -> Expr:
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([output(field) for field in expr.fields])
         assert isinstance(expr, Var)
-        return writer.emit(f"{expr.name}_result", emitter.storage.source(expr), is_output=True)
+        return writer.emit(f"{expr.name}_result", context.storage.source(expr), is_output=True)
 
     return output(result)
 
@@ -181,7 +181,7 @@ def _float_macs(value: Any, name: str) -> int:
 
 
 def _integer_record(composite: str, region: Region, var: Var, kernel: Kernel | None) -> OpRecord:
-    form = region.form
+    form: Form = region.form
     return OpRecord(
         op=composite.removeprefix("octavo."),
         tensor=var.name,
@@ -189,6 +189,6 @@ def _integer_record(composite: str, region: Region, var: Var, kernel: Kernel | N
         kernel="" if kernel is None else kernel.name,
         isa="" if kernel is None else kernel.isa,
         reason="",
-        macs=form.macs if isinstance(form, ConvForm | MatmulForm) else 0,
+        macs=form.macs,
         shape=static_shape(var) or (),
     )

@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
-from tvm.relax import Var
+import numpy as np
+from tvm.relax import Expr, Var
 
+from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
-from ..numerics import INTEGER_RANGE
+from ..kernels import RequantizeSpec
+from ..numerics import INTEGER_RANGE, QuantParams
 from ..target import OpSupport
-from .forms import MoveForm, OutputForm, TensorForm
-from .quantize_info import quantize_info
+from .context import KernelContext, ratio, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .storage import TO_NHWC
 from .tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from .values import dequantized, integer_params
 
 _CLAMPS = OpSupport(op="clip", fusions=("nn.relu", "clip"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MoveForm(Form):
+    """Data movement (reshape, squeeze, transposition), or none at all (a clamp, a change of parameters).
+
+    `axes` is the permutation of a transposition, None for a reshape.
+    """
+
+    x: TensorForm
+    y: OutputForm
+    axes: tuple[int, ...] | None
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        var = inputs[self.x.name]
+        keeps_shape = self.axes is None and self.x.shape == self.y.tensor.shape
+        is_nhwc = context.storage.is_kept_nhwc(var) and (keeps_shape or self.axes == TO_NHWC or self._is_flat_image)
+        value = context.storage.get(var, is_nhwc=is_nhwc)
+        if self.axes is not None and not is_nhwc:
+            value = context.permute(f"{output.name}_moved", value, self.axes)
+        elif shape_of(value) != self.y.tensor.shape and not (is_nhwc and keeps_shape):
+            value = context.reshape(f"{output.name}_moved", value, self.y.tensor.shape)
+        if self._changes:
+            value = requantized(context, output.name, value, self.x.params, self.y)
+        context.put(output, value, is_nhwc=is_nhwc and keeps_shape)
+
+    @property
+    def _changes(self) -> bool:
+        """Whether a value's integers change, besides moving."""
+        y = self.y.spec()
+        same = self.x.zero_point == y.zero_point and ratio(self.x.params, self.y.tensor.params) == 1.0
+        return not same or (y.qmin, y.qmax) != (0, 255)
+
+    @property
+    def _is_flat_image(self) -> bool:
+        """Whether an NCHW image is reshaped in a way that NHWC memory serves as well: height and width are 1."""
+        return self.axes is None and len(self.x.shape) == 4 and self.x.shape[2] == self.x.shape[3] == 1
 
 
 def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -44,7 +92,7 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
         output=tail.output,
         members=(*([x.var] if x.var is not None else []), core, *tail.members),
         inputs=(x.source,),
-        attrs={"quantize_info": quantize_info(form)},
+        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -68,7 +116,7 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
         output=output,
         members=(*([x.var] if x.var is not None else []), core, *(() if output.same_as(core) else (output,))),
         inputs=(x.source,),
-        attrs={"quantize_info": quantize_info(form)},
+        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -116,5 +164,18 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     y = OutputForm(tensor=TensorForm(name=core.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
     form = MoveForm(x=TensorForm(name=source.name, shape=shape, params=params), y=y, axes=axes)
     return Region(
-        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": quantize_info(form)}, form=form
+        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
     )
+
+
+def requantized(context: KernelContext, name: str, value: Expr, params: QuantParams, y: OutputForm) -> Var:
+    """Write a change of parameters: `value` holds integers of `params` as kernels read them."""
+    relabelling = 128 if params.dtype == "int8" else 0
+    spec = RequantizeSpec(
+        size=int(np.prod(shape_of(value))),
+        multiplier=ratio(params, y.tensor.params),
+        input_zero_point=int(params.zero_point) + relabelling,
+        output=y.spec(),
+        threads=context.threads,
+    )
+    return context.call(name, kernels.requantize(spec, isa=context.isa), [value], shape_of(value))

@@ -14,7 +14,8 @@ from tvm.relax import Var
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
 from ..target import OpSupport, TargetDescription
-from .add import match_add, match_concat
+from .add import match_add
+from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
 from .move import match_move, match_requantize

@@ -3,18 +3,80 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tvm.relax import Var
 
+from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
+from ..kernels import Output, Pool2dSpec
 from ..numerics import INTEGER_RANGE
 from ..target import OpSupport
-from .forms import Layout, OutputForm, PoolForm, TensorForm
-from .quantize_info import quantize_info
+from .context import KernelContext, ratio, shape_of
+from .forms import Form, Layout, OutputForm, TensorForm
+from .move import requantized
 from .tail import Tail, check_activation, follow_to_quantize, integer_clamp
 from .values import dequantized, integer_params
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PoolForm(Form):
+    """Average or max pooling, or the mean over height and width."""
+
+    kind: Literal["avg", "max"]
+    x: TensorForm
+    y: OutputForm
+    layout: Layout
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    count_include_pad: bool
+    out_height: int
+    out_width: int
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = self.layout == "NCHW"
+        x = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(x)
+        in_zero, out_form = self.x.zero_point, self.y.spec()
+        multiplier = ratio(self.x.params, self.y.tensor.params)
+        # A maximum keeps scale and zero point; a change of them is a second kernel.
+        changes = self.kind == "max" and (multiplier != 1.0 or in_zero != out_form.zero_point)
+        spec = Pool2dSpec(
+            kind=self.kind,
+            batch=batch,
+            in_height=height,
+            in_width=width,
+            channels=channels,
+            kernel=self.kernel,
+            strides=self.strides,
+            padding=self.padding,
+            dilation=self.dilation,
+            out_height=self.out_height,
+            out_width=self.out_width,
+            count_include_pad=self.count_include_pad,
+            multiplier=1.0 if self.kind == "max" else multiplier,
+            input_zero_point=in_zero,
+            output=Output(zero_point=in_zero) if changes else out_form,
+            threads=context.threads,
+        )
+        shape = (batch, self.out_height, self.out_width, channels)
+        kernel = kernels.pool2d(spec, isa=context.isa)
+        value = context.call(f"{output.name}_max" if changes else output.name, kernel, [x], shape)
+        if changes:
+            value = requantized(context, output.name, value, self.x.params, self.y)
+        # A mean without kept dimensions drops the two axes of size 1, which leaves memory as it is.
+        if len(self.y.tensor.shape) != 4:
+            value = context.reshape(f"{output.name}_flat", value, self.y.tensor.shape)
+            is_nhwc = False
+        context.put(output, value, is_nhwc=is_nhwc)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +148,7 @@ def _region(core: Var, source: Var, x: TensorForm, tail: Tail, window: _Window, 
         out_height=window.out[0],
         out_width=window.out[1],
     )
-    attrs = {"quantize_info": quantize_info(form)}
+    attrs = {"quantize_info": form.quantize_info()}
     return Region(core=core, output=tail.output, members=members, inputs=(source,), attrs=attrs, form=form)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,50 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Rejection
-from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, requantize_multiplier
+from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, check_accumulator, requantize_multiplier
 from ..target import OpSupport
-from .forms import WeightForm
+from .forms import TensorForm
 from .values import ConstantValue, constant_value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WeightForm:
+    """A constant operand: int8 `values` (HWIO, or [in, out]), zero point in that domain, source parameters for the record."""
+
+    name: str
+    values: npt.NDArray[np.int8]
+    zero_point: npt.NDArray[np.int32]
+    params: QuantParams
+    bias_name: str
+    bias: npt.NDArray[np.int32]
+    bias_scale: npt.NDArray[np.float32]
+    multiplier: npt.NDArray[np.float32]
+
+    def info(self) -> dict[str, Any]:
+        """Return the entries of weight and bias of a quantize_info."""
+        low, high = INTEGER_RANGE["int32"]
+        scale = self.bias_scale
+        per_tensor = bool((scale == scale[0]).all())
+        bias = {
+            "id": self.bias_name,
+            "dtype": "int32",
+            "scale": float(scale[0]) if per_tensor else scale.tolist(),
+            "zero_point": 0 if per_tensor else [0] * scale.size,
+            "axis": None if per_tensor else 0,
+            "qmin": low,
+            "qmax": high,
+        }
+        return {"weight": {"id": self.name, **self.params.to_json()}, "bias": bias}
+
+    @property
+    def kernel_zero_point(self) -> int | npt.NDArray[np.int32]:
+        """The zero point as kernels take it: one number where all channels share it."""
+        first = int(self.zero_point[0])
+        return first if bool((self.zero_point == first).all()) else self.zero_point
+
+    def check_overflow(self, x: TensorForm, name: str) -> None:
+        """Prove that no int32 accumulator overflows; CompileError names the layer and the channel where one could."""
+        check_accumulator(self.values, self.zero_point, self.bias, x.zero_point, 0, 255, where=name)
 
 
 def read_weight(view: DataflowView, expr: Expr, support: OpSupport) -> ConstantValue | Rejection:

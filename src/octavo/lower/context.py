@@ -1,0 +1,142 @@
+"""Writing kernel calls: activations in the form kernels read, constants packed, PrimFuncs collected by symbol.
+
+Kernels enter as calls to external symbols, so that TVM's own passes over the float remainder leave them alone; `link` puts
+them in afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax as _relax
+from tvm.relax import Expr, Var
+
+from ..graph.dataflow import BodyWriter, dtype_of, static_shape
+from ..graph.rules import Region
+from ..kernels import Kernel
+from ..numerics import QuantParams
+from .forms import Form
+from .storage import Form as Stored
+from .storage import Storage
+
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PlacedKernel:
+    """A kernel in the module: its PrimFunc over tensors of the module's own shapes, and what it is called for people."""
+
+    symbol: str
+    func: tvm.tirx.PrimFunc
+    name: str
+    isa: str
+
+
+@dataclass(slots=True)
+class KernelTable:
+    """The PrimFuncs of a module by symbol."""
+
+    placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
+
+    def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], info: Any) -> str:
+        """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
+        func: Any = with_shapes(kernel.func, shapes)
+        if info is not None:
+            func = func.with_attr("quantize_info", info)
+        symbol = f"octavo_{len(self.placed)}_{name}"
+        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa)
+        return symbol
+
+
+def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.tirx.PrimFunc:
+    """Give a PrimFunc over flat buffers the shapes of the tensors it is called with; the memory is the same.
+
+    Each flat buffer becomes a view of the data of a buffer with the tensor's shape.
+    """
+    tir = tvm.tirx
+    params: list[Any] = []
+    views: list[Any] = []
+    for flat, shape in zip(func.params, shapes, strict=True):
+        size = int(flat.ty.shape[0])
+        assert int(np.prod(shape)) == size, f"{flat.name}: {shape} is not {size} values"
+        if len(shape) == 1:
+            params.append(flat)
+            continue
+        shaped = tir.decl_buffer(shape, str(flat.ty.dtype), name=flat.name)
+        params.append(shaped)
+        views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
+    return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
+
+
+class KernelContext:
+    """Writes the kernel calls of one function.
+
+    Parameters
+    ----------
+    writer
+        Receives the bindings.
+    table
+        Receives the kernels.
+    isa
+        Instruction set of the kernels.
+    threads
+        Chunks that large kernels are cut into.
+    """
+
+    def __init__(self, writer: BodyWriter, table: KernelTable, isa: str, threads: int) -> None:
+        self.writer = writer
+        self.isa = isa
+        self.threads = threads
+        self._table = table
+        self._info: Any = None
+        self._ran: Kernel | None = None
+        self.storage = Storage(writer, self.call, isa, threads)
+
+    def write(self, region: Region, inputs: list[Var], output: Var) -> Kernel | None:
+        """Write the kernel calls of one composite, whose result the source graph calls `output`.
+
+        Returns the kernel that does its work, None where it only moves data.
+        """
+        form: Form = region.form
+        self._ran = None
+        self._info = region.attrs["quantize_info"]
+        form.write(self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
+        self._info = None
+        return self._ran
+
+    def call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str = "uint8") -> Var:
+        """Call a kernel on activations that lie as it reads them; the result has `shape` and is bound to `name`."""
+        shapes = [*(shape_of(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
+        symbol = self._table.add(name, kernel, shapes, self._info)
+        constants = [relax.const(array) for array in kernel.constants]
+        self._ran = kernel
+        result = relax.TensorType(shape, dtype)
+        return self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
+
+    def reshape(self, name: str, value: Expr, shape: tuple[int, ...]) -> Var:
+        """See the same memory under another shape."""
+        return self.writer.emit(name, relax.op.reshape(value, shape))
+
+    def permute(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
+        """Transpose by TVM's own op."""
+        return self.writer.emit(name, relax.op.permute_dims(value, list(axes)))
+
+    def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:
+        """Record a kernel's result as the source graph's `output`."""
+        self.storage.put(output, Stored(is_nhwc, dtype_of(output) == "int8"), value)
+
+
+def shape_of(expr: Expr) -> tuple[int, ...]:
+    """Return the static shape of a tensor that a kernel reads or writes."""
+    shape = static_shape(expr)
+    assert shape is not None, "kernels are specified for static shapes"
+    return shape
+
+
+def ratio(x: QuantParams, y: QuantParams) -> float:
+    """Return float32 x.scale / y.scale, the multiplier from one tensor's integers to another's."""
+    return float(np.float32(x.scale) / np.float32(y.scale))
