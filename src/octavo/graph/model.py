@@ -57,7 +57,7 @@ class Fold:
     """An op that `quantize` folded into a convolution: its output `tensor` now comes from the convolution, `gone` is no more.
 
     `op` is "nn.batch_norm" (folded into the convolution before it; `weight` and `bias` name its new constants) or "nn.pad" (into
-    the one behind it).
+    those behind it, which read `tensor` with `padding` (top, left, bottom, right) of their own more).
     """
 
     op: str
@@ -65,6 +65,7 @@ class Fold:
     gone: TensorId
     weight: TensorId | None = None
     bias: TensorId | None = None
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +147,7 @@ class Model:
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
         bindings: dict[Any, Any] = {
-            str(name): tvm.runtime.tensor(np.ascontiguousarray(value)) for name, value in self.params.items()
+            str(name): tvm.runtime.tensor(np.asarray(value, order="C")) for name, value in self.params.items()
         }
         return relax.transform.BindParams("main", bindings)(self.module)
 

@@ -99,22 +99,3 @@ def symmetric_params(
         qmin=-qmax,
         qmax=qmax,
     )
-
-
-def _along(values: npt.NDArray[np.generic], params: QuantParams) -> npt.NDArray[np.float64]:
-    shape = [1] * values.ndim
-    if isinstance(params.granularity, PerAxis):
-        shape[params.granularity.axis] = -1
-    return params.scale.astype(np.float64).reshape(shape)
-
-
-def quantize_weight(values: npt.NDArray[np.float32], params: QuantParams) -> npt.NDArray[np.generic]:
-    """Return saturate(rint(values / scale)) of symmetric parameters (half_even), as the parameters' dtype."""
-    assert params.is_symmetric, "weights and biases are symmetric"
-    integers = np.rint(values.astype(np.float64) / _along(values, params))
-    return np.clip(integers, params.qmin, params.qmax).astype(params.dtype)
-
-
-def dequantize_weight(values: npt.NDArray[np.generic], params: QuantParams) -> npt.NDArray[np.float32]:
-    """Return float32(values) * scale of symmetric parameters."""
-    return (values.astype(np.float32) * _along(values, params).astype(np.float32)).astype(np.float32)

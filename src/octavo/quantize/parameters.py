@@ -13,9 +13,9 @@ from tvm.relax import Var
 from ..errors import QuantizationError
 from ..graph.model import Adjustment
 from ..identity import TensorId
-from ..numerics import PerAxis, PerTensor, QuantParams
+from ..numerics import PerAxis, PerTensor, QuantParams, quantize
 from ..numerics.histogram import Histogram
-from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range, quantize_weight, symmetric_params
+from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
 from .constants import Constants
 from .placement import Layer, Placement
 from .recipe import Recipe
@@ -145,13 +145,13 @@ class ParameterChooser:
             if layer.op is not None and layer.bias is not None:
                 biases[layer.output] = _bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
                 value = self.params[layer.bias.constant.name]
-                bias_values[layer.output] = quantize_weight(value, biases[layer.output])
+                bias_values[layer.output] = quantize(value, biases[layer.output])
         return Parameters(
             activations=activations,
             weights=weights,
             biases=biases,
             bias_values=bias_values,
-            weight_values={name: quantize_weight(self.params[name], params) for name, params in weights.items()},
+            weight_values={name: quantize(self.params[name], params) for name, params in weights.items()},
             adjustments=tuple(adjustments),
         )
 
@@ -183,7 +183,7 @@ class ParameterChooser:
     def _room(self, layer: Layer, params: QuantParams) -> npt.NDArray[np.int64]:
         """Return what each output channel's products leave of an int32 accumulator, (channels,)."""
         assert layer.op is not None, "only layers with weights have products"
-        integers = quantize_weight(self.params[layer.op.weight.name], params).astype(np.int64)
+        integers = quantize(self.params[layer.op.weight.name], params).astype(np.int64)
         channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
         return _INT32_MAX - _ACTIVATION_SPAN * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
 

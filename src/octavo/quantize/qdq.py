@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
@@ -181,5 +180,5 @@ def _with_operand(value: Any, operand: Expr) -> Expr:
 
 def _dequantize(integers: Var, quant: QuantParams) -> Expr:
     axis = quant.granularity.axis if isinstance(quant.granularity, PerAxis) else -1
-    scale = relax.const(np.ascontiguousarray(quant.scale), "float32")
+    scale = relax.const(quant.scale, "float32")
     return relax.op.dequantize(integers, scale, relax.const(quant.zero_point, "int32"), axis=axis)

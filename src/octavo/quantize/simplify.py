@@ -154,42 +154,36 @@ class _Simplifier:
         pad: Any = call_to(self.view.definition(var), "nn.pad")
         if pad is None or str(pad.attrs.pad_mode) != "constant" or self.view.is_returned(var) or not _pads_with_zero(pad):
             return []
-        widths = [int(width) for width in pad.attrs.pad_width]
-        users = self.view.users(var)
-        calls = [call_to(self.view.definition(user), "nn.conv2d") for user in users]
-        if len(widths) != 8 or min(widths) < 0 or not users or any(call is None for call in calls):
+        data, users = pad.args[0], self.view.users(var)
+        calls: list[Any] = [call_to(self.view.definition(user), "nn.conv2d") for user in users]
+        extra = {self._extra_padding(call, var, [int(width) for width in pad.attrs.pad_width]) for call in calls}
+        padding = extra.pop() if len(extra) == 1 else None
+        if padding is None or not isinstance(data, Var):
             return []
-        if any(call is not None and not self._spatial_only(call, widths, var) for call in calls):
-            return []
-        data = pad.args[0]
-        edits = [self._padded(user, call, data, widths) for user, call in zip(users, calls, strict=True) if call is not None]
-        self.folds.append(Fold(op="nn.pad", tensor=TensorId(_source_of(data)), gone=TensorId(var.name)))
+        self.folds.append(Fold(op="nn.pad", tensor=TensorId(data.name), gone=TensorId(var.name), padding=padding))
+        edits = [self._padded(user, call, data, padding) for user, call in zip(users, calls, strict=True)]
         return [replace(edits[0], skipped=(var,)), *edits[1:]]
 
-    def _spatial_only(self, call: Any, widths: list[int], var: Var) -> bool:
-        layout = str(call.attrs.data_layout)
-        if layout not in ("NCHW", "NHWC"):
-            return False
-        is_data = view_equal(self.view, call.args[0], var) and self.constants.find(call.args[1]) is not None
-        outside = [axis for axis in range(4) if layout[axis] in "NC"]
-        return is_data and not any(widths[2 * axis] or widths[2 * axis + 1] for axis in outside)
+    def _extra_padding(self, call: Any, var: Var, widths: list[int]) -> tuple[int, int, int, int] | None:
+        """Return (top, left, bottom, right) if a convolution of `var` can take over its padding, else None."""
+        if call is None or str(call.attrs.data_layout) not in ("NCHW", "NHWC") or len(widths) != 8 or min(widths) < 0:
+            return None
+        if not view_equal(self.view, call.args[0], var) or self.constants.find(call.args[1]) is None:
+            return None
+        axes = {name: 2 * axis for axis, name in enumerate(str(call.attrs.data_layout))}
+        if any(widths[axes[name]] or widths[axes[name] + 1] for name in "NC"):
+            return None
+        return widths[axes["H"]], widths[axes["W"]], widths[axes["H"] + 1], widths[axes["W"] + 1]
 
-    def _padded(self, var: Var, call: Any, data: Expr, widths: list[int]) -> _Edit:
-        layout = str(call.attrs.data_layout)
-        row, column = layout.index("H"), layout.index("W")
-        extra = (widths[2 * row], widths[2 * column], widths[2 * row + 1], widths[2 * column + 1])
+    def _padded(self, var: Var, call: Any, data: Expr, padding: tuple[int, int, int, int]) -> _Edit:
         attrs = conv2d_attrs(call)
-        attrs["padding"] = [old + new for old, new in zip(attrs["padding"], extra, strict=True)]
+        attrs["padding"] = [old + new for old, new in zip(attrs["padding"], padding, strict=True)]
 
         def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
             value = relax.op.nn.conv2d(mapped(data), mapped(call.args[1]), **attrs)
             return writer.emit(var.name, value, is_output=self.view.is_returned(var))
 
         return _Edit(output=var, skipped=(), write=write)
-
-
-def _source_of(expr: Expr) -> str:
-    return expr.name if isinstance(expr, Var) else ""
 
 
 def _pads_with_zero(pad: Any) -> bool:

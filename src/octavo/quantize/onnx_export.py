@@ -1,0 +1,314 @@
+"""Repeating a quantization plan on the ONNX file a model came from: a QDQ model that other runtimes load.
+
+It decides nothing: what is integer, and with which parameters, the plan says. A tensor that an integer op makes keeps its name,
+for what its DequantizeLinear leaves; the float value before is `<name>_float`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.checker
+import onnx.inliner
+import onnx.version_converter
+from onnx import helper
+
+from ..errors import QuantizationError
+from ..graph.model import Fold, IntegerLayer, Model, QuantizationPlan
+from ..identity import TensorId
+from ..numerics import PerAxis, QuantParams, dequantize
+from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
+
+MIN_OPSET = 13
+"""First version whose QuantizeLinear and DequantizeLinear have an axis."""
+_WEIGHTED = ("Conv", "Gemm", "MatMul")
+
+
+def export_onnx(model: Model, path: str | Path) -> None:
+    """Write a quantized model as an ONNX QDQ file: the whole file or nothing.
+
+    Parameters
+    ----------
+    model
+        What `quantize` returned, of a model loaded from ONNX.
+    path
+        The file to write.
+
+    Raises
+    ------
+    QuantizationError
+        If the model is not quantized, did not come from ONNX, cannot be raised to opset 13, or the path cannot be written.
+    """
+    data = onnx_model(model).SerializeToString()
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # there may be nothing to remove, or no such folder
+            temporary.unlink()
+        raise QuantizationError(f"{path}: cannot write the ONNX file: {error.strerror or error}") from error
+
+
+def onnx_model(model: Model) -> Any:
+    """Return the onnx.ModelProto that `export_onnx` writes; raises as it does."""
+    if model.plan is None:
+        raise QuantizationError("the model is not quantized; call quantize before writing it")
+    if not isinstance(model.source, onnx.ModelProto):
+        raise QuantizationError(
+            f"only a model loaded from ONNX can be written as ONNX, this one came from {model.source_format}; compile it instead"
+        )
+    proto = _at_least_opset_13(model.source)
+    _Exporter(model=model, plan=model.plan, graph=OnnxGraph(proto)).run()
+    proto.producer_name = "octavo"
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        raise QuantizationError(f"the quantized ONNX model is not valid: {error}") from error
+    return proto
+
+
+def _at_least_opset_13(source: Any) -> Any:
+    proto = copy.deepcopy(source)
+    if proto.functions:
+        proto = onnx.inliner.inline_local_functions(proto)
+    versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
+    if max(versions, default=0) >= MIN_OPSET:
+        return proto
+    try:
+        return onnx.version_converter.convert_version(proto, MIN_OPSET)
+    except RuntimeError as error:
+        raise QuantizationError(
+            f"the ONNX file has opset {max(versions, default=0)}; QDQ needs {MIN_OPSET}, and onnx cannot convert it: {error}"
+        ) from error
+
+
+@dataclass(kw_only=True, slots=True)
+class _Exporter:
+    """One run of `onnx_model`."""
+
+    model: Model
+    plan: QuantizationPlan
+    graph: OnnxGraph
+    _layer_of: dict[TensorId, IntegerLayer] = field(default_factory=dict[TensorId, IntegerLayer])
+    _dequantized: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
+    _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict[tuple[TensorId, bool], str])
+
+    def run(self) -> None:
+        """Edit the graph."""
+        self._layer_of = {layer.output: layer for layer in self.plan.layers}
+        for fold in self.plan.folds:
+            if fold.op == "nn.pad":
+                self._fold_padding(fold)
+            else:
+                self._fold_batch_norm(fold)
+        layers = [layer for layer in self.plan.layers if layer.output in self.model.tensors]
+        chains = {layer.output: list(self._chain(layer)) for layer in layers}
+        for layer in layers:
+            if layer.weight is not None:
+                self._quantize_weights(layer, chains[layer.output])
+        for layer in layers:
+            self._quantize_made(layer)
+        for layer in layers:
+            self._read_dequantized(layer, chains[layer.output][-1])
+        self.graph.finish()
+
+    # ------------------------------------------------------------------------------------------------------- finding nodes
+
+    def _names(self, tensor: TensorId) -> list[str]:
+        entry = self.model.tensors[tensor]
+        return [entry.source_name, *entry.aliases]
+
+    def _first_name(self, tensor: TensorId) -> str:
+        """Return the name under which the graph first makes a tensor, before any Identity."""
+        names = self._names(tensor)
+        for name in names:
+            node = self.graph.producer(name)
+            if node is None or node.op_type not in PASS_THROUGH or node.input[0] not in names:
+                return name
+        raise AssertionError(f"{tensor}: a cycle of Identity nodes")
+
+    def _node(self, tensor: TensorId) -> Node:
+        node = self.graph.producer(self._first_name(tensor))
+        assert node is not None, f"{tensor} is made by no node of the ONNX graph"
+        return node
+
+    def _before(self, node: Node) -> Node:
+        """Return the node that makes the data of one with a single data operand."""
+        for name in node.input:
+            producer = self.graph.producer(name)
+            while producer is not None and producer.op_type in PASS_THROUGH:
+                producer = self.graph.producer(producer.input[0])
+            if producer is not None and self.graph.constant(name) is None:
+                return producer
+        raise AssertionError(f"{node.op_type} {node.output[0]} reads no computed tensor")
+
+    def _chain(self, layer: IntegerLayer) -> Iterator[Node]:
+        """Yield the nodes of a layer from its last back to the op itself."""
+        node = self._node(layer.output)
+        yield node
+        if layer.weight is not None:
+            while node.op_type not in _WEIGHTED:
+                node = self._before(node)
+                yield node
+        else:
+            for _ in layer.fused:
+                node = self._before(node)
+                yield node
+
+    def _origin(self, tensor: TensorId) -> TensorId:
+        """Return the source tensor behind a variable that only the importer knows: it moves data within one source op."""
+        while tensor not in self.model.tensors:
+            tensor = self._layer_of[tensor].inputs[0]
+        return tensor
+
+    # ------------------------------------------------------------------------------------------------------------- folding
+
+    def _fold_padding(self, fold: Fold) -> None:
+        pad = self._node(fold.gone)
+        top, left, bottom, right = fold.padding
+        for name in self._names(fold.gone):
+            for conv in list(self.graph.readers(name)):
+                if conv.op_type in PASS_THROUGH:
+                    continue
+                mode = attribute(conv, "auto_pad", b"NOTSET")
+                if mode not in (b"NOTSET", b"VALID"):
+                    raise QuantizationError(f"{conv.output[0]}: auto_pad {mode.decode()} behind a Pad cannot be written as ONNX")
+                pads = attribute(conv, "pads", [0, 0, 0, 0]) if mode == b"NOTSET" else [0, 0, 0, 0]
+                set_attribute(conv, "auto_pad", "NOTSET")
+                set_attribute(conv, "pads", [pads[0] + top, pads[1] + left, pads[2] + bottom, pads[3] + right])
+                self.graph.set_input(conv, 0, pad.input[0])
+
+    def _fold_batch_norm(self, fold: Fold) -> None:
+        assert fold.weight is not None, "a folded batch norm leaves a weight"
+        assert fold.bias is not None, "a folded batch norm leaves a bias"
+        norm = self._node(fold.tensor)
+        gone = [norm]
+        node = self._before(norm)
+        while node.op_type != "Conv":
+            gone.append(node)
+            node = self._before(node)
+        output = norm.output[0]
+        for other in gone:
+            self.graph.remove(other)
+        self.graph.rename_output(node, node.output[0], output)
+        weight, bias = self.model.params.get(fold.weight), self.model.params.get(fold.bias)
+        # Convolutions that stay float keep float constants; the others get theirs as integers.
+        if weight is not None:
+            self.graph.set_input(node, 1, self.graph.add_constant(f"{fold.weight}_folded", weight))
+        if bias is not None:
+            self.graph.set_input(node, 2, self.graph.add_constant(f"{fold.bias}_folded", bias.reshape(-1)))
+
+    # ------------------------------------------------------------------------------------------------------------- constants
+
+    def _quantize_weights(self, layer: IntegerLayer, chain: list[Node]) -> None:
+        assert layer.weight is not None, "checked by the caller"
+        node = chain[-1]
+        self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer.weight, node)))
+        if layer.bias is None:
+            return
+        params, values = self.plan.biases[layer.bias], self.plan.weight_values[layer.bias]
+        flat = QuantParams(
+            dtype=params.dtype,
+            scale=params.scale,
+            zero_point=params.zero_point,
+            granularity=PerAxis(0) if params.scale.ndim else params.granularity,
+        )
+        bias = self._dequantize(str(layer.bias), values.reshape(-1), flat)
+        added = next((other for other in chain[:-1] if other.op_type == "Add"), None)
+        has_own = len(node.input) > 2 and node.input[2]
+        if added is None or has_own:
+            self.graph.set_input(node, 2, bias)
+        elif node.op_type == "MatMul":
+            constant = next(index for index, name in enumerate(added.input) if self.graph.constant(name) is not None)
+            self.graph.set_input(added, constant, bias)
+        else:
+            # An Add behind a convolution without bias becomes its bias.
+            output = added.output[0]
+            self.graph.remove(added)
+            self.graph.rename_output(node, node.output[0], output)
+            self.graph.set_input(node, 2, bias)
+
+    def _is_transposed(self, weight: TensorId, node: Node) -> bool:
+        """Return whether the module holds a weight transposed; a matrix may be, a convolution's is OIHW in both."""
+        values, params = self.plan.weight_values[weight], self.plan.weights[weight]
+        source = self.graph.constant(node.input[1])
+        if values.ndim != 2 or source is None:
+            assert source is None or source.shape == values.shape, f"{weight}: shapes {source.shape} and {values.shape}"
+            return source is None and bool(attribute(node, "transB", 0))
+        real = dequantize(values, params)
+        fits = [
+            float(np.abs(candidate - real).max(initial=0.0)) if candidate.shape == real.shape else np.inf
+            for candidate in (source, source.T)
+        ]
+        assert min(fits) < np.inf, f"{weight}: shapes {source.shape} and {values.shape}"
+        return fits[1] < fits[0]
+
+    def _weight(self, weight: TensorId, transposed: bool) -> str:
+        if (weight, transposed) not in self._weights:
+            values, params = self.plan.weight_values[weight], self.plan.weights[weight]
+            if transposed:
+                axis = params.granularity
+                flipped = PerAxis(1 - axis.axis) if isinstance(axis, PerAxis) else axis
+                params = QuantParams(
+                    dtype=params.dtype, scale=params.scale, zero_point=params.zero_point, granularity=flipped, qmin=params.qmin
+                )
+                values = values.T
+            self._weights[weight, transposed] = self._dequantize(str(weight), values, params)
+        return self._weights[weight, transposed]
+
+    def _dequantize(self, name: str, values: npt.NDArray[Any], params: QuantParams) -> str:
+        """Add integers and their DequantizeLinear; return the name of its result."""
+        integers = self.graph.add_constant(f"{name}_quantized", values)
+        inputs = [integers, self.graph.add_constant(f"{name}_scale", params.scale)]
+        if params.dtype != "int32":
+            inputs.append(self.graph.add_constant(f"{name}_zero_point", params.zero_point.astype(params.dtype)))
+        output = self.graph.fresh(f"{name}_dequantized")
+        axis: dict[str, Any] = {"axis": params.granularity.axis} if isinstance(params.granularity, PerAxis) else {}
+        self.graph.add_first(helper.make_node("DequantizeLinear", inputs, [output], name=output, **axis))
+        return output
+
+    # ----------------------------------------------------------------------------------------------------------- activations
+
+    def _quantize_made(self, layer: IntegerLayer) -> None:
+        """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it."""
+        name = self._first_name(layer.output)
+        before = self.graph.fresh(f"{name}_float")
+        self.graph.rename_output(self._node(layer.output), name, before)
+        self._add_pair(layer.output, before, name)
+        self._dequantized[layer.output] = name
+
+    def _read_dequantized(self, layer: IntegerLayer, start: Node) -> None:
+        """Let an integer op read its inputs dequantized, adding Q and DQ to those that no integer op made."""
+        for variable in layer.inputs:
+            tensor = self._origin(variable)
+            if tensor not in self._dequantized:
+                name = self._first_name(tensor)
+                output = self.graph.fresh(f"{name}_dequantized")
+                self._add_pair(tensor, name, output)
+                self._dequantized[tensor] = output
+            names = self._names(tensor)
+            for index, name in enumerate(start.input):
+                if name in names:
+                    self.graph.set_input(start, index, self._dequantized[tensor])
+
+    def _add_pair(self, tensor: TensorId, source: str, output: str) -> None:
+        params = self.plan.activations[tensor]
+        scale = self.graph.add_constant(f"{tensor}_scale", params.scale)
+        zero_point = self.graph.add_constant(f"{tensor}_zero_point", params.zero_point.astype(params.dtype))
+        integers = self.graph.fresh(f"{tensor}_quantized")
+        nodes = [
+            helper.make_node("QuantizeLinear", [source, scale, zero_point], [integers], name=integers),
+            helper.make_node("DequantizeLinear", [integers, scale, zero_point], [output], name=f"{output}_DequantizeLinear"),
+        ]
+        self.graph.add_after(source, nodes)

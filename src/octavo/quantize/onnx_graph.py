@@ -1,0 +1,160 @@
+"""A thin editor over an ONNX graph: who produces and reads a tensor, and edits that keep the nodes in order.
+
+It knows ONNX and nothing of quantization.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+# onnx's protobuf classes carry no usable types.
+Node = Any
+
+PASS_THROUGH = ("Identity", "Dropout")
+"""Ops whose first output is their first input."""
+
+
+class OnnxGraph:
+    """One graph under edit.
+
+    Parameters
+    ----------
+    proto
+        The model; edited in place by `finish`.
+    """
+
+    def __init__(self, proto: Any) -> None:
+        self._proto = proto
+        self._graph = proto.graph
+        self.nodes: list[Node] = list(proto.graph.node)
+        self._initializers: dict[str, Any] = {item.name: item for item in proto.graph.initializer}
+        self._names = {name for node in self.nodes for name in (*node.input, *node.output)}
+        self._names.update(self._initializers, (item.name for item in proto.graph.input))
+        self._names.update(item.name for item in proto.graph.output)
+        self._index()
+
+    def _index(self) -> None:
+        self._producers: dict[str, Node] = {name: node for node in self.nodes for name in node.output if name}
+        self._readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+
+    def producer(self, name: str) -> Node | None:
+        """Return the node that makes a tensor, None for inputs and initializers."""
+        return self._producers.get(name)
+
+    def readers(self, name: str) -> list[Node]:
+        """Return the nodes that read a tensor, once for each reading."""
+        return self._readers.get(name, [])
+
+    def fresh(self, wish: str) -> str:
+        """Return an unused tensor name near `wish`, and mark it used."""
+        name, number = wish, 1
+        while name in self._names:
+            number += 1
+            name = f"{wish}_{number}"
+        self._names.add(name)
+        return name
+
+    def constant(self, name: str) -> npt.NDArray[Any] | None:
+        """Return the value of an initializer or Constant node, through Identity; None if it is computed."""
+        node = self.producer(name)
+        while node is not None and node.op_type in PASS_THROUGH:
+            name = node.input[0]
+            node = self.producer(name)
+        if node is None:
+            item = self._initializers.get(name)
+            return None if item is None else numpy_helper.to_array(item)
+        value = next((attr for attr in node.attribute if node.op_type == "Constant" and attr.name == "value"), None)
+        return None if value is None else numpy_helper.to_array(value.t)
+
+    def add_constant(self, wish: str, value: npt.NDArray[Any]) -> str:
+        """Add an initializer under an unused name near `wish`, and return the name."""
+        name = self.fresh(wish)
+        self._initializers[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
+        return name
+
+    def add_first(self, node: Node) -> None:
+        """Put a node, of constants alone, before all others."""
+        self.nodes.insert(0, node)
+        self._index()
+
+    def add_after(self, name: str, nodes: list[Node]) -> None:
+        """Put nodes behind the producer of a tensor, or before all others for an input."""
+        producer = self.producer(name)
+        at = next((index + 1 for index, node in enumerate(self.nodes) if node is producer), 0)
+        self.nodes[at:at] = nodes
+        self._index()
+
+    def remove(self, node: Node) -> None:
+        """Take a node out; its readers must have been given other inputs."""
+        self.nodes = [other for other in self.nodes if other is not node]
+        self._index()
+
+    def rename_output(self, node: Node, old: str, new: str) -> None:
+        """Let a node make `new` where it made `old`; whoever reads `old` is left as it is."""
+        for index, name in enumerate(node.output):
+            if name == old:
+                node.output[index] = new
+        self._index()
+
+    def set_input(self, node: Node, index: int, name: str) -> None:
+        """Let a node read `name` as its input `index`, added where the node had fewer."""
+        while len(node.input) <= index:
+            node.input.append("")
+        node.input[index] = name
+        self._index()
+
+    def finish(self) -> None:
+        """Write the edits back; nodes and initializers that no output depends on are dropped."""
+        wanted = {item.name for item in self._graph.output}
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if any(name in wanted for name in node.output):
+                kept.append(node)
+                wanted.update(node.input)
+                wanted.update(_outer_names(node))
+        del self._graph.node[:]
+        self._graph.node.extend(reversed(kept))
+        before = {item.name for item in self._graph.initializer}
+        del self._graph.initializer[:]
+        self._graph.initializer.extend(item for name, item in self._initializers.items() if name in wanted)
+        # Files of IR version 3 list initializers among the inputs.
+        gone = before - wanted
+        inputs = [item for item in self._graph.input if item.name not in gone]
+        del self._graph.input[:]
+        self._graph.input.extend(inputs)
+        made = {name for node in kept for name in node.output}
+        infos = [item for item in self._graph.value_info if item.name in made]
+        del self._graph.value_info[:]
+        self._graph.value_info.extend(infos)
+
+
+def _outer_names(node: Node) -> set[str]:
+    """Return the tensors that the node's subgraphs read."""
+    names: set[str] = set()
+    for attr in node.attribute:
+        for graph in (*attr.graphs, *([attr.g] if attr.type == onnx.AttributeProto.GRAPH else [])):
+            for inner in graph.node:
+                names.update(inner.input)
+                names.update(_outer_names(inner))
+    return names
+
+
+def attribute(node: Node, name: str, default: Any) -> Any:
+    """Return an attribute's value, or `default` where the node has none."""
+    found = next((attr for attr in node.attribute if attr.name == name), None)
+    return default if found is None else helper.get_attribute_value(found)
+
+
+def set_attribute(node: Node, name: str, value: Any) -> None:
+    """Set an attribute, replacing the one the node has."""
+    kept = [attr for attr in node.attribute if attr.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
