@@ -1,0 +1,62 @@
+"""What the compiled kernels are made of, and that they keep to their buffers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tvm
+from conv2d_cases import Layers
+from kernel_runner import HOST_ISAS
+
+from octavo.kernels import AVX512_VNNI, Conv2dSpec
+
+LAYERS = Layers(40)
+SPECS = {
+    "pointwise": LAYERS.spec((14, 14), (96, 72)),
+    "matmul": LAYERS.spec((1, 1), (512, 100)),
+    "direct": LAYERS.spec((14, 14), (64, 64), (3, 3), padding=(1, 1, 1, 1)),
+    "grouped": LAYERS.spec((14, 14), (64, 64), (3, 3), groups=4),
+    "depthwise": LAYERS.spec((14, 14), (96, 96), (9, 9), padding=(4, 4, 4, 4), groups=96),
+}
+VNNI_TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "cascadelake"})
+
+
+def innermost_loops(assembly: str) -> list[str]:
+    """Every piece from a label to a jump back to it, with no other label between."""
+    lines = assembly.splitlines()
+    loops = []
+    start = 0
+    for number, line in enumerate(lines):
+        if re.match(r"\.LBB\w+:", line):
+            start = number
+        elif (jump := re.match(r"\s+j\w+\s+(\.LBB\w+)$", line)) and lines[start] == f"{jump[1]}:":
+            loops.append("\n".join(lines[start : number + 1]))
+    return loops
+
+
+def assembly_of(spec: Conv2dSpec, w_zero_point: int) -> str:
+    """The assembly for a CPU with AVX-512 VNNI, which need not be this machine's."""
+    func = LAYERS.case(spec, AVX512_VNNI, w_zero_point=w_zero_point).kernel.func
+    library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=VNNI_TARGET)
+    return library.mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize("w_zero_point", [0, 3])
+@pytest.mark.parametrize("name", SPECS)
+def test_inner_loops_are_integer_dot_products_alone(name: str, w_zero_point: int) -> None:
+    assembly = assembly_of(SPECS[name], w_zero_point)
+    inner = [loop for loop in innermost_loops(assembly) if "vpdpbusd" in loop]
+    assert inner
+    for body in inner:
+        assert not re.search(r"\bv(mul|fn?m(add|sub)\d*|cvt)\w*[ps][sd]", body), body
+        stores = re.findall(r"^\s+vmov\w+\s+%zmm\d+, .*\(%rsp\)", body, re.MULTILINE)
+        assert not stores, f"accumulators are spilled inside the loop: {stores}"
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_kernels_keep_to_their_buffers(isa: str) -> None:
+    script = Path(__file__).with_name("guarded_run.py")
+    run = subprocess.run([sys.executable, str(script), isa], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"exit code {run.returncode} at {run.stdout.splitlines()[-1:]}: {run.stderr[-2000:]}"
