@@ -1,1 +1,50 @@
-"""Octavo: the int8 quantization flow for Apache TVM."""
+"""Octavo: the int8 quantization flow for Apache TVM.
+
+    model   = octavo.load("model.onnx")
+    profile = octavo.profile(model, batches)
+    qmodel  = octavo.quantize(model, profile)
+    exe     = octavo.compile(qmodel)
+    outputs = exe(x)
+"""
+
+# Errors
+from .errors import OctavoError
+
+# The path, stage by stage, and its values
+from .pipeline import (
+    Executable,
+    Explanation,
+    Model,
+    Profile,
+    Recipe,
+    TargetDescription,
+    compile,
+    explain,
+    export_onnx,
+    load,
+    load_executable,
+    profile,
+    quantize,
+    relax_pipeline,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Executable",
+    "Explanation",
+    "Model",
+    "OctavoError",
+    "Profile",
+    "Recipe",
+    "TargetDescription",
+    "__version__",
+    "compile",
+    "explain",
+    "export_onnx",
+    "load",
+    "load_executable",
+    "profile",
+    "quantize",
+    "relax_pipeline",
+]
