@@ -47,3 +47,17 @@ def make_onnx() -> Callable[..., onnx.ModelProto]:
         return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def expose() -> Callable[..., tvm.IRModule]:
+    """Make a module whose main returns the variables of the given names, in order."""
+
+    def rebuild(module: tvm.IRModule, names: list[str]) -> tvm.IRModule:
+        main = relax.transform.ToNonDataflow()(module)["main"]
+        bound = {binding.var.name: binding.var for block in main.body.blocks for binding in block.bindings}
+        body = relax.BlockBuilder().normalize(relax.Tuple([bound[name] for name in names]))
+        function = relax.Function(main.params, relax.SeqExpr(main.body.blocks, body), body.ty).with_attr("global_symbol", "main")
+        return tvm.IRModule({"main": relax.BlockBuilder().normalize(function)})
+
+    return rebuild

@@ -11,12 +11,13 @@ from pathlib import Path
 import onnx
 import tvm
 
-from ..errors import ModelError
+from ..errors import ModelError, OctavoError
 from ..graph import Model
 from ..graph.model import SourceFormat
 from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source
 from .assemble import Assembled
 from .fingerprint import onnx_fingerprint, tflite_fingerprint
+from .quiet import reason
 
 _PROTO = "ONNX model"
 
@@ -84,9 +85,15 @@ def _no_shapes(shapes: Mapping[str, tuple[int, ...]] | None, what: str) -> None:
 def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str, folder: Path | None) -> Model:
     onnx_source.load_external_data(proto, folder, origin)
     onnx_source.check(proto, origin)
-    prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
-    assembled = onnx_convert.convert(prepared, origin)
-    return _model(assembled, onnx_fingerprint(proto), "onnx", proto)
+    try:
+        prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
+        fingerprint = onnx_fingerprint(proto)
+    except OctavoError:
+        raise
+    except Exception as error:
+        # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
+        raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
+    return _model(onnx_convert.convert(prepared, origin), fingerprint, "onnx", proto)
 
 
 def _model(assembled: Assembled, fingerprint: str, source_format: SourceFormat, proto: onnx.ModelProto | None = None) -> Model:

@@ -1,7 +1,8 @@
 """Convert an ONNX graph to Relax with TVM's importer, mended where it leaves more than plain ops. Reads no file.
 
 TVM's converters do most ops. Ours come first, for these: Clip (TVM: PrimFuncs), Conv and the pools (auto_pad as attributes), Pad
-(TVM: PrimFuncs), Dropout (the identity of inference), Softmax before opset 13, Resize of opset 10, and the bounds of each.
+(TVM: PrimFuncs), Dropout (the identity of inference), Softmax before opset 13, Resize of opset 10, and QuantizeLinear and
+DequantizeLinear (one spelling of their parameters).
 """
 
 from __future__ import annotations

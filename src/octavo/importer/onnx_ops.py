@@ -16,6 +16,8 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ..numerics import INTEGER_RANGE
+
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
@@ -269,14 +271,51 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     )
 
 
+def _affine(context: NodeContext, inputs: list[Any]) -> Any:
+    """QuantizeLinear and DequantizeLinear of constant parameters, written one way.
+
+    One value, in whatever shape, is a scalar (per-tensor); zero points are int32 in the shape of the scales; axes are positive.
+    """
+    data, scale_expr, zero_point_expr = inputs[0], inputs[1], _input(inputs, 2)
+    if context.attrs.get("block_size", 0):
+        raise RejectedNodeError("blocked quantization is not supported")
+    if not isinstance(scale_expr, Constant) or not (zero_point_expr is None or isinstance(zero_point_expr, Constant)):
+        return None
+    quantizes = context.node.op_type == "QuantizeLinear"
+    dtype = str(data.ty.dtype)
+    if quantizes:
+        stated = int(context.attrs.get("output_dtype", 0))
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(stated)) if stated else "uint8"
+        dtype = dtype if zero_point_expr is None else str(zero_point_expr.ty.dtype)
+    if dtype not in INTEGER_RANGE:
+        raise RejectedNodeError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
+    scale = scale_expr.value.numpy()
+    zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else zero_point_expr.value.numpy().astype(np.int32)
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise RejectedNodeError("every scale must be finite and positive")
+    axis, shape = 0, _shape(data)
+    if scale.size == 1:
+        scale, zero_point = scale.reshape(()), zero_point.reshape(())
+    else:
+        axis = int(context.attrs.get("axis", 1)) % max(len(shape), 1) if len(shape) > 1 else 0
+        if scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
+            raise RejectedNodeError(f"scales {scale.shape} and zero points {zero_point.shape} do not fit axis {axis} of {shape}")
+    scale_constant, zero_point_constant = relax.const(scale, str(scale.dtype)), relax.const(zero_point, "int32")
+    if quantizes:
+        return _ops.quantize(data, scale_constant, zero_point_constant, axis=axis, out_dtype=dtype)
+    return _ops.dequantize(data, scale_constant, zero_point_constant, axis=axis, out_dtype=str(scale.dtype))
+
+
 CONVERTERS: dict[str, Converter] = {
     "AveragePool": _pool,
     "Clip": _clip,
     "Conv": _conv,
+    "DequantizeLinear": _affine,
     "Dropout": _dropout,
     "LogSoftmax": _softmax,
     "MaxPool": _pool,
     "Pad": _pad,
+    "QuantizeLinear": _affine,
     "Resize": _resize,
     "Softmax": _softmax,
     "Upsample": _resize,

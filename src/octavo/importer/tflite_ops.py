@@ -52,12 +52,13 @@ class OpConverter(tflite_frontend.OperatorConverter):
         """Wrap tensors; per-axis parameters get one zero point for each scale, float tensors lose theirs."""
         tensors = super().get_tensors(tensors_idx_list)
         for tensor in tensors:
-            if tensor.tensor_idx >= 0 and self.get_tensor_type_str(tensor.tensor.Type()) not in INTEGER_RANGE:
+            if tensor.qnn_params is None:
+                continue
+            scale = tensor.qnn_params["scale"].value.numpy()
+            if self.get_tensor_type_str(tensor.tensor.Type()) not in INTEGER_RANGE or not scale.any():
                 tensor.qnn_params = None
-            if tensor.qnn_params is not None:
-                scale = tensor.qnn_params["scale"].value.numpy()
-                if scale.ndim == 1:
-                    tensor.qnn_params["zero_point"] = relax.const(np.zeros(scale.shape, np.int32), "int32")
+            elif scale.ndim == 1:
+                tensor.qnn_params["zero_point"] = relax.const(np.zeros(scale.shape, np.int32), "int32")
         return tensors
 
     def has_same_qnn_params(self, lhs_tensor: Any, rhs_tensor: Any) -> bool:

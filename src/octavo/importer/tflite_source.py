@@ -205,8 +205,11 @@ def _affine(quantization: Any, name: str, shape: tuple[int, ...], origin: str) -
         return (), (), 0
     scale = tuple(float(value) for value in quantization.ScaleAsNumpy())
     points = tuple(int(v) for v in quantization.ZeroPointAsNumpy()) if quantization.ZeroPointLength() else (0,) * len(scale)
+    if not any(scale):
+        # How some converters say "not quantized", on the shape of a reshape for one.
+        return (), (), 0
     axis = quantization.QuantizedDimension()
-    if len(points) != len(scale) or not all(math.isfinite(value) and value >= 0 for value in scale):
+    if len(points) != len(scale) or not all(math.isfinite(value) and value > 0 for value in scale):
         raise ModelError(f"{origin}: tensor {name!r} has scales {scale[:4]} and zero points {points[:4]} that make no sense")
     if len(scale) > 1 and (not 0 <= axis < len(shape) or shape[axis] != len(scale)):
         raise ModelError(f"{origin}: tensor {name!r} of shape {shape} has {len(scale)} scales on axis {axis}")
