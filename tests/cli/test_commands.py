@@ -69,7 +69,7 @@ def test_threads_and_isa_change_no_byte_of_the_result(workplace: Path) -> None:
     assert Path("generic.npz").read_bytes() == Path("y.npz").read_bytes()
     executable = octavo.load_executable("generic.so")
     assert executable.threads == 2
-    assert {op.isa for op in octavo.explain(executable).ops if op.integer} == {"generic"}
+    assert {op.isa for op in octavo.explain(executable).ops if op.kernel} == {"generic"}
 
 
 def test_the_recipe_reaches_the_model(workplace: Path) -> None:

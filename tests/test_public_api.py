@@ -1,0 +1,64 @@
+"""The public surface: whoever changes it changes this list, and so cannot do it by accident."""
+
+import inspect
+from importlib import metadata
+
+import octavo
+from octavo import errors
+
+PUBLIC = {
+    "Executable",
+    "Explanation",
+    "Model",
+    "OctavoError",
+    "Profile",
+    "Recipe",
+    "TargetDescription",
+    "__version__",
+    "compile",
+    "explain",
+    "export_onnx",
+    "load",
+    "load_executable",
+    "profile",
+    "quantize",
+    "relax_pipeline",
+}
+STAGES = ("load", "profile", "quantize", "compile", "load_executable", "explain", "export_onnx", "relax_pipeline")
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(octavo.__all__) == PUBLIC
+    assert len(octavo.__all__) == len(PUBLIC) < 25
+
+
+def test_stages_are_functions_and_not_the_packages_of_the_same_name() -> None:
+    assert all(inspect.isfunction(getattr(octavo, name)) for name in STAGES)
+
+
+def test_the_stages_take_what_the_design_says() -> None:
+    parameters = {name: list(inspect.signature(getattr(octavo, name)).parameters) for name in STAGES}
+    assert parameters == {
+        "load": ["source", "shapes"],
+        "profile": ["model", "batches", "threads", "progress"],
+        "quantize": ["model", "profile", "target", "recipe"],
+        "compile": ["model", "target", "threads"],
+        "load_executable": ["path"],
+        "explain": ["subject", "target"],
+        "export_onnx": ["model", "path"],
+        "relax_pipeline": ["target_description", "threads"],
+    }
+
+
+def test_every_public_thing_is_documented() -> None:
+    assert [name for name in PUBLIC - {"__version__"} if not inspect.getdoc(getattr(octavo, name))] == []
+
+
+def test_every_error_is_an_octavo_error() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    assert len(kinds) > 5
+    assert all(issubclass(kind, octavo.OctavoError) for kind in kinds)
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert octavo.__version__ == metadata.version("octavo")
