@@ -1,7 +1,8 @@
 """Placement: which ops run in integers on a target, and with what in the same kernel. Decides; computes and rewrites nothing.
 
 An op that multiplies by constant weights pulls its input into integers. Any other op that the target supports stays in integers
-where its data already is: it never costs a quantization just to run itself. Every op left float has a reason.
+where all its data already is: it never costs a quantization, nor the precision of a float tensor, just to run itself. Every op
+left float has a reason.
 """
 
 from __future__ import annotations
@@ -219,10 +220,12 @@ class Placer:
     def _keep(self, candidates: list[Layer]) -> set[Var]:
         """Return the outputs of the candidates that run in integers."""
         integer: set[Var] = set()
+        pulled: set[Var] = set()
         for layer in candidates:
-            reason = self._no_range(layer, integer) or self._not_worth(layer, integer) or self.refuse(layer)
+            reason = self._no_range(layer, integer) or self._not_worth(layer, integer | pulled) or self.refuse(layer)
             if reason is None:
                 integer.add(layer.output)
+                pulled.update(layer.inputs)
             else:
                 self.reasons[layer.core] = reason
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
@@ -244,12 +247,12 @@ class Placer:
         missing = [var.name for var in needed if not self.has_range(var)]
         return f"the profile holds no range of {', '.join(missing)}" if missing else None
 
-    def _not_worth(self, layer: Layer, integer: set[Var]) -> str | None:
-        if layer.op is not None or any(data in integer for data in layer.inputs):
+    def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
+        """Return which inputs keep an op float: it would have to quantize them for itself alone."""
+        floats = [] if layer.op is not None else [data.name for data in layer.inputs if data not in integers]
+        if not floats:
             return None
-        return (
-            f"its input {', '.join(data.name for data in layer.inputs)} is float, and quantizing it would cost more than it saves"
-        )
+        return f"its input {', '.join(floats)} is float, and quantizing it for this op alone would cost more than it saves"
 
     def _float_ops(self, layers: tuple[Layer, ...]) -> tuple[FloatOp, ...]:
         integer = {var for layer in layers for var in layer.members}

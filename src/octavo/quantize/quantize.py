@@ -46,10 +46,10 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
         If the model is quantized already.
     """
     recipe = recipe or Recipe()
-    if model.plan is not None or _is_quantized(model):
+    simple, folds = simplify(model)
+    if model.plan is not None or _is_quantized(simple):
         raise QuantizationError("the model is quantized already; compile it as it is, or quantize the float model it came from")
     check_fingerprint(model, profile.fingerprint)
-    simple, folds = simplify(model)
     view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
     chooser = ParameterChooser(constants=constants, params=simple.params, statistics=profile, recipe=recipe)

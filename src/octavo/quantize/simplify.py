@@ -1,5 +1,7 @@
 """Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them.
 
+Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other.
+
 Float in, float out: the model computes the same function, with fewer ops. The convolution's own result has another value than in
 the source then, so its id is gone; the normalization's output keeps its id.
 """
@@ -52,6 +54,28 @@ class _Simplifier:
     params: dict[TensorId, npt.NDArray[Any]]
     new_params: list[Var] = field(default_factory=list[Var])
     folds: list[Fold] = field(default_factory=list[Fold])
+
+    def dequantized_constant(self, var: Var) -> _Edit | None:
+        """Turn `var`, a constant that the file keeps in integers to save bytes, into a float constant of the same id."""
+        call: Any = call_to(self.view.definition(var), "dequantize")
+        if call is None or self.view.is_returned(var):
+            return None
+        constant = self.constants.find(call.args[0])
+        if constant is None or constant.moves or not all(isinstance(arg, GenericConst) for arg in call.args[1:]):
+            return None
+        scale, zero_point = (arg.value.numpy().reshape(-1) for arg in call.args[1:])
+        shape = [1] * len(constant.shape)
+        if scale.size > 1:
+            shape[int(call.attrs.axis)] = scale.size
+        # One zero point, or one for each scale.
+        start = np.broadcast_to(zero_point.astype(np.int64), scale.shape).reshape(shape)
+        values = (self.constants.value(constant).astype(np.int64) - start).astype(np.float32) * scale.reshape(shape)
+        root = constant.root
+        name = root.name if len(self.view.users(root)) == 1 else self.names.fresh(root.name)
+        param = relax.Var(name, relax.TensorType(list(values.shape), "float32"))
+        self.params[TensorId(name)] = values.astype(np.float32)
+        self.new_params.append(param)
+        return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
 
     def batch_norm(self, var: Var) -> _Edit | None:
         """Fold `var`, the first result of a batch_norm after a convolution that nobody else reads."""
@@ -204,6 +228,7 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
 
         y_conv = R.nn.conv2d(x, w); y = R.add(y_conv, R.reshape(beta, (1, -1, 1, 1)))
     """
+    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.dequantized_constant(var)) is not None else [])
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
     model, padding = _pass(model, lambda work, var: work.padding(var))
     model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])
