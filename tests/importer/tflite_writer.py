@@ -1,0 +1,118 @@
+"""Write small .tflite files for tests: tensors and operators from plain values."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import tflite
+
+_TYPES = {
+    "float32": tflite.TensorType.FLOAT32,
+    "int8": tflite.TensorType.INT8,
+    "uint8": tflite.TensorType.UINT8,
+    "int32": tflite.TensorType.INT32,
+}
+
+
+@dataclass(kw_only=True)
+class Tensor:
+    """A tensor; a constant where it has a value."""
+
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    value: np.ndarray | None = None
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    axis: int = 0
+
+
+@dataclass(kw_only=True)
+class Op:
+    """An operator; `options` are fields of `<options_class>`, by the names the schema's accessors have."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options_class: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _vector(builder: Any, values: Any, dtype: type) -> int:
+    return builder.CreateNumpyVector(np.asarray(values, dtype))
+
+
+def _table(builder: Any, prefix: str, fields: dict[str, Any]) -> int:
+    getattr(tflite, f"{prefix}Start")(builder)
+    for name, value in fields.items():
+        getattr(tflite, f"{prefix}Add{name}")(builder, value)
+    return getattr(tflite, f"{prefix}End")(builder)
+
+
+def _offsets(builder: Any, offsets: list[int]) -> int:
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    return builder.EndVector()
+
+
+def _tensor(builder: Any, tensor: Tensor, buffer: int) -> int:
+    fields: dict[str, Any] = {"Type": _TYPES[tensor.dtype], "Buffer": buffer}
+    if tensor.name is not None:
+        fields["Name"] = builder.CreateString(tensor.name)
+    fields["Shape"] = _vector(builder, tensor.shape, np.int32)
+    if tensor.scale:
+        scale, zero_point = _vector(builder, tensor.scale, np.float32), _vector(builder, tensor.zero_point, np.int64)
+        affine = {"Scale": scale, "ZeroPoint": zero_point, "QuantizedDimension": tensor.axis}
+        fields["Quantization"] = _table(builder, "QuantizationParameters", affine)
+    return _table(builder, "Tensor", fields)
+
+
+def _operator(builder: Any, op: Op, code: int) -> int:
+    fields: dict[str, Any] = {"OpcodeIndex": code}
+    if op.options_class:
+        plain = {k: _vector(builder, v, np.int32) if isinstance(v, list) else v for k, v in op.options.items()}
+        fields["BuiltinOptions"] = _table(builder, op.options_class, plain)
+        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.options_class)
+    fields["Inputs"] = _vector(builder, op.inputs, np.int32)
+    fields["Outputs"] = _vector(builder, op.outputs, np.int32)
+    return _table(builder, "Operator", fields)
+
+
+def write(
+    tensors: list[Tensor], ops: list[Op], inputs: tuple[int, ...], outputs: tuple[int, ...], *, subgraphs: int = 1
+) -> bytes:
+    """Return the bytes of a file; buffer 0 is the empty one, as TFLite wants it."""
+    builder = flatbuffers.Builder(1024)
+    buffers = [_table(builder, "Buffer", {})]
+    tensor_offsets = []
+    for tensor in tensors:
+        index = 0
+        if tensor.value is not None:
+            index = len(buffers)
+            data = np.ascontiguousarray(tensor.value).view(np.uint8).reshape(-1)
+            buffers.append(_table(builder, "Buffer", {"Data": builder.CreateNumpyVector(data)}))
+        tensor_offsets.append(_tensor(builder, tensor, index))
+    codes, op_offsets = [], []
+    for index, op in enumerate(ops):
+        number = getattr(tflite.BuiltinOperator, op.name)
+        codes.append(
+            _table(builder, "OperatorCode", {"BuiltinCode": number, "DeprecatedBuiltinCode": min(number, 127), "Version": 1})
+        )
+        op_offsets.append(_operator(builder, op, index))
+    graph = {
+        "Tensors": _offsets(builder, tensor_offsets),
+        "Inputs": _vector(builder, inputs, np.int32),
+        "Outputs": _vector(builder, outputs, np.int32),
+        "Operators": _offsets(builder, op_offsets),
+    }
+    graphs = [_table(builder, "SubGraph", graph) for _ in range(subgraphs)]
+    model = {
+        "OperatorCodes": _offsets(builder, codes),
+        "Subgraphs": _offsets(builder, graphs),
+        "Buffers": _offsets(builder, buffers),
+        "Version": 3,
+    }
+    builder.Finish(_table(builder, "Model", model), b"TFL3")
+    return bytes(builder.Output())
