@@ -1,12 +1,13 @@
 """Depthwise convolution through vpdpbusd: four taps of a channel are brought side by side, then one instruction sums them.
 
-    for each block of output rows                 (a padded copy of its input rows, if there is padding)
+    for each block of output rows
       for each block of 64, 32 or 16 channels
-        for each row, each `outputs` neighbouring pixels
+        for each row, each `outputs` neighbouring pixels        (a padded copy of the window, where it touches the padding)
           for each kernel row, each four columns of the input: interleave them once,
             for each output that they touch:  acc += dot(interleaved columns, that output's weights)
 
 One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1.
+Few channels, a channel multiplier or a very large window make it work on a padded copy of the rows instead.
 Asymmetric weights w - zero_point have 9 bits; where one leaves int8, the weights are split into int8 terms.
 """
 
@@ -26,13 +27,35 @@ from .epilogue import Epilogue, channel_order
 from .packing import Int8Array, Weights
 from .scratch import Scratch
 
-SCRATCH_BYTES = 64 * 1024  # of the input rows that one block reads once for each block of channels
+SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
+INPUT_BYTES = 256 * 1024  # of the input rows themselves, where they are read in place
+PATCH_BYTES = 8 * 1024  # largest copy of a single window, on the stack
 MOST_OUTPUTS = 4  # neighbouring pixels at once: four accumulator registers each
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
 WIDEST = 64
 
 Pattern = tuple[int | None, ...]
 """The kernel column that each of four input columns meets for one output; None where it meets none (weight 0)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Channels:
+    """A block of `width` channels from `start` on: the first of its lanes in bias and multiplier, the first of its weights."""
+
+    start: Expr
+    packed: Expr
+    weights: Expr
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where a tile finds its window: column c of kernel row ky begins at buffer[at + ky * row_bytes + column_bytes[c]]."""
+
+    buffer: Expr
+    at: Expr
+    row_bytes: int
+    column_bytes: dict[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,8 +161,9 @@ class Depthwise:
             spec.batch * self.window.cycles(spec.kernel[0], spec.out_width, self.terms) * spec.out_height * self.channels / WIDEST
         )
         self.threads = worthwhile(spec.threads, int(cycles), spec.batch * spec.out_height)
-        copied = any(spec.padding) or spread > 1 or spec.in_channels < 16
-        self.block = self._block_rows()
+        patch = spec.kernel[0] * sum(map(len, self.window.columns)) * WIDEST
+        copied = spread > 1 or spec.in_channels < 16 or (any(spec.padding) and patch > PATCH_BYTES)
+        self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
         self.row_bytes = self.scratch.row_bytes if self.scratch is not None else spec.in_width * spec.in_channels
         self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
@@ -168,13 +192,13 @@ class Depthwise:
         padded[: values.size] = values
         return np.concatenate([padded[start + channel_order(4, width // 4)].ravel() for start, width in self.blocks_of_channels])
 
-    def _block_rows(self) -> int:
+    def _block_rows(self, limit: int) -> int:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
         spec = self.spec
         rows = spec.out_height
         row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels
         extra = spec.dilation[0] * (spec.kernel[0] - 1)
-        affordable = max(1, (SCRATCH_BYTES // row_bytes - extra) // spec.strides[0])
+        affordable = max(1, (limit // row_bytes - extra) // spec.strides[0])
         blocks = -(-rows // min(affordable, rows))
         while (spec.batch * blocks) % self.threads and blocks < rows:
             blocks += 1
@@ -216,15 +240,12 @@ class Depthwise:
             unit = T.Bind(first + index)
             image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
             first_row = T.Bind(block * self.block)
-            if self.scratch is not None:
-                source, base = self.scratch.emit(self.x, image, first_row), T.int32(0)
-            else:
-                source, base = self.x, T.Bind((image * spec.in_height + first_row * spec.strides[0]) * self.row_bytes)
+            source = self.scratch.emit(self.x, image, first_row) if self.scratch is not None else self.x
             out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
             rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
-            self._emit_channels(source, base, out_base, rows)
+            self._emit_channels(source, image, first_row, out_base, rows)
 
-    def _emit_channels(self, source: Expr, base: Expr, out_base: Expr, rows: Expr) -> None:
+    def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
         """Emit the blocks of channels: a loop over those of 64, then the narrower ones."""
         weights_per_channel = self.constants[0].size // sum(width for _, width in self.blocks_of_channels)
         whole = sum(width == WIDEST for _, width in self.blocks_of_channels)
@@ -233,7 +254,9 @@ class Depthwise:
             weights = (
                 T.Bind(packed * T.int32(weights_per_channel)) if not isinstance(packed, int) else packed * weights_per_channel
             )
-            self._emit_pixels(source, base + start, out_base + start, rows, weights, packed, width)
+            self._emit_pixels(
+                source, image, first_row, out_base, rows, Channels(start=start, packed=packed, weights=weights, width=width)
+            )
 
         if whole:
             with T.serial(0, whole) as index:
@@ -244,7 +267,7 @@ class Depthwise:
             block(start, packed, width)
             packed += width
 
-    def _emit_pixels(self, source: Expr, base: Expr, out_base: Expr, rows: Expr, weights: Expr, packed: Expr, width: int) -> None:
+    def _emit_pixels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr, channels: Channels) -> None:
         """Emit all pixels of one block of channels; a last tile that does not fit starts earlier and repeats some pixels."""
         spec, window = self.spec, self.window
         tiles = -(-spec.out_width // window.outputs)
@@ -253,44 +276,90 @@ class Depthwise:
             if spec.out_width % window.outputs:
                 column = T.min(column, T.int32(spec.out_width - window.outputs))
             column = T.Bind(column)
-            at = T.Bind(base + row * (spec.strides[0] * self.row_bytes) + column * (spec.strides[1] * self._pixel_bytes))
-            out_at = T.Bind(out_base + (row * spec.out_width + column) * spec.out_channels)
-            self._emit_tile(source, at, out_at, weights, packed, width)
+            out_at = T.Bind(out_base + (row * spec.out_width + column) * spec.out_channels + channels.start)
+            if self.scratch is not None:
+                inside = self._in_place(source, row * spec.strides[0], column * spec.strides[1], channels)
+                self._emit_tile(inside, out_at, channels)
+            else:
+                self._emit_at(image, first_row + row, column, out_at, channels)
 
-    @property
-    def _pixel_bytes(self) -> int:
-        return self.scratch.channels if self.scratch is not None else self.spec.in_channels
+    def _emit_at(self, image: Expr, row: Expr, column: Expr, out_at: Expr, channels: Channels) -> None:
+        """Emit the tile of an output row and column over the input itself; over a copy of its window, where padding is in it."""
+        spec, window = self.spec, self.window
+        top = T.Bind(row * spec.strides[0] - spec.padding[0])
+        left = T.Bind(column * spec.strides[1] - spec.padding[1])
+
+        def in_place() -> None:
+            self._emit_tile(self._in_place(self.x, image * spec.in_height + top, left, channels), out_at, channels)
+
+        if not any(spec.padding):
+            in_place()
+            return
+        below, right = spec.in_height - spec.dilation[0] * (spec.kernel[0] - 1), spec.in_width - window.columns[-1][-1]
+        with T.If(T.And(T.And(top >= 0, top < below), T.And(left >= 0, left < right))):
+            with T.Then():
+                in_place()
+            with T.Else():
+                self._emit_tile(self._emit_patch(image, top, left, channels), out_at, channels)
 
     # ---- one tile: `outputs` pixels by `width` channels
 
-    def _emit_tile(self, source: Expr, at: Expr, out_at: Expr, weights: Expr, packed: Expr, width: int) -> None:
-        lanes, outputs = width // 4, self.window.outputs
+    def _in_place(self, buffer: Expr, row: Expr, column: Expr, channels: Channels) -> Source:
+        """Return the window at a row and column of the input, or of the scratch."""
+        pixel_bytes = self.scratch.channels if self.scratch is not None else self.spec.in_channels
+        at = T.Bind(row * self.row_bytes + column * pixel_bytes + channels.start)
+        columns = {column: column * pixel_bytes for four in self.window.columns for column in four}
+        return Source(buffer=buffer, at=at, row_bytes=self.spec.dilation[0] * self.row_bytes, column_bytes=columns)
+
+    def _emit_patch(self, image: Expr, top: Expr, left: Expr, channels: Channels) -> Source:
+        """Emit a copy of the window at an input row and column that may lie in the padding, filled with the zero point there."""
+        spec, width = self.spec, channels.width
+        columns = {column: index * width for index, column in enumerate(c for four in self.window.columns for c in four)}
+        row_bytes = len(columns) * width
+        patch = T.alloc_buffer((spec.kernel[0] * row_bytes,), "uint8", scope="local")
+        fill = T.broadcast(T.uint8(spec.input_zero_point), width)
+        with T.serial(0, spec.kernel[0]) as ky:
+            row = T.Bind(top + ky * spec.dilation[0])
+            row_inside = T.Bind(T.And(row >= 0, row < spec.in_height))
+            for column, offset in columns.items():
+                x = left + column
+                with T.If(T.And(row_inside, T.And(x >= 0, x < spec.in_width))):
+                    with T.Then():
+                        at = ((image * spec.in_height + row) * spec.in_width + x) * spec.in_channels + channels.start
+                        v.store(patch, ky * row_bytes + offset, v.load(self.x, at, width), width)
+                    with T.Else():
+                        v.store(patch, ky * row_bytes + offset, fill, width)
+        return Source(buffer=patch, at=T.int32(0), row_bytes=row_bytes, column_bytes=columns)
+
+    def _emit_tile(self, source: Source, out_at: Expr, channels: Channels) -> None:
+        width, outputs = channels.width, self.window.outputs
+        lanes = width // 4
         acc = T.alloc_buffer((outputs * width,), "int32", scope="local")
         for j in range(4):
-            bias = T.Bind(v.load(self.bias, packed + j * lanes, lanes))
+            bias = T.Bind(v.load(self.bias, channels.packed + j * lanes, lanes))
             for pixel in range(outputs):
                 v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
         row_weights = len(self.window.patterns) * self.terms * 4 * width
-        row_step = self.spec.dilation[0] * self.row_bytes
         if self.spec.kernel[0] <= UNROLLED_ROWS:
             for ky in range(self.spec.kernel[0]):
-                self._emit_kernel_row(acc, source, at + ky * row_step, weights + ky * row_weights, width)
+                self._emit_kernel_row(acc, source, ky, channels.weights + ky * row_weights, width)
         else:
             with T.serial(0, self.spec.kernel[0]) as ky:
-                self._emit_kernel_row(acc, source, T.Bind(at + ky * row_step), T.Bind(weights + ky * row_weights), width)
-        multipliers = [T.Bind(v.load(self.multiplier, packed + j * lanes, lanes)) for j in range(4)]
+                self._emit_kernel_row(acc, source, ky, T.Bind(channels.weights + ky * row_weights), width)
+        multipliers = [T.Bind(v.load(self.multiplier, channels.packed + j * lanes, lanes)) for j in range(4)]
         valid = min(width, self.spec.out_channels)
         for pixel in range(outputs):
             accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
             narrow = self.epilogue.narrow(accumulators, multipliers, lanes)
             v.store_partial(self.out, out_at + pixel * self.spec.out_channels, narrow, width, valid)
 
-    def _emit_kernel_row(self, acc: Expr, source: Expr, at: Expr, weights: Expr, width: int) -> None:
+    def _emit_kernel_row(self, acc: Expr, source: Source, ky: Expr, weights: Expr, width: int) -> None:
         """Emit the products of one kernel row with all pixels of the tile."""
         lanes = width // 4
         patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
+        row = source.at + ky * source.row_bytes
         for four, uses in zip(self.window.columns, self.window.uses, strict=True):
-            loaded = [T.Bind(v.load(source, at + column * self._pixel_bytes, width)) for column in four]
+            loaded = [T.Bind(v.load(source.buffer, row + source.column_bytes[column], width)) for column in four]
             taps = v.interleave_four([loaded[min(i, len(loaded) - 1)] for i in range(4)], width)
             for pixel, pattern in uses:
                 for term in range(self.terms):
