@@ -25,11 +25,13 @@ def model_of(
     *,
     fingerprint: str = "sha256:" + "0" * 64,
 ) -> Model:
-    """Build a Model; `body(writer, **variables)` emits bindings, and every name it gives that does not open with "_" is a TensorId."""
+    """Build a Model; `body(writer, **variables)` emits bindings, each named by a TensorId unless the name opens with "_"."""
     variables = {name: relax.Var(name, relax.TensorType(shape, dtype)) for name, (shape, dtype) in inputs.items()}
     variables |= {name: relax.Var(name, relax.TensorType(value.shape, str(value.dtype))) for name, value in params.items()}
     builder = relax.BlockBuilder()
-    write_function(builder, "main", list(variables.values()), lambda writer: body(writer, **variables), {"num_input": len(inputs)})
+    write_function(
+        builder, "main", list(variables.values()), lambda writer: body(writer, **variables), {"num_input": len(inputs)}
+    )
     module = builder.get()
     entries = [_entry(variables[name], "constant" if name in params else "input") for name in variables]
     for block in module["main"].body.blocks:
@@ -105,7 +107,7 @@ def compiled(module: tvm.IRModule) -> Callable[[list[np.ndarray]], list[np.ndarr
     machine = relax.VirtualMachine(tvm.compile(module, TARGET), tvm.cpu())
 
     def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays])
+        result = machine["main"](*[tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
         return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
 
     return run
