@@ -90,6 +90,18 @@ def test_weight_zero_points(isa: str, w_zero_point: object) -> None:
 
 
 @every_isa
+@pytest.mark.parametrize("extreme", [(), (70,), (3, 199), (128, 129)])
+def test_depthwise_with_few_channels_of_nine_bits(isa: str, extreme: tuple[int, ...]) -> None:
+    layers = Layers(12)
+    spec = layers.spec((5, 6), (200, 200), (3, 3), padding=(1, 1, 1, 1), groups=200)
+    x = layers.rng.integers(0, 256, (1, 5, 6, 200)).astype(np.uint8)
+    w = layers.rng.integers(-50, 50, (3, 3, 1, 200)).astype(np.int8)
+    w[1, 2, 0, list(extreme)] = 127
+    bias = layers.rng.integers(-5000, 5000, 200).astype(np.int32)
+    check([exact_case(spec, isa, x, w, w_zero_point, bias, layers.multiplier(w)) for w_zero_point in (-40, -128)])
+
+
+@every_isa
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads(isa: str, threads: int) -> None:
     layers = Layers(8)

@@ -13,6 +13,7 @@ Asymmetric weights w - zero_point have 9 bits; where one leaves int8, the weight
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,12 +41,23 @@ Pattern = tuple[int | None, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channels:
-    """A block of `width` channels from `start` on: the first of its lanes in bias and multiplier, the first of its weights."""
+    """A block of `width` channels from `start` on.
+
+    Parameters
+    ----------
+    start, width
+        Output channels.
+    packed, weights
+        First of its lanes in bias and multiplier, first of its packed weights.
+    terms
+        How many int8 terms its weights need.
+    """
 
     start: Expr
+    width: int
     packed: Expr
     weights: Expr
-    width: int
+    terms: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,10 +168,13 @@ class Depthwise:
         centered = weights.values[:, :, 0, :].astype(np.int64) - weights.zero_points
         terms = split_terms(np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels))))
         self.terms = len(terms)
+        self.block_terms = [
+            1 + max(n for n in range(len(terms)) if n == 0 or terms[n][:, :, start : start + width].any())
+            for start, width in self.blocks_of_channels
+        ]
         self.window = self._choose_window() if outputs is None else self._window_of(outputs)
-        cycles = (
-            spec.batch * self.window.cycles(spec.kernel[0], spec.out_width, self.terms) * spec.out_height * self.channels / WIDEST
-        )
+        row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms))
+        cycles = row_cycles * spec.batch * spec.out_height * self.channels / WIDEST
         self.threads = worthwhile(spec.threads, int(cycles), spec.batch * spec.out_height)
         patch = spec.kernel[0] * sum(map(len, self.window.columns)) * WIDEST
         copied = spread > 1 or spec.in_channels < 16 or (any(spec.padding) and patch > PATCH_BYTES)
@@ -184,7 +199,7 @@ class Depthwise:
     def _choose_window(self) -> Window:
         spec = self.spec
         candidates = [self._window_of(outputs) for outputs in range(1, min(MOST_OUTPUTS, spec.out_width) + 1)]
-        return min(candidates, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, self.terms))
+        return min(candidates, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms)))
 
     def _pack_lanes(self, values: npt.NDArray[np.int32] | npt.NDArray[np.float32]) -> npt.NDArray[np.int32 | np.float32]:
         """Return per-channel values in the order of each block's lanes; channels that fill up hold 0."""
@@ -246,25 +261,36 @@ class Depthwise:
             self._emit_channels(source, image, first_row, out_base, rows)
 
     def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
-        """Emit the blocks of channels: a loop over those of 64, then the narrower ones."""
+        """Emit the blocks of channels: a loop over those of 64, then the narrower ones.
+
+        In a per-tensor quantized layer one channel or two hold the extreme weights that need a second term: the loop tells
+        their blocks apart.
+        """
         weights_per_channel = self.constants[0].size // sum(width for _, width in self.blocks_of_channels)
+
+        def block(start: Expr, packed: Expr, width: int, terms: int) -> None:
+            weights = T.Bind(T.int32(weights_per_channel) * packed)
+            channels = Channels(start=start, width=width, packed=packed, weights=weights, terms=terms)
+            self._emit_pixels(source, image, first_row, out_base, rows, channels)
+
         whole = sum(width == WIDEST for _, width in self.blocks_of_channels)
-
-        def block(start: Expr, packed: Expr, width: int) -> None:
-            weights = (
-                T.Bind(packed * T.int32(weights_per_channel)) if not isinstance(packed, int) else packed * weights_per_channel
-            )
-            self._emit_pixels(
-                source, image, first_row, out_base, rows, Channels(start=start, packed=packed, weights=weights, width=width)
-            )
-
+        few, most = min(self.block_terms[:whole], default=0), max(self.block_terms[:whole], default=0)
+        extreme = [index for index, terms in enumerate(self.block_terms[:whole]) if terms > few]
         if whole:
             with T.serial(0, whole) as index:
                 start = T.Bind(index * WIDEST)
-                block(start, start, WIDEST)
+                if not extreme:
+                    block(start, start, WIDEST, few)
+                else:
+                    is_extreme = functools.reduce(T.Or, [index == number for number in extreme])
+                    with T.If(is_extreme):
+                        with T.Then():
+                            block(start, start, WIDEST, most)
+                        with T.Else():
+                            block(start, start, WIDEST, few)
         packed = whole * WIDEST
-        for start, width in self.blocks_of_channels[whole:]:
-            block(start, packed, width)
+        for (start, width), terms in zip(self.blocks_of_channels[whole:], self.block_terms[whole:], strict=True):
+            block(start, packed, width, terms)
             packed += width
 
     def _emit_pixels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr, channels: Channels) -> None:
@@ -342,10 +368,10 @@ class Depthwise:
         row_weights = len(self.window.patterns) * self.terms * 4 * width
         if self.spec.kernel[0] <= UNROLLED_ROWS:
             for ky in range(self.spec.kernel[0]):
-                self._emit_kernel_row(acc, source, ky, channels.weights + ky * row_weights, width)
+                self._emit_kernel_row(acc, source, ky, channels.weights + ky * row_weights, channels)
         else:
             with T.serial(0, self.spec.kernel[0]) as ky:
-                self._emit_kernel_row(acc, source, ky, T.Bind(channels.weights + ky * row_weights), width)
+                self._emit_kernel_row(acc, source, ky, T.Bind(channels.weights + ky * row_weights), channels)
         multipliers = [T.Bind(v.load(self.multiplier, channels.packed + j * lanes, lanes)) for j in range(4)]
         valid = min(width, self.spec.out_channels)
         for pixel in range(outputs):
@@ -353,8 +379,9 @@ class Depthwise:
             narrow = self.epilogue.narrow(accumulators, multipliers, lanes)
             v.store_partial(self.out, out_at + pixel * self.spec.out_channels, narrow, width, valid)
 
-    def _emit_kernel_row(self, acc: Expr, source: Source, ky: Expr, weights: Expr, width: int) -> None:
+    def _emit_kernel_row(self, acc: Expr, source: Source, ky: Expr, weights: Expr, channels: Channels) -> None:
         """Emit the products of one kernel row with all pixels of the tile."""
+        width = channels.width
         lanes = width // 4
         patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
         row = source.at + ky * source.row_bytes
@@ -362,7 +389,7 @@ class Depthwise:
             loaded = [T.Bind(v.load(source.buffer, row + source.column_bytes[column], width)) for column in four]
             taps = v.interleave_four([loaded[min(i, len(loaded) - 1)] for i in range(4)], width)
             for pixel, pattern in uses:
-                for term in range(self.terms):
+                for term in range(channels.terms):
                     for j in range(4):
                         where = weights + ((patterns[pattern] * self.terms + term) * 4 + j) * width
                         index = (pixel * 4 + j) * lanes
