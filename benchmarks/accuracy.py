@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 
+import datasets
 import octavo
 
 Runner = Callable[[np.ndarray], np.ndarray]

@@ -3,9 +3,9 @@
     python benchmarks/post_training.py                       both shared float classifiers, 100 + 200 images
     python benchmarks/post_training.py --calibration 20 --evaluation 40 --model mobilenet_v2
 
-Prints, for each model: top-1 of the float model and of the int8 executable, agreement of the two and with ONNX Runtime running the
-exported QDQ file, SQNR of the logits, latency of our float and int8 builds (alternating, medians), and whether the profile's bytes
-are the same for one stream, seven merged parts and a shuffled order.
+Prints, for each model: top-1 of the float model and of the int8 executable, agreement of the two and with ONNX Runtime running
+the exported QDQ file, SQNR of the logits, latency of our float and int8 builds (alternating, medians), and whether the bytes of
+the profile are the same for one stream, seven merged parts and a shuffled order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import onnxruntime
 
+import datasets
 import octavo
 from octavo.numerics.metrics import sqnr_db
 from octavo.report.timing import time_alternating

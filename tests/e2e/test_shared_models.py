@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import accuracy
 import numpy as np
-import post_training
 import pytest
-from datasets import images, pixels
 
+import accuracy
 import octavo
+import post_training
+from datasets import images, pixels
 from octavo.report.timing import time_alternating
 
 
