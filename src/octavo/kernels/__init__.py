@@ -4,6 +4,7 @@ from .add import add
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
+from .lookup import LookupSpec, lookup
 from .pool2d import pool2d
 from .quantize import dequantize, quantize
 from .relabel import relabel
@@ -30,6 +31,7 @@ __all__ = [
     "Conv2dSpec",
     "DequantizeSpec",
     "Kernel",
+    "LookupSpec",
     "Output",
     "Pool2dSpec",
     "QuantizeSpec",
@@ -41,6 +43,7 @@ __all__ = [
     "dequantize",
     "host_target",
     "isas_of",
+    "lookup",
     "matmul",
     "pool2d",
     "quantize",

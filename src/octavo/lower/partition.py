@@ -13,17 +13,19 @@ from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
-from ..target import OpSupport, TargetDescription
+from ..target import ELEMENTWISE, OpSupport, TargetDescription
 from .add import match_add
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
+from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .pool2d import match_pool2d
 from .values import constant_value
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 
+_LOOKUP = "octavo.lookup"
 _MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
 _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
@@ -32,6 +34,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
+    (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
     ("octavo.move", ("quantize",), match_requantize),
 )
 # Only what the compute rules left: a quantize or dequantize that they swallowed costs nothing.
@@ -44,17 +47,17 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
 def rules_for(target: TargetDescription, table: tuple[tuple[str, tuple[str, ...], Matcher], ...]) -> list[Rule]:
     """Bind the matchers to what the target supports."""
 
-    def bind(matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
+    def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
         def match(view: DataflowView, core: Var) -> Region | Rejection:
             name = view.definition(core).op.name
-            support = target.support(name)
+            support = target.support(ELEMENTWISE if composite == _LOOKUP else name)
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
             return matcher(view, core, support)
 
         return match
 
-    return [Rule(composite=composite, ops=ops, match=bind(matcher)) for composite, ops, matcher in table]
+    return [Rule(composite=composite, ops=ops, match=bind(composite, matcher)) for composite, ops, matcher in table]
 
 
 def _is_repeatable(view: DataflowView, var: Var) -> bool:

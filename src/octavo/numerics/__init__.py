@@ -5,11 +5,14 @@ from .affine import dequantize, quantize, relabel, requantize_tensor
 from .bounds import check_accumulator, max_accumulator
 from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
+from .elementwise import ELEMENTWISE
+from .lookup import lookup, lookup_table
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
 
 __all__ = [
+    "ELEMENTWISE",
     "INTEGER_RANGE",
     "AddParameters",
     "Granularity",
@@ -25,6 +28,8 @@ __all__ = [
     "conv2d_accumulate",
     "dequantize",
     "global_avg_pool2d",
+    "lookup",
+    "lookup_table",
     "matmul",
     "matmul_accumulate",
     "max_accumulator",

@@ -1,6 +1,6 @@
 """Target: what hardware can do, as data."""
 
 from .cpu import CPU
-from .description import OpSupport, TargetDescription
+from .description import ELEMENTWISE, OpSupport, TargetDescription
 
-__all__ = ["CPU", "OpSupport", "TargetDescription"]
+__all__ = ["CPU", "ELEMENTWISE", "OpSupport", "TargetDescription"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from .description import OpSupport, TargetDescription
+from .description import ELEMENTWISE, OpSupport, TargetDescription
 
 _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
+
+_CLAMPS = ("nn.relu", "clip")
 
 CPU = TargetDescription(
     name="cpu",
@@ -12,10 +14,10 @@ CPU = TargetDescription(
     ops=(
         OpSupport(op="nn.conv2d", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
         OpSupport(op="matmul", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
-        OpSupport(op="add", fusions=("nn.relu", "clip")),
-        OpSupport(op="nn.avg_pool2d", fusions=("nn.relu", "clip")),
-        OpSupport(op="nn.adaptive_avg_pool2d", fusions=("nn.relu", "clip")),
-        OpSupport(op="mean", fusions=("nn.relu", "clip")),
+        OpSupport(op="add", fusions=_CLAMPS),
+        OpSupport(op="nn.avg_pool2d", fusions=_CLAMPS),
+        OpSupport(op="nn.adaptive_avg_pool2d", fusions=_CLAMPS),
+        OpSupport(op="mean", fusions=_CLAMPS),
         OpSupport(op="nn.max_pool2d", same_params=True),
         OpSupport(op="concat"),
         OpSupport(op="reshape", same_params=True),
@@ -26,6 +28,7 @@ CPU = TargetDescription(
         OpSupport(op="permute_dims", same_params=True),
         OpSupport(op="nn.relu"),
         OpSupport(op="clip"),
+        OpSupport(op=ELEMENTWISE),
         OpSupport(op="quantize"),
         OpSupport(op="dequantize"),
     ),

@@ -13,6 +13,8 @@ Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]
 Rounding = Literal["half_even", "half_away", "half_up"]
 SCHEMA_VERSION = 1
+ELEMENTWISE = "elementwise"
+"""The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +24,7 @@ class OpSupport:
     Parameters
     ----------
     op
-        Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add".
+        Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; or `ELEMENTWISE`.
     activations
         Dtypes allowed for its activation inputs and output, best first.
     weights
