@@ -14,7 +14,7 @@ from ..errors import ProfileError
 from ..identity import TensorId, TensorTable
 from ..numerics import QuantParams
 
-SourceFormat = Literal["onnx", "tflite", "relax"]
+SourceFormat = Literal["onnx", "tflite", "torch", "relax", "builder"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

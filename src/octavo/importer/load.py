@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import tvm
@@ -14,7 +15,7 @@ import tvm
 from ..errors import ModelError, OctavoError
 from ..graph import Model
 from ..graph.model import SourceFormat
-from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source
+from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source, torch_source
 from .assemble import Assembled
 from .fingerprint import onnx_fingerprint, tflite_fingerprint
 from .quiet import reason
@@ -22,16 +23,19 @@ from .quiet import reason
 _PROTO = "ONNX model"
 
 
-def load(source: str | Path | onnx.ModelProto | tvm.IRModule, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Model:
+def load(
+    source: str | Path | onnx.ModelProto | tvm.IRModule | Any, *, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Model:
     """Import a model.
 
     Parameters
     ----------
     source
-        Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, or an IRModule.
+        Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, a
+        torch.export.ExportedProgram, or an IRModule.
     shapes
-        Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states. Without
-        one, a symbolic first dimension (the batch) becomes 1.
+        Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; of a torch
+        program's inputs, for dimensions it leaves open. Without one, a symbolic first dimension (the batch) becomes 1.
 
     Returns
     -------
@@ -51,16 +55,29 @@ def load(source: str | Path | onnx.ModelProto | tvm.IRModule, *, shapes: Mapping
         return _model(assembled, relax_source.relax_fingerprint(assembled), "relax")
     if isinstance(source, onnx.ModelProto):
         return _load_onnx(source, shapes, _PROTO, None)
+    if torch_source.is_program(source):
+        return _load_torch(source, shapes)
     try:
         path = Path(source)
     except TypeError:
-        raise ModelError(f"cannot load a {type(source).__name__}; give a path, an onnx.ModelProto or an IRModule") from None
+        given = type(source).__name__
+        raise ModelError(
+            f"cannot load a {given}; give a path, an onnx.ModelProto, a torch.export.ExportedProgram or an IRModule"
+        ) from None
     data = _read(path)
+    torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
         _no_shapes(shapes, f"{path}: a .tflite file")
         graph = tflite_source.read(data, str(path))
         return _model(tflite_convert.convert(graph, str(path)), tflite_fingerprint(graph), "tflite")
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, str(path), path.parent)
+
+
+def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> Model:
+    from . import torch_convert  # imports PyTorch, an optional extra; a program is proof that it is there
+
+    source = torch_source.read(program, shapes)
+    return _model(torch_convert.convert(source), torch_source.torch_fingerprint(source), "torch")
 
 
 def _read(path: Path) -> bytes:
@@ -79,7 +96,7 @@ def _read(path: Path) -> bytes:
 
 def _no_shapes(shapes: Mapping[str, tuple[int, ...]] | None, what: str) -> None:
     if shapes:
-        raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models only")
+        raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models and torch programs only")
 
 
 def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str, folder: Path | None) -> Model:

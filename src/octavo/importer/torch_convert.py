@@ -1,0 +1,173 @@
+"""Convert a torch.export program to Relax with TVM's importer, our converters in front. Importing this needs PyTorch.
+
+The program's own FX graph is what is converted, so that its node names are the ids; only ops that neither we nor TVM know are
+decomposed first (PyTorch's own decompositions), and graphs that write in place are made functional.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+from tvm.relax.frontend.torch import exported_program_translator
+
+from ..errors import OctavoError, UnsupportedOpError
+from .assemble import Assembled, assemble
+from .quiet import discard, quiet, reason
+from .torch_ops import CONVERTERS, Arguments, RejectedNodeError
+from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, source_tensors, to_numpy
+
+_Frontend: Any = exported_program_translator.ExportedProgramImporter
+
+
+class _Importer(_Frontend):
+    """TVM's importer, driven node by node; every tensor that a node gives is bound to a variable, so that it can be named."""
+
+    def __init__(self, source: TorchProgram) -> None:
+        super().__init__()
+        self._source = source
+        self.block_builder = relax.BlockBuilder()
+
+    def knows(self, node: Any) -> bool:
+        """Whether there is a converter for the node, ours or TVM's."""
+        if node.op != "call_function" or not _is_operator(node):
+            return True
+        return str(node.target) in CONVERTERS or node.target.__name__ in self.convert_map
+
+    def run(self) -> tvm.IRModule:
+        """Build the module; `env` then has what holds the value of each node."""
+        inputs = [relax.Var(name, relax.TensorType(list(shape), dtype)) for name, (shape, dtype) in self._source.inputs.items()]
+        given = dict(zip(self._source.inputs, inputs, strict=True))
+        builder = self.block_builder
+        with builder.function("main", params=inputs, attrs={"num_input": len(inputs)}):
+            with builder.dataflow():
+                for node in self._source.nodes:
+                    if node.op == "placeholder":
+                        self.env[node] = self._placeholder(str(node.name), given)
+                    elif node.op != "output":
+                        self.env[node] = self._convert(node)
+                named = {str(node.name): value for node, value in self.env.items()}
+                results = [named[name] for name in self._source.outputs]
+                outputs = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
+            builder.emit_func_output(outputs)
+        return self.block_builder.get()
+
+    def _placeholder(self, name: str, given: dict[str, Any]) -> Any:
+        if name in given:
+            return given[name]
+        if name in self._source.literals:
+            return self._source.literals[name]
+        target, tensor = self._source.constants[name]
+        value = to_numpy(tensor, target)
+        return relax.const(value, dtype_name(tensor.dtype, target))
+
+    def _convert(self, node: Any) -> Any:
+        try:
+            return self._bind(self._result(node))
+        except RejectedNodeError as error:
+            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: {error}") from None
+        except OctavoError:
+            raise
+        except Exception as error:
+            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)} cannot be imported: {reason(error)}") from error
+
+    def _result(self, node: Any) -> Any:
+        if node.op != "call_function":
+            raise RejectedNodeError(f"nodes of kind {node.op} are not supported")
+        arguments = self._retrieve_args(tuple(node.args))
+        if not _is_operator(node):
+            if node.target.__name__ == "getitem":
+                return self._item(node, arguments)
+            # Arithmetic on sizes, which are numbers here.
+            return node.target(*arguments)
+        converter = CONVERTERS.get(str(node.target))
+        if converter is not None:
+            keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
+            return converter(Arguments(builder=self.block_builder, values=_by_name(node, arguments, keywords)))
+        known = self.convert_map.get(node.target.__name__)
+        if known is None:
+            raise RejectedNodeError("there is no converter for this op")
+        return known(node)
+
+    def _item(self, node: Any, arguments: tuple[Any, ...]) -> Any:
+        value, index = arguments
+        if isinstance(value, tuple | list):
+            if value[index] is None:
+                raise RejectedNodeError(f"result {index} of {node.args[0].name!r} is not supported")
+            return value[index]
+        return self._getitem(node)
+
+    def _bind(self, result: Any) -> Any:
+        if isinstance(result, tuple | list):
+            return tuple(self._bind(field) for field in result)
+        if isinstance(result, relax.Call | relax.TupleGetItem):
+            return self.block_builder.emit(result)
+        return result
+
+
+def _is_operator(node: Any) -> bool:
+    """Whether the node calls an op of PyTorch's, rather than a function on Python numbers or tuples."""
+    return hasattr(node.target, "_schema")
+
+
+def _by_name(node: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by their names in the op's schema, with its defaults."""
+    values: dict[str, Any] = {}
+    for position, parameter in enumerate(node.target._schema.arguments):
+        if position < len(arguments):
+            values[parameter.name] = arguments[position]
+        elif parameter.name in keywords:
+            values[parameter.name] = keywords[parameter.name]
+        else:
+            values[parameter.name] = parameter.default_value if parameter.has_default_value() else None
+    return values
+
+
+def _prepared(source: TorchProgram) -> TorchProgram:
+    """Return the program with unknown ops decomposed and in-place ones made functional; most need neither."""
+    importer = _Importer(source)
+    unknown = {node.target for node in source.nodes if not importer.knows(node)}
+    writes = any(node.op == "call_function" and _is_operator(node) and node.target._schema.is_mutable for node in source.nodes)
+    if not unknown and not writes:
+        return source
+    table = importlib.import_module("torch.export").default_decompositions()
+    program = source.program.run_decompositions({op: table[op] for op in unknown if op in table})
+    return replace(source, program=program, outputs=tuple(str(s.arg.name) for s in program.graph_signature.output_specs))
+
+
+def convert(source: TorchProgram) -> Assembled:
+    """Build the named module of a program.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If a node has an op or a form that no converter takes.
+    """
+    check_straight_line(source)
+    with quiet():
+        source = _prepared(source)
+        importer = _Importer(source)
+        try:
+            module = importer.run()
+        except Exception:
+            discard(importer.block_builder)
+            raise
+    holders = {str(node.name): value for node, value in importer.env.items()}
+    types = {name: (_dims(value), str(value.ty.dtype)) for name, value in holders.items() if _is_tensor(value)}
+    listed = source_tensors(source, types)
+    positions = {name: position for position, (name, _) in enumerate(listed)}
+    sources = [tensor for _, tensor in listed]
+    return assemble(module, sources, [holders[name] for name, _ in listed], [positions[name] for name in source.outputs])
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, relax.Var | Constant) and isinstance(value.ty, relax.TensorType) and value.ty.shape is not None
+
+
+def _dims(value: Any) -> tuple[int | str, ...]:
+    return tuple(int(dim) if isinstance(dim, tvm.tirx.IntImm | np.integer | int) else str(dim) for dim in value.ty.shape)

@@ -1,0 +1,384 @@
+"""Our converters of PyTorch ops, for the quantized ones and those where TVM's misread a form. Imports no PyTorch.
+
+A converter gets the arguments by the names of the op's schema, defaults filled in, tensors as Relax expressions, and returns a
+Relax expression. Formulas are those of the op's documentation. Each comes before TVM's converter of the same op because TVM's
+
+* batch_norm: takes the training flag as momentum and momentum as epsilon;
+* clamp_max: ignores the bound; clamp, relu6, hardtanh: infinite bounds and ops of their own where a clip serves;
+* add, sub: ignore alpha; elementwise ops of two constants fail;
+* pools: take an empty stride for a stride; upsampling: samples by another grid;
+* squeeze: fails on dimensions that are not 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+from ..numerics import INTEGER_RANGE
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+class RejectedNodeError(Exception):
+    """A form of an op that cannot be imported, with the reason; the importer adds the node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """The arguments of one node by name."""
+
+    builder: Any
+    values: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument."""
+        return self.values[name]
+
+    def emit(self, expr: Any) -> Any:
+        """Bind an expression to a variable."""
+        return self.builder.emit(expr)
+
+
+Converter = Callable[[Arguments], Any]
+
+
+def _shape(expr: Any) -> list[int]:
+    return [int(dim) for dim in expr.ty.shape]
+
+
+def _dtype(expr: Any) -> str:
+    return str(expr.ty.dtype)
+
+
+def _pair(value: int | Sequence[int]) -> list[int]:
+    """Return two numbers where PyTorch takes one for both."""
+    values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
+    return values * 2 if len(values) == 1 else values
+
+
+def _array(expr: Any, what: str) -> npt.NDArray[Any]:
+    if not isinstance(expr, Constant):
+        raise RejectedNodeError(f"its {what} must be constant; scales found at run time are not supported")
+    return expr.value.numpy()
+
+
+# -------------------------------------------------------------------------------------------------------- quantization
+
+
+def _affine_parameters(args: Arguments, dtype: str) -> tuple[Any, Any, int, tuple[int, int]]:
+    """Return scale, zero point, axis and the integer range that a quantize or dequantize states, checked."""
+    per_channel = "scales" in args.values
+    scale_argument = args["scales"] if per_channel else args["scale"]
+    zero_argument = args["zero_points"] if per_channel else args["zero_point"]
+    scale = np.asarray(scale_argument if isinstance(scale_argument, float | int) else _array(scale_argument, "scale"))
+    scale = scale.astype(np.float32)
+    if zero_argument is None:
+        zero_point = np.zeros(scale.shape, np.int32)
+    else:
+        zero_point = np.asarray(zero_argument if isinstance(zero_argument, int) else _array(zero_argument, "zero point"))
+    low, high = (int(v if isinstance(v, int) else _array(v, "range").item()) for v in (args["quant_min"], args["quant_max"]))
+    if dtype not in INTEGER_RANGE:
+        raise RejectedNodeError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise RejectedNodeError("every scale must be finite and positive in float32")
+    least, most = INTEGER_RANGE[dtype]
+    if not (least <= low < high <= most) or (zero_point < least).any() or (zero_point > most).any():
+        raise RejectedNodeError(f"range [{low}; {high}] or a zero point lies outside of {dtype}'s [{least}; {most}]")
+    shape, axis = _shape(args["input"]), 0
+    if per_channel:
+        axis = int(args["axis"]) % max(len(shape), 1)
+        scale, zero_point = scale.reshape(-1), zero_point.reshape(-1)
+        if scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
+            raise RejectedNodeError(f"{scale.size} scales and {zero_point.size} zero points do not fit axis {axis} of {shape}")
+    else:
+        scale, zero_point = scale.reshape(()), zero_point.reshape(())
+    return relax.const(scale, "float32"), relax.const(zero_point.astype(np.int32), "int32"), axis, (low, high)
+
+
+def _dtype_argument(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _quantize(args: Arguments) -> Any:
+    """A range narrower than the dtype's becomes a clip of the integers."""
+    dtype = _dtype_argument(args["dtype"])
+    scale, zero_point, axis, (low, high) = _affine_parameters(args, dtype)
+    result = _ops.quantize(args["input"], scale, zero_point, axis=axis, out_dtype=dtype)
+    if (low, high) == INTEGER_RANGE[dtype]:
+        return result
+    return _ops.clip(args.emit(result), low, high)
+
+
+def _dequantize(args: Arguments) -> Any:
+    stated, dtype = _dtype_argument(args["dtype"]), _dtype(args["input"])
+    if stated != dtype:
+        raise RejectedNodeError(f"it reads {dtype} but states {stated}")
+    result = args["out_dtype"]
+    if result is not None and _dtype_argument(result) != "float32":
+        raise RejectedNodeError(f"its result is {_dtype_argument(result)}; only float32 is supported")
+    scale, zero_point, axis, _ = _affine_parameters(args, dtype)
+    return _ops.dequantize(args["input"], scale, zero_point, axis=axis, out_dtype="float32")
+
+
+# ---------------------------------------------------------------------------------------------------------------- clamps
+
+
+def _clamped(x: Any, low: Any, high: Any) -> Any:
+    """Write a clamp as the other importers do: clip of two bounds, relu, maximum or minimum of one."""
+    bounds: list[Any] = []
+    for bound in (low, high):
+        is_open = bound is None or (isinstance(bound, float) and math.isinf(bound))
+        bounds.append(None if is_open else bound)
+    low, high = bounds
+    dtype = _dtype(x)
+    if any(bound is not None and not isinstance(bound, int | float) for bound in bounds):
+        result = x if low is None else _ops.maximum(x, _operand(low, dtype))
+        return result if high is None else _ops.minimum(result, _operand(high, dtype))
+    if low is not None and high is not None:
+        # With min above max PyTorch's result is max everywhere.
+        return _ops.clip(x, min(low, high), high)
+    if low is not None:
+        return _ops.nn.relu(x) if low == 0 else _ops.maximum(x, relax.const(low, dtype))
+    return x if high is None else _ops.minimum(x, relax.const(high, dtype))
+
+
+def _operand(value: Any, dtype: str) -> Any:
+    return value if isinstance(value, relax.Expr) else relax.const(value, dtype)
+
+
+def _clamp(args: Arguments) -> Any:
+    return _clamped(args["self"], args.values.get("min"), args.values.get("max"))
+
+
+def _hardtanh(args: Arguments) -> Any:
+    return _clamped(args["self"], float(args["min_val"]), float(args["max_val"]))
+
+
+def _relu6(args: Arguments) -> Any:
+    return _clamped(args["self"], 0.0, 6.0)
+
+
+# ----------------------------------------------------------------------------------------------------------- elementwise
+
+_INTEGER_WIDTH = ("bool", "uint8", "int8", "int16", "int32", "int64")
+_FLOAT_WIDTH = ("float16", "float32", "float64")
+
+
+def _common_dtype(sides: Sequence[Any]) -> str:
+    """Return the dtype that both sides are brought to: a plain number only matters if it is a float beside integers."""
+    tensors = [_dtype(side) for side in sides if isinstance(side, relax.Expr)]
+    floats = [dtype for dtype in tensors if dtype in _FLOAT_WIDTH]
+    if floats:
+        return max(floats, key=_FLOAT_WIDTH.index)
+    if any(isinstance(side, float) for side in sides):
+        return "float32"
+    if {"uint8", "int8"} <= set(tensors):
+        return "int16"
+    return max(tensors, key=_INTEGER_WIDTH.index)
+
+
+def _elementwise(op: Any) -> Converter:
+    def convert(args: Arguments) -> Any:
+        left, right = args["self"], args["other"]
+        alpha = args.values.get("alpha", 1)
+        dtype = _common_dtype([left, right])
+        if op is _ops.divide and dtype not in _FLOAT_WIDTH:
+            dtype = "float32"
+        sides = [_cast(side, dtype) for side in (left, right)]
+        if alpha != 1:
+            sides[1] = args.emit(_ops.multiply(sides[1], relax.const(alpha, dtype)))
+        return op(*sides)
+
+    return convert
+
+
+def _cast(side: Any, dtype: str) -> Any:
+    if not isinstance(side, relax.Expr):
+        return relax.const(side, dtype)
+    return side if _dtype(side) == dtype else _ops.astype(side, dtype)
+
+
+# ------------------------------------------------------------------------------------------------- convolution and pools
+
+
+def _batch_norm(args: Arguments) -> Any:
+    if args.values.get("training", False):
+        raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
+    if args["running_mean"] is None or args["running_var"] is None:
+        raise RejectedNodeError("it keeps no running statistics; they are needed to run it")
+    x = args["input"]
+    channels, dtype = _shape(x)[1], _dtype(x)
+    gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
+    beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
+    result = _ops.nn.batch_norm(
+        x, gamma, beta, args["running_mean"], args["running_var"], axis=1, epsilon=float(args["eps"]), training=False
+    )
+    return relax.TupleGetItem(args.emit(result), 0)
+
+
+def _batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
+    """Apply an op on images to one without batch, too."""
+    if len(_shape(x)) == 4:
+        return op(x)
+    return _ops.squeeze(args.emit(op(args.emit(_ops.expand_dims(x, 0)))), [0])
+
+
+def _max_pool2d(args: Arguments) -> Any:
+    kernel = _pair(args["kernel_size"])
+    return _batched(
+        args,
+        args["self"],
+        lambda x: _ops.nn.max_pool2d(
+            x,
+            pool_size=kernel,
+            strides=_pair(args["stride"]) if args["stride"] else kernel,
+            padding=_pair(args["padding"]),
+            dilation=_pair(args["dilation"]),
+            ceil_mode=bool(args["ceil_mode"]),
+        ),
+    )
+
+
+def _max_pool2d_with_indices(args: Arguments) -> Any:
+    """The indices are None: a node that reads them is rejected."""
+    return (args.emit(_max_pool2d(args)), None)
+
+
+def _avg_pool2d(args: Arguments) -> Any:
+    if args["divisor_override"] is not None:
+        raise RejectedNodeError("divisor_override is not supported")
+    kernel = _pair(args["kernel_size"])
+    return _batched(
+        args,
+        args["self"],
+        lambda x: _ops.nn.avg_pool2d(
+            x,
+            pool_size=kernel,
+            strides=_pair(args["stride"]) if args["stride"] else kernel,
+            padding=_pair(args["padding"]),
+            ceil_mode=bool(args["ceil_mode"]),
+            count_include_pad=bool(args["count_include_pad"]),
+        ),
+    )
+
+
+def _adaptive_avg_pool2d(args: Arguments) -> Any:
+    x = args["self"]
+    sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], _shape(x)[-2:], strict=True)]
+    return _batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
+
+
+def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> Any:
+    x = args["input"] if "input" in args.values else args["self"]
+    height, width = _shape(x)[2:]
+    size, factors = args["output_size"], args.values.get("scale_factors")
+    if size is None:
+        wanted = [height * float(factors[0]), width * float(factors[1])]
+        size = [int(value + 1e-9) for value in wanted]
+        if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
+            # PyTorch then samples by the stated factor, Relax's op by the ratio of the sizes.
+            raise RejectedNodeError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
+    return _ops.image.resize2d(
+        x,
+        size=[int(value) for value in size],
+        layout="NCHW",
+        method=method,
+        coordinate_transformation_mode=transform,
+        rounding_method=rounding,
+    )
+
+
+def _upsample_nearest(args: Arguments) -> Any:
+    return _upsample(args, "nearest_neighbor", "asymmetric", "floor")
+
+
+def _upsample_bilinear(args: Arguments) -> Any:
+    return _upsample(args, "linear", "align_corners" if args["align_corners"] else "half_pixel", "")
+
+
+# -------------------------------------------------------------------------------------------------------------- movement
+
+
+def _squeeze(args: Arguments) -> Any:
+    shape = _shape(args["self"])
+    stated = args.values.get("dim", list(range(len(shape))))
+    axes = sorted({int(axis) % len(shape) for axis in ([stated] if isinstance(stated, int) else stated)}) if shape else []
+    axes = [axis for axis in axes if shape[axis] == 1]
+    return _ops.squeeze(args["self"], axes) if axes else args["self"]
+
+
+def _identity(args: Arguments) -> Any:
+    return args["self"] if "self" in args.values else args["input"]
+
+
+def _dropout(args: Arguments) -> Any:
+    if args.values.get("train"):
+        raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
+    return args["input"]
+
+
+def _sym_size(args: Arguments) -> Any:
+    return _shape(args["self"])[int(args["dim"])]
+
+
+def _nothing(_args: Arguments) -> Any:
+    return None
+
+
+_QUANTIZED: dict[str, Converter] = {
+    **{f"quantized_decomposed.quantize_per_tensor.{kind}": _quantize for kind in ("default", "tensor", "tensor2")},
+    **{f"quantized_decomposed.dequantize_per_tensor.{kind}": _dequantize for kind in ("default", "tensor", "tensor2")},
+    "quantized_decomposed.quantize_per_channel.default": _quantize,
+    "quantized_decomposed.dequantize_per_channel.default": _dequantize,
+}
+
+CONVERTERS: dict[str, Converter] = {
+    **_QUANTIZED,
+    "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten._assert_scalar.default": _nothing,
+    "aten._assert_tensor_metadata.default": _nothing,
+    "aten._native_batch_norm_legit_no_training.default": lambda args: (args.emit(_batch_norm(args)), None, None),
+    "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten.add.Scalar": _elementwise(_ops.add),
+    "aten.add.Tensor": _elementwise(_ops.add),
+    "aten.alias.default": _identity,
+    "aten.avg_pool2d.default": _avg_pool2d,
+    "aten.batch_norm.default": _batch_norm,
+    "aten.clamp.Tensor": _clamp,
+    "aten.clamp.default": _clamp,
+    "aten.clamp_max.default": _clamp,
+    "aten.clamp_min.default": _clamp,
+    "aten.clone.default": _identity,
+    "aten.contiguous.default": _identity,
+    "aten.detach.default": _identity,
+    "aten.div.Scalar": _elementwise(_ops.divide),
+    "aten.div.Tensor": _elementwise(_ops.divide),
+    "aten.dropout.default": _dropout,
+    "aten.feature_dropout.default": _dropout,
+    "aten.hardtanh.default": _hardtanh,
+    "aten.lift_fresh_copy.default": _identity,
+    "aten.max_pool2d.default": _max_pool2d,
+    "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
+    "aten.mul.Scalar": _elementwise(_ops.multiply),
+    "aten.mul.Tensor": _elementwise(_ops.multiply),
+    "aten.relu6.default": _relu6,
+    "aten.squeeze.default": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.sub.Scalar": _elementwise(_ops.subtract),
+    "aten.sub.Tensor": _elementwise(_ops.subtract),
+    "aten.sym_constrain_range_for_size.default": _nothing,
+    "aten.sym_size.int": _sym_size,
+    "aten.upsample_bilinear2d.vec": _upsample_bilinear,
+    "aten.upsample_nearest2d.vec": _upsample_nearest,
+}
+"""Our converters by PyTorch op and overload."""

@@ -1,0 +1,247 @@
+"""Read a torch.export program: its tensors, where each value lies, and a fingerprint. Builds no Relax, imports no PyTorch.
+
+PyTorch is an optional extra. A program object brings it along; everything here goes through the object's own attributes, so that
+importing this module costs nothing and needs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError, UnsupportedOpError
+from .fingerprint import Fingerprint
+from .source_tensor import SourceTensor
+
+ORIGIN = "torch program"
+_STORED = frozenset({"PARAMETER", "BUFFER", "CONSTANT_TENSOR"})
+_SUFFIXES = (".pt", ".pth", ".pt2")
+_RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TorchProgram:
+    """What conversion needs of an ExportedProgram.
+
+    Parameters
+    ----------
+    program
+        The ExportedProgram.
+    inputs
+        FX name -> shape and dtype of each tensor that the caller gives, in order. Dimensions are numbers: a symbolic batch is 1
+        unless the caller of `load` chose otherwise.
+    literals
+        FX name -> value of each argument that was no tensor when the program was exported (a number, None).
+    constants
+        FX name -> (qualified name, tensor) of each parameter, buffer and constant.
+    outputs
+        FX names of what the program returns, in order.
+    """
+
+    program: Any
+    inputs: dict[str, tuple[tuple[int, ...], str]]
+    literals: dict[str, Any]
+    constants: dict[str, tuple[str, Any]]
+    outputs: tuple[str, ...]
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The FX nodes in order."""
+        return list(self.program.graph.nodes)
+
+
+def is_program(source: object) -> bool:
+    """Whether `source` is a torch.export.ExportedProgram. It can be one only if its module has been imported."""
+    module: Any = sys.modules.get("torch.export")
+    return module is not None and isinstance(source, module.ExportedProgram)
+
+
+def refuse_file(data: bytes, path: Path) -> None:
+    """Raise ModelError for a file that PyTorch wrote: reading one unpickles it, which runs whatever code it holds."""
+    is_archive = data[:4] == b"PK\x03\x04"
+    is_pickle = data[:1] == b"\x80" and path.suffix in _SUFFIXES
+    if is_archive or is_pickle:
+        raise ModelError(
+            f"{path}: looks like a file of PyTorch's, and loading those can run code; load it yourself if you trust it and give "
+            "the program: octavo.load(torch.export.load(path))"
+        )
+
+
+def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchProgram:
+    """Check a program and list what it takes, holds and returns.
+
+    Raises
+    ------
+    ModelError
+        If it changes its own buffers, holds values that are no tensors, or an input has a symbolic dimension without a size.
+    """
+    signature = program.graph_signature
+    placeholders = {str(node.name): node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs: dict[str, tuple[tuple[int, ...], str]] = {}
+    literals: dict[str, Any] = {}
+    constants: dict[str, tuple[str, Any]] = {}
+    wanted = dict(shapes or {})
+    for spec in signature.input_specs:
+        kind, name = spec.kind.name, str(spec.arg.name)
+        if kind == "USER_INPUT":
+            value = placeholders[name].meta.get("val") if name in placeholders else None
+            if type(spec.arg).__name__ == "ConstantArgument":
+                literals[name] = spec.arg.value
+            elif not hasattr(value, "dtype"):
+                raise ModelError(f"{ORIGIN}: input {name!r} is no tensor but {type(value).__name__}; export it as a constant")
+            else:
+                inputs[name] = (_input_shape(name, value, wanted.pop(name, None)), dtype_name(value.dtype, name))
+        elif kind in _STORED:
+            constants[name] = (str(spec.target), _stored(program, str(spec.target)))
+        else:
+            raise ModelError(f"{ORIGIN}: input {name!r} is a {kind.lower()}, which is not supported")
+    if wanted:
+        raise ModelError(f"{ORIGIN}: no input {sorted(wanted)}; the inputs are {sorted(inputs)}")
+    return TorchProgram(
+        program=program, inputs=inputs, literals=literals, constants=constants, outputs=_outputs(signature.output_specs)
+    )
+
+
+def _input_shape(name: str, value: Any, wanted: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return a shape of numbers; what is symbolic comes from `wanted`, the batch (the first) is 1 without it."""
+    stated = tuple(value.shape)
+    if wanted is not None:
+        fits = len(wanted) == len(stated) and all(not isinstance(s, int) or s == w for s, w in zip(stated, wanted, strict=False))
+        if not fits or any(size < 1 for size in wanted):
+            raise ModelError(f"{ORIGIN}: input {name!r} has shape {_text(stated)}; {tuple(wanted)} does not fit it")
+        return tuple(int(size) for size in wanted)
+    if any(not isinstance(size, int) for size in stated[1:]):
+        raise ModelError(
+            f"{ORIGIN}: input {name!r} has shape {_text(stated)}; give its sizes: load(..., shapes={{{name!r}: (...)}})"
+        )
+    return tuple(size if isinstance(size, int) else 1 for size in stated)
+
+
+def _text(shape: tuple[Any, ...]) -> str:
+    return f"({', '.join(str(size) for size in shape)})"
+
+
+def _stored(program: Any, target: str) -> Any:
+    for place in (program.state_dict, program.constants):
+        if target in place:
+            return place[target]
+    raise ModelError(f"{ORIGIN}: it holds no value of {target!r}")
+
+
+def _outputs(specs: Any) -> tuple[str, ...]:
+    changed = [str(spec.target) for spec in specs if spec.kind.name.endswith("MUTATION")]
+    if changed:
+        raise ModelError(f"{ORIGIN}: it changes {changed[0]!r} while it runs; call model.eval() before torch.export.export")
+    for position, spec in enumerate(specs):
+        if spec.kind.name not in _RETURNED or type(spec.arg).__name__ != "TensorArgument":
+            raise ModelError(f"{ORIGIN}: output {position} is no tensor; return tensors only")
+    if not specs:
+        raise ModelError(f"{ORIGIN}: it returns nothing")
+    return tuple(str(spec.arg.name) for spec in specs)
+
+
+def dtype_name(dtype: Any, where: str) -> str:
+    """Return NumPy's name of a torch dtype; `where` names the tensor in the error."""
+    name = str(dtype).removeprefix("torch.")
+    try:
+        return np.dtype(name).name
+    except TypeError:
+        raise ModelError(f"{ORIGIN}: {where!r} is {name}, which is not supported; convert the model to float32") from None
+
+
+def to_numpy(tensor: Any, where: str) -> npt.NDArray[Any]:
+    """Return the values of a dense tensor."""
+    dtype_name(tensor.dtype, where)
+    try:
+        return np.ascontiguousarray(tensor.detach().cpu().contiguous().numpy()).reshape(tuple(tensor.shape))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{ORIGIN}: the values of {where!r} cannot be read: {error}") from None
+
+
+def describe(node: Any) -> str:
+    """Return "node 'conv2d' (aten.conv2d.default)"."""
+    return f"node {node.name!r} ({node.target})"
+
+
+def check_straight_line(source: TorchProgram) -> None:
+    """Raise UnsupportedOpError where the graph has control flow, calls modules, or quantizes with scales found at run time."""
+    for node in source.nodes:
+        name = str(node.target)
+        if node.op in ("call_module", "call_method") or name in ("cond", "while_loop", "map_impl", "scan"):
+            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: control flow and calls of modules are not supported")
+        if "choose_qparams" in name:
+            raise UnsupportedOpError(
+                f"{ORIGIN}: {describe(node)}: dynamic quantization (scales found at run time) is not supported; "
+                "prepare the model with a static quantizer and calibrate it"
+            )
+
+
+def source_tensors(
+    source: TorchProgram, types: Mapping[str, tuple[tuple[int | str, ...], str]]
+) -> list[tuple[str, SourceTensor]]:
+    """List every tensor of the program with its FX name: parameters by qualified name, inputs and results by FX name.
+
+    `types` has shape and dtype of each FX node that holds a tensor; the placeholder of a parameter is a second name of it.
+    """
+    result: list[tuple[str, SourceTensor]] = []
+    for node in source.nodes:
+        name = str(node.name)
+        if name not in types:
+            continue
+        shape, dtype = types[name]
+        if name in source.constants:
+            for known_as in (source.constants[name][0], name):
+                result.append((name, SourceTensor(name=known_as, kind="constant", shape=shape, dtype=dtype)))
+        else:
+            is_input = name in source.inputs
+            tensor = SourceTensor(
+                name=name,
+                kind="input" if is_input else "activation",
+                shape=shape,
+                dtype=dtype,
+                op="" if is_input else str(node.target),
+                layer=_layer(node),
+                is_output=name in source.outputs,
+            )
+            result.append((name, tensor))
+    return result
+
+
+def _layer(node: Any) -> str:
+    """Return the qualified name of the innermost module that the node comes from, "" if the program doesn't say."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [str(value[0]) for value in stack.values() if isinstance(value, tuple)]
+    return names[-1] if names else ""
+
+
+def torch_fingerprint(source: TorchProgram) -> str:
+    """Hash a program: nodes with their arguments, the shapes it takes, and every constant that a node reads."""
+    result = Fingerprint("torch")
+    result.add([source.inputs, source.literals, source.outputs])
+    for node in source.nodes:
+        if node.op == "placeholder":
+            name = str(node.name)
+            if name in source.constants and node.users:
+                target, tensor = source.constants[name]
+                result.add([name, target])
+                result.add_array(to_numpy(tensor, target))
+        elif node.op != "output":
+            result.add([node.name, str(node.target), _plain(node.args), _plain(node.kwargs)])
+    return result.digest()
+
+
+def _plain(value: Any) -> Any:
+    """Turn arguments of a node into values that hash the same in every process."""
+    if isinstance(value, dict):
+        return {str(key): _plain(field) for key, field in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(field) for field in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
