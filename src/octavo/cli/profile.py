@@ -46,12 +46,19 @@ def call(args: argparse.Namespace) -> int:
     model = load_model(args)
     specs = input_specs(model)
     files = {path: read_samples(path) for path in args.data}
+    _check(specs, files)
     runs = sum(count_runs(specs, samples) for samples in files.values())
     with progress_bar("profile", runs, "run") as advance:
         result = profile(model, _batches(specs, files), threads=args.threads, progress=lambda _: advance(1))
     result.save(args.output)
     print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples")
     return 0
+
+
+def _check(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> None:
+    """Find samples that do not fit before time is spent on compiling; a batch is checked as a whole when it is first cut."""
+    for path, samples in files.items():
+        next(split_batch(specs, samples, where=str(path)))
 
 
 def _batches(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> Iterator[dict[str, npt.NDArray[Any]]]:
