@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.ir import Call
+from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, static_shape
@@ -100,7 +100,7 @@ class Constants:
 
     def is_constant(self, expr: Expr) -> bool:
         """Return whether `expr` is a parameter, moved or not, or a literal."""
-        return self.find(expr) is not None or not isinstance(self._view.definition(expr), (Var, Call))
+        return self.find(expr) is not None or isinstance(self._view.definition(expr), GenericConst)
 
 
 def root_of(view: DataflowView, var: Var) -> Var:

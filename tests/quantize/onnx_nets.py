@@ -1,0 +1,90 @@
+"""Small ONNX files with the forms that exporting has to repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class OnnxWriter:
+    """Collects nodes and random constants into a checked onnx.ModelProto."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self._rng = np.random.default_rng(seed)
+
+    def constant(self, name: str, *shape: int, positive: bool = False) -> str:
+        values = self._rng.random(shape) + 0.5 if positive else self._rng.standard_normal(shape)
+        fan_in = float(np.prod(shape[1:])) if len(shape) > 1 else 1.0
+        return self.value(name, (values / np.sqrt(fan_in)).astype(np.float32))
+
+    def value(self, name: str, values: np.ndarray) -> str:
+        self.initializers.append(numpy_helper.from_array(values, name))
+        return name
+
+    def node(self, op: str, inputs: list[str], output: str, **attrs: Any) -> str:
+        self.nodes.append(helper.make_node(op, inputs, [output], name=f"node/{output}", **attrs))
+        return output
+
+    def model(self, inputs: dict[str, list[int]], outputs: dict[str, list[int]], opset: int = 17) -> Any:
+        infos = [
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
+            for values in (inputs, outputs)
+        ]
+        graph = helper.make_graph(self.nodes, "net", infos[0], infos[1], self.initializers)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        onnx.checker.check_model(model)
+        return model
+
+
+def convolutional(opset: int = 17) -> Any:
+    """Conv + BatchNorm + Relu, depthwise with bias + BatchNorm + Clip, residual Add, Pad, pools, Concat, Gemm, MatMul + Add."""
+    net = OnnxWriter()
+
+    def norm(data: str, output: str, channels: int) -> str:
+        values = [net.constant(f"{output}.{part}", channels, positive=part == "var") for part in ("scale", "bias", "mean", "var")]
+        return net.node("BatchNormalization", [data, *values], output)
+
+    c = net.node("Conv", ["image", net.constant("conv1.weight", 8, 3, 3, 3)], "conv1", pads=[1, 1, 1, 1], strides=[2, 2])
+    r = net.node("Relu", [norm(c, "bn1", 8)], "relu1")
+    weights = [net.constant("conv2.weight", 8, 1, 3, 3), net.constant("conv2.bias", 8)]
+    c = net.node("Conv", [r, *weights], "conv2", pads=[1, 1, 1, 1], group=8)
+    six = [net.value("zero", np.float32(0)), net.value("six", np.float32(6))]
+    data, bounds = norm(c, "bn2", 8), {} if opset >= 11 else {"min": 0.0, "max": 6.0}
+    r2 = net.node("Clip", [data, *(six if opset >= 11 else [])], "clip2", **bounds)
+    c = net.node("Conv", [r2, net.constant("conv3.weight", 8, 8, 1, 1), net.constant("conv3.bias", 8)], "conv3")
+    s = net.node("Add", [r, c], "sum")
+    s = net.node("Identity", [s], "sum_again")
+    if opset >= 11:
+        pads = net.value("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
+        p = net.node("Pad", [s, pads], "padded")
+    else:
+        p = net.node("Pad", [s], "padded", pads=[0, 0, 1, 1, 0, 0, 1, 1])
+    c = net.node("Conv", [p, net.constant("conv4.weight", 4, 8, 3, 3)], "conv4_raw")
+    c = net.node("Add", [c, net.constant("conv4.bias", 1, 4, 1, 1)], "conv4")
+    m = net.node("MaxPool", [s], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    k = net.node("Concat", [c, m], "both", axis=1)
+    a = net.node("AveragePool", [k], "average", kernel_shape=[2, 2], strides=[2, 2])
+    g = net.node("GlobalAveragePool", [a], "global")
+    f = net.node("Flatten", [g], "flat")
+    h = net.node("Gemm", [f, net.constant("fc1.weight", 16, 12), net.constant("fc1.bias", 16)], "fc1", transB=1)
+    h = net.node("Relu", [h], "fc1_relu")
+    h = net.node("MatMul", [h, net.constant("fc2.weight", 16, 10)], "fc2_product")
+    h = net.node("Add", [net.constant("fc2.bias", 10), h], "logits")
+    net.node("Softmax", [h], "probabilities", axis=1)
+    return net.model({"image": [1, 3, 8, 8]}, {"probabilities": [1, 10], "logits": [1, 10]}, opset)
+
+
+def shared_and_float() -> Any:
+    """A bias and a weight that two layers share, an input that a float op reads too, a float op between."""
+    net = OnnxWriter(1)
+    w, b = net.constant("w", 3, 3, 1, 1), net.constant("b", 3)
+    c = net.node("Conv", ["x", w, b], "c")
+    g = net.node("Exp", ["x"], "e")
+    m = net.node("Mul", [c, g], "scaled")
+    net.node("Conv", [m, w, b], "y")
+    return net.model({"x": [1, 3, 5, 5]}, {"y": [1, 3, 5, 5]})

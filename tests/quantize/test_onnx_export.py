@@ -1,0 +1,163 @@
+"""The ONNX QDQ file: valid, loadable, and the very simulation that the module is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx_nets import OnnxWriter, convolutional, shared_and_float
+
+import octavo.importer
+from nets import compiled, residual_net
+from octavo.errors import QuantizationError
+from octavo.graph import Model
+from octavo.graph.inputs import input_specs
+from octavo.numerics.metrics import sqnr_db
+from octavo.profile import collect, instrument
+from octavo.quantize import Recipe, export_onnx, quantize
+from octavo.quantize.onnx_export import onnx_model
+from octavo.target import OpSupport, TargetDescription
+
+from handmade_profile import ranged  # isort: skip
+
+NPU = TargetDescription(
+    name="npu",
+    ops=(
+        OpSupport(op="nn.conv2d", weights=("int8",), fusions=("bias", "nn.relu", "clip")),
+        OpSupport(op="matmul", weights=("int8",), fusions=("bias", "nn.relu", "clip")),
+        *(OpSupport(op=name) for name in ("add", "mean", "nn.avg_pool2d", "concat")),
+        *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", "reshape", "permute_dims")),
+    ),
+)
+
+
+def load(proto: Any, folder: Path) -> Model:
+    onnx.save(proto, folder / "float.onnx")
+    return octavo.importer.load(folder / "float.onnx")
+
+
+def profiled(model: Model, count: int = 12) -> tuple[Any, np.ndarray]:
+    shape = input_specs(model)[0].shape
+    samples = np.random.default_rng(4).standard_normal((count, *shape[1:])).astype(np.float32)
+    instrumented = instrument(model)
+    return collect(model, instrumented, compiled(instrumented.module), samples), samples
+
+
+def session(path: Path, *, optimized: bool) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def run_both(model: Model, quantized: Model, path: Path, samples: np.ndarray, *, optimized: bool) -> list[list[np.ndarray]]:
+    """Return [simulation, ONNX Runtime], each the outputs of all samples."""
+    name = input_specs(model)[0].source_name
+    simulate, runtime = compiled(quantized.bound()), session(path, optimized=optimized)
+    rows = [samples[index : index + 1] for index in range(len(samples))]
+    results = [[simulate([row]) for row in rows], [runtime.run(None, {name: row}) for row in rows]]
+    return [[np.concatenate(parts) for parts in zip(*result, strict=True)] for result in results]
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(activation_dtype="int8", weight_granularity="per_tensor")])
+def test_onnx_runtime_computes_the_simulation(tmp_path: Path, recipe: Recipe) -> None:
+    source = convolutional()
+    model = load(source, tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile, target=NPU, recipe=recipe)
+    assert quantized.plan is not None
+    assert [item.op for item in quantized.plan.float_ops] == ["nn.softmax"]
+    assert [fold.op for fold in quantized.plan.folds] == ["nn.pad", "nn.batch_norm", "nn.batch_norm"]
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    proto = onnx.load(tmp_path / "int8.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert [item.name for item in proto.graph.output] == [item.name for item in source.graph.output]
+    count = Counter(node.op_type for node in proto.graph.node)
+    assert count["QuantizeLinear"] == len(quantized.plan.activations)
+    assert count["BatchNormalization"] == count["Pad"] == 0
+    assert {item.data_type for item in proto.graph.initializer if item.name.endswith("weight_quantized")} == {
+        onnx.TensorProto.INT8
+    }
+    simulated, unoptimized = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    for ours, theirs in zip(simulated, unoptimized, strict=True):
+        # A sum in another order may fall on the other side of a rounding; one step of the logits is the most it can move.
+        assert sqnr_db(theirs, ours) > 40
+    _, optimized = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=True)
+    assert sqnr_db(unoptimized[1], optimized[1]) > 30
+
+
+def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:
+    model = load(convolutional(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile, target=NPU, recipe=Recipe(exclude=("conv1", "bn2")))
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    assert "BatchNormalization" not in [node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node]
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[1], simulated[1]) > 40
+
+
+def test_an_older_opset_is_raised(tmp_path: Path) -> None:
+    model = load(convolutional(opset=9), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile, target=NPU)
+    proto = onnx_model(quantized)
+    assert [item.version for item in proto.opset_import] == [13]
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[1], simulated[1]) > 40
+
+
+def test_shared_constants_and_float_readers(tmp_path: Path) -> None:
+    model = load(shared_and_float(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile, target=NPU)
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    nodes = {node.output[0]: node for node in onnx.load(tmp_path / "int8.onnx").graph.node}
+    assert nodes["e"].input[0] == "x", "a float op reads the float input"
+    assert nodes["scaled"].input[0] == "c", "and what an integer op made, dequantized"
+    assert nodes["c"].op_type == nodes["y"].op_type == "DequantizeLinear"
+    assert sum("b_" in name and name.endswith("_quantized") for node in nodes.values() for name in node.input) == 2
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+
+
+def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
+    model = load(convolutional(), tmp_path)
+    before = model.source.SerializeToString()
+    export_onnx(quantize(model, ranged(model), target=NPU), tmp_path / "int8.onnx")
+    assert model.source.SerializeToString() == before
+
+
+def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+    relax_model = residual_net()
+    with pytest.raises(QuantizationError, match="not quantized; call quantize"):
+        export_onnx(relax_model, tmp_path / "m.onnx")
+    with pytest.raises(QuantizationError, match=r"only a model loaded from ONNX .* this one came from relax"):
+        export_onnx(quantize(relax_model, ranged(relax_model)), tmp_path / "m.onnx")
+    model = load(convolutional(), tmp_path)
+    quantized = quantize(model, ranged(model), target=NPU)
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("missing/m.onnx", "float.onnx/m.onnx", "folder"):
+        with pytest.raises(QuantizationError, match="cannot write the ONNX file"):
+            export_onnx(quantized, tmp_path / name)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_padding_that_the_convolution_computes_itself_is_refused(tmp_path: Path) -> None:
+    net = OnnxWriter()
+    pads = net.value("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
+    p = net.node("Pad", ["x", pads], "p")
+    net.node("Conv", [p, net.constant("w", 2, 3, 3, 3)], "y", auto_pad="SAME_UPPER")
+    model = load(net.model({"x": [1, 3, 4, 4]}, {"y": [1, 2, 6, 6]}), tmp_path)
+    quantized = quantize(model, ranged(model), target=NPU)
+    with pytest.raises(QuantizationError, match="y: auto_pad SAME_UPPER behind a Pad"):
+        export_onnx(quantized, tmp_path / "int8.onnx")
+    assert replace(quantized, plan=None).plan is None

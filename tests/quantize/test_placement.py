@@ -1,0 +1,263 @@
+"""Placement: which ops become integer, where Q and DQ go, and the reason of every op that stays float."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade_profile import ranged
+from tvm import relax
+
+from nets import model_of, residual_net
+from octavo.errors import ProfileError, QuantizationError
+from octavo.graph import Model
+from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
+from octavo.profile import Profile
+from octavo.quantize import Recipe, quantize
+from octavo.target import OpSupport, TargetDescription
+
+RNG = np.random.default_rng(0)
+FUSED = ("bias", "nn.relu", "clip")
+NPU = TargetDescription(
+    name="npu",
+    ops=(
+        OpSupport(op="nn.conv2d", weights=("int8",), fusions=FUSED),
+        OpSupport(op="matmul", weights=("int8",), fusions=FUSED),
+        OpSupport(op="add", fusions=("nn.relu",)),
+        OpSupport(op="mean"),
+        OpSupport(op="nn.max_pool2d", same_params=True),
+        OpSupport(op="reshape", same_params=True),
+        OpSupport(op="permute_dims", same_params=True),
+        OpSupport(op="concat"),
+        OpSupport(op="nn.relu"),
+    ),
+)
+"""A target of our own: what these tests expect doesn't change with what the CPU learns."""
+
+
+def weights(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ops(model: Model) -> list[str]:
+    return [op_name(binding.value) for binding in DataflowView(model.module["main"]).bindings]
+
+
+def reasons(model: Model) -> dict[str, str]:
+    assert model.plan is not None
+    return {str(item.tensor): item.reason for item in model.plan.float_ops}
+
+
+def layers(model: Model) -> list[tuple[str, str, tuple[str, ...]]]:
+    assert model.plan is not None
+    return [(item.op, str(item.output), item.fused) for item in model.plan.layers]
+
+
+def test_a_residual_network_is_integer_end_to_end() -> None:
+    model = residual_net()
+    quantized = quantize(model, ranged(model), target=NPU)
+    assert layers(quantized) == [
+        ("nn.conv2d", "r1", ("bias", "nn.relu")),
+        ("nn.conv2d", "r2", ("bias", "clip")),
+        ("nn.conv2d", "c3", ("bias",)),
+        ("add", "r3", ("nn.relu",)),
+        ("mean", "m", ()),
+        ("reshape", "f", ()),
+        ("matmul", "y", ("bias",)),
+    ]
+    assert reasons(quantized) == {"p": "npu has no integer nn.softmax"}
+    assert ops(quantized).count("quantize") == 8, "the input and the seven layers, each once"
+    plan = quantized.plan
+    assert plan is not None
+    assert plan.activations["f"] == plan.activations["m"], "reshape keeps its input's parameters"
+    assert {str(name): value.dtype for name, value in plan.weight_values.items()} == {
+        **{f"w{index}": np.int8 for index in range(1, 5)},
+        **{f"b{index}": np.int32 for index in range(1, 5)},
+    }
+
+
+def test_inputs_and_outputs_stay_float32_and_the_parameters_are_integer() -> None:
+    model = residual_net()
+    main = quantize(model, ranged(model), target=NPU).module["main"]
+    types = {param.name: str(param.ty.dtype) for param in main.params}
+    assert types == {"x": "float32"} | {f"w{i}_q": "int8" for i in range(1, 5)} | {f"b{i}_q": "int32" for i in range(1, 5)}
+    assert str(main.ret_ty.dtype) == "float32"
+
+
+def branching_net() -> Model:
+    """A conv whose raw result is read by relu and by a graph output, sigmoid of it, max pool of it, concat of both."""
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w), is_output=True)
+        r = writer.emit("r", relax.op.nn.relu(c))
+        g = writer.emit("g", relax.op.sigmoid(r))
+        m = writer.emit("m", relax.op.nn.max_pool2d(r, (1, 1)))
+        k = writer.emit("k", relax.op.concat([m, r], axis=1), is_output=True)
+        n = writer.emit("n", relax.op.concat([m, g], axis=1), is_output=True)
+        return relax.Tuple([c, k, n])
+
+    return model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(5, 3, 1, 1)}, body, ("c", "k", "n"))
+
+
+def test_a_tensor_read_by_others_ends_the_fusion_and_is_quantized_once() -> None:
+    model = branching_net()
+    quantized = quantize(model, ranged(model), target=NPU)
+    assert layers(quantized) == [
+        ("nn.conv2d", "c", ()),
+        ("nn.relu", "r", ()),
+        ("nn.max_pool2d", "m", ()),
+        ("concat", "k", ()),
+    ]
+    assert reasons(quantized) == {
+        "g": "npu has no integer sigmoid",
+        "n": "its input g is float, and quantizing it for this op alone would cost more than it saves",
+    }
+    assert [str(var.name) for var in quantized.module["main"].body.body.fields] == ["c_dq", "k_dq", "n"]
+
+
+def test_float_consumers_read_what_float_ops_made_and_dequantized_what_integer_ops_made() -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        return writer.emit("y", relax.op.multiply(c, x), is_output=True)
+
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(3, 3, 1, 1)}, body, ("y",))
+    bindings = DataflowView(quantize(model, ranged(model), target=NPU).module["main"]).bindings
+    reads = {binding.var.name: [arg.name for arg in binding.value.args if isinstance(arg, relax.Var)] for binding in bindings}
+    assert reads["c"] == ["x_dq", "w"]
+    assert reads["y"] == ["c_dq", "x"]
+
+
+def test_data_movement_before_an_integer_op_moves_integers() -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        t = writer.emit("t", relax.op.permute_dims(x, (0, 3, 1, 2)))
+        return writer.emit("y", relax.op.nn.conv2d(t, w), is_output=True)
+
+    model = model_of({"x": ((1, 4, 4, 3), "float32")}, {"w": weights(5, 3, 1, 1)}, body, ("y",))
+    assert layers(quantize(model, ranged(model), target=NPU)) == [("permute_dims", "t", ()), ("nn.conv2d", "y", ())]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("nn.conv2d", "r1"), ("c3", "c3"), ("_c1_conv", "r1"), ("net/r3:0", "r3"), ("mean", "m")]
+)
+def test_what_the_recipe_excludes_stays_float(name: str, tensor: str) -> None:
+    model = residual_net()
+    quantized = quantize(model, ranged(model), target=NPU, recipe=Recipe(exclude=(name,)))
+    assert tensor not in [output for _, output, _ in layers(quantized)]
+    assert f"the recipe excludes {name}" in " ".join(reasons(quantized).values())
+
+
+def test_an_op_of_the_source_can_be_excluded_by_its_own_name() -> None:
+    model = residual_net()
+    assert layers(quantize(model, ranged(model), target=NPU, recipe=Recipe(exclude=("Op",)))) == []
+
+
+def _target(**changes: Any) -> TargetDescription:
+    return TargetDescription(name="npu", ops=(replace(NPU.ops[0], **changes),))
+
+
+def test_the_target_description_decides() -> None:
+    model = residual_net()
+    quantized = quantize(model, ranged(model), target=_target())
+    assert {op for op, _, _ in layers(quantized)} == {"nn.conv2d"}
+    assert reasons(quantized)["_d"] == "npu has no integer matmul"
+    assert (
+        reasons(quantized)["y"] == "it follows _d, which stays float: npu has no integer matmul"
+        or "npu" in reasons(quantized)["y"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fusions": ("bias",)}, [("r1", False), ("c3", True)]),
+        ({"activations": ("int8",)}, "npu runs it on int8; the recipe asks for uint8"),
+        ({"weights": ("int4",)}, "npu runs it with int4 weights; the recipe asks for int8"),
+        ({"weight_schemes": ("asymmetric",)}, "npu runs it with asymmetric weights only"),
+    ],
+)
+def test_what_the_target_does_not_allow(changes: dict[str, Any], expected: Any) -> None:
+    model = residual_net()
+    quantized = quantize(model, ranged(model), target=_target(**changes))
+    if isinstance(expected, str):
+        assert reasons(quantized)["_c1_conv"] == expected
+    else:
+        made = [output for _, output, _ in layers(quantized)]
+        assert [(name, name in made) for name, _ in expected] == expected
+
+
+def test_a_target_without_per_axis_weights_gets_one_scale() -> None:
+    model = residual_net()
+    plan = quantize(model, ranged(model), target=_target(weight_granularity=("per_tensor",))).plan
+    assert plan is not None
+    assert {params.scale.shape for params in (*plan.weights.values(), *plan.biases.values())} == {()}
+
+
+def test_ops_without_a_range_stay_float() -> None:
+    model = residual_net()
+    quantized = quantize(model, ranged(model, without=["x", "y"]), target=NPU)
+    found = reasons(quantized)
+    assert found["_c1_conv"] == "the profile holds no range of x"
+    assert found["_d"] == "the profile holds no range of y"
+    assert found["c1"] == "it follows _c1_conv, which stays float: the profile holds no range of x"
+
+
+@pytest.mark.parametrize("case", ["weight", "both", "broadcast", "mean", "int"])
+def test_forms_without_an_integer_kernel_say_why(case: str) -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, i: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        small = writer.emit("small", relax.op.mean(c, axis=[2, 3], keepdims=True))
+        values = {
+            "weight": lambda: relax.op.nn.conv2d(c, c),
+            "both": lambda: relax.op.add(c, relax.const(np.ones((1, 3, 4, 4), np.float32))),
+            "broadcast": lambda: relax.op.add(c, small),
+            "mean": lambda: relax.op.mean(c, axis=[1]),
+            "int": lambda: relax.op.add(i, i),
+        }
+        return writer.emit("y", values[case](), is_output=True)
+
+    inputs = {"x": ((1, 3, 4, 4), "float32"), "i": ((2,), "int32")}
+
+    def ordered(writer: BodyWriter, **variables: relax.Var) -> relax.Expr:
+        return body(writer, variables["x"], variables["w"], variables["i"])
+
+    batch = {"weight": (3, 3, 4, 4)}.get(case, (1, 3, 4, 4))
+    inputs["x"] = (batch, "float32")
+    model = model_of(inputs, {"w": weights(3, 3, 1, 1)}, ordered, ("y",))
+    expected = {
+        "weight": "its weight c is not a constant of the model",
+        "both": "one of its operands is a constant",
+        "broadcast": "its operands have shapes (1, 3, 4, 4), (1, 3, 1, 1), expected one shape",
+        "mean": "it is not a mean over the rows and columns of 4 dimensions",
+        "int": "its result is int32, expected float32",
+    }
+    assert reasons(quantize(model, ranged(model), target=NPU))["y"] == expected[case]
+
+
+def test_an_op_without_weights_does_not_quantize_for_itself() -> None:
+    def body(writer: BodyWriter, x: relax.Var) -> relax.Expr:
+        return writer.emit("y", relax.op.nn.relu(x), is_output=True)
+
+    model = model_of({"x": ((1, 3), "float32")}, {}, body, ("y",))
+    quantized = quantize(model, ranged(model), target=NPU)
+    assert ops(quantized) == ["nn.relu"]
+    assert "its input x is float" in reasons(quantized)["y"]
+
+
+def test_a_profile_of_another_model_and_a_quantized_model_are_refused() -> None:
+    model = residual_net()
+    profile = ranged(model)
+    other = Profile(fingerprint="sha256:" + "1" * 64, samples=1, tensors=profile.tensors)
+    with pytest.raises(ProfileError, match=f"{other.fingerprint}.*{model.fingerprint}"):
+        quantize(model, other)
+    quantized = quantize(model, profile, target=NPU)
+    assert quantized.fingerprint not in (
+        model.fingerprint,
+        quantize(model, profile, target=NPU, recipe=Recipe(exclude=("mean",))).fingerprint,
+    )
+    assert quantized.fingerprint == quantize(model, profile, target=NPU).fingerprint
+    with pytest.raises(QuantizationError, match="quantized already"):
+        quantize(quantized, profile)
+    with pytest.raises(QuantizationError, match="quantized already"):
+        quantize(replace(quantized, plan=None), profile)
