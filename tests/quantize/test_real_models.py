@@ -1,0 +1,80 @@
+"""Trained networks: profiles that merge to the same bytes, and quantized files that keep the class ONNX Runtime finds."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+
+import octavo.importer
+from nets import compiled
+from octavo.numerics.metrics import sqnr_db
+from octavo.profile import Profile, collect, instrument
+from octavo.quantize import Recipe, export_onnx, quantize
+
+
+def test_resnet8_profile_is_one_file_however_the_images_come(shared: Path, tmp_path: Path) -> None:
+    model = octavo.importer.load(shared / "models/tflite/resnet8_cifar10_fp32.tflite")
+    data = np.load(shared / "data/cifar10/cifar10.npz")["x"][:470].astype(np.float32)
+    images, others = data[:70], data[70:]
+    instrumented = instrument(model)
+    run = compiled(instrumented.module)
+
+    def saved(profile: Profile) -> bytes:
+        profile.save(tmp_path / "p.json")
+        return (tmp_path / "p.json").read_bytes()
+
+    whole = collect(model, instrumented, run, images)
+    parts = [collect(model, instrumented, run, part) for part in np.split(images, 7)]
+    shuffled = collect(model, instrumented, run, images[np.random.default_rng(0).permutation(70)])
+    assert saved(reduce(Profile.merge, parts[::-1])) == saved(whole) == saved(shuffled)
+
+    simulate, real = compiled(quantize(model, whole).bound()), compiled(model.bound())
+    expected = np.concatenate([real([image[None]])[0] for image in others])
+    got = np.concatenate([simulate([image[None]])[0] for image in others])
+    assert (expected.argmax(1) == got.argmax(1)).mean() >= 0.95
+    assert sqnr_db(expected, got) > 20
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(range_estimator="percentile")], ids=["min_max", "percentile"])
+def test_mobilenet_v2_keeps_its_classes_in_onnx_runtime(mobilenet: tuple[Path, Profile], tmp_path: Path, recipe: Recipe) -> None:
+    path, profile = mobilenet
+    model = octavo.importer.load(path)
+    quantized = quantize(model, profile, recipe=recipe)
+    assert quantized.plan is not None
+    assert {layer.op for layer in quantized.plan.layers} == {"nn.conv2d", "add", "mean", "reshape"}
+    assert sum(layer.op == "nn.conv2d" for layer in quantized.plan.layers) == 53
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    assert (tmp_path / "int8.onnx").stat().st_size < 0.3 * path.stat().st_size
+    real, integer = (
+        onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"]) for file in (path, tmp_path / "int8.onnx")
+    )
+    agree = [
+        real.run(None, {"input": image})[0].argmax() == integer.run(None, {"input": image})[0].argmax()
+        for image in images(path.parents[2], calibration=False)[::4]
+    ]
+    assert np.mean(agree) >= 0.9
+
+
+def images(shared: Path, *, calibration: bool) -> list[np.ndarray]:
+    """Return crops as MobileNetV2 takes them; indices that end in 0 are for calibration."""
+    files = [file for file in sorted((shared / "data/images").glob("*.jpg")) if (int(file.name[:4]) % 10 == 0) == calibration]
+    pixels = [np.asarray(Image.open(file).convert("RGB"), np.float32) for file in files]
+    return [(values / 127.5 - 1).astype(np.float32).transpose(2, 0, 1)[None] for values in pixels]
+
+
+@pytest.fixture(scope="module")
+def mobilenet(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Profile]:
+    """The float file and its profile of ten calibration images, as it comes back from disk."""
+    path = shared / "models/onnx/mobilenet_v2_1.0_224_fp32.onnx"
+    model = octavo.importer.load(path)
+    instrumented = instrument(model)
+    profile = collect(model, instrumented, compiled(instrumented.module), images(shared, calibration=True)[::10])
+    file = tmp_path_factory.mktemp("profile") / "mobilenet.json"
+    profile.save(file)
+    assert file.stat().st_size < 4_000_000
+    return path, Profile.load(file)
