@@ -5,6 +5,7 @@ from .concat import concat
 from .conv2d import conv2d, matmul
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .lookup import LookupSpec, lookup
+from .pairwise import PairwiseSpec, pairwise
 from .pool2d import pool2d
 from .quantize import dequantize, quantize
 from .relabel import relabel
@@ -33,6 +34,7 @@ __all__ = [
     "Kernel",
     "LookupSpec",
     "Output",
+    "PairwiseSpec",
     "Pool2dSpec",
     "QuantizeSpec",
     "RelabelSpec",
@@ -45,6 +47,7 @@ __all__ = [
     "isas_of",
     "lookup",
     "matmul",
+    "pairwise",
     "pool2d",
     "quantize",
     "relabel",

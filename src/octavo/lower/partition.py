@@ -20,6 +20,7 @@ from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
+from .pairwise import match_pairwise
 from .pool2d import match_pool2d
 from .values import constant_value
 
@@ -31,6 +32,9 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
     ("octavo.matmul", ("matmul",), match_matmul),
     ("octavo.add", ("add",), match_add),
+    ("octavo.add", ("add",), match_pairwise),
+    ("octavo.mul", ("multiply",), match_pairwise),
+    ("octavo.sub", ("subtract",), match_pairwise),
     ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),

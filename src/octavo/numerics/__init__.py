@@ -7,6 +7,7 @@ from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
 from .lookup import lookup, lookup_table
+from .mul import mul, sub, sub_parameters
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
@@ -34,9 +35,12 @@ __all__ = [
     "matmul_accumulate",
     "max_accumulator",
     "max_pool2d",
+    "mul",
     "quantize",
     "relabel",
     "requantize",
     "requantize_multiplier",
     "requantize_tensor",
+    "sub",
+    "sub_parameters",
 ]

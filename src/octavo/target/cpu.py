@@ -15,6 +15,8 @@ CPU = TargetDescription(
         OpSupport(op="nn.conv2d", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
         OpSupport(op="matmul", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
         OpSupport(op="add", fusions=_CLAMPS),
+        OpSupport(op="subtract", fusions=_CLAMPS),
+        OpSupport(op="multiply", fusions=_CLAMPS),
         OpSupport(op="nn.avg_pool2d", fusions=_CLAMPS),
         OpSupport(op="nn.adaptive_avg_pool2d", fusions=_CLAMPS),
         OpSupport(op="mean", fusions=_CLAMPS),

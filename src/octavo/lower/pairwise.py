@@ -1,0 +1,130 @@
+"""Rule of the ops of two tensors: multiply, subtract, and the additions whose shapes `add` does not take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from .. import kernels
+from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
+from ..graph.rules import Region, Rejection
+from ..kernels import PairwiseSpec
+from ..target import OpSupport
+from .context import KernelContext, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .storage import TO_NHWC
+from .tail import check_activation, follow_to_quantize
+from .values import ConstantValue, Dequantized, constant_value, dequantized
+
+Kind = Literal["add", "sub", "mul"]
+_KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Operand:
+    """One of two operands: a variable's tensor, or a constant in `values` (its own integers)."""
+
+    tensor: TensorForm
+    values: npt.NDArray[Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PairwiseForm(Form):
+    """a op b + clamp, over shapes that broadcast."""
+
+    kind: Kind
+    a: Operand
+    b: Operand
+    y: OutputForm
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = self._is_nhwc(context, inputs)
+        a, b = (self._read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (self.a, self.b))
+        shape = self.y.tensor.shape
+        spec = PairwiseSpec(
+            kind=self.kind,
+            a_shape=shape_of(a),
+            b_shape=shape_of(b),
+            a_scale=float(self.a.tensor.params.scale),
+            a_zero_point=self.a.tensor.zero_point,
+            b_scale=float(self.b.tensor.params.scale),
+            b_zero_point=self.b.tensor.zero_point,
+            out_scale=float(self.y.tensor.params.scale),
+            output=self.y.spec(),
+            threads=context.threads,
+        )
+        kernel = kernels.pairwise(spec, isa=context.isa)
+        shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+        context.put(output, context.call(output.name, kernel, [a, b], shape), is_nhwc=is_nhwc)
+
+    def _is_nhwc(self, context: KernelContext, inputs: dict[str, Var]) -> bool:
+        """Whether to compute in the permuted layout: where an operand lies so, and every variable has four dimensions."""
+        variables = [operand for operand in (self.a, self.b) if operand.values is None]
+        if len(self.y.tensor.shape) != 4 or any(len(operand.tensor.shape) != 4 for operand in variables):
+            return False
+        return any(context.storage.is_kept_nhwc(inputs[operand.tensor.name]) for operand in variables)
+
+    def _read(self, context: KernelContext, inputs: dict[str, Var], operand: Operand, *, is_nhwc: bool) -> Expr:
+        if operand.values is None:
+            return context.storage.get(inputs[operand.tensor.name], is_nhwc=is_nhwc)
+        values = (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
+        if is_nhwc:
+            values = values.reshape((1,) * (4 - values.ndim) + values.shape).transpose(TO_NHWC)
+        return relax.const(np.ascontiguousarray(values))
+
+
+def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(dequantize(a) op dequantize(b))); one of them may be a quantized constant."""
+    call = call_to(view.definition(core), *_KINDS)
+    assert call is not None
+    sides: list[Dequantized] = []
+    operands: list[Operand] = []
+    members: dict[Var, None] = {}
+    for arg in call.args:
+        side = dequantized(view, arg)
+        if side is None:
+            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float: no dequantize with constant scale")
+        constant = constant_value(view, side.source)
+        shape = static_shape(side.source)
+        name = getattr(side.source, "name", "constant")
+        if shape is None:
+            return Rejection(reason=f"the shape of {name} is not static")
+        problem = check_activation(name, side.params, support)
+        if problem is not None:
+            return problem
+        sides.append(side)
+        members.update(
+            dict.fromkeys((*(() if constant is None else constant.members), *(() if side.var is None else (side.var,))))
+        )
+        operands.append(_operand(name, shape, side, constant))
+    if all(operand.values is not None for operand in operands):
+        return Rejection(reason="both operands are constants; fold them")
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    form = PairwiseForm(kind=_KINDS[op_name(call)], a=operands[0], b=operands[1], y=tail.form)
+    pairs = zip(sides, operands, strict=True)
+    variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*members, core, *tail.members),
+        inputs=tuple(dict.fromkeys(variables)),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _operand(name: str, shape: tuple[int, ...], side: Dequantized, constant: ConstantValue | None) -> Operand:
+    values = None if constant is None else constant.values
+    return Operand(tensor=TensorForm(name=name, shape=shape, params=side.params), values=values)

@@ -1,0 +1,68 @@
+"""add, sub and mul over shapes that broadcast in every way: each kernel equals its oracle bit for bit."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from kernel_runner import GENERIC, HOST_ISAS, SIZES, Case, baseline_target, check
+
+from octavo import kernels, numerics
+from octavo.kernels import Output, PairwiseSpec
+
+rng = np.random.default_rng(61)
+SHAPES = [
+    *(((size,), (size,)) for size in SIZES),
+    ((2, 5, 5, 19), (2, 1, 1, 19)),
+    ((2, 1, 1, 65), (2, 3, 3, 65)),
+    ((2, 5, 3, 19), (1,)),
+    ((1,), (2, 70)),
+    ((3, 4, 5, 6), (4, 1, 6)),
+    ((3, 1, 5), (1, 4, 1)),
+    ((2, 33, 1), (2, 33, 70)),
+    ((7, 1), (1, 130)),
+]
+PARALLEL = [((200, 17, 13), (200, 1, 13)), ((40_003,), (40_003,)), ((40_003,), (1,))]
+OUTPUTS = (Output(zero_point=0), Output(zero_point=128, qmin=128), Output(zero_point=77, qmin=3, qmax=250))
+
+
+def cases(isa: str) -> Iterator[Case]:
+    outputs = itertools.cycle(OUTPUTS)
+    work = [(*shapes, 1) for shapes in SHAPES] + [(*shapes, threads) for shapes in PARALLEL for threads in (1, 2)]
+    for kind, (a_shape, b_shape, threads) in itertools.product(("add", "sub", "mul"), work):
+        output = next(outputs)
+        a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in (a_shape, b_shape))
+        scales = [float(scale) for scale in np.exp(rng.uniform(-4, 0, 3)).astype(np.float32)]
+        a_zero, b_zero = (int(zero) for zero in rng.integers(0, 256, 2))
+        out_scale = scales[2] * (0.3 if kind == "mul" else 1.0)
+        spec = PairwiseSpec(
+            kind=kind,
+            a_shape=a_shape,
+            b_shape=b_shape,
+            a_scale=scales[0],
+            a_zero_point=a_zero,
+            b_scale=scales[1],
+            b_zero_point=b_zero,
+            out_scale=out_scale,
+            output=output,
+            threads=threads,
+        )
+        result = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
+        if kind == "mul":
+            multiplier = float(numerics.requantize_multiplier(scales[0], scales[1], out_scale))
+            expected = numerics.mul(a, b, a_zero_point=a_zero, b_zero_point=b_zero, multiplier=multiplier, **result)
+        else:
+            oracle = numerics.add if kind == "add" else numerics.sub
+            common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": out_scale}
+            expected = oracle(a, b, a_zero_point=a_zero, b_zero_point=b_zero, **common, **result)
+        kernel = kernels.pairwise(spec, isa=isa)
+        yield Case(kernel=kernel, inputs=(a, b), expected=expected, about=spec)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_equals_the_oracle(isa: str) -> None:
+    check(cases(isa))
+
+
+def test_same_bits_without_fused_multiply_add() -> None:
+    check(cases(GENERIC), baseline_target())
