@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tvm
 
@@ -21,7 +22,7 @@ from .graph.inputs import input_specs
 from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of
 from .lower import Lowered, OpRecord, link, lower
-from .profile import Profile, collect, instrument
+from .profile import Instrumented, Profile, collect, instrument
 from .quantize import Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
@@ -79,11 +80,22 @@ def profile(
     DataError
         A batch that doesn't fit the model, or holds NaN or infinity; an empty data set.
     """
-    instrumented = instrument(model)
-    target, isas = resolve_target(None)
-    lowered = lower(instrumented.module, CPU, isas, resolve_threads(threads))
-    executable = _build(lowered, model, target, isas, resolve_threads(threads), outputs=())
+    instrumented, executable = _profiler(model, resolve_threads(threads))
     return collect(model, instrumented, executable.run_flat, batches, progress=progress)
+
+
+_PROFILERS: WeakKeyDictionary[Model, dict[int, tuple[Instrumented, Executable]]] = WeakKeyDictionary()
+
+
+def _profiler(model: Model, threads: int) -> tuple[Instrumented, Executable]:
+    """Instrument and build a model once: the parts of a data set profiled one by one share it."""
+    built = _PROFILERS.setdefault(model, {})
+    if threads not in built:
+        instrumented = instrument(model)
+        target, isas = resolve_target(None)
+        lowered = lower(instrumented.module, CPU, isas, threads)
+        built[threads] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
+    return built[threads]
 
 
 def quantize(

@@ -109,7 +109,8 @@ class QuantizationPlan:
     adjustments: tuple[Adjustment, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+# No slots: what a stage builds for a model (its profiler, say) is kept by weak reference for as long as the model lives.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """An imported network.
 
