@@ -1,7 +1,12 @@
 """In a process of its own: pytest captures file descriptor 2 itself."""
 
+import fcntl
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 
 SCRIPT = """
 import os, sys
@@ -17,3 +22,33 @@ print("python again", file=sys.stderr)
 def test_only_native_writes_vanish_and_only_meanwhile() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == ["progress", "native again", "python again"]
+
+
+BAR = """
+import os, sys, time
+from octavo.cli.native_stderr import native_stderr_closed
+from octavo.cli.progress import progress_bar
+with native_stderr_closed(), progress_bar("profile", 3, "run") as advance:
+    os.write(2, b"noise of a C++ library")
+    time.sleep(0.2)  # the bar is drawn ten times a second at most
+    advance(3)
+print("done")
+"""
+
+
+def test_a_terminal_sees_progress_and_no_noise() -> None:
+    terminal, program_side = pty.openpty()
+    fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    done = subprocess.run([sys.executable, "-c", BAR], stdout=subprocess.PIPE, stderr=program_side, text=True, check=True)
+    os.close(program_side)
+    shown = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    assert done.stdout == "done\n"
+    assert "profile: " in shown
+    assert "3/3" in shown
+    assert "noise" not in shown
+
+
+def test_a_file_sees_neither() -> None:
+    done = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
