@@ -160,6 +160,7 @@ def _build(
         isa=isas[0],
         threads=threads,
         weight_bytes=constant_bytes(linked),
+        any_batch=model.any_batch and all(output.shape for output in outputs),
         ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
     )
     return Executable(generate(linked, target), description)

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ExecutableError
-from ..graph.inputs import InputSpec, check_inputs
+from ..graph.inputs import InputSpec, check_inputs, split_batch
 from .file import read_description, write_executable
 
 FORMAT_VERSION = 1
@@ -48,6 +48,8 @@ class Description:
         Chunks that large kernels are cut into.
     weight_bytes
         Size of all constants, in bytes.
+    any_batch
+        Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
     ops
         One plain record for each op, for `explain`.
     """
@@ -59,6 +61,7 @@ class Description:
     isa: str
     threads: int
     weight_bytes: int
+    any_batch: bool
     ops: tuple[dict[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +78,7 @@ class Description:
         inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
-        plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes")}
+        plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes", "any_batch")}
         return Description(inputs=inputs, outputs=outputs, ops=ops, **plain)
 
 
@@ -151,7 +154,9 @@ class Executable:
         Parameters
         ----------
         data
-            An array (of a model with one input), or {input name: array}, of the exact shapes and dtypes of `inputs`.
+            An array (of a model with one input), or {input name: array}, of the exact shapes and dtypes of `inputs`. Where the
+            source's batch size is symbolic, the first dimension may be any multiple of the compiled one; the samples are then
+            run one compiled batch after the other.
 
         Returns
         -------
@@ -163,8 +168,17 @@ class Executable:
         DataError
             Missing or unknown input, wrong shape or dtype, NaN or infinity.
         """
+        if self.description.any_batch:
+            return self._run_batches(data)
         arrays = check_inputs(self.inputs, data)
         return self.name_outputs(self._main(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays)))
+
+    def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
+        runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
+        return {
+            spec.source_name: np.concatenate(parts) if len(parts) > 1 else parts[0]
+            for spec, parts in zip(self.outputs, zip(*runs, strict=True), strict=True)
+        }
 
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""

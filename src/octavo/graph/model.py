@@ -133,6 +133,8 @@ class Model:
         The source's own object (an onnx.ModelProto) where a later stage can write it back, else None.
     plan
         Set by `quantize`; None on a model as it was imported.
+    any_batch
+        Whether the source leaves the first dimension of every input open (the module is of batch 1 then).
     """
 
     module: tvm.IRModule
@@ -144,6 +146,7 @@ class Model:
     source_format: SourceFormat
     source: Any = None
     plan: QuantizationPlan | None = field(default=None)
+    any_batch: bool = False
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""

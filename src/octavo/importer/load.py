@@ -6,6 +6,7 @@ Loading reads data only: nothing of a file is executed, and the file is not chan
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
     except Exception as error:
         # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
         raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
-    return _model(onnx_convert.convert(prepared, origin), fingerprint, "onnx", proto)
+    model = _model(onnx_convert.convert(prepared, origin), fingerprint, "onnx", proto)
+    return replace(model, any_batch=onnx_prepare.leaves_batch_open(proto.graph, shapes or {}))
 
 
 def _model(assembled: Assembled, fingerprint: str, source_format: SourceFormat, proto: onnx.ModelProto | None = None) -> Model:

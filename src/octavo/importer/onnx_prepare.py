@@ -152,6 +152,13 @@ def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ..
             tensor.shape.dim.add().dim_value = dim
 
 
+def leaves_batch_open(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether every input of the graph names its first dimension instead of fixing it, and nobody gave it a shape."""
+    inputs = graph_inputs(graph)
+    firsts = [list(value.type.tensor_type.shape.dim)[:1] for value in inputs]
+    return bool(inputs) and not shapes and all(first and not first[0].HasField("dim_value") for first in firsts)
+
+
 def _static_shape(name: str, tensor: Any, origin: str) -> list[int]:
     """Return the stated shape, with 1 for a symbolic first dimension (the batch)."""
     if not tensor.HasField("shape"):
