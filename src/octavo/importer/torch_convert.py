@@ -7,7 +7,6 @@ decomposed first (PyTorch's own decompositions), and graphs that write in place 
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..errors import OctavoError, UnsupportedOpError
 from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
 from .torch_ops import CONVERTERS, Arguments, RejectedNodeError
-from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, source_tensors, to_numpy
+from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
 
@@ -41,9 +40,11 @@ class _Importer(_Frontend):
 
     def run(self) -> tvm.IRModule:
         """Build the module; `env` then has what holds the value of each node."""
-        inputs = [relax.Var(name, relax.TensorType(list(shape), dtype)) for name, (shape, dtype) in self._source.inputs.items()]
+        # TVM's stub wants expressions for dimensions; numbers do.
+        tensor_type: Any = relax.TensorType
+        inputs = [relax.Var(name, tensor_type(list(shape), dtype)) for name, (shape, dtype) in self._source.inputs.items()]
         given = dict(zip(self._source.inputs, inputs, strict=True))
-        builder = self.block_builder
+        builder: Any = self.block_builder
         with builder.function("main", params=inputs, attrs={"num_input": len(inputs)}):
             with builder.dataflow():
                 for node in self._source.nodes:
@@ -97,7 +98,7 @@ class _Importer(_Frontend):
     def _item(self, node: Any, arguments: tuple[Any, ...]) -> Any:
         value, index = arguments
         if isinstance(value, tuple | list):
-            if value[index] is None:
+            if value[index] is None and node.users:
                 raise RejectedNodeError(f"result {index} of {node.args[0].name!r} is not supported")
             return value[index]
         return self._getitem(node)
@@ -131,13 +132,18 @@ def _by_name(node: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) ->
 def _prepared(source: TorchProgram) -> TorchProgram:
     """Return the program with unknown ops decomposed and in-place ones made functional; most need neither."""
     importer = _Importer(source)
-    unknown = {node.target for node in source.nodes if not importer.knows(node)}
-    writes = any(node.op == "call_function" and _is_operator(node) and node.target._schema.is_mutable for node in source.nodes)
-    if not unknown and not writes:
-        return source
     table = importlib.import_module("torch.export").default_decompositions()
-    program = source.program.run_decompositions({op: table[op] for op in unknown if op in table})
-    return replace(source, program=program, outputs=tuple(str(s.arg.name) for s in program.graph_signature.output_specs))
+    done: set[Any] = set()
+    writes = any(node.op == "call_function" and _is_operator(node) and node.target._schema.is_mutable for node in source.nodes)
+    while True:
+        # What an op decomposes into may need the same again.
+        unknown = {node.target for node in source.nodes if not importer.knows(node)} & set(table) - done
+        if not unknown and not writes:
+            return source
+        done |= unknown
+        writes = False
+        program = source.program.run_decompositions({op: table[op] for op in done})
+        source = read(program, {name: shape for name, (shape, _) in source.inputs.items()})
 
 
 def convert(source: TorchProgram) -> Assembled:

@@ -7,7 +7,8 @@ Relax expression. Formulas are those of the op's documentation. Each comes befor
 * clamp_max: ignores the bound; clamp, relu6, hardtanh: infinite bounds and ops of their own where a clip serves;
 * add, sub: ignore alpha; elementwise ops of two constants fail;
 * pools: take an empty stride for a stride; upsampling: samples by another grid;
-* squeeze: fails on dimensions that are not 1.
+* squeeze: fails on dimensions that are not 1; std: divides by the count; pixel_shuffle and max along an axis: become ops that
+  TVM cannot compile; conv2d with a word for its padding has none.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def _common_dtype(sides: Sequence[Any]) -> str:
     return max(tensors, key=_INTEGER_WIDTH.index)
 
 
-def _elementwise(op: Any) -> Converter:
+def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
     def convert(args: Arguments) -> Any:
         left, right = args["self"], args["other"]
         alpha = args.values.get("alpha", 1)
@@ -195,8 +196,9 @@ def _elementwise(op: Any) -> Converter:
             dtype = "float32"
         sides = [_cast(side, dtype) for side in (left, right)]
         if alpha != 1:
-            sides[1] = args.emit(_ops.multiply(sides[1], relax.const(alpha, dtype)))
-        return op(*sides)
+            scaled = 0 if reverse else 1  # rsub: other - alpha * self
+            sides[scaled] = args.emit(_ops.multiply(sides[scaled], relax.const(alpha, dtype)))
+        return op(*reversed(sides)) if reverse else op(*sides)
 
     return convert
 
@@ -271,6 +273,34 @@ def _avg_pool2d(args: Arguments) -> Any:
     )
 
 
+def _adaptive_max_pool2d(args: Arguments) -> Any:
+    """Only to one pixel; the indices are None."""
+    if [int(size) for size in args["output_size"]] != [1, 1]:
+        raise RejectedNodeError(f"to {list(args['output_size'])}: only adaptive maxima over the whole image are supported")
+    return (args.emit(_ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
+
+
+def _conv2d_padding(args: Arguments) -> Any:
+    """conv2d whose padding is a word; of an uneven "same" the odd one goes after."""
+    x, weight, bias = args["input"], args["weight"], args["bias"]
+    dilation, stride = _pair(args["dilation"]), _pair(args["stride"])
+    totals = [d * (k - 1) if args["padding"] == "same" else 0 for d, k in zip(dilation, _shape(weight)[2:], strict=True)]
+    before = [total // 2 for total in totals]
+
+    def convolve(image: Any) -> Any:
+        result = _ops.nn.conv2d(
+            image,
+            weight,
+            strides=stride,
+            padding=[*before, *(total - b for total, b in zip(totals, before, strict=True))],
+            dilation=dilation,
+            groups=int(args["groups"]),
+        )
+        return result if bias is None else _ops.add(args.emit(result), _ops.reshape(bias, [1, -1, 1, 1]))
+
+    return _batched(args, x, convolve)
+
+
 def _adaptive_avg_pool2d(args: Arguments) -> Any:
     x = args["self"]
     sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], _shape(x)[-2:], strict=True)]
@@ -282,6 +312,7 @@ def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> An
     height, width = _shape(x)[2:]
     size, factors = args["output_size"], args.values.get("scale_factors")
     if size is None:
+        assert factors is not None, "the schema asks for one of the two"
         wanted = [height * float(factors[0]), width * float(factors[1])]
         size = [int(value + 1e-9) for value in wanted]
         if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
@@ -314,6 +345,40 @@ def _squeeze(args: Arguments) -> Any:
     axes = sorted({int(axis) % len(shape) for axis in ([stated] if isinstance(stated, int) else stated)}) if shape else []
     axes = [axis for axis in axes if shape[axis] == 1]
     return _ops.squeeze(args["self"], axes) if axes else args["self"]
+
+
+def _pixel_shuffle(args: Arguments) -> Any:
+    *batch, channels, height, width = _shape(args["self"])
+    factor, rank = int(args["upscale_factor"]), len(batch)
+    split = [*batch, channels // factor**2, factor, factor, height, width]
+    order = [*range(rank), rank, rank + 3, rank + 1, rank + 4, rank + 2]
+    moved = args.emit(_ops.permute_dims(args.emit(_ops.reshape(args["self"], split)), order))
+    return _ops.reshape(moved, [*batch, channels // factor**2, height * factor, width * factor])
+
+
+def _extreme(op: Any) -> Converter:
+    """Return a converter of amax or amin, or of max or min along one axis (whose indices are None)."""
+
+    def convert(args: Arguments) -> Any:
+        axes = args["dim"]
+        result = op(args["self"], axis=axes if isinstance(axes, int) else list(axes) or None, keepdims=bool(args["keepdim"]))
+        return (args.emit(result), None) if isinstance(axes, int) else result
+
+    return convert
+
+
+def _deviation(args: Arguments, *, root: bool) -> Any:
+    """Sum of squared deviations over the count less `correction` (PyTorch's default: 1)."""
+    x, dim = args["self"], args["dim"]
+    shape = _shape(x)
+    axes = [int(axis) % len(shape) for axis in ([dim] if isinstance(dim, int) else dim or range(len(shape)))]
+    count = math.prod(shape[axis] for axis in axes) - (1 if args["correction"] is None else args["correction"])
+    if count <= 0:
+        raise RejectedNodeError("fewer values than its correction: the result is undefined")
+    centered = args.emit(_ops.subtract(x, _ops.mean(x, axes, keepdims=True)))
+    total = _ops.sum(_ops.multiply(centered, centered), axes, keepdims=bool(args["keepdim"]))
+    result = _ops.divide(total, relax.const(count, _dtype(x)))
+    return _ops.sqrt(args.emit(result)) if root else result
 
 
 def _identity(args: Arguments) -> Any:
@@ -350,7 +415,10 @@ CONVERTERS: dict[str, Converter] = {
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.add.Scalar": _elementwise(_ops.add),
     "aten.add.Tensor": _elementwise(_ops.add),
+    "aten.adaptive_max_pool2d.default": _adaptive_max_pool2d,
     "aten.alias.default": _identity,
+    "aten.amax.default": _extreme(_ops.max),
+    "aten.amin.default": _extreme(_ops.min),
     "aten.avg_pool2d.default": _avg_pool2d,
     "aten.batch_norm.default": _batch_norm,
     "aten.clamp.Tensor": _clamp,
@@ -359,6 +427,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.clamp_min.default": _clamp,
     "aten.clone.default": _identity,
     "aten.contiguous.default": _identity,
+    "aten.conv2d.padding": _conv2d_padding,
     "aten.detach.default": _identity,
     "aten.div.Scalar": _elementwise(_ops.divide),
     "aten.div.Tensor": _elementwise(_ops.divide),
@@ -366,19 +435,26 @@ CONVERTERS: dict[str, Converter] = {
     "aten.feature_dropout.default": _dropout,
     "aten.hardtanh.default": _hardtanh,
     "aten.lift_fresh_copy.default": _identity,
+    "aten.max.dim": _extreme(_ops.max),
     "aten.max_pool2d.default": _max_pool2d,
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
+    "aten.min.dim": _extreme(_ops.min),
     "aten.mul.Scalar": _elementwise(_ops.multiply),
     "aten.mul.Tensor": _elementwise(_ops.multiply),
+    "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.relu6.default": _relu6,
+    "aten.rsub.Scalar": _elementwise(_ops.subtract, reverse=True),
+    "aten.rsub.Tensor": _elementwise(_ops.subtract, reverse=True),
     "aten.squeeze.default": _squeeze,
     "aten.squeeze.dim": _squeeze,
     "aten.squeeze.dims": _squeeze,
+    "aten.std.correction": lambda args: _deviation(args, root=True),
     "aten.sub.Scalar": _elementwise(_ops.subtract),
     "aten.sub.Tensor": _elementwise(_ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
     "aten.sym_size.int": _sym_size,
     "aten.upsample_bilinear2d.vec": _upsample_bilinear,
     "aten.upsample_nearest2d.vec": _upsample_nearest,
+    "aten.var.correction": lambda args: _deviation(args, root=False),
 }
 """Our converters by PyTorch op and overload."""

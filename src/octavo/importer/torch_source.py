@@ -90,7 +90,7 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
     for spec in signature.input_specs:
         kind, name = spec.kind.name, str(spec.arg.name)
         if kind == "USER_INPUT":
-            value = placeholders[name].meta.get("val") if name in placeholders else None
+            value: Any = placeholders[name].meta.get("val") if name in placeholders else None
             if type(spec.arg).__name__ == "ConstantArgument":
                 literals[name] = spec.arg.value
             elif not hasattr(value, "dtype"):
@@ -135,7 +135,9 @@ def _stored(program: Any, target: str) -> Any:
 
 
 def _outputs(specs: Any) -> tuple[str, ...]:
-    changed = [str(spec.target) for spec in specs if spec.kind.name.endswith("MUTATION")]
+    """Return the names of what the caller gets. That an op in place overwrites an input is no result of the model's."""
+    changed = [str(spec.target) for spec in specs if spec.kind.name in ("BUFFER_MUTATION", "PARAMETER_MUTATION")]
+    specs = [spec for spec in specs if spec.kind.name != "USER_INPUT_MUTATION"]
     if changed:
         raise ModelError(f"{ORIGIN}: it changes {changed[0]!r} while it runs; call model.eval() before torch.export.export")
     for position, spec in enumerate(specs):
