@@ -128,9 +128,11 @@ def peak(repeat: int) -> float:
 
 
 def kernel_of(spec: Conv2dSpec, weight_zero_point: int, isa: str) -> Kernel:
-    """The kernel of a layer with random weights."""
+    """The kernel of a layer with random weights, the more common the nearer to 0; one at each end of the range, as in a trained layer."""
     rng = np.random.default_rng(0)
-    weight = rng.integers(-128, 128, (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)).astype(np.int8)
+    shape = (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)
+    weight = np.clip(np.rint(rng.normal(weight_zero_point, 25, shape)), -128, 127).astype(np.int8)
+    weight.flat[0], weight.flat[-1] = -128, 127
     multiplier = np.full(spec.out_channels, 0.005 / weight[..., 0].size ** 0.5, np.float32)
     bias = np.zeros(spec.out_channels, np.int32)
     return conv2d(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier, isa=isa)

@@ -25,7 +25,7 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import Epilogue, channel_order
-from .packing import Int8Array, Weights
+from .packing import Int8Array, Weights, split_terms
 from .scratch import Scratch
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
@@ -129,16 +129,6 @@ def channel_blocks(channels: int) -> list[tuple[int, int]]:
     if start < channels:
         blocks.append((channels - 16, 16))
     return blocks
-
-
-def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
-    """Return int8 arrays whose sum is `centered`, values in [-255; 255]: one where it fits, mostly two, three for 255."""
-    terms: list[Int8Array] = []
-    while not terms or centered.any():
-        term = np.clip(centered, -128, 127)
-        terms.append(term.astype(np.int8))
-        centered = centered - term
-    return terms
 
 
 def pack_block(terms: list[Int8Array], patterns: tuple[Pattern, ...], start: int, width: int) -> Int8Array:

@@ -6,15 +6,21 @@
           for each tap, for each 4 bytes:  acc[pixel][vector] += dot(4 bytes of the pixel, weights)
           requantize, narrow, store
 
+Asymmetric weights w - zero_point have 9 bits. Where nearly all fit int8, as in trained layers, the one or two others get extra
+steps; else the products take w alone, and sums of the windows correct them.
 Pointwise layers and matmuls are one column of pixels, one tap. No im2col buffer, no transformed copy of the input.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
@@ -22,7 +28,8 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import Epilogue, groups_of
-from .packing import Reduction, Weights, merge_groups, pack_lanes, pack_weights, panel_widths
+from .geometry import geometry_of
+from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, panel_widths, split_terms
 from .scratch import Scratch
 from .tiles import Tile, choose_tile, layer_cycles
 from .vector import LANES
@@ -30,119 +37,73 @@ from .window_sum import emit_window_sum
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
+MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over
 SHORT_REDUCTION = 8  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Geometry:
-    """Where the bytes of each output pixel's window lie in the source, and how the output is laid out.
+class Panel:
+    """A panel of output channels.
 
     Parameters
     ----------
-    images, rows, columns
-        Output pixels.
-    row_stride, column_stride
-        Bytes of the source from one output pixel's window to the next one's.
-    image_stride
-        Bytes of the source from one image to the next; unused with a scratch.
-    reduction
-        The walk over one window.
-    groups, group_inputs, group_outputs
-        Channels.
+    number
+        Its place among the panels of all groups.
+    first, vectors
+        Its vectors among those of all groups.
+    channels
+        How many of its lanes are output channels.
     """
 
-    images: int
-    rows: int
-    columns: int
-    row_stride: int
-    column_stride: int
-    image_stride: int
-    reduction: Reduction
-    groups: int
-    group_inputs: int
-    group_outputs: int
-
-    @property
-    def channels(self) -> int:
-        """Output channels of a pixel."""
-        return self.groups * self.group_outputs
-
-    @property
-    def group_vectors(self) -> int:
-        """Vectors of 16 lanes that hold a group's output channels."""
-        return -(-self.group_outputs // LANES)
-
-
-def geometry_of(spec: Conv2dSpec, groups: int, group_inputs: int, *, padded_width: int | None) -> Geometry:
-    """Lay out a convolution over its input (padded_width None) or over a scratch of `padded_width` columns."""
-    kernel_h, kernel_w = spec.kernel
-    channels = spec.in_channels
-    group_outputs = spec.out_channels // groups
-    if padded_width is None and spec.kernel == (1, 1) and spec.strides == (1, 1):
-        pixels = spec.batch * spec.in_height * spec.in_width  # no border between rows or images: one long column
-        return Geometry(
-            images=1,
-            rows=pixels,
-            columns=1,
-            row_stride=channels,
-            column_stride=0,
-            image_stride=0,
-            reduction=Reduction(taps=(), run=group_inputs),
-            groups=groups,
-            group_inputs=group_inputs,
-            group_outputs=group_outputs,
-        )
-    row_bytes = (spec.in_width if padded_width is None else padded_width) * channels
-    row_tap = (kernel_h, spec.dilation[0] * row_bytes)
-    if groups == 1 and (spec.dilation[1] == 1 or kernel_w == 1):
-        reduction = Reduction(taps=(row_tap,), run=kernel_w * channels)
-    else:
-        reduction = Reduction(taps=(row_tap, (kernel_w, spec.dilation[1] * channels)), run=group_inputs)
-    return Geometry(
-        images=spec.batch,
-        rows=spec.out_height,
-        columns=spec.out_width,
-        row_stride=spec.strides[0] * row_bytes,
-        column_stride=spec.strides[1] * channels,
-        image_stride=spec.in_height * row_bytes,
-        reduction=reduction,
-        groups=groups,
-        group_inputs=group_inputs,
-        group_outputs=group_outputs,
-    )
+    number: Expr
+    first: Expr
+    vectors: int
+    channels: int
 
 
 class ImplicitGemm:
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     def __init__(self, spec: Conv2dSpec, weights: Weights, *, tile: Tile | None = None) -> None:
-        values, groups = merge_groups(weights, spec.groups)
         self.spec = spec
-        padded = any(spec.padding)
-        self.scratch: Scratch | None = Scratch(spec=spec, block=1, channels=spec.in_channels) if padded else None
-        self.geometry = geometry_of(
-            spec, groups, values.shape[2], padded_width=self.scratch.width if self.scratch is not None else None
-        )
+        self.uniform_zero_point = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
+        terms = split_terms(weights.centered)
+        self._lay_out([merge_groups(term, spec.groups) for term in terms], tile)
         geometry = self.geometry
-        steps = geometry.reduction.steps
-        shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": steps}
+        self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
+        self.sums_windows = len(self.extra.places) > MOST_EXTRA_STEPS
+        if self.sums_windows:
+            self._lay_out([(weights.values, spec.groups)], tile)
+        self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+        groups, vectors = self.geometry.groups, self.tile.vectors
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            "weights": pack_weights(self.terms[0], self.geometry.reduction, groups, vectors),
+            "bias": pack_lanes(weights.folded_bias(spec.input_zero_point), groups, vectors),
+            "multiplier": pack_lanes(weights.multiplier, groups, vectors),
+        }
+        if self.sums_windows and self.uniform_zero_point is None:
+            self.constants["minus_zero_point"] = pack_lanes(-weights.zero_points, groups, vectors)
+        if not self.sums_windows and self.extra.places:
+            self.constants["extra_weights"] = self.extra.weights
+
+    def _lay_out(self, terms: list[tuple[Int8Array, int]], tile: Tile | None) -> None:
+        """Decide the loop nest for weights of these int8 terms, each (values, groups)."""
+        spec = self.spec
+        self.terms, groups = [values for values, _ in terms], terms[0][1]
+        padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        width = padded.width if padded is not None else None
+        self.geometry = geometry = geometry_of(spec, groups, self.terms[0].shape[2], padded_width=width)
+        shape = {
+            "rows": geometry.rows,
+            "columns": geometry.columns,
+            "channels": geometry.group_outputs,
+            "steps": geometry.reduction.steps,
+        }
         self.tile = tile or choose_tile(**shape)
         cycles = geometry.images * groups * layer_cycles(self.tile, **shape)
         self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
-        if padded:
-            self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels)
-        self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
-        self.symmetric = weights.symmetric
-        self.uniform_zero_point = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
-        vectors = self.tile.vectors
-        self.constants = [
-            pack_weights(values, geometry.reduction, groups, vectors),
-            pack_lanes(weights.folded_bias(spec.input_zero_point), groups, vectors),
-            pack_lanes(weights.multiplier, groups, vectors),
-        ]
-        if self.uniform_zero_point is None:
-            self.constants.append(pack_lanes(-weights.zero_points, groups, vectors))
+        self.scratch = dataclasses.replace(padded, block=self.block) if padded is not None else None
 
     # ---- shape of the loop nest
 
@@ -184,13 +145,13 @@ class ImplicitGemm:
         spec, geometry = self.spec, self.geometry
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
-        labels = ("weights", "bias", "multiplier", "minus_zero_point")
-        operands = [(label, value.size, str(value.dtype)) for label, value in zip(labels, self.constants, strict=False)]
+        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         func = prim_func([("x", in_size, "uint8"), *operands, ("out", out_size, "uint8")], self._emit)
-        return Kernel(name=f"{name} {self.tile}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants))
+        return Kernel(name=f"{name} {self.tile}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants.values()))
 
     def _emit(self, x: Expr, *others: Expr) -> None:
-        self.x, self.operands, self.out = x, others[:-1], others[-1]
+        self.x, self.out = x, others[-1]
+        self.operands = dict(zip(self.constants, others, strict=False))
         self._emit_threads()
 
     def _emit_threads(self) -> None:
@@ -218,42 +179,43 @@ class ImplicitGemm:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
             out_base = T.Bind((image * geometry.rows + first_row) * (geometry.columns * geometry.channels))
             if geometry.groups == 1:
-                self._emit_group(source, base, out_base, block, T.int32(0), first_panel, last_panel)
+                self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
             else:
                 with T.serial(0, geometry.groups) as group:
                     inside = T.Bind(base + group * geometry.group_inputs)
                     out_inside = T.Bind(out_base + group * geometry.group_outputs)
-                    vector = T.Bind(group * geometry.group_vectors)
-                    self._emit_group(source, inside, out_inside, block, vector, first_panel, last_panel)
+                    self._emit_group(source, inside, out_inside, block, group, first_panel, last_panel)
 
     def _emit_group(
-        self, source: Expr, base: Expr, out_base: Expr, block: Expr, vector: Expr, first_panel: Expr, last_panel: Expr
+        self, source: Expr, base: Expr, out_base: Expr, block: Expr, group: Expr, first_panel: Expr, last_panel: Expr
     ) -> None:
-        """Emit the panels of one group over one block; `vector` is the group's first vector of the packed operands."""
-        sums = None if self.symmetric else self._emit_window_sums(source, base, block)
+        """Emit the panels of one group over one block."""
+        geometry = self.geometry
+        sums = self._emit_window_sums(source, base, block) if self.sums_windows else None
         widths = self.panels
         width = widths[0]
         whole = len(widths) if widths[-1] == width else len(widths) - 1
 
-        def panel(index: Expr, vectors: int) -> None:
-            first = T.Bind(vector + index * width)
-            channels = (
-                min(vectors * LANES, self.geometry.group_outputs - index * width * LANES) if isinstance(index, int) else None
-            )
-            self._emit_rows(source, base, T.Bind(out_base + index * (width * LANES)), block, first, vectors, channels, sums)
+        def panel(index: Expr, vectors: int, channels: int) -> None:
+            number = group * len(widths) + index
+            first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
+            out_inside = T.Bind(out_base + index * (width * LANES))
+            place = Panel(number=number, first=first, vectors=vectors, channels=channels)
+            self._emit_rows(source, base, out_inside, block, place, sums)
 
         # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
-        ragged = whole < len(widths) or self.geometry.group_outputs % LANES != 0
+        ragged = whole < len(widths) or geometry.group_outputs % LANES != 0
         looped = len(widths) - 1 if ragged else len(widths)
         if looped:
             with self._panel_loop(first_panel, last_panel, looped) as index:
-                panel(index, width)
+                panel(index, width, width * LANES)
         if ragged:
+            channels = geometry.group_outputs - (len(widths) - 1) * width * LANES
             if isinstance(last_panel, int):
-                panel(len(widths) - 1, widths[-1])
+                panel(len(widths) - 1, widths[-1], channels)
             else:
                 with T.If(T.And(first_panel < len(widths), last_panel == len(widths))), T.Then():
-                    panel(len(widths) - 1, widths[-1])
+                    panel(len(widths) - 1, widths[-1], channels)
 
     def _panel_loop(self, first: Expr, last: Expr, looped: int) -> Expr:
         if isinstance(first, int):
@@ -308,18 +270,8 @@ class ImplicitGemm:
             T.buffer_store(sums, total, [row * geometry.columns + column])
         return sums
 
-    def _emit_rows(
-        self,
-        source: Expr,
-        base: Expr,
-        out_base: Expr,
-        block: Expr,
-        vector: Expr,
-        vectors: int,
-        channels: int | None,
-        sums: Expr | None,
-    ) -> None:
-        """Emit all tiles of one panel over one block; `channels` is None for a panel without padding lanes."""
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, sums: Expr | None) -> None:
+        """Emit all tiles of one panel over one block."""
         geometry = self.geometry
 
         def body(row: Expr, column: Expr, height: int, width: int) -> None:
@@ -329,58 +281,75 @@ class ImplicitGemm:
             offsets = [(y, x) for y in range(height) for x in range(width)]
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
-            acc = T.alloc_buffer((len(offsets) * vectors * LANES,), "int32", scope="local")
+            acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "int32", scope="local")
             # Accumulators of a loop start from 0: started from the bias, LLVM joins those of all tiles into one live range and
             # spills them inside the loops. Where there is no loop, the bias is the cheaper start.
             short = geometry.reduction.runs == 1 and geometry.reduction.steps <= SHORT_REDUCTION
             if short:
-                self._emit_bias(acc, pixels, pixel, vector, vectors, sums, start=True)
+                self._emit_bias(acc, pixels, pixel, panel, sums, start=True)
             else:
-                for i in range(len(offsets) * vectors):
+                for i in range(len(offsets) * panel.vectors):
                     v.store(acc, i * LANES, T.broadcast(T.int32(0), LANES), LANES)
-            self._emit_reduction(acc, source, at, starts, vector, vectors)
+            self._emit_reduction(acc, source, at, starts, panel)
+            if "extra_weights" in self.constants:
+                self._emit_extra_steps(acc, source, at, starts, panel)
             if not short:
-                self._emit_bias(acc, pixels, pixel, vector, vectors, sums, start=False)
-            self._emit_finish(acc, out_at, pixels, vector, vectors, vectors * LANES if channels is None else channels)
+                self._emit_bias(acc, pixels, pixel, panel, sums, start=False)
+            self._emit_finish(acc, out_at, pixels, panel)
 
         self._for_tiles(block, body)
 
     # ---- one tile
 
-    def _emit_bias(
-        self, acc: Expr, pixels: list[int], pixel: Expr, vector: Expr, vectors: int, sums: Expr | None, *, start: bool
-    ) -> None:
+    def _emit_bias(self, acc: Expr, pixels: list[int], pixel: Expr, panel: Panel, sums: Expr | None, *, start: bool) -> None:
         """Emit acc = (`start`) or acc += the folded bias, less the correction for asymmetric weights."""
-        for j in range(vectors):
-            bias = T.Bind(v.load(self.operands[1], (vector + j) * LANES, LANES))
+        for j in range(panel.vectors):
+            bias = T.Bind(v.load(self.operands["bias"], (panel.first + j) * LANES, LANES))
             minus_zero_point = None
             if sums is not None and self.uniform_zero_point is None:
-                minus_zero_point = T.Bind(v.load(self.operands[3], (vector + j) * LANES, LANES))
+                minus_zero_point = T.Bind(v.load(self.operands["minus_zero_point"], (panel.first + j) * LANES, LANES))
             for i, offset in enumerate(pixels):
                 value = bias
                 if sums is not None:
                     correction = T.broadcast(sums[pixel + offset], LANES)
                     value = bias + (correction if minus_zero_point is None else correction * minus_zero_point)
-                index = (i * vectors + j) * LANES
+                index = (i * panel.vectors + j) * LANES
                 v.store(acc, index, value if start else v.load(acc, index, LANES) + value, LANES)
 
-    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], vector: Expr, vectors: int) -> None:
+    def _emit_extra_steps(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
+        """Emit the extra steps of those vectors that have some; the other panels skip them."""
+        for index, (number, vector, distance) in enumerate(self.extra.places):
+            if vector >= panel.vectors or (isinstance(panel.number, int) and panel.number != number):
+                continue
+            with contextlib.ExitStack() as only_here:
+                if not isinstance(panel.number, int):
+                    only_here.enter_context(T.If(panel.number == number))
+                    only_here.enter_context(T.Then())
+                weights = T.Bind(v.load(self.operands["extra_weights"], index * 4 * LANES, 4 * LANES))
+                for i, start in enumerate(starts):
+                    values = self._splat(source, at + (distance + start))
+                    where = (i * panel.vectors + vector) * LANES
+                    v.store(acc, where, v.dot(v.load(acc, where, LANES), values, weights), LANES)
+
+    def _splat(self, source: Expr, byte: Expr) -> Expr:
+        """Return the step's bytes from source[byte] on, in every lane; a run shorter than 4 has no more to be read."""
+        run = self.geometry.reduction.run
+        return v.splat_dword(v.dword_of(source, byte, run)) if run < 4 else v.splat_bytes(source, byte)
+
+    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
         reduction = self.geometry.reduction
-        step_bytes = vectors * 4 * LANES
+        step_bytes = panel.vectors * 4 * LANES
         run_bytes = len(reduction.step_starts) * step_bytes
-        packed = self.operands[0]
-        weights_at = T.Bind(vector * (reduction.steps * 4 * LANES))
+        packed = self.operands["weights"]
+        weights_at = T.Bind(panel.first * (reduction.steps * 4 * LANES))
 
         def step(byte: Expr, weights: Expr) -> None:
-            columns = [T.Bind(v.load(packed, weights + j * 4 * LANES, 4 * LANES)) for j in range(vectors)]
+            columns = [T.Bind(v.load(packed, weights + j * 4 * LANES, 4 * LANES)) for j in range(panel.vectors)]
             for i, start in enumerate(starts):
-                if reduction.run < 4:
-                    values = T.Bind(v.splat_dword(v.dword_of(source, byte + start, reduction.run)))
-                else:
-                    values = T.Bind(v.splat_bytes(source, byte + start))
+                values = T.Bind(self._splat(source, byte + start))
                 for j, column in enumerate(columns):
-                    index = (i * vectors + j) * LANES
+                    index = (i * panel.vectors + j) * LANES
                     v.store(acc, index, v.dot(v.load(acc, index, LANES), values, column), LANES)
 
         def run(byte: Expr, weights: Expr) -> None:
@@ -408,13 +377,14 @@ class ImplicitGemm:
 
         nest(at, weights_at, reduction.taps)
 
-    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], vector: Expr, vectors: int, channels: int) -> None:
-        """Emit requantization and the stores of the first `channels` channels of each pixel."""
+    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
+        """Emit requantization and the stores of the panel's channels of each pixel."""
+        vectors = panel.vectors
         first = 0
         for group in groups_of(vectors):
-            valid = min(group * LANES, channels - first * LANES)
+            valid = min(group * LANES, panel.channels - first * LANES)
             indices = range(first, first + group)
-            multipliers = [T.Bind(v.load(self.operands[2], (vector + j) * LANES, LANES)) for j in indices]
+            multipliers = [T.Bind(v.load(self.operands["multiplier"], (panel.first + j) * LANES, LANES)) for j in indices]
             for i, pixel in enumerate(pixels):
                 accumulators = [v.load(acc, (i * vectors + j) * LANES, LANES) for j in indices]
                 narrow = self.epilogue.narrow(accumulators, multipliers)

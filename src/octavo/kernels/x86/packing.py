@@ -48,6 +48,14 @@ class Reduction:
         return int(np.prod([extent for extent, _ in self.taps], dtype=np.int64))
 
     @property
+    def distances(self) -> tuple[int, ...]:
+        """Distance of each step's first byte from the window's first byte, in the order of the walk."""
+        starts = [0]
+        for extent, distance in self.taps:
+            starts = [start + tap * distance for start in starts for tap in range(extent)]
+        return tuple(start + byte for start in starts for byte in self.step_starts)
+
+    @property
     def steps(self) -> int:
         """Number of 4-byte steps over all runs."""
         return self.runs * len(self.step_starts)
@@ -99,27 +107,41 @@ class Weights:
         )
 
     @property
-    def symmetric(self) -> bool:
-        """Whether every weight zero point is 0."""
-        return not self.zero_points.any()
+    def centered(self) -> npt.NDArray[np.int64]:
+        """Weights less their zero points, in [-255; 255]."""
+        return self.values.astype(np.int64) - self.zero_points
 
     def folded_bias(self, input_zero_point: int) -> npt.NDArray[np.int32]:
         """Return bias - input_zero_point * sum(w - w_zero_point): what remains of the accumulator for x = 0, wrapped to int32."""
-        centered = self.values.astype(np.int64) - self.zero_points
-        folded = self.bias.astype(np.int64) - input_zero_point * centered.sum(axis=(0, 1, 2))
+        folded = self.bias.astype(np.int64) - input_zero_point * self.centered.sum(axis=(0, 1, 2))
         return folded.astype(np.int32)
 
     def may_exceed_int32(self) -> bool:
         """Return whether |accumulator * multiplier| could reach 2**31, for activations in [0; 255] and any zero point."""
-        centered = np.abs(self.values.astype(np.int64) - self.zero_points).sum(axis=(0, 1, 2))
-        bound = np.minimum(255 * centered + np.abs(self.bias.astype(np.int64)), 2**31)  # an int32 accumulator, whatever it sums
+        magnitude = np.abs(self.centered).sum(axis=(0, 1, 2))
+        bound = np.minimum(255 * magnitude + np.abs(self.bias.astype(np.int64)), 2**31)  # an int32 accumulator, whatever it sums
         return bool((bound.astype(np.float64) * np.abs(self.multiplier.astype(np.float64))).max(initial=0.0) >= 2**31 - 2**8)
 
 
-def merge_groups(weights: Weights, groups: int) -> tuple[Int8Array, int]:
+def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
+    """Return int8 arrays whose sum is `centered`, values in [-255; 255]: one where it fits, mostly two, three for 255."""
+    terms: list[Int8Array] = []
+    while not terms or centered.any():
+        term = np.clip(centered, -128, 127)
+        terms.append(term.astype(np.int8))
+        centered = centered - term
+    return terms
+
+
+def merge_groups(values: Int8Array, groups: int) -> tuple[Int8Array, int]:
     """Join neighbouring groups into one with zeros between them, until the 16 lanes of a vector are used.
 
-    Asymmetric weights stay as they are: the row sum that corrects them is one of each group.
+    Parameters
+    ----------
+    values
+        int8 (kernel_h, kernel_w, inputs of a group, out_channels), symmetric: a 0 must be no weight.
+    groups
+        How many groups there are.
 
     Returns
     -------
@@ -128,19 +150,19 @@ def merge_groups(weights: Weights, groups: int) -> tuple[Int8Array, int]:
     groups
         How many joined groups remain.
     """
-    kernel_h, kernel_w, inputs, channels = weights.values.shape
+    kernel_h, kernel_w, inputs, channels = values.shape
     outputs = channels // groups
     factor = 1
-    while weights.symmetric and groups % (2 * factor) == 0 and factor * outputs < LANES:
+    while groups % (2 * factor) == 0 and factor * outputs < LANES:
         factor *= 2
     if factor == 1:
-        return weights.values, groups
-    values = np.zeros((kernel_h, kernel_w, inputs * factor, channels), np.int8)
+        return values, groups
+    joined = np.zeros((kernel_h, kernel_w, inputs * factor, channels), np.int8)
     for group in range(groups):
         rows = slice(group % factor * inputs, (group % factor + 1) * inputs)
         columns = slice(group * outputs, (group + 1) * outputs)
-        values[:, :, rows, columns] = weights.values[:, :, :, columns]
-    return values, groups // factor
+        joined[:, :, rows, columns] = values[:, :, :, columns]
+    return joined, groups // factor
 
 
 def panel_widths(channels: int, vectors: int) -> list[int]:
@@ -193,3 +215,36 @@ def pack_weights(values: Int8Array, reduction: Reduction, groups: int, vectors: 
             panels.append(group[:, start : start + width].ravel())
             start += width
     return np.concatenate(panels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ExtraSteps:
+    """Steps of single vectors beyond the reduction, for the few weights that leave int8: what is left of them.
+
+    Parameters
+    ----------
+    places
+        (panel among those of all groups, vector within it, distance of the step's bytes from the window's first byte) of each.
+    weights
+        int8 (steps * 64,): lane, byte.
+    """
+
+    places: tuple[tuple[int, int, int], ...]
+    weights: Int8Array
+
+    @staticmethod
+    def of(terms: list[Int8Array], reduction: Reduction, groups: int, vectors: int) -> ExtraSteps:
+        """Collect the steps of every vector in which some weight of `terms` (int8 HWIO each) is not 0."""
+        places: list[tuple[int, int, int]] = []
+        weights = [np.zeros(0, np.int8)]
+        for term in terms:
+            packed = pack_weights(term, reduction, groups, vectors)
+            start = 0
+            for panel, width in enumerate(panel_widths(term.shape[-1] // groups, vectors) * groups):
+                end = start + width * reduction.steps * 4 * LANES
+                steps = packed[start:end].reshape(reduction.steps, width, 4 * LANES)
+                start = end
+                for step, vector in zip(*steps.any(axis=2).nonzero(), strict=True):
+                    places.append((panel, int(vector), reduction.distances[step]))
+                    weights.append(steps[step, vector])
+        return ExtraSteps(places=tuple(places), weights=np.concatenate(weights))
