@@ -128,7 +128,7 @@ def peak(repeat: int) -> float:
 
 
 def kernel_of(spec: Conv2dSpec, weight_zero_point: int, isa: str) -> Kernel:
-    """The kernel of a layer with random weights, the more common the nearer to 0; one at each end of the range, as in a trained layer."""
+    """The kernel of a layer with random weights: most near 0, one at each end of the range, as in a trained layer."""
     rng = np.random.default_rng(0)
     shape = (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)
     weight = np.clip(np.rint(rng.normal(weight_zero_point, 25, shape)), -128, 127).astype(np.int8)
