@@ -119,6 +119,13 @@ def test_explain_of_a_float_model_gives_reasons(finished: Path, capsys: pytest.C
     assert all(op["reason"] for op in explanation["ops"])
 
 
+def step_of_logits(path: Path) -> float:
+    graph = onnx.load(path).graph
+    [last] = [node for node in graph.node if "logits" in node.output]
+    [scale] = [onnx.numpy_helper.to_array(entry) for entry in graph.initializer if entry.name == last.input[1]]
+    return float(scale)
+
+
 def test_bench_prints_a_row_for_each_runtime_and_thread_count(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(finished / "m.int8.onnx")
     assert command(f"bench {model} --against litert,onnxruntime --threads 1,2 --seconds 0.05 --json") == 0
@@ -134,7 +141,8 @@ def test_bench_prints_a_row_for_each_runtime_and_thread_count(finished: Path, ca
             assert row["median_ms"] > 0
             assert row["ratio"] > 0
     errors = [row["max_abs_error"] for row in report["rows"] if row["runtime"] == "ONNX Runtime"]
-    assert max(errors) < 1.0, "logits of the same quantized network differ by a few quantization steps at most"
+    step = step_of_logits(finished / "m.int8.onnx")
+    assert max(errors) < 2.5 * step, "the same quantized network, rounded in other places: two quantization steps at most"
 
 
 def test_bench_quantizes_for_the_peers_too(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
