@@ -10,6 +10,7 @@ PUBLIC = {
     "Executable",
     "Explanation",
     "Model",
+    "ModelBuilder",
     "OctavoError",
     "Profile",
     "Recipe",

@@ -10,6 +10,9 @@
 # Errors
 from .errors import OctavoError
 
+# A model from arrays, without a file or a framework
+from .importer import ModelBuilder
+
 # The path, stage by stage, and its values
 from .pipeline import (
     Executable,
@@ -34,6 +37,7 @@ __all__ = [
     "Executable",
     "Explanation",
     "Model",
+    "ModelBuilder",
     "OctavoError",
     "Profile",
     "Recipe",

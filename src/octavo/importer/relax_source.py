@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ..errors import ModelError
+from ..graph.model import SourceFormat
 from .assemble import Assembled, assemble
 from .fingerprint import Fingerprint
 from .source_tensor import SourceTensor
@@ -74,9 +75,9 @@ def _tensors(main: relax.Function) -> tuple[list[SourceTensor], list[Any]]:
     return sources, holders
 
 
-def relax_fingerprint(assembled: Assembled) -> str:
-    """Hash the text of the named module and the values of its parameters; short literals are part of the text's metadata."""
-    result = Fingerprint("relax")
+def relax_fingerprint(assembled: Assembled, source_format: SourceFormat = "relax") -> str:
+    """Hash format, text and parameter values of the named module; short literals are part of the text's metadata."""
+    result = Fingerprint(source_format)
     result.add(assembled.module.script(show_meta=True))
     for name, value in assembled.params.items():
         result.add(str(name))
