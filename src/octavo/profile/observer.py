@@ -97,8 +97,6 @@ def observer(shape: tuple[int, ...], channel_axis: int | None) -> tvm.tirx.PrimF
             magnitude = T.alloc_buffer((1,), "int32", scope="local")
             zeros = T.alloc_buffer((1,), "int32", scope="local")
             non_finite = T.alloc_buffer((1,), "int32", scope="local")
-            low = T.alloc_buffer((1,), "int32", scope="local")
-            high = T.alloc_buffer((1,), "int32", scope="local")
             magnitude[0] = 0
             zeros[0] = 0
             non_finite[0] = 0
@@ -108,29 +106,15 @@ def observer(shape: tuple[int, ...], channel_axis: int | None) -> tvm.tirx.PrimF
                 statistics[least + c] = _MAX_INT32
                 statistics[greatest + c] = _MIN_INT32
             for o in range(outer):
-                if inner == 1:
-                    for c in range(channels):
-                        bits: T.int32 = T.reinterpret("int32", x[o * channels + c])
+                for c in range(channels):
+                    for i in range(inner):
+                        bits: T.int32 = T.reinterpret("int32", x[(o * channels + c) * inner + i])
                         absolute: T.int32 = T.bitwise_and(bits, _MAGNITUDE)
                         key: T.int32 = T.bitwise_xor(bits, T.bitwise_and(T.shift_right(bits, 31), _MAGNITUDE))
                         statistics[least + c] = T.min(statistics[least + c], key)
                         statistics[greatest + c] = T.max(statistics[greatest + c], key)
                         magnitude[0] = T.max(magnitude[0], absolute)
                         zeros[0] = zeros[0] + T.cast(absolute == 0, "int32")
-                else:
-                    for c in range(channels):
-                        low[0] = _MAX_INT32
-                        high[0] = _MIN_INT32
-                        for i in range(inner):
-                            bits: T.int32 = T.reinterpret("int32", x[(o * channels + c) * inner + i])
-                            absolute: T.int32 = T.bitwise_and(bits, _MAGNITUDE)
-                            key: T.int32 = T.bitwise_xor(bits, T.bitwise_and(T.shift_right(bits, 31), _MAGNITUDE))
-                            low[0] = T.min(low[0], key)
-                            high[0] = T.max(high[0], key)
-                            magnitude[0] = T.max(magnitude[0], absolute)
-                            zeros[0] = zeros[0] + T.cast(absolute == 0, "int32")
-                        statistics[least + c] = T.min(statistics[least + c], low[0])
-                        statistics[greatest + c] = T.max(statistics[greatest + c], high[0])
             exponent: T.int32 = T.max(T.min(T.shift_right(magnitude[0], 23) - _EXPONENT_BIAS, MAX_EXPONENT), MIN_EXPONENT)
             scale: T.float32 = T.reinterpret("float32", T.shift_left(_SCALE_BIAS - exponent, 23))
             statistics[0] = exponent

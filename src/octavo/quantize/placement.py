@@ -173,8 +173,6 @@ class Placer:
         shapes = [static_shape(operand) for operand in operands]
         if static_shape(value) is None or None in shapes:
             return "its shape is symbolic"
-        if name != "concat" and len(set(shapes)) > 1:
-            return f"its operands have shapes {', '.join(map(str, shapes))}, expected one shape"
         if name == "mean" and (len(shapes[0] or ()) != 4 or {int(axis) % 4 for axis in value.attrs.axis or ()} not in _SPATIAL):
             return "it is not a mean over the rows and columns of 4 dimensions"
         return None
