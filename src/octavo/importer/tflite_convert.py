@@ -12,11 +12,9 @@ from ..errors import ModelError, OctavoError, UnsupportedOpError
 from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
 from .source_tensor import SourceTensor
-from .tflite_ops import MOVING_OPS, OpConverter, RejectedOpError
+from .tflite_base import RejectedOpError
+from .tflite_ops import OpConverter
 from .tflite_source import TfliteGraph, TfliteOp
-
-# Ops that may have integer weights though they compute in float ("dynamic range quantization"): the weights are dequantized.
-_HYBRID_OPS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"})
 
 
 def _key(index: int) -> str:
@@ -99,17 +97,8 @@ class _GraphConverter(OpConverter):
             tensors = [self.graph.tensors[index] for index in (*op.inputs, *op.outputs) if index >= 0]
             if not any(tensor.scale for tensor in tensors):
                 continue
-            if op.name not in self._SUPPORTED_QUANTIZED_OPS:
+            if op.name not in self.OWN_OPS:
                 raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer on quantized tensors")
-            is_hybrid = not any(self.graph.tensors[index].scale for index in (*op.inputs[:1], *op.outputs) if index >= 0)
-            if is_hybrid and op.name not in _HYBRID_OPS:
-                raise UnsupportedOpError(f"{self._describe(op)} computes in float from quantized weights, which is not supported")
-            if op.name in MOVING_OPS:
-                params = {(t.scale, t.zero_point) for t in tensors if t.scale}
-                if len(params) > 1:
-                    raise UnsupportedOpError(
-                        f"{self._describe(op)} changes scale or zero point, which is not supported for this op"
-                    )
 
     def convert_op_to_relax(self) -> None:
         """Convert op after op."""

@@ -1,8 +1,4 @@
-"""Our converters of TFLite ops, for those where TVM's leave integer arithmetic, nested or doubled constants, or a wrong result.
-
-A quantized op becomes dequantize, the float op, quantize, and a clip on integers for a fused activation. Only ops that move or
-compare values (reshape, max pooling and the like with equal parameters) stay on integers.
-"""
+"""Our converter of TFLite ops: those with weights and windows here, the others in the modules it inherits from."""
 
 from __future__ import annotations
 
@@ -12,29 +8,18 @@ from typing import Any
 import numpy as np
 import tflite
 from tvm import relax
-from tvm.relax.frontend.tflite import tflite_frontend
 
-from ..numerics import INTEGER_RANGE
+from .tflite_base import RejectedOpError
+from .tflite_elementwise import ElementwiseConverter
+from .tflite_moves import MovingConverter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
-# Ops that only move values: right on integers as TVM's converters have them, as long as scale and zero point stay the same.
-MOVING_OPS = frozenset(
-    {"BATCH_TO_SPACE_ND", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND", "PACK", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2"}
-    | {"SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE"}
-    | {"UNPACK"}
+_OWN = frozenset(
+    {"AVERAGE_POOL_2D", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "FULLY_CONNECTED", "MAX_POOL_2D"}
+    | {"QUANTIZE", "TRANSPOSE_CONV"}
 )
-_RELU, _RELU_N1_TO_1, _RELU6 = (
-    tflite.ActivationFunctionType.RELU,
-    tflite.ActivationFunctionType.RELU_N1_TO_1,
-    tflite.ActivationFunctionType.RELU6,
-)
-_ACTIVATION_BOUNDS = {_RELU: (0.0, math.inf), _RELU_N1_TO_1: (-1.0, 1.0), _RELU6: (0.0, 6.0)}
-
-
-class RejectedOpError(Exception):
-    """A form of an op that cannot be imported, with the reason; the importer adds the op, its tensor and the file."""
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
@@ -43,82 +28,35 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[in
     return total // 2, total - total // 2
 
 
-class OpConverter(tflite_frontend.OperatorConverter):
-    """TVM's TFLite converter with the ops mended that the module's docstring tells of."""
+class OpConverter(MovingConverter, ElementwiseConverter):
+    """TVM's TFLite converter with our own for every op of quantized networks."""
 
-    _SUPPORTED_QUANTIZED_OPS = tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | {"PAD", "PADV2"} | MOVING_OPS
+    OWN_OPS = _OWN | MovingConverter.OWN_OPS | ElementwiseConverter.OWN_OPS
+    """Ops that take quantized and float tensors in any mixture."""
+    _SUPPORTED_QUANTIZED_OPS = OWN_OPS
 
-    def get_tensors(self, tensors_idx_list: Any) -> list[Any]:
-        """Wrap tensors; per-axis parameters get one zero point for each scale, float tensors lose theirs."""
-        tensors = super().get_tensors(tensors_idx_list)
-        for tensor in tensors:
-            if tensor.qnn_params is None:
-                continue
-            scale = tensor.qnn_params["scale"].value.numpy()
-            if self.get_tensor_type_str(tensor.tensor.Type()) not in INTEGER_RANGE or not scale.any():
-                tensor.qnn_params = None
-            elif scale.ndim == 1:
-                tensor.qnn_params["zero_point"] = relax.const(np.zeros(scale.shape, np.int32), "int32")
-        return tensors
-
-    def has_same_qnn_params(self, lhs_tensor: Any, rhs_tensor: Any) -> bool:
-        """Whether scale and zero point are equal, not just close as TVM has it (scales can be as small as 1e-6)."""
-        return all(
-            np.array_equal(lhs_tensor.qnn_params[key].value.numpy(), rhs_tensor.qnn_params[key].value.numpy())
-            for key in ("scale", "zero_point")
-        )
-
-    def convert_qnn_fused_activation_function(
-        self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
-    ) -> Any:
-        """Clip quantized values; bounds are rounded as LiteRT does: float32 division, half away from zero."""
-        if fused_activation_fn == tflite.ActivationFunctionType.NONE:
-            return expr
-        bounds = _ACTIVATION_BOUNDS.get(fused_activation_fn)
-        if bounds is None:
-            raise RejectedOpError(f"fused activation {self.activation_fn_type.get(fused_activation_fn, fused_activation_fn)}")
-        qmin, qmax = INTEGER_RANGE[dtype]
-        low, high = (_quantized_bound(bound, scale, int(zero_point)) for bound in bounds)
-        return _ops.clip(expr, float(max(qmin, low)), float(min(qmax, high)))
-
-    def _finish(self, result: Any, output: Any, activation: int) -> Any:
-        """Apply the fused activation; quantize first where the output is quantized."""
-        if not output.qnn_params:
-            return self.convert_fused_activation_function(result, activation)
-        return self.convert_qnn_fused_activation_function(
-            expr=self.quantize(result, output),
-            fused_activation_fn=activation,
-            scale=float(output.qnn_params["scale"].value.numpy()),
-            zero_point=int(output.qnn_params["zero_point"].value.numpy()),
-            dtype=self.get_tensor_type_str(output.tensor.Type()),
-        )
-
-    def _real(self, tensor: Any) -> Any:
-        """Return a tensor's real values: dequantized where it is quantized."""
-        expr = self.get_tensor_expr(tensor)
-        return self.dequantize(expr, tensor) if tensor.qnn_params else expr
-
-    def _weight(self, tensor: Any, value: Any, axis: int) -> Any:
-        """Make a weight a constant in the module's layout, with its output channels on `axis`, and dequantize it."""
-        dtype = self.get_tensor_type_str(tensor.tensor.Type())
-        expr = self.exp_tab.new_const(np.ascontiguousarray(value), dtype=dtype, source_name=tensor.tensor.Name())
-        if not tensor.qnn_params:
-            return expr
-        return _ops.dequantize(expr, tensor.qnn_params["scale"], tensor.qnn_params["zero_point"], axis=axis)
-
-    def _add_bias(self, result: Any, tensors: list[Any]) -> Any:
-        if len(tensors) < 3 or tensors[2].tensor_idx < 0:
+    def _add_bias(self, result: Any, data: Any, weight: Any, tensors: list[Any]) -> Any:
+        """Add the last of `tensors`, the bias, if it is there; integers without parameters have the product of the scales."""
+        if not tensors or tensors[0].tensor_idx < 0:
             return result
-        bias = tensors[2]
-        if tensors[0].qnn_params and not bias.qnn_params:
-            scale = (tensors[0].qnn_params["scale"].value.numpy() * tensors[1].qnn_params["scale"].value.numpy()).astype(
-                "float32"
-            )
-            zero_point = relax.const(np.zeros(scale.shape, np.int32), "int32")
-            return _ops.add(
-                result, _ops.dequantize(self.get_tensor_expr(bias), relax.const(scale, "float32"), zero_point, axis=0)
-            )
-        return _ops.add(result, self._real(bias))
+        bias = tensors[0]
+        dtype = self.get_tensor_type_str(bias.tensor.Type())
+        if dtype == "float32" or self.has_expr(bias.tensor_idx):
+            return _ops.add(result, self._real(bias))
+        params = bias.qnn_params or weight.qnn_params
+        if params is None:
+            raise RejectedOpError(f"a bias of {dtype} without a scale")
+        scale = params["scale"].value.numpy()
+        if not bias.qnn_params and data.qnn_params:
+            scale = (data.qnn_params["scale"].value.numpy() * scale).astype(np.float32)
+        value: Any = self.get_tensor_value(bias)
+        # 16-bit activations come with a bias of 64 bits, of which networks use few.
+        limits = np.iinfo(np.int32)
+        if value.size and (value.min() < limits.min or value.max() > limits.max):
+            raise RejectedOpError("a bias beyond 32 bits")
+        expr = self.exp_tab.new_const(value.astype(np.int32), dtype="int32", source_name=bias.tensor.Name())
+        zero_point = relax.const(np.zeros(scale.shape, np.int32), "int32")
+        return _ops.add(result, _ops.dequantize(expr, relax.const(scale, "float32"), zero_point, axis=0))
 
     def _spatial_padding(
         self, kind: int, sizes: list[int], kernel: list[int], strides: list[int], dilation: list[int]
@@ -167,7 +105,9 @@ class OpConverter(tflite_frontend.OperatorConverter):
             data_layout="NHWC",
             kernel_layout=layout,
         )
-        return self._finish(self._add_bias(result, tensors), self.get_output_tensors(op)[0], options.FusedActivationFunction())
+        return self._finish(
+            self._add_bias(result, data, weight, tensors[2:]), self.get_output_tensors(op)[0], options.FusedActivationFunction()
+        )
 
     def convert_fully_connected(self, op: Any) -> Any:
         """Convert FULLY_CONNECTED of a constant weight to a matmul with the weight as [inputs, outputs]."""
@@ -188,7 +128,7 @@ class OpConverter(tflite_frontend.OperatorConverter):
             # TFLite takes any input as [batch, inputs]; the reshape goes first, on integers if they are.
             expr = _ops.reshape(expr, [math.prod(shape) // inputs, inputs])
         real = self.dequantize(expr, data) if data.qnn_params else expr
-        result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), tensors)
+        result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
         return self._finish(result, self.get_output_tensors(op)[0], options.FusedActivationFunction())
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:
@@ -214,46 +154,81 @@ class OpConverter(tflite_frontend.OperatorConverter):
             dtype=self.get_tensor_type_str(output.tensor.Type()),
         )
 
-    def convert_reshape(self, op: Any) -> Any:
-        """Convert RESHAPE to the shape that the file states for the result."""
+    def convert_transpose_conv(self, op: Any) -> Any:
+        """Convert TRANSPOSE_CONV of a constant weight OHWI; SAME pads what VALID would add to the stated output shape."""
+        stated, weight, data, *bias = self.get_input_tensors(op)
+        options = self._get_builtin_options(op, tflite.TransposeConvOptions)
+        if self.has_expr(weight.tensor_idx):
+            raise RejectedOpError("a weight computed at run time")
+        value: Any = self.get_tensor_value_or_prefetched(weight)
+        if weight.qnn_params and weight.qnn_params["scale"].value.numpy().ndim and weight.qnn_params["axis"] != 0:
+            raise RejectedOpError(f"weight quantized along axis {weight.qnn_params['axis']}, not its output channels")
+        sizes, strides = self._shape(data)[1:3], [options.StrideH(), options.StrideW()]
+        target = [int(dim) for dim in self._constant(stated, "an output shape")][1:3]
+        pads: list[tuple[int, int]] = []
+        extra: list[int] = []
+        for size, stride, kernel, wanted in zip(sizes, strides, value.shape[1:3], target, strict=True):
+            whole = (size - 1) * stride + int(kernel)
+            same = options.Padding() == tflite.Padding.SAME
+            # LiteRT pads a transposed convolution as the convolution that goes the other way.
+            before, after = same_padding(wanted, int(kernel), stride, 1) if same else (0, whole - wanted)
+            rest = wanted - (whole - before - after)
+            pads.append((before, max(after - max(rest, 0), 0) if rest < 0 else after))
+            extra.append(rest)
+        if any(not 0 <= rest < stride for rest, stride in zip(extra, strides, strict=True)) or any(p < 0 for _, p in pads):
+            raise RejectedOpError(f"output size {target} from {sizes}, kernel {value.shape[1:3]}, strides {strides}")
+        # OHWI -> IOHW
+        result = _ops.nn.conv2d_transpose(
+            self._real(data),
+            self._weight(weight, value.transpose(3, 0, 1, 2), 1),
+            strides=strides,
+            padding=[pads[0][0], pads[1][0], pads[0][1], pads[1][1]],
+            output_padding=extra,
+            data_layout="NHWC",
+            kernel_layout="IOHW",
+        )
+        activation = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
+        return self._finish(self._add_bias(result, data, weight, bias), self.get_output_tensors(op)[0], activation)
+
+    def convert_batch_matmul(self, op: Any) -> Any:
+        """Convert BATCH_MATMUL; an adjoint operand is transposed in its last two axes."""
+        left, right = self.get_input_tensors(op)
+        options = self._get_builtin_options(op, tflite.BatchMatMulOptions)
+        result = _ops.matmul(self._adjoint(left, options.AdjX()), self._adjoint(right, options.AdjY()))
+        return self._quantized(result, self.get_output_tensors(op)[0])
+
+    def _adjoint(self, tensor: Any, adjoint: bool) -> Any:
+        real = self._real(tensor)
+        if not adjoint:
+            return real
+        rank = len(self._shape(tensor))
+        return _ops.permute_dims(real, [*range(rank - 2), rank - 1, rank - 2])
+
+    def convert_quantize(self, op: Any) -> Any:
+        """Convert QUANTIZE of real or of otherwise quantized values."""
+        output = self.get_output_tensors(op)[0]
+        if not output.qnn_params:
+            raise RejectedOpError("a result without scale")
+        return self.quantize(self._real(self.get_input_tensors(op)[0]), output)
+
+    def convert_dequantize(self, op: Any) -> Any:
+        """Convert DEQUANTIZE; a constant (weights kept in float16 or int8) is dequantized here."""
         data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
-        shape = [int(dim) for dim in output.tensor.ShapeAsNumpy()] if output.tensor.ShapeLength() else []
-        if math.prod(shape) != math.prod(int(dim) for dim in self.get_tensor_shape(data)):
-            return super().convert_reshape(op)
-        if data.qnn_params and output.qnn_params and not self.has_same_qnn_params(data, output):
-            return self.quantize(_ops.reshape(self._real(data), shape), output)
-        return _ops.reshape(self.get_tensor_expr(data), shape)
-
-    def convert_pad(self, op: Any) -> Any:
-        """Convert PAD and PADV2; quantized ones pad real values, so that parameters need not be equal."""
-        tensors = self.get_input_tensors(op)
-        data, output = tensors[0], self.get_output_tensors(op)[0]
-        if self.has_expr(tensors[1].tensor_idx):
-            raise RejectedOpError("paddings that are computed at run time")
-        widths = [int(width) for width in self.get_tensor_value(tensors[1]).reshape(-1)]
-        fill = 0.0
-        if len(tensors) == 3:
-            fill = float(self.get_tensor_value(tensors[2]).reshape(-1)[0])
-            if tensors[2].qnn_params:
-                scale, zero_point = (float(tensors[2].qnn_params[key].value.numpy()) for key in ("scale", "zero_point"))
-                fill = (fill - zero_point) * scale
-        padded = _ops.nn.pad(self._real(data), widths, pad_value=fill)
-        return self.quantize(padded, output) if output.qnn_params else padded
-
-    def convert_softmax(self, op: Any) -> Any:
-        """Convert SOFTMAX with its factor beta, which TVM's converter leaves out."""
-        beta = self._get_builtin_options(op, tflite.SoftmaxOptions).Beta()
-        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
-        expr = self._real(data)
-        if beta != 1.0:
-            expr = _ops.multiply(expr, relax.const(beta, "float32"))
-        result = _ops.nn.softmax(expr, axis=-1)
-        return self.quantize(result, output) if output.qnn_params else result
-
-
-def _quantized_bound(bound: float, scale: float, zero_point: int) -> float:
-    """Quantize a bound of an activation; infinity stays (LiteRT, CalculateActivationRangeQuantized)."""
-    if math.isinf(bound):
-        return bound
-    quotient = float(np.float32(bound) / np.float32(scale))
-    return math.copysign(math.floor(abs(quotient) + 0.5), quotient) + zero_point
+        dtype = self.get_tensor_type_str(data.tensor.Type())
+        if not data.qnn_params and dtype != "float16":
+            raise RejectedOpError(f"{dtype} without scale")
+        if self.has_expr(data.tensor_idx):
+            return self._real(data) if data.qnn_params else _ops.astype(self.get_expr(data.tensor_idx), "float32")
+        value: Any = self.get_tensor_value_or_prefetched(data)
+        if not data.qnn_params:
+            real = value.astype(np.float32)
+        else:
+            shape = [1] * value.ndim
+            scale, zero_point = (data.qnn_params[key].value.numpy() for key in ("scale", "zero_point"))
+            if scale.ndim:
+                shape[data.qnn_params["axis"]] = -1
+            real = (value.astype(np.int32) - zero_point.reshape(shape)).astype(np.float32) * scale.reshape(shape)
+        if output.tensor_idx in self.subgraph.OutputsAsNumpy():
+            return relax.const(real, "float32")
+        self.set_prefetched_node(output.tensor_idx, real)
+        return None

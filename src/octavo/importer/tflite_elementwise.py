@@ -1,0 +1,164 @@
+"""Our converters of TFLite ops that compute values from values: elementwise, reductions, softmax, normalization."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tflite
+from tvm import relax
+
+from .tflite_base import BaseConverter
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+def _float(value: float) -> Any:
+    return relax.const(value, "float32")
+
+
+def _elu(x: Any) -> Any:
+    # exp(x) - 1 below 0, x above: each relu keeps one side.
+    return _ops.subtract(_ops.nn.relu(x), _ops.nn.relu(_ops.subtract(_float(1.0), _ops.exp(x))))
+
+
+def _hard_swish(x: Any) -> Any:
+    return _ops.multiply(x, _ops.multiply(_ops.clip(_ops.add(x, _float(3.0)), 0.0, 6.0), _float(1.0 / 6.0)))
+
+
+_UNARY = {
+    "ABS": _ops.abs,
+    "CEIL": _ops.ceil,
+    "COS": _ops.cos,
+    "ELU": _elu,
+    "EXP": _ops.exp,
+    "FLOOR": _ops.floor,
+    "HARD_SWISH": _hard_swish,
+    "LOG": _ops.log,
+    "LOGISTIC": _ops.sigmoid,
+    "NEG": _ops.negative,
+    "RELU": _ops.nn.relu,
+    "RELU6": lambda x: _ops.clip(x, 0.0, 6.0),
+    "RELU_0_TO_1": lambda x: _ops.clip(x, 0.0, 1.0),
+    "RELU_N1_TO_1": lambda x: _ops.clip(x, -1.0, 1.0),
+    "ROUND": _ops.round,
+    "RSQRT": _ops.rsqrt,
+    "SIN": _ops.sin,
+    "SQRT": _ops.sqrt,
+    "SQUARE": lambda x: _ops.multiply(x, x),
+    "TANH": _ops.tanh,
+}
+_BINARY = {
+    "ADD": (_ops.add, tflite.AddOptions),
+    "SUB": (_ops.subtract, tflite.SubOptions),
+    "MUL": (_ops.multiply, tflite.MulOptions),
+    "DIV": (_ops.divide, tflite.DivOptions),
+    "MAXIMUM": (_ops.maximum, None),
+    "MINIMUM": (_ops.minimum, None),
+    "POW": (_ops.power, None),
+    "EQUAL": (_ops.equal, None),
+    "NOT_EQUAL": (_ops.not_equal, None),
+    "GREATER": (_ops.greater, None),
+    "GREATER_EQUAL": (_ops.greater_equal, None),
+    "LESS": (_ops.less, None),
+    "LESS_EQUAL": (_ops.less_equal, None),
+}
+_REDUCE = {"MEAN": _ops.mean, "SUM": _ops.sum, "REDUCE_MAX": _ops.max, "REDUCE_MIN": _ops.min, "REDUCE_PROD": _ops.prod}
+
+
+class ElementwiseConverter(BaseConverter):
+    """Converters that compute on real values: dequantized where a tensor is quantized, quantized again for the result."""
+
+    OWN_OPS = frozenset(
+        {*_UNARY, *_BINARY, *_REDUCE, "ARG_MAX", "ARG_MIN", "CAST", "GELU", "L2_NORMALIZATION", "LEAKY_RELU", "LOG_SOFTMAX"}
+        | {"PRELU", "SOFTMAX", "SQUARED_DIFFERENCE"}
+    )
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for name, function in _UNARY.items():
+            self.convert_map[name] = functools.partial(self._unary, function=function)
+        for name, (function, options) in _BINARY.items():
+            self.convert_map[name] = functools.partial(self._binary, function=function, options_class=options)
+        for name, function in _REDUCE.items():
+            self.convert_map[name] = functools.partial(self._reduce, function=function)
+
+    def _unary(self, op: Any, function: Any) -> Any:
+        result = function(self._real(self.get_input_tensors(op)[0]))
+        return self._quantized(result, self.get_output_tensors(op)[0])
+
+    def _binary(self, op: Any, function: Any, options_class: Any) -> Any:
+        left, right = self.get_input_tensors(op)
+        result = function(self._real(left), self._real(right))
+        has_options = options_class is not None and op.BuiltinOptions() is not None
+        activation = self._get_builtin_options(op, options_class).FusedActivationFunction() if has_options else 0
+        return self._finish(result, self.get_output_tensors(op)[0], activation)
+
+    def _reduce(self, op: Any, function: Any) -> Any:
+        data, axes = self.get_input_tensors(op)
+        rank = len(self._shape(data))
+        axis = sorted({int(value) % rank for value in np.ravel(self._constant(axes, "axes"))}) if rank else []
+        keep = op.BuiltinOptions() is not None and bool(self._get_builtin_options(op, tflite.ReducerOptions).KeepDims())
+        return self._quantized(function(self._real(data), axis, keep), self.get_output_tensors(op)[0])
+
+    def convert_squared_difference(self, op: Any) -> Any:
+        """Convert SQUARED_DIFFERENCE."""
+        left, right = self.get_input_tensors(op)
+        difference = self.bb.emit(_ops.subtract(self._real(left), self._real(right)))
+        return self._quantized(_ops.multiply(difference, difference), self.get_output_tensors(op)[0])
+
+    def convert_gelu(self, op: Any) -> Any:
+        """Convert GELU, exact or approximated by tanh."""
+        options = self._get_builtin_options(op, tflite.GeluOptions) if op.BuiltinOptions() is not None else None
+        function = _ops.nn.gelu_tanh if options is not None and options.Approximate() else _ops.nn.gelu
+        return self._unary(op, function)
+
+    def convert_leaky_relu(self, op: Any) -> Any:
+        """Convert LEAKY_RELU."""
+        alpha = self._get_builtin_options(op, tflite.LeakyReluOptions).Alpha()
+        return self._unary(op, lambda x: _ops.nn.leakyrelu(x, alpha))
+
+    def convert_prelu(self, op: Any) -> Any:
+        """Convert PRELU: nn.prelu where there is one slope per channel, else the same from its parts."""
+        data, slope = self.get_input_tensors(op)
+        x, shape = self._real(data), self._shape(slope)
+        if not self.has_expr(slope.tensor_idx) and all(dim == 1 for dim in shape[:-1]) and shape[-1] == self._shape(data)[-1]:
+            value: Any = self.get_tensor_value_or_prefetched(slope)
+            result = _ops.nn.prelu(x, self._weight(slope, value.reshape(-1), 0), axis=len(self._shape(data)) - 1)
+        else:
+            negative = _ops.multiply(self._real(slope), _ops.minimum(x, _float(0.0)))
+            result = _ops.add(_ops.nn.relu(x), negative)
+        return self._quantized(result, self.get_output_tensors(op)[0])
+
+    def convert_softmax(self, op: Any) -> Any:
+        """Convert SOFTMAX with its factor beta, which TVM's converter leaves out."""
+        beta = self._get_builtin_options(op, tflite.SoftmaxOptions).Beta()
+        scaled = (lambda x: x) if beta == 1.0 else (lambda x: _ops.multiply(x, _float(beta)))
+        return self._unary(op, lambda x: _ops.nn.softmax(scaled(x), axis=-1))
+
+    def convert_log_softmax(self, op: Any) -> Any:
+        """Convert LOG_SOFTMAX."""
+        return self._unary(op, lambda x: _ops.nn.log_softmax(x, axis=-1))
+
+    def convert_l2_normalization(self, op: Any) -> Any:
+        """Convert L2_NORMALIZATION over the last axis; the norm is at least 1e-6, as in LiteRT."""
+        data = self.get_input_tensors(op)[0]
+        x = self.bb.emit(self._real(data)) if data.qnn_params else self._real(data)
+        norm = _ops.sqrt(_ops.sum(_ops.multiply(x, x), axis=[len(self._shape(data)) - 1], keepdims=True))
+        result = _ops.divide(x, _ops.maximum(norm, _float(1e-6)))
+        activation = self._get_builtin_options(op, tflite.L2NormOptions).FusedActivationFunction()
+        return self._finish(result, self.get_output_tensors(op)[0], activation)
+
+    def _convert_arg_min_max(self, op: Any, relax_op: Any) -> Any:
+        """Convert ARG_MAX and ARG_MIN; order among integers is order among the reals they stand for."""
+        data, axis = self.get_input_tensors(op)
+        (position,) = (int(value) for value in np.ravel(self._constant(axis, "an axis")))
+        result = relax_op(self.get_tensor_expr(data), axis=position, keepdims=False)
+        return _ops.astype(result, self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type()))
+
+    def convert_cast(self, op: Any) -> Any:
+        """Convert CAST of plain numbers; parameters mean nothing to it, as in LiteRT."""
+        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        return _ops.astype(self.get_tensor_expr(data), self.get_tensor_type_str(output.tensor.Type()))

@@ -1,0 +1,128 @@
+"""One TFLite op as a case: its tensors and options, several cases as one file, and what LiteRT computes for that file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter
+
+_TYPES = {
+    "float32": schema.TensorType.FLOAT32,
+    "float16": schema.TensorType.FLOAT16,
+    "int8": schema.TensorType.INT8,
+    "uint8": schema.TensorType.UINT8,
+    "int16": schema.TensorType.INT16,
+    "int32": schema.TensorType.INT32,
+    "int64": schema.TensorType.INT64,
+    "bool": schema.TensorType.BOOL,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Value:
+    """A tensor: a constant where it has `data`, quantized where it has `scale` (one entry per tensor, several per axis)."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    axis: int = 0
+    data: np.ndarray | None = None
+
+    @staticmethod
+    def constant(data: np.ndarray, **fields: Any) -> Value:
+        """Make a constant of an array."""
+        return Value(shape=data.shape, dtype=str(data.dtype), data=data, **fields)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+    """One operator with its options; inputs without data are fed, None is an absent optional input."""
+
+    op: str
+    label: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    options: Any = None
+    fed: tuple[np.ndarray, ...] = field(default=())
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether its first result is quantized (or an index), so that the bound in steps holds."""
+        return self.outputs[0].dtype != "float32"
+
+
+def write(cases: list[Case]) -> bytes:
+    """Return a file that holds all cases side by side; inputs and outputs are in the order of the cases."""
+    model = schema.ModelT()
+    model.version = 3
+    model.buffers = [schema.BufferT()]
+    model.operatorCodes = []
+    graph = schema.SubGraphT()
+    graph.tensors, graph.operators, graph.inputs, graph.outputs = [], [], [], []
+    codes: dict[str, int] = {}
+    for number, case in enumerate(cases):
+        operator = schema.OperatorT()
+        operator.opcodeIndex = codes.setdefault(case.op, len(codes))
+        if len(model.operatorCodes) < len(codes):
+            model.operatorCodes.append(_code(case.op))
+        operator.inputs, operator.outputs = [], []
+        for position, value in enumerate((*case.inputs, *case.outputs)):
+            index = -1
+            if value is not None:
+                index = len(graph.tensors)
+                graph.tensors.append(_tensor(f"c{number}_t{position}", value, model.buffers))
+            is_input = position < len(case.inputs)
+            (operator.inputs if is_input else operator.outputs).append(index)
+            if not is_input:
+                graph.outputs.append(index)
+            elif value is not None and value.data is None:
+                graph.inputs.append(index)
+        if case.options is not None:
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(case.options).__name__.removesuffix("T"))
+            operator.builtinOptions = case.options
+        graph.operators.append(operator)
+    model.subgraphs = [graph]
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def _code(op: str) -> Any:
+    code = schema.OperatorCodeT()
+    code.builtinCode = getattr(schema.BuiltinOperator, op)
+    code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+    code.version = 1
+    return code
+
+
+def _tensor(name: str, value: Value, buffers: list[Any]) -> Any:
+    tensor = schema.TensorT()
+    tensor.name, tensor.shape, tensor.type, tensor.buffer = name, list(value.shape), _TYPES[value.dtype], 0
+    if value.data is not None:
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(value.data).tobytes(), np.uint8)
+        tensor.buffer = len(buffers)
+        buffers.append(buffer)
+    if value.scale:
+        tensor.quantization = schema.QuantizationParametersT()
+        tensor.quantization.scale = list(value.scale)
+        tensor.quantization.zeroPoint = list(value.zero_point)
+        tensor.quantization.quantizedDimension = value.axis
+    return tensor
+
+
+def litert(data: bytes, cases: list[Case]) -> list[list[np.ndarray]]:
+    """Return the outputs of each case as LiteRT computes them, on one thread."""
+    interpreter = Interpreter(model_content=data, num_threads=1)
+    interpreter.allocate_tensors()
+    fed = [array for case in cases for array in case.fed]
+    for detail, array in zip(interpreter.get_input_details(), fed, strict=True):
+        interpreter.set_tensor(detail["index"], array)
+    interpreter.invoke()
+    outputs = iter(interpreter.get_output_details())
+    return [[interpreter.get_tensor(next(outputs)["index"]) for _ in case.outputs] for case in cases]

@@ -1,0 +1,655 @@
+"""Cases of every TFLite op: random shapes and quantization from fixed seeds. Values only, no test and no Octavo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from tflite_case import Case, Value
+
+Rng = np.random.Generator
+Maker = Callable[[Rng, str], Case]
+RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
+NONE, RELU, RELU_N1_TO_1, RELU6 = (
+    schema.ActivationFunctionType.NONE,
+    schema.ActivationFunctionType.RELU,
+    schema.ActivationFunctionType.RELU_N1_TO_1,
+    schema.ActivationFunctionType.RELU6,
+)
+SAME, VALID = schema.Padding.SAME, schema.Padding.VALID
+
+
+def options(name: str, **fields: Any) -> Any:
+    """Make an options table by its name in the schema."""
+    table = getattr(schema, name + "T")()
+    for key, value in fields.items():
+        assert hasattr(table, key), (name, key)
+        setattr(table, key, value)
+    return table
+
+
+def params(rng: Rng, dtype: str, scale: float | None = None, zero_point: int | None = None) -> dict[str, Any]:
+    """Draw parameters of an activation; int16 is symmetric."""
+    if dtype == "float32":
+        return {"dtype": dtype}
+    if scale is None:
+        scale = float(np.float32(2.0 ** rng.uniform(-8, -3))) / (256 if dtype == "int16" else 1)
+    if zero_point is None:
+        low, high = RANGE[dtype]
+        zero_point = 0 if dtype == "int16" else int(rng.integers(low, high + 1))
+    return {"dtype": dtype, "scale": (scale,), "zero_point": (zero_point,)}
+
+
+def feed(rng: Rng, value: Value) -> np.ndarray:
+    """Draw values over the whole range of the dtype."""
+    if value.dtype == "float32":
+        return rng.normal(size=value.shape).astype(np.float32)
+    low, high = RANGE[value.dtype]
+    return rng.integers(low, high + 1, value.shape).astype(value.dtype)
+
+
+def case(rng: Rng, op: str, label: str, inputs: list[Value | None], outputs: list[Value], table: Any = None) -> Case:
+    fed = tuple(feed(rng, value) for value in inputs if value is not None and value.data is None)
+    return Case(op=op, label=label, inputs=tuple(inputs), outputs=tuple(outputs), options=table, fed=fed)
+
+
+def image(rng: Rng, channels: int | None = None) -> tuple[int, int, int, int]:
+    """Draw an NHWC shape."""
+    height, width = (int(size) for size in rng.integers(5, 12, 2))
+    return 1, height, width, int(rng.choice([1, 3, 8, 17])) if channels is None else channels
+
+
+def shape_of(rng: Rng, rank: int | None = None) -> tuple[int, ...]:
+    rank = int(rng.integers(2, 5)) if rank is None else rank
+    return (1, *(int(size) for size in rng.integers(2, 9, rank - 1)))
+
+
+def activation(rng: Rng) -> int:
+    return int(rng.choice([NONE, NONE, RELU, RELU6, RELU_N1_TO_1]))
+
+
+def weight(rng: Rng, shape: tuple[int, ...], axis: int, dtype: str, *, per_axis: bool) -> Value:
+    """Draw weights: int8 symmetric, or the asymmetric uint8 of older files."""
+    if dtype == "uint8":
+        data = rng.integers(0, 256, shape).astype(np.uint8)
+        return Value.constant(data, scale=(float(rng.uniform(0.001, 0.02)),), zero_point=(int(rng.integers(100, 160)),))
+    count = shape[axis] if per_axis else 1
+    scale = tuple(float(s) for s in rng.uniform(0.001, 0.02, count).astype(np.float32))
+    data = rng.integers(-127, 128, shape).astype(np.int8)
+    return Value.constant(data, scale=scale, zero_point=(0,) * count, axis=axis if count > 1 else 0)
+
+
+def bias(rng: Rng, x: Value, w: Value, channels: int) -> Value:
+    dtype = np.int64 if x.dtype == "int16" else np.int32
+    scale = tuple(float(np.float32(x.scale[0]) * np.float32(s)) for s in w.scale)
+    data = rng.integers(-3000, 3000, channels).astype(dtype)
+    return Value.constant(data, scale=scale, zero_point=(0,) * len(scale))
+
+
+def result_scale(x: Value, w_scale: float, terms: int) -> float:
+    """Choose an output scale that a sum of `terms` products fills without saturating much."""
+    span = {"int8": 74.0, "uint8": 74.0, "int16": 19000.0}[x.dtype]
+    return float(np.float32(x.scale[0] * span * w_scale * 74 * np.sqrt(terms) / (span / 1.6)))
+
+
+def conv_size(size: int, kernel: int, stride: int, dilation: int, padding: int) -> int:
+    return -(-size // stride) if padding == SAME else -(-(size - dilation * (kernel - 1)) // stride)
+
+
+def conv(rng: Rng, dtype: str, *, depthwise: bool = False) -> Case:
+    shape = image(rng)
+    channels = shape[3]
+    kernel = [int(k) for k in rng.integers(1, 4, 2)]
+    strides = [int(s) for s in rng.integers(1, 3, 2)] if not depthwise else [int(rng.integers(1, 3))] * 2
+    dilation = [1, 1] if max(strides) > 1 else [int(d) for d in rng.integers(1, 3, 2)]
+    padding = int(rng.choice([SAME, VALID]))
+    multiplier = int(rng.integers(1, 4))
+    out_channels = channels * multiplier if depthwise else int(rng.choice([1, 4, 16, 19]))
+    w_shape = (1, *kernel, out_channels) if depthwise else (out_channels, *kernel, channels)
+    x = Value(shape=shape, **params(rng, dtype))
+    w = weight(rng, w_shape, 3 if depthwise else 0, "uint8" if dtype == "uint8" else "int8", per_axis=bool(rng.integers(0, 2)))
+    # LiteRT's convolutions want a bias.
+    b = bias(rng, x, w, out_channels)
+    out_shape = (
+        1,
+        *(conv_size(*axis, padding) for axis in zip(shape[1:3], kernel, strides, dilation, strict=True)),
+        out_channels,
+    )
+    terms = kernel[0] * kernel[1] * (1 if depthwise else channels)
+    y = Value(shape=out_shape, **params(rng, dtype, result_scale(x, float(np.mean(w.scale)), terms)))
+    fields = {"padding": padding, "strideH": strides[0], "strideW": strides[1], "fusedActivationFunction": activation(rng)}
+    fields |= {"dilationHFactor": dilation[0], "dilationWFactor": dilation[1]}
+    if depthwise:
+        table = options("DepthwiseConv2DOptions", depthMultiplier=multiplier, **fields)
+    else:
+        table = options("Conv2DOptions", **fields)
+    label = f"{shape}{w_shape}"
+    return case(rng, "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", label, [x, w, b], [y], table)
+
+
+def transpose_conv(rng: Rng, dtype: str) -> Case:
+    shape, stride, size = image(rng), int(rng.integers(1, 4)), int(rng.integers(2, 5))
+    out_channels, padding = int(rng.choice([1, 4, 17])), int(rng.choice([SAME, VALID]))
+    out = [n * stride if padding == SAME else n * stride + max(size - stride, 0) for n in shape[1:3]]
+    out_shape = (1, *out, out_channels)
+    x = Value(shape=shape, **params(rng, dtype))
+    w = weight(rng, (out_channels, size, size, shape[3]), 0, "uint8" if dtype == "uint8" else "int8", per_axis=dtype != "uint8")
+    y = Value(shape=out_shape, **params(rng, dtype, result_scale(x, float(np.mean(w.scale)), size * size * shape[3])))
+    inputs = [Value.constant(np.int32(out_shape)), w, x] + ([bias(rng, x, w, out_channels)] if rng.integers(0, 2) else [])
+    table = options("TransposeConvOptions", padding=padding, strideH=stride, strideW=stride, fusedActivationFunction=NONE)
+    return case(rng, "TRANSPOSE_CONV", f"{shape} stride {stride} size {size}", inputs, [y], table)
+
+
+def fully_connected(rng: Rng, dtype: str) -> Case:
+    rank, units = int(rng.integers(1, 4)), int(rng.choice([1, 8, 21]))
+    shape = (*(int(size) for size in rng.integers(1, 5, rank)), int(rng.choice([5, 16, 33])))
+    keep = bool(rng.integers(0, 2))
+    x = Value(shape=shape, **params(rng, dtype))
+    w = weight(
+        rng, (units, shape[-1]), 0, "uint8" if dtype == "uint8" else "int8", per_axis=dtype == "int8" and bool(rng.integers(0, 2))
+    )
+    out_shape = (*shape[:-1], units) if keep else (int(np.prod(shape[:-1])), units)
+    y = Value(shape=out_shape, **params(rng, dtype, result_scale(x, float(np.mean(w.scale)), shape[-1])))
+    inputs = [x, w] + ([bias(rng, x, w, units)] if rng.integers(0, 3) else [None])
+    table = options("FullyConnectedOptions", fusedActivationFunction=activation(rng), keepNumDims=keep)
+    return case(rng, "FULLY_CONNECTED", f"{shape} units {units} keep {keep}", inputs, [y], table)
+
+
+def binary(op: str, table: str, *, same: bool = False, product: bool = False) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = shape_of(rng)
+        kind = int(rng.integers(0, 4))
+        other = shape if kind < 2 else (*(1 for _ in shape[:-1]), shape[-1]) if kind == 2 else (1,) * len(shape)
+        a_params = params(rng, dtype)
+        scale = a_params.get("scale", (1.0,))[0]
+        b_params = a_params if same else params(rng, dtype, scale * float(rng.uniform(0.3, 3)))
+        a = Value(shape=shape, **a_params)
+        b = Value(shape=other, **b_params)
+        if kind == 1 or (kind == 3 and rng.integers(0, 2)):
+            b = Value.constant(feed(rng, b), scale=b.scale, zero_point=b.zero_point)
+        if dtype == "float32" or same:
+            y_params = a_params
+        elif product:
+            unit = 60.0 if dtype != "int16" else 12000.0
+            y_params = params(rng, dtype, a.scale[0] * b.scale[0] * unit * float(rng.uniform(0.5, 2)))
+        else:
+            y_params = params(rng, dtype, (a.scale[0] + b.scale[0]) * float(rng.uniform(0.3, 1)))
+        inputs = [b, a] if rng.integers(0, 4) == 0 else [a, b]
+        fields = {"fusedActivationFunction": activation(rng)} if table in ("AddOptions", "SubOptions", "MulOptions") else {}
+        return case(
+            rng, op, f"{inputs[0].shape} {inputs[1].shape}", inputs, [Value(shape=shape, **y_params)], options(table, **fields)
+        )
+
+    return make
+
+
+def unary(
+    op: str,
+    table: str = "",
+    out: dict[str, tuple[float, int]] | None = None,
+    *,
+    same: bool = False,
+    image_like: bool = False,
+    **fields: Any,
+) -> Maker:
+    """Make an op of one tensor; `out` fixes scale and zero point by dtype, `same` takes those of the input."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = image(rng) if image_like else shape_of(rng)
+        x = Value(
+            shape=shape,
+            **params(
+                rng, dtype, None if dtype == "float32" else float(2.0 ** rng.uniform(-6, -3)) / (256 if dtype == "int16" else 1)
+            ),
+        )
+        if dtype == "float32":
+            y_params = {"dtype": dtype}
+        elif out is not None:
+            y_params = params(rng, dtype, *out[dtype])
+        else:
+            y_params = (
+                params(rng, dtype, x.scale[0], x.zero_point[0])
+                if same
+                else params(rng, dtype, x.scale[0] * float(rng.uniform(0.5, 1.5)))
+            )
+        drawn = {key: value(rng) if callable(value) else value for key, value in fields.items()}
+        return case(
+            rng, op, f"{shape} {drawn or ''}", [x], [Value(shape=shape, **y_params)], options(table, **drawn) if table else None
+        )
+
+    return make
+
+
+def rsqrt(rng: Rng, dtype: str) -> Case:
+    """Draw an input without negative values: LiteRT stops at the first one."""
+    shape, zero_point = shape_of(rng), RANGE[dtype][0]
+    x = Value(shape=shape, **params(rng, dtype, None, zero_point))
+    return case(rng, "RSQRT", f"{shape}", [x], [Value(shape=shape, **params(rng, dtype, 0.05, zero_point))])
+
+
+def pool(op: str) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape, padding = image(rng), int(rng.choice([SAME, VALID]))
+        kernel, strides = [int(k) for k in rng.integers(1, 5, 2)], [int(s) for s in rng.integers(1, 4, 2)]
+        x = Value(shape=shape, **params(rng, dtype))
+        out = tuple(conv_size(*axis, 1, padding) for axis in zip(shape[1:3], kernel, strides, strict=True))
+        y = Value(shape=(1, *out, shape[3]), dtype=dtype, scale=x.scale, zero_point=x.zero_point)
+        fields = {"filterHeight": kernel[0], "filterWidth": kernel[1], "strideH": strides[0], "strideW": strides[1]}
+        table = options("Pool2DOptions", padding=padding, fusedActivationFunction=activation(rng), **fields)
+        return case(rng, op, f"{shape} window {kernel}", [x], [y], table)
+
+    return make
+
+
+def reduce(op: str, *, same: bool = False, images: bool = True) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = image(rng)
+        axes = (
+            (1, 2)
+            if images and rng.integers(0, 4)
+            else tuple(sorted(rng.choice([1, 2, 3], int(rng.integers(1, 3)), replace=False).tolist()))
+        )
+        keep = bool(rng.integers(0, 2))
+        x = Value(shape=shape, **params(rng, dtype))
+        out = tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keep or axis not in axes)
+        count = float(np.prod([shape[axis] for axis in axes]))
+        if dtype == "float32" or same:
+            y = Value(shape=out, dtype=dtype, scale=x.scale, zero_point=x.zero_point)
+        else:
+            factor = float(rng.uniform(0.3, 1.2)) * (np.sqrt(count) if op == "SUM" else 1.0)
+            y = Value(shape=out, **params(rng, dtype, x.scale[0] * factor))
+        return case(
+            rng, op, f"{shape} axes {axes}", [x, Value.constant(np.int32(axes))], [y], options("ReducerOptions", keepDims=keep)
+        )
+
+    return make
+
+
+def concatenation(rng: Rng, dtype: str) -> Case:
+    shape, count = list(shape_of(rng)), int(rng.integers(2, 5))
+    axis = int(rng.integers(1, len(shape)))
+    common = params(rng, dtype)
+    inputs = []
+    for _ in range(count):
+        shape[axis] = int(rng.integers(1, 6))
+        # LiteRT's uint8 kernel alone takes inputs of different parameters.
+        own = (
+            params(rng, dtype, common["scale"][0] * float(rng.uniform(0.5, 1.5)))
+            if dtype == "uint8" and rng.integers(0, 2)
+            else common
+        )
+        inputs.append(Value(shape=tuple(shape), **own))
+    shape[axis] = sum(value.shape[axis] for value in inputs)
+    table = options("ConcatenationOptions", axis=axis if rng.integers(0, 2) else axis - len(shape), fusedActivationFunction=NONE)
+    return case(rng, "CONCATENATION", f"{shape} axis {axis}", inputs, [Value(shape=tuple(shape), **common)], table)
+
+
+def pad(op: str) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = image(rng) if rng.integers(0, 2) else shape_of(rng)
+        widths = rng.integers(0, 3, (len(shape), 2)).astype(np.int32)
+        widths[0] = 0
+        table = options({"PAD": "PadOptions", "PADV2": "PadV2Options", "MIRROR_PAD": "MirrorPadOptions"}[op])
+        if op == "MIRROR_PAD":
+            widths = np.minimum(widths, np.array(shape)[:, None] - 1).astype(np.int32)
+            table.mode = int(rng.integers(0, 2))
+        x = Value(shape=shape, **params(rng, dtype))
+        y = Value(
+            shape=tuple(n + int(w.sum()) for n, w in zip(shape, widths, strict=True)),
+            dtype=dtype,
+            scale=x.scale,
+            zero_point=x.zero_point,
+        )
+        inputs = [x, Value.constant(widths)]
+        if op == "PADV2":
+            fill = feed(rng, Value(shape=(1,), dtype=dtype))
+            inputs.append(Value.constant(fill, scale=x.scale, zero_point=x.zero_point))
+        return case(rng, op, f"{shape} by {widths.tolist()}", inputs, [y], table)
+
+    return make
+
+
+def moving(op: str) -> Maker:
+    """Ops that only move values: scale and zero point stay."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        x_params = params(rng, dtype)
+        shape, extra, out, table = _MOVES[op](rng)
+        x = Value(shape=shape, **x_params)
+        outputs = [Value(shape=size, **x_params) for size in out]
+        constants = [Value.constant(np.asarray(value, np.int32)) for value in extra]
+        inputs: list[Value | None] = [*constants, x] if op == "SPLIT" else [x, *constants]
+        return case(rng, op, f"{shape} {[list(np.ravel(v)) for v in extra]}", inputs, outputs, table)
+
+    return make
+
+
+Move = tuple[tuple[int, ...], list[Any], list[tuple[int, ...]], Any]
+
+
+def _reshape(rng: Rng) -> Move:
+    shape = shape_of(rng, 4)
+    out = (shape[0], shape[1] * shape[2], shape[3])
+    return shape, [out], [out], options("ReshapeOptions", newShape=list(out))
+
+
+def _squeeze(rng: Rng) -> Move:
+    shape = (1, *shape_of(rng, 2), 1, int(rng.integers(2, 9)))
+    axes = [[0], [3], [0, 3], [0, 1, 3]][int(rng.integers(0, 4))]
+    return shape, [], [tuple(n for i, n in enumerate(shape) if i not in axes)], options("SqueezeOptions", squeezeDims=axes)
+
+
+def _expand_dims(rng: Rng) -> Move:
+    shape = shape_of(rng, 3)
+    axis = int(rng.integers(-4, 4))
+    return shape, [axis], [tuple(np.expand_dims(np.empty(shape), axis).shape)], options("ExpandDimsOptions")
+
+
+def _transpose(rng: Rng) -> Move:
+    shape = shape_of(rng)
+    order = rng.permutation(len(shape))
+    return shape, [order], [tuple(shape[i] for i in order)], options("TransposeOptions")
+
+
+def _slice(rng: Rng) -> Move:
+    shape = shape_of(rng, 4)
+    begin = [int(rng.integers(0, n)) for n in shape]
+    size = [int(rng.integers(1, n - b + 1)) for n, b in zip(shape, begin, strict=True)]
+    given = [-1 if b + s == n and rng.integers(0, 2) else s for n, b, s in zip(shape, begin, size, strict=True)]
+    return shape, [begin, given], [tuple(size)], options("SliceOptions")
+
+
+def _strided_slice(rng: Rng) -> Move:
+    shape = (1, *(int(n) for n in rng.integers(4, 9, 3)))
+    begin, end, strides = [0], [1], [1]
+    masks = {"beginMask": int(rng.integers(0, 16)), "endMask": int(rng.integers(0, 16)), "shrinkAxisMask": 0}
+    index: list[Any] = [slice(None)]
+    for axis, n in enumerate(shape[1:], 1):
+        step = int(rng.choice([1, 2, -1]))
+        first, last = sorted(rng.choice(n, 2, replace=False).tolist())
+        low, high = (first, last) if step > 0 else (last, first)
+        begin.append(int(low) - (n if rng.integers(0, 2) else 0))
+        end.append(int(high))
+        strides.append(step)
+        bit = 1 << axis
+        index.append(slice(None if masks["beginMask"] & bit else begin[-1], None if masks["endMask"] & bit else end[-1], step))
+    if rng.integers(0, 2):
+        masks["shrinkAxisMask"], masks["beginMask"], strides[1] = 2, masks["beginMask"] & ~2, 1
+        index[1] = begin[1]
+    out = np.empty(shape)[tuple(index)].shape
+    return shape, [begin, end, strides], [out], options("StridedSliceOptions", ellipsisMask=0, newAxisMask=0, **masks)
+
+
+def _split(rng: Rng) -> Move:
+    count, axis = int(rng.integers(2, 4)), int(rng.integers(1, 4))
+    shape = list(shape_of(rng, 4))
+    part = tuple(shape)
+    shape[axis] *= count
+    return tuple(shape), [axis], [part] * count, options("SplitOptions", numSplits=count)
+
+
+def _split_v(rng: Rng) -> Move:
+    axis, sizes = int(rng.integers(1, 4)), [int(n) for n in rng.integers(1, 5, int(rng.integers(2, 4)))]
+    shape = list(shape_of(rng, 4))
+    shape[axis] = sum(sizes)
+    out = [tuple(size if i == axis else n for i, n in enumerate(shape)) for size in sizes]
+    return tuple(shape), [sizes, axis], out, options("SplitVOptions", numSplits=len(sizes))
+
+
+def _gather(rng: Rng) -> Move:
+    shape, axis = shape_of(rng, 3), int(rng.integers(0, 3))
+    indices = rng.integers(0, shape[axis], tuple(int(n) for n in rng.integers(1, 4, int(rng.integers(1, 3)))))
+    return (
+        shape,
+        [indices],
+        [tuple(np.take(np.empty(shape), indices, axis).shape)],
+        options("GatherOptions", axis=axis, batchDims=0),
+    )
+
+
+def _unpack(rng: Rng) -> Move:
+    shape, axis = shape_of(rng, 3), int(rng.integers(1, 3))
+    out = tuple(n for i, n in enumerate(shape) if i != axis)
+    return shape, [], [out] * shape[axis], options("UnpackOptions", num=shape[axis], axis=axis)
+
+
+def _space(rng: Rng, *, to_depth: bool) -> Move:
+    block, (_, height, width, channels) = 2, shape_of(rng, 4)
+    wide, deep = (1, height * block, width * block, channels), (1, height, width, channels * block * block)
+    table = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
+    return (
+        (wide, [], [deep], options(table, blockSize=block)) if to_depth else (deep, [], [wide], options(table, blockSize=block))
+    )
+
+
+def _tile(rng: Rng) -> Move:
+    shape = shape_of(rng, 3)
+    times = [int(n) for n in rng.integers(1, 4, 3)]
+    return shape, [times], [tuple(n * t for n, t in zip(shape, times, strict=True))], options("TileOptions")
+
+
+_MOVES: dict[str, Callable[[Rng], Move]] = {
+    "RESHAPE": _reshape,
+    "SQUEEZE": _squeeze,
+    "EXPAND_DIMS": _expand_dims,
+    "TRANSPOSE": _transpose,
+    "SLICE": _slice,
+    "STRIDED_SLICE": _strided_slice,
+    "SPLIT": _split,
+    "SPLIT_V": _split_v,
+    "GATHER": _gather,
+    "UNPACK": _unpack,
+    "SPACE_TO_DEPTH": lambda rng: _space(rng, to_depth=True),
+    "DEPTH_TO_SPACE": lambda rng: _space(rng, to_depth=False),
+    "TILE": _tile,
+}
+
+
+def pack(rng: Rng, dtype: str) -> Case:
+    shape, count = shape_of(rng, 3), int(rng.integers(2, 4))
+    axis, common = int(rng.integers(0, 4)), params(rng, dtype)
+    out = list(shape)
+    out.insert(axis, count)
+    inputs = [Value(shape=shape, **common) for _ in range(count)]
+    return case(
+        rng,
+        "PACK",
+        f"{shape} axis {axis}",
+        inputs,
+        [Value(shape=tuple(out), **common)],
+        options("PackOptions", axis=axis, valuesCount=count),
+    )
+
+
+def resize(op: str, table: str) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape, size = image(rng), [int(n) for n in rng.integers(4, 20, 2)]
+        mode = int(rng.integers(0, 3))
+        x = Value(shape=shape, **params(rng, dtype))
+        y = Value(shape=(1, *size, shape[3]), dtype=dtype, scale=x.scale, zero_point=x.zero_point)
+        fields = options(table, alignCorners=mode == 1, halfPixelCenters=mode == 2)
+        return case(rng, op, f"{shape} to {size} mode {mode}", [x, Value.constant(np.int32(size))], [y], fields)
+
+    return make
+
+
+def prelu(rng: Rng, dtype: str) -> Case:
+    shape = image(rng)
+    x = Value(shape=shape, **params(rng, dtype))
+    slope_shape = (1, 1, shape[3]) if rng.integers(0, 2) else shape[1:]
+    slope_params = params(rng, dtype, 0.01)
+    slope = Value.constant(
+        feed(rng, Value(shape=slope_shape, **slope_params)),
+        scale=slope_params.get("scale", ()),
+        zero_point=slope_params.get("zero_point", ()),
+    )
+    y_params = params(rng, dtype, None if dtype == "float32" else x.scale[0] * float(rng.uniform(0.7, 1.3)))
+    return case(rng, "PRELU", f"{shape} slope {slope_shape}", [x, slope], [Value(shape=shape, **y_params)])
+
+
+def batch_matmul(rng: Rng, dtype: str) -> Case:
+    batch = int(rng.integers(1, 4))
+    m, k, n = (int(size) for size in rng.integers(2, 20, 3))
+    adj_x, adj_y = bool(rng.integers(0, 2)) and dtype == "float32", bool(rng.integers(0, 2))
+    a = Value(shape=(batch, k, m) if adj_x else (batch, m, k), **params(rng, dtype))
+    b = Value(shape=(batch, n, k) if adj_y else (batch, k, n), **params(rng, dtype))
+    y_params = (
+        params(rng, dtype)
+        if dtype == "float32"
+        else params(rng, dtype, result_scale(a, b.scale[0] * (256 if dtype == "int16" else 1), k))
+    )
+    table = options("BatchMatMulOptions", adjX=adj_x, adjY=adj_y)
+    return case(rng, "BATCH_MATMUL", f"{a.shape} {b.shape}", [a, b], [Value(shape=(batch, m, n), **y_params)], table)
+
+
+def arg_max(rng: Rng, dtype: str) -> Case:
+    shape = shape_of(rng, 3)
+    axis = int(rng.integers(1, 3))
+    out = Value(shape=tuple(n for i, n in enumerate(shape) if i != axis), dtype="int32")
+    table = options("ArgMaxOptions", outputType=schema.TensorType.INT32)
+    return case(
+        rng,
+        "ARG_MAX",
+        f"{shape} axis {axis}",
+        [Value(shape=shape, **params(rng, dtype)), Value.constant(np.int32(axis))],
+        [out],
+        table,
+    )
+
+
+def quantize(rng: Rng, dtype: str) -> Case:
+    shape = shape_of(rng)
+    return case(
+        rng,
+        "QUANTIZE",
+        f"float32 {shape}",
+        [Value(shape=shape)],
+        [Value(shape=shape, **params(rng, dtype))],
+        options("QuantizeOptions"),
+    )
+
+
+def requantize(rng: Rng, dtype: str) -> Case:
+    shape = (1, 16, 16)
+    x = Value(shape=shape, **params(rng, dtype))
+    target = dtype if dtype == "int16" or rng.integers(0, 2) else {"int8": "uint8", "uint8": "int8"}[dtype]
+    y = Value(shape=shape, **params(rng, target, x.scale[0] * float(2.0 ** rng.uniform(-2, 2))))
+    return case(rng, "QUANTIZE", f"{dtype} to {target}", [x], [y], options("QuantizeOptions"))
+
+
+def dequantize(rng: Rng, dtype: str) -> Case:
+    shape = shape_of(rng)
+    return case(
+        rng,
+        "DEQUANTIZE",
+        f"{shape}",
+        [Value(shape=shape, **params(rng, dtype))],
+        [Value(shape=shape)],
+        options("DequantizeOptions"),
+    )
+
+
+def hybrid(op: str) -> Maker:
+    """Weights in int8, activations in float: "dynamic range"; and float16 weights are `half_weights`."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        base = {
+            "CONV_2D": conv,
+            "DEPTHWISE_CONV_2D": lambda r, d: conv(r, d, depthwise=True),
+            "FULLY_CONNECTED": fully_connected,
+        }[op](rng, "int8")
+        x, w, *rest = base.inputs
+        assert x is not None
+        new_bias = [None if b is None else Value.constant(rng.normal(size=b.shape).astype(np.float32)) for b in rest]
+        inputs = [Value(shape=x.shape), w, *new_bias]
+        return case(rng, op, f"{base.label} dynamic range", inputs, [Value(shape=base.outputs[0].shape)], base.options)
+
+    return make
+
+
+FIXED = {
+    "LOGISTIC": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)},
+    "TANH": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)},
+    "SOFTMAX": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)},
+    "LOG_SOFTMAX": {"int8": (16 / 256, 127), "uint8": (16 / 256, 255)},
+    "L2_NORMALIZATION": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128)},
+}
+I8, U8, I16, F32 = "int8", "uint8", "int16", "float32"
+EIGHT = (I8, U8)
+ALL = (I8, U8, I16)
+
+SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
+    "CONV_2D": [(conv, EIGHT, 6), (conv, (I16,), 3), (hybrid("CONV_2D"), (F32,), 3)],
+    "DEPTHWISE_CONV_2D": [
+        (lambda r, d: conv(r, d, depthwise=True), EIGHT, 5),
+        (lambda r, d: conv(r, d, depthwise=True), (I16,), 2),
+        (hybrid("DEPTHWISE_CONV_2D"), (F32,), 2),
+    ],
+    "TRANSPOSE_CONV": [(transpose_conv, EIGHT, 4), (transpose_conv, (I16,), 2)],
+    "FULLY_CONNECTED": [(fully_connected, EIGHT, 5), (fully_connected, (I16,), 2), (hybrid("FULLY_CONNECTED"), (F32,), 3)],
+    "ADD": [(binary("ADD", "AddOptions"), EIGHT, 5), (binary("ADD", "AddOptions"), (I16, F32), 2)],
+    "SUB": [(binary("SUB", "SubOptions"), EIGHT, 4), (binary("SUB", "SubOptions"), (I16, F32), 2)],
+    "MUL": [(binary("MUL", "MulOptions", product=True), EIGHT, 4), (binary("MUL", "MulOptions", product=True), (I16, F32), 2)],
+    "MAXIMUM": [(binary("MAXIMUM", "MaximumMinimumOptions", same=True), (I8, U8, F32), 2)],
+    "MINIMUM": [(binary("MINIMUM", "MaximumMinimumOptions", same=True), (I8, U8, F32), 2)],
+    "SQUARED_DIFFERENCE": [(binary("SQUARED_DIFFERENCE", "SquaredDifferenceOptions", product=True), (I8, F32), 3)],
+    "AVERAGE_POOL_2D": [(pool("AVERAGE_POOL_2D"), EIGHT, 5), (pool("AVERAGE_POOL_2D"), (I16, F32), 2)],
+    "MAX_POOL_2D": [(pool("MAX_POOL_2D"), EIGHT, 3), (pool("MAX_POOL_2D"), (I16, F32), 2)],
+    "MEAN": [(reduce("MEAN"), EIGHT, 5), (reduce("MEAN"), (I16, F32), 2)],
+    "SUM": [(reduce("SUM", images=False), (I8, U8, F32), 3)],
+    "REDUCE_MAX": [(reduce("REDUCE_MAX", same=True, images=False), (I8, U8, F32), 2)],
+    "CONCATENATION": [(concatenation, EIGHT, 4), (concatenation, (I16,), 1)],
+    "PAD": [(pad("PAD"), (I8, U8, I16, F32), 2)],
+    "PADV2": [(pad("PADV2"), (I8, U8, F32), 2)],
+    "MIRROR_PAD": [(pad("MIRROR_PAD"), (I8, U8, F32), 2)],
+    **{
+        op: [(moving(op), (I8, U8, I16), 2 if op in ("STRIDED_SLICE", "TRANSPOSE") else 1), (moving(op), (F32,), 1)]
+        for op in _MOVES
+        if op not in ("TILE", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "SPLIT_V")
+    },
+    **{op: [(moving(op), (I8, U8, F32), 1)] for op in ("SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "TILE", "SPLIT_V")},
+    "PACK": [(pack, (I8, U8, F32), 1)],
+    "RESIZE_NEAREST_NEIGHBOR": [(resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"), (I8, U8, F32), 4)],
+    "RESIZE_BILINEAR": [(resize("RESIZE_BILINEAR", "ResizeBilinearOptions"), (I8, U8, F32), 4)],
+    "SOFTMAX": [
+        (
+            unary("SOFTMAX", "SoftmaxOptions", FIXED["SOFTMAX"], beta=lambda rng: float(rng.choice([1.0, 1.0, 0.5]))),
+            (I8, U8, I16, F32),
+            3,
+        )
+    ],
+    "LOG_SOFTMAX": [(unary("LOG_SOFTMAX", "LogSoftmaxOptions", FIXED["LOG_SOFTMAX"]), (I8, U8, F32), 2)],
+    "LOGISTIC": [(unary("LOGISTIC", "", FIXED["LOGISTIC"]), (I8, U8, I16, F32), 2)],
+    "TANH": [(unary("TANH", "", FIXED["TANH"]), (I8, U8, I16, F32), 2)],
+    "RELU": [(unary("RELU"), (I8, U8, F32), 2)],
+    "RELU6": [(unary("RELU6"), (I8, U8, F32), 2)],
+    "RELU_N1_TO_1": [(unary("RELU_N1_TO_1"), (I8, U8, F32), 2)],
+    "LEAKY_RELU": [
+        (unary("LEAKY_RELU", "LeakyReluOptions", alpha=lambda rng: float(rng.uniform(0.01, 0.5))), (I8, U8, I16, F32), 2)
+    ],
+    "PRELU": [(prelu, (I8, U8, F32), 3)],
+    "ELU": [(unary("ELU"), (I8, F32), 2)],
+    "HARD_SWISH": [(unary("HARD_SWISH", "HardSwishOptions"), (I8, U8, F32), 2)],
+    "GELU": [(unary("GELU", "GeluOptions", approximate=lambda rng: bool(rng.integers(0, 2))), (I8, U8, F32), 2)],
+    "ABS": [(unary("ABS", "AbsOptions"), (I8, F32), 2)],
+    "RSQRT": [(rsqrt, (I8,), 2)],
+    "L2_NORMALIZATION": [
+        (unary("L2_NORMALIZATION", "L2NormOptions", FIXED["L2_NORMALIZATION"], image_like=True), (I8, U8, F32), 2)
+    ],
+    "BATCH_MATMUL": [(batch_matmul, (I8, F32), 4)],
+    "ARG_MAX": [(arg_max, (I8, U8, F32), 1)],
+    "QUANTIZE": [(quantize, EIGHT, 2), (quantize, (I16,), 1), (requantize, EIGHT, 5), (requantize, (I16,), 1)],
+    "DEQUANTIZE": [(dequantize, ALL, 2)],
+}
+"""op -> (maker, dtypes, cases of each)."""
+
+
+def cases(op: str) -> Iterator[Case]:
+    """Yield the cases of an op; the same every time."""
+    for row, (maker, dtypes, count) in enumerate(SUITE[op]):
+        for dtype in dtypes:
+            for number in range(count):
+                seed = [ord(letter) for letter in op + dtype] + [row, number]
+                yield maker(np.random.default_rng(seed), dtype)
