@@ -76,9 +76,18 @@ def _tensors(main: relax.Function) -> tuple[list[SourceTensor], list[Any]]:
 
 
 def relax_fingerprint(assembled: Assembled, source_format: SourceFormat = "relax") -> str:
-    """Hash format, text and parameter values of the named module; short literals are part of the text's metadata."""
+    """Hash format, text, literals and parameter values of the named module.
+
+    The text is printed without its metadata (the arrays of literals): serializing those crashes TVM 0.27.
+    """
     result = Fingerprint(source_format)
-    result.add(assembled.module.script(show_meta=True))
+    result.add(assembled.module.script(show_meta=False))
+
+    def literal(expr: Any) -> None:
+        if isinstance(expr, Constant):
+            result.add_array(expr.value.numpy())
+
+    relax.analysis.post_order_visit(assembled.module["main"], literal)
     for name, value in assembled.params.items():
         result.add(str(name))
         result.add_array(value)
