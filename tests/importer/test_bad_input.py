@@ -112,9 +112,10 @@ def test_unsupported_op(make_onnx, capfd):
     expect(proto, capfd, "op Bernoulli (node 'dice', output tensor 'y')", error=UnsupportedOpError)
 
 
-def test_quantized_operators_of_onnx_are_named(shared, capfd):
-    path = shared / "models/onnx/dscnn_kws_qoperator.onnx"
-    expect(path, capfd, "dscnn_kws_qoperator.onnx", "op QLinearConv", "output tensor", error=UnsupportedOpError)
+def test_an_unknown_quantized_operator_of_onnx_is_named(make_onnx, capfd):
+    node = make_node("QLinearSqueezeEverything", ["x"], ["y"], domain="com.microsoft")
+    model = make_onnx([node], {"x": (1, 3)}, {"y": (1, 3)}, domains=("com.microsoft",))
+    expect(model, capfd, "op com.microsoft.QLinearSqueezeEverything", "output tensor 'y'", error=UnsupportedOpError)
 
 
 def test_control_flow(make_onnx, capfd):

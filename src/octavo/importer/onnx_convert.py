@@ -1,8 +1,8 @@
 """Convert an ONNX graph to Relax with TVM's importer, mended where it leaves more than plain ops. Reads no file.
 
 TVM's converters do most ops. Ours come first, for these: Clip (TVM: PrimFuncs), Conv and the pools (auto_pad as attributes), Pad
-(TVM: PrimFuncs), Dropout (the identity of inference), Softmax before opset 13, Resize of opset 10, and QuantizeLinear and
-DequantizeLinear (one spelling of their parameters).
+(TVM: PrimFuncs), Dropout (the identity of inference), Softmax before opset 13, Resize of opset 10; QuantizeLinear and
+DequantizeLinear (one spelling of their parameters) and the ops that compute in integers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from ..errors import ModelError, OctavoError, UnsupportedOpError
+from . import onnx_ops, onnx_quantized, onnx_quantized_integer
 from .assemble import Assembled, assemble
-from .onnx_ops import CONVERTERS, NodeContext, RejectedNodeError
+from .onnx_ops import NodeContext, RejectedNodeError
 from .onnx_prepare import PreparedOnnx, describe
 from .quiet import discard, quiet, reason
 from .source_tensor import SourceTensor
 
 _frontend: Any = onnx_frontend
+_CONVERTERS = {**onnx_ops.CONVERTERS, **onnx_quantized_integer.CONVERTERS}
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -30,7 +32,7 @@ def supported(node: onnx.NodeProto) -> bool:
     """Whether there is a converter for the node's op, ours or TVM's."""
     if node.op_type in _CONTROL_FLOW:
         return False
-    return node.op_type in CONVERTERS or node.op_type in _frontend._get_convert_map()
+    return node.op_type in _CONVERTERS or node.op_type in onnx_quantized.REWRITES or node.op_type in _frontend._get_convert_map()
 
 
 class _GraphImporter(onnx_frontend.ONNXGraphImporter):
@@ -56,10 +58,10 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]
         try:
-            converter = CONVERTERS.get(op_name)
+            converter = _CONVERTERS.get(op_name)
             result: Any = None
             if converter is not None:
-                result = converter(NodeContext(builder=self.bb, node=node, attrs=attrs, opset=opset), list(inputs))
+                result = converter(NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset), list(inputs))
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             return self._bind(result)

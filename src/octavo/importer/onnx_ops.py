@@ -16,8 +16,6 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from ..numerics import INTEGER_RANGE
-
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
@@ -28,9 +26,13 @@ class RejectedNodeError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeContext:
-    """The node under conversion: block builder, source node, attributes by name, version of the operator set."""
+    """The node under conversion: block builder, op, attributes by name, version of the operator set.
+
+    `node` is the source's node, which `op` may be one step of.
+    """
 
     builder: Any
+    op: str
     node: onnx.NodeProto
     attrs: dict[str, Any]
     opset: int
@@ -52,7 +54,8 @@ class NodeContext:
 Converter = Callable[[NodeContext, list[Any]], Any]
 
 
-def _input(inputs: Sequence[Any], index: int) -> Any:
+def input_at(inputs: Sequence[Any], index: int) -> Any:
+    """Return an input, None if absent."""
     return inputs[index] if index < len(inputs) else None
 
 
@@ -62,7 +65,8 @@ def _value(expr: Any, what: str) -> npt.NDArray[Any]:
     return expr.value.numpy()
 
 
-def _shape(expr: Any) -> list[int]:
+def shape_of(expr: Any) -> list[int]:
+    """Return the static shape of an input."""
     if not isinstance(expr.ty, relax.TensorType) or expr.ty.shape is None:
         raise RejectedNodeError("its input has no static shape")
     dims: Any = expr.ty.shape
@@ -101,16 +105,16 @@ _CONVOLUTIONS = {
 }
 
 
-def _conv(context: NodeContext, inputs: list[Any]) -> Any:
-    data, weight, bias = inputs[0], inputs[1], _input(inputs, 2)
-    spatial, kernel = _shape(data)[2:], _shape(weight)[2:]
+def convolution(context: NodeContext, data: Any, weight: Any, out_dtype: str = "") -> Any:
+    """Return the convolution of a node's data and weight, without bias; `out_dtype` "" keeps theirs."""
+    spatial, kernel = shape_of(data)[2:], shape_of(weight)[2:]
     rank = len(spatial)
     if rank not in _CONVOLUTIONS or len(kernel) != rank:
         raise RejectedNodeError(
-            f"input of shape {_shape(data)} and weight of shape {_shape(weight)} make no 1-d to 3-d convolution"
+            f"input of shape {shape_of(data)} and weight of shape {shape_of(weight)} make no 1-d to 3-d convolution"
         )
     op, data_layout, kernel_layout = _CONVOLUTIONS[rank]
-    result = op(
+    return op(
         data,
         weight,
         strides=context.ints("strides", [1] * rank),
@@ -119,18 +123,25 @@ def _conv(context: NodeContext, inputs: list[Any]) -> Any:
         groups=int(context.attrs.get("group", 1)),
         data_layout=data_layout,
         kernel_layout=kernel_layout,
+        **({"out_dtype": out_dtype} if out_dtype else {}),
     )
+
+
+def _conv(context: NodeContext, inputs: list[Any]) -> Any:
+    bias = input_at(inputs, 2)
+    result = convolution(context, inputs[0], inputs[1])
     if bias is None:
         return result
-    return _ops.add(context.builder.emit(result), _ops.reshape(bias, [1, _shape(bias)[0], *[1] * rank]))
+    rank = len(shape_of(inputs[1])) - 2
+    return _ops.add(context.builder.emit(result), _ops.reshape(bias, [1, shape_of(bias)[0], *[1] * rank]))
 
 
 def _pool(context: NodeContext, inputs: list[Any]) -> Any:
-    name = {"MaxPool": "max_pool", "AveragePool": "avg_pool"}[context.node.op_type]
-    spatial, kernel = _shape(inputs[0])[2:], context.ints("kernel_shape", [])
+    name = {"MaxPool": "max_pool", "AveragePool": "avg_pool"}[context.op]
+    spatial, kernel = shape_of(inputs[0])[2:], context.ints("kernel_shape", [])
     rank = len(spatial)
     if rank not in (1, 2, 3) or len(kernel) != rank:
-        raise RejectedNodeError(f"kernel_shape {kernel} does not fit an input of shape {_shape(inputs[0])}")
+        raise RejectedNodeError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(inputs[0])}")
     if context.is_read(1):
         raise RejectedNodeError("its second output (indices) is not supported")
     ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
@@ -160,7 +171,7 @@ def _clip(context: NodeContext, inputs: list[Any]) -> Any:
         low, high = (context.attrs.get(name) for name in ("min", "max"))
         low, high = (v if v is not None and abs(v) < np.finfo(np.float32).max else None for v in (low, high))
     else:
-        bounds = [_input(inputs, index) for index in (1, 2)]
+        bounds = [input_at(inputs, index) for index in (1, 2)]
         if any(bound is not None and not isinstance(bound, Constant) for bound in bounds):
             low_expr, high_expr = bounds
             result = data if low_expr is None else _ops.maximum(data, low_expr)
@@ -179,15 +190,15 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate",
 
 def _pad(context: NodeContext, inputs: list[Any]) -> Any:
     data = inputs[0]
-    rank = len(_shape(data))
+    rank = len(shape_of(data))
     if context.opset < 11:
         pads, fill = context.ints("pads", []), float(context.attrs.get("value", 0.0))
     else:
         pads = [int(pad) for pad in _value(inputs[1], "pads")]
-        value = _input(inputs, 2)
+        value = input_at(inputs, 2)
         fill = 0.0 if value is None else float(_value(value, "constant value").reshape(-1)[0])
     axes = list(range(rank))
-    if _input(inputs, 3) is not None:
+    if input_at(inputs, 3) is not None:
         axes = [int(axis) % rank for axis in _value(inputs[3], "axes")]
     if len(pads) != 2 * len(axes):
         raise RejectedNodeError(f"{len(pads)} pads do not fit {len(axes)} axes")
@@ -203,7 +214,7 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
 
 
 def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
-    training = _input(inputs, 2)
+    training = input_at(inputs, 2)
     if training is not None and bool(_value(training, "training_mode").any()):
         raise RejectedNodeError("training_mode must be false; export the model for inference")
     if context.is_read(1):
@@ -213,22 +224,22 @@ def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _softmax(context: NodeContext, inputs: list[Any]) -> Any:
     """Before opset 13 the axes from `axis` on count as one; over the last axis alone both meanings agree."""
-    rank = len(_shape(inputs[0]))
+    rank = len(shape_of(inputs[0]))
     if context.opset >= 13:
         return None
     axis = int(context.attrs.get("axis", 1)) % max(rank, 1)
-    inner = _shape(inputs[0])[axis + 1 :]
+    inner = shape_of(inputs[0])[axis + 1 :]
     if any(dim != 1 for dim in inner):
         return None
-    op = _ops.nn.softmax if context.node.op_type == "Softmax" else _ops.nn.log_softmax
+    op = _ops.nn.softmax if context.op == "Softmax" else _ops.nn.log_softmax
     return op(inputs[0], axis=axis)
 
 
 def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     """TVM's converter reads inputs as opset 11 orders them; opset 10 and Upsample have (x, scales)."""
-    scales_at = 1 if context.node.op_type == "Upsample" or context.opset < 11 else 2
-    scales, sizes = _input(inputs, scales_at), _input(inputs, 3)
-    shape = _shape(inputs[0])
+    scales_at = 1 if context.op == "Upsample" or context.opset < 11 else 2
+    scales, sizes = input_at(inputs, scales_at), input_at(inputs, 3)
+    shape = shape_of(inputs[0])
     if len(shape) != 4:
         return None
     has_sizes = sizes is not None and _value(sizes, "sizes").size > 0
@@ -271,51 +282,14 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     )
 
 
-def _affine(context: NodeContext, inputs: list[Any]) -> Any:
-    """QuantizeLinear and DequantizeLinear of constant parameters, written one way.
-
-    One value, in whatever shape, is a scalar (per-tensor); zero points are int32 in the shape of the scales; axes are positive.
-    """
-    data, scale_expr, zero_point_expr = inputs[0], inputs[1], _input(inputs, 2)
-    if context.attrs.get("block_size", 0):
-        raise RejectedNodeError("blocked quantization is not supported")
-    if not isinstance(scale_expr, Constant) or not (zero_point_expr is None or isinstance(zero_point_expr, Constant)):
-        return None
-    quantizes = context.node.op_type == "QuantizeLinear"
-    dtype = str(data.ty.dtype)
-    if quantizes:
-        stated = int(context.attrs.get("output_dtype", 0))
-        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(stated)) if stated else "uint8"
-        dtype = dtype if zero_point_expr is None else str(zero_point_expr.ty.dtype)
-    if dtype not in INTEGER_RANGE:
-        raise RejectedNodeError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
-    scale = scale_expr.value.numpy()
-    zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else zero_point_expr.value.numpy().astype(np.int32)
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise RejectedNodeError("every scale must be finite and positive")
-    axis, shape = 0, _shape(data)
-    if scale.size == 1:
-        scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    else:
-        axis = int(context.attrs.get("axis", 1)) % max(len(shape), 1) if len(shape) > 1 else 0
-        if scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
-            raise RejectedNodeError(f"scales {scale.shape} and zero points {zero_point.shape} do not fit axis {axis} of {shape}")
-    scale_constant, zero_point_constant = relax.const(scale, str(scale.dtype)), relax.const(zero_point, "int32")
-    if quantizes:
-        return _ops.quantize(data, scale_constant, zero_point_constant, axis=axis, out_dtype=dtype)
-    return _ops.dequantize(data, scale_constant, zero_point_constant, axis=axis, out_dtype=str(scale.dtype))
-
-
 CONVERTERS: dict[str, Converter] = {
     "AveragePool": _pool,
     "Clip": _clip,
     "Conv": _conv,
-    "DequantizeLinear": _affine,
     "Dropout": _dropout,
     "LogSoftmax": _softmax,
     "MaxPool": _pool,
     "Pad": _pad,
-    "QuantizeLinear": _affine,
     "Resize": _resize,
     "Softmax": _softmax,
     "Upsample": _resize,

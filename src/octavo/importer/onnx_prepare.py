@@ -1,7 +1,7 @@
 """Rewrite a copy of an ONNX graph into what TVM's importer reads well, and list its tensors. Builds no Relax.
 
-Functions are inlined, input shapes made static, Constant nodes and all arithmetic on constants and static shapes turned into
-initializers. Names of tensors stay as they are.
+Functions are inlined, input shapes made static, QOperator nodes written as QDQ, Constant nodes and all arithmetic on constants
+and static shapes turned into initializers. Names of tensors stay as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import ModelError, UnsupportedOpError
+from .onnx_ops import RejectedNodeError
+from .onnx_quantized import QdqRewriter
+from .onnx_quantized_constants import quantized_constant, widen
 from .source_tensor import SourceTensor
 
 _STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
@@ -100,8 +103,11 @@ def prepare(
     for index, node in enumerate(model.graph.node):
         node.name = str(index)
     _constants_to_initializers(model.graph, nodes, origin)
-    model, types = _fold(model)
     opset = next((item.version for item in model.opset_import if item.domain in _STANDARD_DOMAINS), 1)
+    _to_qdq(model.graph, nodes, opset, origin)
+    narrow = widen(model.graph)
+    model, types = _fold(model)
+    types.update({name: (types[name][0], dtype) for name, dtype in narrow.items()})
     return PreparedOnnx(graph=model.graph, nodes=nodes, opset=opset, sources=_list_sources(model.graph, nodes, types))
 
 
@@ -194,6 +200,20 @@ def _constants_to_initializers(graph: onnx.GraphProto, nodes: tuple[onnx.NodePro
     _replace_nodes(graph, kept)
 
 
+def _to_qdq(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], opset: int, origin: str) -> None:
+    """Write QOperator nodes as QDQ, so that shape inference, folding and conversion meet standard ops only."""
+    rewriter = QdqRewriter(graph, opset)
+    kept: list[onnx.NodeProto] = []
+    for node in graph.node:
+        try:
+            rewritten = rewriter.rewrite(node)
+        except RejectedNodeError as error:
+            raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])}: {error}") from None
+        kept.extend((node,) if rewritten is None else rewritten.nodes)
+        graph.initializer.extend(() if rewritten is None else rewritten.initializers)
+    _replace_nodes(graph, kept)
+
+
 def _constant_value(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
     """Return the value of a Constant node; None where it is no plain number."""
     attribute = node.attribute[0]
@@ -260,6 +280,8 @@ def _evaluate(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], types: _Types, opsets: Any
 ) -> list[onnx.TensorProto] | None:
     """Compute the outputs of a node of known inputs; None where that is impossible, unwise or too large."""
+    if node.op_type == "QuantizeLinear":
+        return quantized_constant(node, constants)
     if node.op_type in _NEVER_FOLDED or node.domain not in _STANDARD_DOMAINS:
         return None
     feeds: dict[str, npt.NDArray[Any]] = {}
