@@ -394,7 +394,7 @@ class ModelBuilder:
 
     def _check_own(self, name: str, x: Any) -> None:
         if not isinstance(x, BuilderTensor) or self._tensors.get(x.name) is not x:
-            given = f"tensor {x.name!r}" if isinstance(x, BuilderTensor) else f"a {type(x).__name__}"
+            given = f"tensor {x.name!r}" if isinstance(x, BuilderTensor) else f"a value of type {type(x).__name__}"
             raise ModelError(f"{name}: {given} was not made by this builder; give what its methods returned")
 
     def _quantized(self, name: str, x: BuilderTensor, *, rank: int | None = None) -> QuantParams:
