@@ -38,7 +38,7 @@ def guarded(size: int, *, at_end: bool) -> np.ndarray:
 def cases(isa: str) -> list[Case]:
     """Layers of many reductions; every input and output is a multiple of 64 bytes."""
     layers = Layers(30)
-    pointwise = [layers.spec((8, 8), (c, 64 - c)) for c in (1, 2, 3, 5, 9, 17, 23, 31, 33, 47)]
+    pointwise = [layers.spec((8, 8), (c, 64 - c)) for c in (1, 2, 3, 3, 5, 9, 17, 23, 31, 33, 47)]
     plain = [layers.spec((8, 16), (c, 64), (3, 3), strides=(1, 2)) for c in (1, 3, 5, 18)]
     padded = [layers.spec((8, 16), (c, 24), (3, 3), padding=(1, 1, 1, 1)) for c in (1, 3, 5, 18)]
     grouped = [layers.spec((8, 8), (12, 24), (3, 3), padding=(1, 1, 1, 1), groups=groups) for groups in (2, 4)]
@@ -46,7 +46,7 @@ def cases(isa: str) -> list[Case]:
     unpadded = [layers.spec((10, 16), (c, c), (3, 1), groups=c) for c in (16, 17, 33, 80)]
     specs = pointwise + plain + padded + grouped + depthwise + unpadded
     dense = [matmul_case(layers, 64, features, 33, isa) for features in (1, 7, 129)]
-    return [layers.case(spec, isa, w_zero_point=zero_point) for spec in specs for zero_point in (0, 5)] + dense
+    return [layers.case(spec, isa, w_zero_point=(0, 5)[i % 2]) for i, spec in enumerate(specs)] + dense
 
 
 def keeps_to_its_buffers(function: object, case: Case, *, at_end: bool) -> bool:

@@ -54,14 +54,14 @@ def window_specs(layers: Layers, channels: tuple[int, int], groups: int) -> Iter
 
 
 @every_isa
-@pytest.mark.parametrize(("channels", "groups"), [((3, 16), 1), ((32, 20), 1), ((6, 4), 2), ((40, 24), 4), ((32, 64), 16)])
+@pytest.mark.parametrize(("channels", "groups"), [((3, 16), 1), ((32, 20), 1), ((40, 24), 4), ((32, 64), 16)])
 def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
     layers = Layers(4)
     check(layers.case(spec, isa) for spec in window_specs(layers, channels, groups))
 
 
 @every_isa
-@pytest.mark.parametrize("channels", [(17, 17), (70, 70), (5, 15), (24, 48)])
+@pytest.mark.parametrize("channels", [(70, 70), (5, 15), (24, 48)])
 def test_depthwise_windows(isa: str, channels: tuple[int, int]) -> None:
     layers = Layers(5)
     check(layers.case(spec, isa) for spec in window_specs(layers, channels, channels[0]))
@@ -78,11 +78,11 @@ def test_depthwise_over_channel_counts(isa: str) -> None:
 
 
 @every_isa
-@pytest.mark.parametrize("w_zero_point", [-128, -1, 127, "axis"])
+@pytest.mark.parametrize("w_zero_point", [-128, 127, "axis"])
 def test_weight_zero_points(isa: str, w_zero_point: object) -> None:
     layers = Layers(7)
     # Runs of 1 to 200 bytes: window sums take scalars, vectors, and vectors that overlap.
-    shapes = [((c, 18), (1, 1), 1) for c in (2, 15, 16, 24, 40, 64, 65, 100, 200)]
+    shapes = [((c, 18), (1, 1), 1) for c in (2, 15, 16, 40, 64, 65, 200)]
     shapes += [((c, 7), (3, 3), 1) for c in (1, 3, 16, 30)] + [((12, 8), (3, 3), 4), ((20, 20), (3, 3), 20)]
     specs = [layers.spec((4, 5), channels, kernel, groups=groups) for channels, kernel, groups in shapes]
     padded = [dataclasses.replace(spec, padding=(1, 0, 1, 2)) for spec in specs if spec.kernel == (3, 3)]
@@ -118,8 +118,7 @@ def test_few_weights_of_nine_bits(isa: str, w_zero_point: int) -> None:
 
 
 @every_isa
-@pytest.mark.parametrize("threads", [2, 3])
-def test_threads(isa: str, threads: int) -> None:
+def test_threads(isa: str) -> None:
     layers = Layers(8)
     specs = [
         layers.spec((28, 28), (64, 136)),
@@ -131,7 +130,7 @@ def test_threads(isa: str, threads: int) -> None:
         layers.spec((57, 55), (80, 80), (3, 3), padding=(1, 1, 1, 1), groups=80),
         layers.spec((40, 40), (72, 72), (5, 5), padding=(2, 2, 2, 2), strides=(2, 2), groups=72, batch=2),
     ]
-    check(layers.case(dataclasses.replace(spec, threads=threads), isa) for spec in specs)
+    check(layers.case(dataclasses.replace(spec, threads=2 + i % 2), isa) for i, spec in enumerate(specs))
 
 
 @every_isa
