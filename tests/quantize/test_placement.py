@@ -148,6 +148,13 @@ def test_what_the_recipe_excludes_stays_float(name: str, tensor: str) -> None:
     assert f"the recipe excludes {name}" in " ".join(reasons(quantized).values())
 
 
+def test_softmax_stays_float_unless_the_recipe_says_otherwise() -> None:
+    model = residual_net()
+    target = replace(NPU, ops=(*NPU.ops, OpSupport(op="nn.softmax")))
+    assert reasons(quantize(model, ranged(model), target=target)) == {"p": "the recipe keeps nn.softmax float"}
+    assert reasons(quantize(model, ranged(model), target=target, recipe=Recipe(float_ops=()))) == {}
+
+
 def test_an_op_of_the_source_can_be_excluded_by_its_own_name() -> None:
     model = residual_net()
     assert layers(quantize(model, ranged(model), target=NPU, recipe=Recipe(exclude=("Op",)))) == []

@@ -20,8 +20,9 @@ from octavo.quantize import Recipe
         ({"percentile": 101}, r"percentile must lie in \[50; 100\], got 101"),
         ({"percentile": float("nan")}, "percentile"),
         ({"percentile": "99"}, "percentile"),
-        ({"exclude": "conv1"}, "exclude must be a tuple of tensor or op names, got 'conv1'"),
+        ({"exclude": "conv1"}, "exclude must be a tuple of names, got 'conv1'"),
         ({"exclude": (1,)}, "exclude must be a tuple"),
+        ({"float_ops": "nn.softmax"}, "float_ops must be a tuple of names"),
     ],
 )
 def test_unsupported_values_are_named(fields: dict[str, Any], message: str) -> None:

@@ -137,6 +137,8 @@ class Placer:
         support = self.target.support(name)
         if support is None or name in ("quantize", "dequantize"):
             return f"{self.target.name} has no integer {name}"
+        if name in self.recipe.float_ops:
+            return f"the recipe keeps {name} float"
         reason = self._unlike_recipe(support)
         if reason is not None:
             return reason

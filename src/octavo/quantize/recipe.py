@@ -31,6 +31,9 @@ class Recipe:
         Percent of the values that the "percentile" estimator keeps, in [50; 100]; half of the rest is cut on each side.
     exclude
         TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float.
+    float_ops
+        Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
+        like probability and make the small ones 0, and its cost is small.
 
     Raises
     ------
@@ -44,6 +47,7 @@ class Recipe:
     range_estimator: RangeEstimator = "min_max"
     percentile: float = 99.99
     exclude: tuple[str, ...] = ()
+    float_ops: tuple[str, ...] = ("nn.softmax",)
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
@@ -54,10 +58,11 @@ class Recipe:
         percentile: Any = self.percentile  # callers may not check types
         if not isinstance(percentile, (int, float)) or not 50 <= percentile <= 100:
             raise QuantizationError(f"recipe: percentile must lie in [50; 100], got {percentile!r}")
-        names: Any = self.exclude
-        if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
-            raise QuantizationError(f"recipe: exclude must be a tuple of tensor or op names, got {names!r}")
-        object.__setattr__(self, "exclude", tuple(cast("tuple[str, ...]", names)))
+        for field in ("exclude", "float_ops"):
+            names: Any = getattr(self, field)
+            if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
+                raise QuantizationError(f"recipe: {field} must be a tuple of names, got {names!r}")
+            object.__setattr__(self, field, tuple(cast("tuple[str, ...]", names)))
 
 
 def _check(field: str, value: object, supported: tuple[str, ...]) -> None:
