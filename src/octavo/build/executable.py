@@ -171,19 +171,16 @@ class Executable:
         if self.description.any_batch:
             return self._run_batches(data)
         arrays = check_inputs(self.inputs, data)
-        return self.name_outputs(self._main(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays)))
+        return self.name_outputs(self._main(*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
         runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
-        return {
-            spec.source_name: np.concatenate(parts) if len(parts) > 1 else parts[0]
-            for spec, parts in zip(self.outputs, zip(*runs, strict=True), strict=True)
-        }
+        return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
 
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""
         arrays = check_inputs(self.inputs, data)
-        return BoundCall(self._main, [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays], self)
+        return BoundCall(self._main, [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays], self)
 
     def name_outputs(self, results: Any) -> Outputs:
         """Give the VM's results their names; a model's results keep their order."""
@@ -192,7 +189,7 @@ class Executable:
 
     def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run on arrays already checked, in order, and return every result in order."""
-        results = self._main(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays))
+        results = self._main(*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays))
         values = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
         return [value.numpy() for value in values]
 

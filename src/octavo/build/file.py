@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExecutableError
+from .native_stderr import native_stderr_closed
 
 _MAGIC = b"OCTAVO-EXE-0001\n"
 _TRAILER = struct.Struct("<QQ32s16s")
@@ -45,7 +46,9 @@ def write_executable(path: str | Path, export: Callable[[str], None], descriptio
 
 def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
     try:
-        export(draft)
+        # TVM warns of every symbol that its VM keeps.
+        with native_stderr_closed():
+            export(draft)
     except (RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[-1]
         raise ExecutableError(

@@ -15,7 +15,7 @@ from importlib import metadata
 
 from ..errors import OctavoError
 from . import bench, compile, demo, explain, profile, quantize, run
-from .native_stderr import native_stderr_closed
+from ..build.native_stderr import native_stderr_closed
 
 COMMANDS = (demo, profile, quantize, compile, run, bench, explain)
 EXIT_FAILED = 1

@@ -10,7 +10,7 @@ import termios
 
 SCRIPT = """
 import os, sys
-from octavo.cli.native_stderr import native_stderr_closed
+from octavo.build.native_stderr import native_stderr_closed
 with native_stderr_closed():
     os.write(2, b"noise of a C++ library\\n")
     print("progress", file=sys.stderr)
@@ -26,7 +26,7 @@ def test_only_native_writes_vanish_and_only_meanwhile() -> None:
 
 BAR = """
 import os, sys, time
-from octavo.cli.native_stderr import native_stderr_closed
+from octavo.build.native_stderr import native_stderr_closed
 from octavo.cli.progress import progress_bar
 with native_stderr_closed(), progress_bar("profile", 3, "run") as advance:
     os.write(2, b"noise of a C++ library")
