@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from .epilogue import groups_of
 from .packing import panel_widths
 
-ACCUMULATORS = 24  # registers: beyond, weights and activations do not fit into the other 8, and spills cost more than tiles
+ACCUMULATORS = 24  # registers: more of them gain nothing
+REGISTERS = 31  # accumulators and one step's weights, beside the activation: beyond 32 in all, accumulators are spilled
 LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait for each other
 NARROW_CYCLES = {4: 1.9, 2: 2.4, 1: 3.9}  # to initialise, requantize and store one accumulator register of a group of 4, 2, 1
 TILE_CYCLES = 3.0  # loops and addresses of one tile; the rest of its start and end overlaps its neighbours
@@ -67,7 +68,7 @@ def choose_tile(*, rows: int, columns: int, channels: int, steps: int) -> Tile:
     """
     best: tuple[float, Tile] | None = None
     for vectors in range(1, min(8, -(-channels // 16)) + 1):
-        most = ACCUMULATORS // vectors
+        most = min(ACCUMULATORS, REGISTERS - vectors) // vectors
         for width in range(1, min(columns, most) + 1):
             for height in range(1, min(rows, most // width) + 1):
                 tile = Tile(rows=height, columns=width, vectors=vectors)
