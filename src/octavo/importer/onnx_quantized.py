@@ -40,19 +40,19 @@ class NodeRewrite:
         The source node.
     names
         Names that are taken in the graph.
-    constants
-        Initializers by name: their dtypes tell what an absent zero point would be.
+    types
+        Element types of the graph's inputs and initializers: they tell what an absent zero point would be.
     opset
         Version of the standard operator set.
     """
 
-    def __init__(self, node: onnx.NodeProto, names: NameSupply, constants: Mapping[str, onnx.TensorProto], opset: int) -> None:
+    def __init__(self, node: onnx.NodeProto, names: NameSupply, types: Mapping[str, int], opset: int) -> None:
         self.node = node
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self._names = names
-        self._constants = constants
+        self._types = types
         self.attrs: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
     def input(self, index: int) -> str:
@@ -67,9 +67,12 @@ class NodeRewrite:
         return name
 
     def emit(self, op: str, inputs: Iterable[str], *, to: str = "", **attrs: Any) -> str:
-        """Add a node of the standard operator set and return the name of its output."""
+        """Add a node of the standard operator set and return the name of its output, `to` if given.
+
+        Cast's own attribute `to` is spelled `to_type` here.
+        """
         name = to or self._names.fresh(f"{self.node.output[0]}_{op}")
-        stated = {key: value for key, value in attrs.items() if value is not None}
+        stated = {key.removesuffix("_type"): value for key, value in attrs.items() if value is not None}
         self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], name=self.node.name, **stated))
         return name
 
@@ -90,8 +93,14 @@ class NodeRewrite:
         return self.dequantize(self.required(first, what), self.required(first + 1, f"{what}_scale"), self.input(first + 2), axis)
 
     def dequantize(self, data: str, scale: str, zero_point: str = "", axis: int | None = None) -> str:
-        """Add a DequantizeLinear; without a zero point it is 0."""
-        return self.emit("DequantizeLinear", [data, scale, *([zero_point] if zero_point else [])], axis=axis)
+        """Add a DequantizeLinear to float32; without a zero point it is 0."""
+        return self.emit("DequantizeLinear", [data, self._float32(scale), *([zero_point] if zero_point else [])], axis=axis)
+
+    def _float32(self, scale: str) -> str:
+        """Return a scale as float32: sums of products leave the range of float16."""
+        if self._types.get(scale, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT:
+            return scale
+        return self.emit("Cast", [scale], to_type=onnx.TensorProto.FLOAT)
 
     def quantize(self, value: str, scale_at: int, *, like: int, to: str = "") -> None:
         """End in the QuantizeLinear of the inputs (scale, zero_point) at `scale_at`; both may lack a zero point, which is 0 then.
@@ -100,10 +109,9 @@ class NodeRewrite:
         """
         zero_point = self.input(scale_at + 1)
         if not zero_point:
-            reference = self._constants.get(self.input(like))
-            dtype = np.uint8 if reference is None else onnx.helper.tensor_dtype_to_np_dtype(reference.data_type)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(self._types.get(self.input(like), onnx.TensorProto.UINT8))
             zero_point = self.constant(np.zeros((), dtype))
-        scale = self.required(scale_at, "y_scale")
+        scale = self._float32(self.required(scale_at, "y_scale"))
         self.emit("QuantizeLinear", [value, scale, zero_point], to=to or self.node.output[0])
 
     def copied(self, *names: str) -> dict[str, Any]:
@@ -270,9 +278,9 @@ class QdqRewriter:
     """
 
     def __init__(self, graph: onnx.GraphProto, opset: int) -> None:
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        taken = {name for node in graph.node for name in (*node.input, *node.output)}
-        self._names = NameSupply(taken | set(self._constants) | {value.name for value in graph.input})
+        self._types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        self._types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
+        self._names = NameSupply(set(self._types) | {name for node in graph.node for name in (*node.input, *node.output)})
         self._opset = opset
 
     def rewrite(self, node: onnx.NodeProto) -> Rewritten | None:
@@ -282,6 +290,6 @@ class QdqRewriter:
             rewrite = _standard
         if rewrite is None:
             return None
-        rewritten = NodeRewrite(node, self._names, self._constants, self._opset)
+        rewritten = NodeRewrite(node, self._names, self._types, self._opset)
         rewrite(rewritten)
         return Rewritten(nodes=tuple(rewritten.nodes), initializers=tuple(rewritten.initializers))
