@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .epilogue import groups_of
-from .packing import panel_widths
+from .vector import LANES
 
 ACCUMULATORS = 24  # registers: more of them gain nothing
 REGISTERS = 31  # accumulators and one step's weights, beside the activation: beyond 32 in all, accumulators are spilled
@@ -46,11 +46,12 @@ def tile_cycles(pixels: int, vectors: int, steps: int) -> float:
 def layer_cycles(tile: Tile, *, rows: int, columns: int, channels: int, steps: int) -> float:
     """Estimate the cycles of all tiles of one image and group, tails included."""
     total = 0.0
-    for vectors in panel_widths(channels, tile.vectors):
+    whole, rest = divmod(-(-channels // LANES), tile.vectors)
+    for vectors, panels in ((tile.vectors, whole), (rest, 1)):
         for height, row_tiles in ((tile.rows, rows // tile.rows), (rows % tile.rows, 1)):
             for width, column_tiles in ((tile.columns, columns // tile.columns), (columns % tile.columns, 1)):
-                if height and width:
-                    total += row_tiles * column_tiles * tile_cycles(height * width, vectors, steps)
+                if height and width and vectors:
+                    total += panels * row_tiles * column_tiles * tile_cycles(height * width, vectors, steps)
     return total
 
 
@@ -67,7 +68,7 @@ def choose_tile(*, rows: int, columns: int, channels: int, steps: int) -> Tile:
         4-byte steps of the reduction.
     """
     best: tuple[float, Tile] | None = None
-    for vectors in range(1, min(8, -(-channels // 16)) + 1):
+    for vectors in range(1, min(8, -(-channels // LANES)) + 1):
         most = min(ACCUMULATORS, REGISTERS - vectors) // vectors
         for width in range(1, min(columns, most) + 1):
             for height in range(1, min(rows, most // width) + 1):
