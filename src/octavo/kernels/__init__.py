@@ -10,6 +10,7 @@ from .pool2d import pool2d
 from .quantize import dequantize, quantize
 from .relabel import relabel
 from .requantize import requantize
+from .softmax import SoftmaxSpec, softmax
 from .spec import (
     AddSpec,
     ConcatSpec,
@@ -22,6 +23,7 @@ from .spec import (
     RelabelSpec,
     RequantizeSpec,
 )
+from .transpose import TransposeSpec, transpose
 
 __all__ = [
     "AVX512_VNNI",
@@ -39,6 +41,8 @@ __all__ = [
     "QuantizeSpec",
     "RelabelSpec",
     "RequantizeSpec",
+    "SoftmaxSpec",
+    "TransposeSpec",
     "add",
     "concat",
     "conv2d",
@@ -52,4 +56,6 @@ __all__ = [
     "quantize",
     "relabel",
     "requantize",
+    "softmax",
+    "transpose",
 ]

@@ -122,8 +122,8 @@ class KernelContext:
         return self.writer.emit(name, relax.op.reshape(value, shape))
 
     def permute(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
-        """Transpose by TVM's own op."""
-        return self.writer.emit(name, relax.op.permute_dims(value, list(axes)))
+        """Transpose 8-bit values."""
+        return self.storage.permuted(name, value, axes)
 
     def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:
         """Record a kernel's result as the source graph's `output`."""

@@ -15,7 +15,7 @@ from ..kernels import DequantizeSpec, QuantizeSpec
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
-from .storage import SOURCE, TO_NCHW
+from .storage import SOURCE
 from .tail import check_activation, integer_clamp
 from .values import params_of
 
@@ -59,8 +59,8 @@ class DequantizeForm(Form):
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
         var = inputs[self.x.name]
-        is_nhwc = context.storage.is_kept_nhwc(var)
-        x = context.storage.get(var, is_nhwc=is_nhwc)
+        # In the source's layout: bytes are quicker to permute than floats.
+        x = context.storage.get(var, is_nhwc=False)
         spec = DequantizeSpec(
             size=int(np.prod(self.x.shape)),
             scale=float(self.x.params.scale),
@@ -69,8 +69,6 @@ class DequantizeForm(Form):
             threads=context.threads,
         )
         value = context.call(output.name, kernels.dequantize(spec, isa=context.isa), [x], shape_of(x), "float32")
-        if is_nhwc:
-            value = context.permute(f"{output.name}_nchw", value, TO_NCHW)
         context.storage.put(output, SOURCE, value)
 
 

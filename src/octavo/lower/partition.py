@@ -5,7 +5,8 @@ The composites are TVM functions with attributes Composite and quantize_info; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import tvm
 from tvm import relax
@@ -22,6 +23,8 @@ from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
+from .softmax import match_softmax
+from .tensor_ids import held_tensors, with_tensor_ids
 from .values import constant_value
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
@@ -36,6 +39,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.mul", ("multiply",), match_pairwise),
     ("octavo.sub", ("subtract",), match_pairwise),
     ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
+    ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
@@ -48,8 +52,10 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
 )
 
 
-def rules_for(target: TargetDescription, table: tuple[tuple[str, tuple[str, ...], Matcher], ...]) -> list[Rule]:
-    """Bind the matchers to what the target supports."""
+def rules_for(
+    target: TargetDescription, table: tuple[tuple[str, tuple[str, ...], Matcher], ...], held: Mapping[str, str]
+) -> list[Rule]:
+    """Bind the matchers to what the target supports; `held` resolves the ids in what they attach (see tensor_ids.py)."""
 
     def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
         def match(view: DataflowView, core: Var) -> Region | Rejection:
@@ -57,7 +63,8 @@ def rules_for(target: TargetDescription, table: tuple[tuple[str, tuple[str, ...]
             support = target.support(ELEMENTWISE if composite == _LOOKUP else name)
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
-            return matcher(view, core, support)
+            found = matcher(view, core, support)
+            return replace(found, attrs=with_tensor_ids(found.attrs, held)) if isinstance(found, Region) else found
 
         return match
 
@@ -72,14 +79,17 @@ def _is_repeatable(view: DataflowView, var: Var) -> bool:
     return constant_value(view, var) is not None
 
 
-def partition_quantized(module: tvm.IRModule, target: TargetDescription) -> Partition:
+def partition_quantized(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
     """Outline the integer regions of a QDQ module whose constants are bound.
+
+    `ids` are the source model's TensorIds: the quantize_info of a composite names tensors by these where it can.
 
     Two rounds: ops first, then the quantize and dequantize that remain at the edges. Rejections are those of the first
     round's ops; composites of both rounds are in `regions`.
     """
-    compute = partition(module, rules_for(target, _COMPUTE), repeatable=_is_repeatable)
-    edges = partition(compute.module, rules_for(target, _EDGES), repeatable=_is_repeatable)
+    held = held_tensors(DataflowView(module["main"]), ids)
+    compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
+    edges = partition(compute.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)
     regions = {**compute.regions, **edges.regions}
     integer = {region.core.name for region in regions.values()}
     rejections = {name: why for name, why in {**compute.rejections, **edges.rejections}.items() if name not in integer}

@@ -15,7 +15,7 @@ from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import BodyWriter, dtype_of, static_shape
-from ..kernels import Kernel, RelabelSpec
+from ..kernels import Kernel, RelabelSpec, TransposeSpec
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
 relax: Any = _relax
@@ -99,8 +99,16 @@ class Storage:
         assert shape is not None
         assert len(shape) == 4
         axes = TO_NHWC if is_nhwc else TO_NCHW
+        return self.permuted(f"{var.name}_{'nhwc' if is_nhwc else 'nchw'}", value, axes)
+
+    def permuted(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
+        """Write a transposition of `value`, bound to `name`; moving axes of size 1 is a reshape, which costs nothing."""
+        shape, dtype = static_shape(value), dtype_of(value)
+        assert shape is not None
         target = tuple(shape[axis] for axis in axes)
-        # Moving axes of size 1 leaves memory as it is; a reshape costs nothing.
         moves = [axis for axis in axes if shape[axis] != 1]
-        op = relax.op.reshape(value, target) if moves == sorted(moves) else relax.op.permute_dims(value, list(axes))
-        return self._writer.emit(f"{var.name}_{'nhwc' if is_nhwc else 'nchw'}", op)
+        if moves == sorted(moves):
+            return self._writer.emit(name, relax.op.reshape(value, target))
+        assert dtype in ("uint8", "int8"), f"{name} is {dtype}; kernels hold 8-bit values"
+        spec = TransposeSpec(shape=shape, axes=axes, dtype="int8" if dtype == "int8" else "uint8", threads=self._threads)
+        return self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)

@@ -11,10 +11,12 @@ from .mul import mul, sub, sub_parameters
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
+from .softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
 
 __all__ = [
     "ELEMENTWISE",
     "INTEGER_RANGE",
+    "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
     "Granularity",
     "PerAxis",
@@ -41,6 +43,8 @@ __all__ = [
     "requantize",
     "requantize_multiplier",
     "requantize_tensor",
+    "softmax",
+    "softmax_table",
     "sub",
     "sub_parameters",
 ]

@@ -21,6 +21,7 @@ CPU = TargetDescription(
         OpSupport(op="nn.adaptive_avg_pool2d", fusions=_CLAMPS),
         OpSupport(op="mean", fusions=_CLAMPS),
         OpSupport(op="nn.max_pool2d", same_params=True),
+        OpSupport(op="nn.softmax"),
         OpSupport(op="concat"),
         OpSupport(op="reshape", same_params=True),
         OpSupport(op="nn.batch_flatten", same_params=True),

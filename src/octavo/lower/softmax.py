@@ -1,0 +1,107 @@
+"""Rule of softmax over the axis whose values lie next to each other in memory, in the source's layout or the kernels'."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.relax import Expr, Var
+
+from .. import kernels
+from ..graph.dataflow import DataflowView, call_to, static_shape
+from ..graph.rules import Region, Rejection
+from ..kernels import SoftmaxSpec
+from ..numerics import SOFTMAX_MAX_COLUMNS
+from ..target import OpSupport
+from .context import KernelContext, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .tail import check_activation, follow_to_quantize
+from .values import Dequantized, dequantized, numpy_constant
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SoftmaxForm(Form):
+    """softmax(beta * x) along `axis` of the source's layout."""
+
+    x: TensorForm
+    y: OutputForm
+    axis: int
+    beta: float
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = not _is_last(self.x.shape, self.axis)
+        x = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
+        columns = self.x.shape[self.axis]
+        spec = SoftmaxSpec(
+            rows=math.prod(self.x.shape) // columns,
+            columns=columns,
+            scale=float(np.float32(self.x.params.scale) * np.float32(self.beta)),
+            out_scale=float(self.y.tensor.params.scale),
+            output=self.y.spec(),
+            threads=context.threads,
+        )
+        kernel = kernels.softmax(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
+
+
+def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(softmax(dequantize(x))), or of a positive constant times dequantize(x)."""
+    call = call_to(view.definition(core), "nn.softmax")
+    assert call is not None
+    found = _source(view, call.args[0])
+    if isinstance(found, Rejection):
+        return found
+    x, beta, members = found
+    shape = static_shape(x.source)
+    if not isinstance(x.source, Var) or shape is None:
+        return Rejection(reason=f"the input of {core.name} is a constant, or its shape is not static")
+    axis = int(call.attrs.axis) % len(shape)
+    if not _is_last(shape, axis) and not (len(shape) == 4 and axis == 1):
+        return Rejection(reason=f"its axis {axis} of {len(shape)} is neither the last nor the channels of an image")
+    if shape[axis] > SOFTMAX_MAX_COLUMNS:
+        return Rejection(reason=f"its rows hold {shape[axis]} values; the kernel takes {SOFTMAX_MAX_COLUMNS}")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    form = SoftmaxForm(x=TensorForm(name=x.source.name, shape=shape, params=x.params), y=tail.form, axis=axis, beta=beta)
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*members, core, *tail.members),
+        inputs=(x.source,),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _source(view: DataflowView, arg: Expr) -> tuple[Dequantized, float, tuple[Var, ...]] | Rejection:
+    """Return what is dequantized, the factor beta, and the variables between (in order)."""
+    name = getattr(arg, "name", "constant")
+    x, beta = dequantized(view, arg), 1.0
+    members: tuple[Var, ...] = ()
+    scaled = call_to(view.definition(arg), "multiply")
+    if scaled is not None:
+        sides = [(dequantized(view, a), numpy_constant(view.definition(b))) for a, b in (scaled.args, scaled.args[::-1])]
+        x, factor = next(((a, b) for a, b in sides if a is not None and b is not None and b.size == 1), (None, None))
+        var = view.binding_of(arg)
+        beta = float(np.asarray(factor).reshape(())) if factor is not None else 0.0
+        members = () if var is None else (var,)
+    if x is None:
+        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+    if not beta > 0.0:
+        return Rejection(reason=f"its input is multiplied by {beta}; the kernel takes positive factors")
+    return x, beta, (*(() if x.var is None else (x.var,)), *members)
+
+
+def _is_last(shape: tuple[int, ...], axis: int) -> bool:
+    return math.prod(shape[axis + 1 :]) == 1
