@@ -93,7 +93,7 @@ def _profiler(model: Model, threads: int) -> tuple[Instrumented, Executable]:
     if threads not in built:
         instrumented = instrument(model)
         target, isas = resolve_target(None)
-        lowered = lower(instrumented.module, CPU, isas, threads)
+        lowered = lower(instrumented.module, CPU, isas, threads, model.tensors)
         built[threads] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
     return built[threads]
 
@@ -139,7 +139,7 @@ def compile(model: Model, *, target: TargetLike = None, threads: int | None = No
     """
     llvm, isas = resolve_target(target)
     count = resolve_threads(threads)
-    lowered = lower(model.bound(), CPU, isas, count)
+    lowered = lower(model.bound(), CPU, isas, count, model.tensors)
     return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
 
 
@@ -213,15 +213,12 @@ def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explan
     if isinstance(subject, Executable):
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
     _, isas = resolve_target(target)
-    return Explanation(ops=_explained(lower(subject.bound(), CPU, isas, 1).records, subject))
+    return Explanation(ops=_explained(lower(subject.bound(), CPU, isas, 1, subject.tensors).records, subject))
 
 
 def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
     named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
-    return tuple(
-        ExplainedOp(**asdict(record), source_name=named.get(record.tensor, named.get(record.tensor.removesuffix("_q"), "")))
-        for record in records
-    )
+    return tuple(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")) for record in records)
 
 
 # -------------------------------------------------------------------------------------------------------- for TVM users

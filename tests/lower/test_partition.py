@@ -164,3 +164,10 @@ def test_a_weight_shared_by_two_layers_serves_both():
 
     partition = partition_module(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
     assert set(partition.regions) == {"octavo_matmul_one_q", "octavo_matmul_two_q"}
+
+
+def test_quantize_info_names_tensors_by_their_ids():
+    """t, t_q and t_dq are one tensor of the source, and so are a quantized input and the variable that holds it."""
+    module = matmul_module(weight=np.ones((4, 3), np.int8), scale=np.ones(3, np.float32))
+    info = partition_module(module, CPU, ids={"x_q", "mm", "w"}).module["octavo_matmul_y_q"].attrs["quantize_info"]
+    assert (info["input"]["id"], info["weight"]["id"], info["output"]["id"]) == ("x_q", "w", "mm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from ..target import TargetDescription
 from .context import KernelContext, KernelTable, PlacedKernel
 from .forms import Form
 from .partition import partition_quantized
+from .tensor_ids import held_tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +73,19 @@ class Lowered:
     records: tuple[OpRecord, ...]
 
 
-def partition_module(module: tvm.IRModule, target: TargetDescription) -> Partition:
-    """Outline the integer regions of a module whose constants are bound; the result is what a vendor takes over."""
+def partition_module(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
+    """Outline the integer regions of a module whose constants are bound; the result is what a vendor takes over.
+
+    `ids` are the source model's TensorIds, by which quantize_info names tensors.
+    """
     if "main" not in {var.name_hint for var in module.get_global_vars()}:
         raise CompileError("the module has no function main")
-    return partition_quantized(module, target)
+    return partition_quantized(module, target, ids)
 
 
-def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...], threads: int) -> Lowered:
+def lower(
+    module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...], threads: int, ids: Collection[str] = ()
+) -> Lowered:
     """Lower a module (constants bound) to kernel calls.
 
     Parameters
@@ -87,11 +94,14 @@ def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...]
         Instruction sets of the machine, best first; the first that the target description lists is used.
     threads
         Chunks that large kernels are cut into; at least 1.
+    ids
+        TensorIds of the source model, by which kernels and records name tensors.
     """
     isa = next((name for name in isas if name in target.isas), None)
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
-    parts = partition_module(module, target)
+    parts = partition_module(module, target, ids)
+    held = held_tensors(DataflowView(module["main"]), ids)
     main = parts.module["main"]
     view = DataflowView(main)
     table = KernelTable()
@@ -108,7 +118,8 @@ def lower(module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...]
                 continue
             name, region = composite
             kernel = context.write(region, operand_vars(binding.value), binding.var)
-            records.append(_integer_record(name, region, binding.var, kernel))
+            tensor = held.get(binding.var.name, binding.var.name)
+            records.append(_integer_record(name, region, binding.var, tensor, kernel))
         return _results(context, writer, view.result)
 
     builder = relax.BlockBuilder()
@@ -180,11 +191,11 @@ def _float_macs(value: Any, name: str) -> int:
     return int(np.prod(shape)) * int(np.prod(operand)) // outputs
 
 
-def _integer_record(composite: str, region: Region, var: Var, kernel: Kernel | None) -> OpRecord:
+def _integer_record(composite: str, region: Region, var: Var, tensor: str, kernel: Kernel | None) -> OpRecord:
     form: Form = region.form
     return OpRecord(
         op=composite.removeprefix("octavo."),
-        tensor=var.name,
+        tensor=tensor,
         integer=True,
         kernel="" if kernel is None else kernel.name,
         isa="" if kernel is None else kernel.isa,

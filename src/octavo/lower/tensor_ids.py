@@ -1,0 +1,39 @@
+"""Which source tensor a variable of a QDQ graph holds: quantize and dequantize make new variables of the same tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tvm.relax import Var
+
+from ..graph.dataflow import DataflowView, call_to
+
+
+def held_tensors(view: DataflowView, ids: Collection[str]) -> dict[str, str]:
+    """Map variables that aren't TensorIds themselves to the TensorId whose value they hold, as integers or as floats.
+
+    Before::
+
+        t = R.nn.relu(...); t_q = R.quantize(t, ...); t_dq = R.dequantize(t_q, ...)      # ids = {"t"}
+
+    gives {"t_q": "t", "t_dq": "t"}.
+    """
+    held: dict[str, str] = {}
+    for binding in view.bindings:
+        name = binding.var.name
+        call = call_to(binding.value, "quantize", "dequantize")
+        if name in ids or call is None or not isinstance(call.args[0], Var):
+            continue
+        source = call.args[0].name
+        if source in ids:
+            held[name] = source
+        elif source in held:
+            held[name] = held[source]
+    return held
+
+
+def with_tensor_ids(attrs: Mapping[str, Any], held: Mapping[str, str]) -> dict[str, Any]:
+    """Return a composite's attributes with the ids in its quantize_info resolved."""
+    info = {role: {**entry, "id": held.get(entry["id"], entry["id"])} for role, entry in attrs["quantize_info"].items()}
+    return {**attrs, "quantize_info": info}
