@@ -35,5 +35,9 @@ def held_tensors(view: DataflowView, ids: Collection[str]) -> dict[str, str]:
 
 def with_tensor_ids(attrs: Mapping[str, Any], held: Mapping[str, str]) -> dict[str, Any]:
     """Return a composite's attributes with the ids in its quantize_info resolved."""
-    info = {role: {**entry, "id": held.get(entry["id"], entry["id"])} for role, entry in attrs["quantize_info"].items()}
-    return {**attrs, "quantize_info": info}
+
+    def resolved(entry: Any) -> Any:
+        # Besides tensors, a quantize_info says of the op how it rounds.
+        return {**entry, "id": held.get(entry["id"], entry["id"])} if isinstance(entry, dict) else entry
+
+    return {**attrs, "quantize_info": {role: resolved(entry) for role, entry in attrs["quantize_info"].items()}}
