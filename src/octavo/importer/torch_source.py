@@ -21,6 +21,9 @@ from .source_tensor import SourceTensor
 
 ORIGIN = "torch program"
 _STORED = frozenset({"PARAMETER", "BUFFER", "CONSTANT_TENSOR"})
+_DTYPES = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64"}
+)
 _SUFFIXES = (".pt", ".pth", ".pt2")
 _RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
 
@@ -151,10 +154,9 @@ def _outputs(specs: Any) -> tuple[str, ...]:
 def dtype_name(dtype: Any, where: str) -> str:
     """Return NumPy's name of a torch dtype; `where` names the tensor in the error."""
     name = str(dtype).removeprefix("torch.")
-    try:
-        return np.dtype(name).name
-    except TypeError:
-        raise ModelError(f"{ORIGIN}: {where!r} is {name}, which is not supported; convert the model to float32") from None
+    if name not in _DTYPES:
+        raise ModelError(f"{ORIGIN}: {where!r} is {name}, which is not supported; convert the model to float32")
+    return name
 
 
 def to_numpy(tensor: Any, where: str) -> npt.NDArray[Any]:

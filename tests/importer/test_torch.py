@@ -1,0 +1,229 @@
+"""Torch programs: float ones go the whole way, PT2E ones straight to integers; identity, fingerprints, what is refused."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.errors import ModelError, UnsupportedOpError
+
+SETUP = "needs PyTorch: make test-torch"
+
+
+@pytest.fixture(scope="module")
+def nets():
+    pytest.importorskip("torch", reason=SETUP)
+    from tests.importer import torch_nets
+
+    return torch_nets
+
+
+@pytest.fixture(scope="module")
+def quantized(nets):
+    pytest.importorskip("torchao", reason=SETUP, exc_type=ImportError)
+    return nets.quantize(nets.make_net(), {"is_per_channel": True})
+
+
+@pytest.fixture(scope="module")
+def program(nets):
+    import torch
+
+    return nets.export(nets.make_net(), torch.zeros(nets.SHAPE))
+
+
+def run(executable, x):
+    [result] = executable(x).values()
+    return result
+
+
+# --------------------------------------------------------------------------------------------------- without PyTorch, too
+
+
+def test_octavo_needs_no_torch():
+    code = "import sys; sys.modules['torch'] = None; import octavo, octavo.cli.main"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "weights.pt", "renamed.onnx"])
+def test_files_of_pytorch_s_are_refused_unopened(tmp_path: Path, name):
+    path = tmp_path / name
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", b"\x80\x02cos\nsystem\n")
+    with pytest.raises(ModelError, match=r"can run code.*octavo\.load\(torch\.export\.load\(path\)\)"):
+        octavo.load(path)
+
+
+def test_an_old_pickle_is_refused_unopened(tmp_path: Path):
+    path = tmp_path / "net.pth"
+    path.write_bytes(b"\x80\x02cos\nsystem\n")
+    with pytest.raises(ModelError, match="can run code"):
+        octavo.load(path)
+
+
+# ----------------------------------------------------------------------------------------------------------------- float
+
+
+def test_a_float_program_computes_what_pytorch_does(nets, program):
+    import torch
+
+    net = nets.make_net()
+    executable = octavo.compile(octavo.load(program))
+    for seed in range(3):
+        x = torch.randn(nets.SHAPE, generator=torch.Generator().manual_seed(seed))
+        expected = net(x).detach().numpy()
+        assert np.abs(run(executable, x.numpy()) - expected).max() < 1e-6 * np.abs(expected).max() + 1e-6
+
+
+def test_a_float_program_is_profiled_quantized_and_compiled(nets, program):
+    import torch
+
+    model = octavo.load(program)
+    rng = np.random.default_rng(0)
+    calibration = rng.standard_normal((32, *nets.SHAPE[1:])).astype(np.float32)
+    qmodel = octavo.quantize(model, octavo.profile(model, [calibration]))
+    explanation = octavo.explain(qmodel)
+    assert [op for op in explanation.counted if not op.integer] == []
+    executable, net = octavo.compile(qmodel), nets.make_net()
+    x = rng.standard_normal((100, *nets.SHAPE)).astype(np.float32)
+    ours = np.concatenate([run(executable, image) for image in x])
+    theirs = net(torch.from_numpy(x[:, 0])).detach().numpy()
+    noise = 10 * np.log10((theirs**2).sum() / ((ours - theirs) ** 2).sum())
+    assert noise > 25, f"signal to quantization noise {noise:.1f} dB"
+
+
+def test_the_module_holds_plain_ops_under_the_names_of_the_program(nets, program):
+    from tvm import relax
+
+    model = octavo.load(program)
+    assert [name.name_hint for name in model.module.get_global_vars()] == ["main"], "PrimFuncs are left"
+    relax.analysis.well_formed(model.module)
+    main = model.module["main"]
+    variables = {str(binding.var.name) for block in main.body.blocks for binding in block.bindings}
+    nodes = {node.name: node for node in program.graph.nodes}
+    for name, node in nodes.items():
+        if node.op == "call_function":
+            entry = model.tensors[name]
+            assert (entry.source_name, entry.op) == (name, str(node.target))
+            assert name in variables
+            assert entry.shape == tuple(node.meta["val"].shape)
+    assert model.tensors["conv2d_2"].layer == "block.depthwise"
+    for name, value in program.state_dict.items():
+        key = model.tensors.find(name)
+        assert key is not None, name
+        if model.tensors[key].in_module:
+            np.testing.assert_array_equal(model.params[key], value.detach().numpy())
+    assert model.tensors[model.tensors.find("block.norm1.num_batches_tracked")].in_module is False
+    assert model.tensors.find("p_stem_weight") == model.tensors.find("stem.weight")
+    assert [str(name) for name in model.input_ids] == ["x"]
+    assert model.source_format == "torch"
+
+
+def test_the_fingerprint_is_that_of_the_program(nets, program):
+    import torch
+
+    first = octavo.load(program).fingerprint
+    assert first == octavo.load(nets.export(nets.make_net(), torch.ones(nets.SHAPE))).fingerprint
+    other = nets.make_net()
+    with torch.no_grad():
+        other.head.bias[0] += 1
+    assert octavo.load(nets.export(other, torch.zeros(nets.SHAPE))).fingerprint != first
+    other = nets.make_net()
+    other.pool = torch.nn.AvgPool2d(2)
+    assert octavo.load(nets.export(other, torch.zeros(nets.SHAPE))).fingerprint != first
+
+
+def test_an_open_batch_is_1_or_as_asked(nets):
+    import torch
+
+    net = nets.make_net()
+    example = torch.randn(3, *nets.SHAPE[1:], generator=torch.Generator().manual_seed(2))
+    program = nets.export(net, example, dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
+    for batch, shapes in ((1, None), (3, {"x": (3, *nets.SHAPE[1:])})):
+        executable = octavo.compile(octavo.load(program, shapes=shapes))
+        np.testing.assert_allclose(run(executable, example[:batch].numpy()), net(example[:batch]).detach().numpy(), atol=1e-6)
+    with pytest.raises(ModelError, match=r"input 'x' has shape \(s.*, 3, 32, 32\); \(1, 4, 32, 32\) does not fit it"):
+        octavo.load(program, shapes={"x": (1, 4, 32, 32)})
+    with pytest.raises(ModelError, match=r"no input \['y'\]; the inputs are \['x'\]"):
+        octavo.load(program, shapes={"y": (1,)})
+
+
+# ------------------------------------------------------------------------------------------------------------------ PT2E
+
+
+@pytest.mark.parametrize("config", [{"is_per_channel": True}, {"is_per_channel": False}, {"act_qmin": -64, "act_qmax": 63}])
+def test_a_pt2e_program_gives_pytorch_s_numbers(nets, quantized, config):
+    import torch
+
+    module, program = quantized if config == {"is_per_channel": True} else nets.quantize(nets.make_net(), config)
+    model = octavo.load(program)
+    weighted = [op for op in octavo.explain(model).ops if op.macs]
+    assert len(weighted) == 8
+    assert all(op.integer for op in weighted)
+    executable = octavo.compile(model)
+    count = 500 if config == {"is_per_channel": True} else 50
+    x = torch.randn(count, *nets.SHAPE, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        theirs = np.concatenate([module(image).numpy() for image in x])
+    ours = np.concatenate([run(executable, image.numpy()) for image in x])
+    [step] = {node.args[1] for node in program.graph.nodes if node.name == program.graph_signature.user_outputs[0]}
+    steps = np.rint(np.abs(ours - theirs) / step)
+    assert steps.max() <= 2
+    assert (steps == 0).mean() > 0.9
+    assert (ours.argmax(1) == theirs.argmax(1)).mean() >= (0.99 if count == 500 else 0.95)
+
+
+def test_a_pt2e_program_keeps_its_names(quantized):
+    model = octavo.load(quantized[1])
+    for node in quantized[1].graph.nodes:
+        if node.op == "call_function":
+            assert model.tensors[node.name].in_module
+    weight = model.tensors.find("_frozen_param0")
+    assert model.params[weight].dtype == np.int8
+    assert model.tensors[model.tensors.find("_scale_0")].in_module is False
+    assert model.tensors[model.tensors.find("stem.weight")].in_module is False, "its integers are _frozen_param0"
+
+
+def test_dynamic_quantization_is_refused(nets, quantized):
+    _, program = nets.quantize(nets.make_net(), {"is_dynamic": True, "is_per_channel": True})
+    with pytest.raises(UnsupportedOpError, match=r"dynamic quantization .* calibrate it"):
+        octavo.load(program)
+
+
+# --------------------------------------------------------------------------------------------------------------- refused
+
+
+def test_what_cannot_be_imported_is_named(nets):
+    import torch
+    from torch import nn
+
+    class Apply(nn.Module):
+        def __init__(self, function, *modules):
+            super().__init__()
+            self.function, self.modules_ = function, nn.ModuleList(modules)
+
+        def forward(self, x):
+            return self.function(x, *self.modules_)
+
+    x = torch.randn(1, 4, 6, 6)
+
+    def load(function, *modules, value=x):
+        return octavo.load(nets.export(Apply(function, *modules), value))
+
+    with pytest.raises(UnsupportedOpError, match=r"node 'nonzero' \(aten.nonzero.default\): there is no converter"):
+        load(lambda x: torch.nonzero(x))
+    with pytest.raises(UnsupportedOpError, match=r"result 1 of 'max_pool2d_with_indices' is not supported"):
+        load(lambda x: nn.functional.max_pool2d(x, 2, return_indices=True)[1])
+    with pytest.raises(ModelError, match=r"model.eval\(\)"):
+        load(lambda x, norm: norm(x), nn.BatchNorm2d(4))
+    with pytest.raises(ModelError, match=r"model.eval\(\)"):
+        load(lambda x, drop: drop(x), nn.Dropout())
+    with pytest.raises(ModelError, match=r"'x' is bfloat16, which is not supported; convert the model to float32"):
+        load(lambda x: x + 1, value=x.bfloat16())
+    with pytest.raises(UnsupportedOpError, match="control flow"):
+        load(lambda x: torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,)))
+    with pytest.raises(ModelError, match="cannot load a Net; give a path"):
+        octavo.load(nets.make_net())
