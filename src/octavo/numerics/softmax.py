@@ -25,8 +25,8 @@ def softmax_table(scale: float, columns: int) -> npt.NDArray[np.int32]:
     scale
         Of the input, times the factor beta.
     columns
-        Values in a row, at most `SOFTMAX_MAX_COLUMNS` (ValueError otherwise). `bits` is min(22, 30 - ceil(log2(columns))), so that the
-        sum of a row stays below 2**31.
+        Values in a row, at most `SOFTMAX_MAX_COLUMNS` (ValueError otherwise). `bits` is min(22, 30 - ceil(log2(columns))), so
+        that the sum of a row stays below 2**31.
     """
     if not 1 <= columns <= SOFTMAX_MAX_COLUMNS:
         raise ValueError(f"a row must hold 1 to {SOFTMAX_MAX_COLUMNS} values, got {columns}")
