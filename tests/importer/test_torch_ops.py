@@ -1,0 +1,276 @@
+"""PyTorch ops one by one: exported, imported and compiled, each gives what PyTorch gives."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.errors import UnsupportedOpError
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+nn = torch.nn
+functional = torch.nn.functional
+
+IMAGE, VECTORS = (1, 6, 9, 10), (2, 7)
+
+
+class Apply(nn.Module):
+    """A function of tensors, and of modules that hold its weights."""
+
+    def __init__(self, function: Callable[..., Any], *parts: Any) -> None:
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *x):
+        return self.function(*x, *self.parts)
+
+
+class Constants(nn.Module):
+    """Arithmetic between parameters, a buffer that is not saved, and a constant made on the fly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.randn(6, 1, 1)) for _ in range(2))
+        self.register_buffer("c", torch.arange(3), persistent=False)
+
+    def forward(self, x):
+        return x * (self.a + self.b) + torch.tensor(0.5) * self.c.float().sum()
+
+
+def overwritten(x):
+    y = x * 2
+    functional.relu_(y)
+    return y + 1
+
+
+MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "conv": (nn.Conv2d(6, 8, 3), IMAGE),
+    "conv same": (nn.Conv2d(6, 8, (3, 2), padding="same", dilation=2), IMAGE),
+    "conv valid": (nn.Conv2d(6, 8, 3, padding="valid"), IMAGE),
+    "conv grouped": (nn.Conv2d(6, 8, 3, dilation=2, groups=2, stride=(2, 1), padding=(1, 2)), IMAGE),
+    "conv of one image": (nn.Conv2d(6, 8, 3, padding="same"), IMAGE[1:]),
+    "conv reflect": (nn.Conv2d(6, 8, 3, padding=1, padding_mode="reflect"), IMAGE),
+    "transposed conv": (nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1), IMAGE),
+    "conv 1d": (nn.Conv1d(4, 5, 3), (1, 4, 20)),
+    "batch norm": (nn.BatchNorm2d(6), IMAGE),
+    "batch norm, plain": (nn.BatchNorm2d(6, affine=False, eps=1e-2), IMAGE),
+    "batch norm 1d": (nn.BatchNorm1d(7), VECTORS),
+    "layer norm": (nn.LayerNorm(7), VECTORS),
+    "group norm": (nn.GroupNorm(2, 6), IMAGE),
+    "instance norm": (nn.InstanceNorm2d(6, affine=True), IMAGE),
+    "rms norm": (nn.RMSNorm(7), VECTORS),
+    "response norm": (nn.LocalResponseNorm(3), IMAGE),
+    "linear": (nn.Linear(7, 5), VECTORS),
+    "linear, 3 dimensions": (nn.Linear(7, 5, bias=False), (2, 3, 7)),
+    "lstm": (nn.LSTM(4, 5, batch_first=True), (1, 3, 4)),
+    "gru": (nn.GRU(4, 5, batch_first=True), (1, 3, 4)),
+    "relu": (nn.ReLU(), IMAGE),
+    "relu in place": (nn.ReLU(inplace=True), IMAGE),
+    "relu6": (nn.ReLU6(), IMAGE),
+    "relu6 in place": (nn.ReLU6(inplace=True), IMAGE),
+    "hardtanh": (nn.Hardtanh(-0.5, 0.7), IMAGE),
+    "hardswish": (nn.Hardswish(), IMAGE),
+    "hardsigmoid": (nn.Hardsigmoid(), IMAGE),
+    "silu": (nn.SiLU(), IMAGE),
+    "gelu": (nn.GELU(), IMAGE),
+    "gelu tanh": (nn.GELU(approximate="tanh"), IMAGE),
+    "sigmoid": (nn.Sigmoid(), IMAGE),
+    "tanh": (nn.Tanh(), IMAGE),
+    "leaky relu": (nn.LeakyReLU(0.2), IMAGE),
+    "prelu": (nn.PReLU(6), IMAGE),
+    "prelu, one": (nn.PReLU(), IMAGE),
+    "elu": (nn.ELU(), IMAGE),
+    "selu": (nn.SELU(), IMAGE),
+    "softplus": (nn.Softplus(), IMAGE),
+    "mish": (nn.Mish(), IMAGE),
+    "softmax": (nn.Softmax(1), IMAGE),
+    "log softmax": (nn.LogSoftmax(-1), IMAGE),
+    "dropout": (nn.Dropout(), IMAGE),
+    "dropout 2d": (nn.Dropout2d(), IMAGE),
+    "identity": (nn.Sequential(nn.Identity(), nn.ReLU()), IMAGE),
+    "constants": (Constants(), IMAGE),
+}
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "written in place": (overwritten, (IMAGE,)),
+    "add in place": (lambda x, y: (x * 1).add_(y), (IMAGE, IMAGE)),
+    "clamp from below": (lambda x: x.clamp(min=0.1), (IMAGE,)),
+    "clamp from above": (lambda x: x.clamp(max=0.1), (IMAGE,)),
+    "clamp_max": (lambda x: torch.clamp_max(x, 0.2), (IMAGE,)),
+    "clamp_min": (lambda x: torch.clamp_min(x, 0), (IMAGE,)),
+    "clamp": (lambda x: torch.clamp(x, -0.3, 0.3), (IMAGE,)),
+    "clamp, bounds crossed": (lambda x: torch.clamp(x, 0.5, -0.5), (IMAGE,)),
+    "clamp by tensors": (lambda x, y: torch.clamp(x, y, y + 1), (IMAGE, IMAGE)),
+    "add": (lambda x, y: x + y, (IMAGE, IMAGE)),
+    "add with alpha": (lambda x, y: torch.add(x, y, alpha=3), (IMAGE, IMAGE)),
+    "sub with alpha": (lambda x, y: torch.sub(x, y, alpha=0.5), (IMAGE, IMAGE)),
+    "add a number": (lambda x: x + 2, (IMAGE,)),
+    "rsub": (lambda x: 2 - x, (IMAGE,)),
+    "rsub with alpha": (lambda x: torch.rsub(x, 3, alpha=2), (IMAGE,)),
+    "mul, broadcast": (lambda x, y: x * y, (IMAGE, (1, 6, 1, 1))),
+    "div": (lambda x, y: x / (y.abs() + 1), (IMAGE, IMAGE)),
+    "reciprocal": (lambda x: 1 / (x.abs() + 1), (IMAGE,)),
+    "square": (lambda x: x**2, (IMAGE,)),
+    "maximum": (lambda x, y: torch.maximum(x, y), (IMAGE, IMAGE)),
+    "where": (lambda x: torch.where(x > 0, x, x * 0.1), (IMAGE,)),
+    "max pool": (lambda x: functional.max_pool2d(x, 3), (IMAGE,)),
+    "max pool, padded": (lambda x: functional.max_pool2d(x, 3, padding=1), (IMAGE,)),
+    "max pool, ceil": (lambda x: functional.max_pool2d(x, 2, 2, ceil_mode=True), (IMAGE,)),
+    "max pool, dilated": (lambda x: functional.max_pool2d(x, 2, 1, dilation=2), (IMAGE,)),
+    "max pool of one image": (lambda x: functional.max_pool2d(x, 2), ((6, 8, 8),)),
+    "avg pool": (lambda x: functional.avg_pool2d(x, 3), (IMAGE,)),
+    "avg pool, padding counts": (lambda x: functional.avg_pool2d(x, 3, 2, 1), (IMAGE,)),
+    "avg pool, padding does not": (lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), (IMAGE,)),
+    "avg pool, ceil": (lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (IMAGE,)),
+    "avg pool 1d": (lambda x: functional.avg_pool1d(x, 2), ((1, 4, 20),)),
+    "adaptive pool to 1": (lambda x: functional.adaptive_avg_pool2d(x, 1), (IMAGE,)),
+    "adaptive pool": (lambda x: functional.adaptive_avg_pool2d(x, (4, 3)), (IMAGE,)),
+    "adaptive pool, one side": (lambda x: functional.adaptive_avg_pool2d(x, (None, 1)), (IMAGE,)),
+    "adaptive max pool": (lambda x: functional.adaptive_max_pool2d(x, 1), (IMAGE,)),
+    "nearest": (lambda x: functional.interpolate(x, scale_factor=2), (IMAGE,)),
+    "nearest, any size": (lambda x: functional.interpolate(x, size=(5, 13)), (IMAGE,)),
+    "bilinear": (lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), (IMAGE,)),
+    "bilinear, any size": (lambda x: functional.interpolate(x, size=(20, 7), mode="bilinear"), (IMAGE,)),
+    "bilinear, corners": (lambda x: functional.interpolate(x, size=(20, 7), mode="bilinear", align_corners=True), (IMAGE,)),
+    "flatten": (lambda x: x.flatten(1), (IMAGE,)),
+    "view": (lambda x: x.view(1, -1), (IMAGE,)),
+    "reshape": (lambda x: x.reshape(6, 90), (IMAGE,)),
+    "permute": (lambda x: x.permute(0, -1, 1, 2), (IMAGE,)),
+    "transpose": (lambda x: x.transpose(1, -1), (IMAGE,)),
+    "t": (lambda x: x.t(), (VECTORS,)),
+    "squeeze": (lambda x: x.squeeze(), (IMAGE,)),
+    "squeeze nothing": (lambda x: x.mean((2, 3), keepdim=True).squeeze(-1).squeeze(1), (IMAGE,)),
+    "unsqueeze": (lambda x: x.unsqueeze(-1), (IMAGE,)),
+    "chunk": (lambda x: torch.cat([part * i for i, part in enumerate(x.chunk(4, 1))], 1), (IMAGE,)),
+    "split": (lambda x: x.split([1, 5], 1)[1], (IMAGE,)),
+    "split evenly": (lambda x: x.split(4, 1)[1], (IMAGE,)),
+    "cat": (lambda x, y: torch.cat([x, y], -1), (IMAGE, IMAGE)),
+    "stack": (lambda x, y: torch.stack([x, y], 1), (IMAGE, IMAGE)),
+    "slice": (lambda x: x[:, 1:5:2, :-1], (IMAGE,)),
+    "select": (lambda x: x[:, 2], (IMAGE,)),
+    "pad": (lambda x: functional.pad(x, (1, 2, 0, 1), value=0.5), (IMAGE,)),
+    "pad reflect": (lambda x: functional.pad(x, (1, 2, 1, 1), mode="reflect"), (IMAGE,)),
+    "pad replicate": (lambda x: functional.pad(x, (1, 2, 1, 1), mode="replicate"), (IMAGE,)),
+    "expand": (lambda x: x.mean((2, 3), keepdim=True).expand(-1, -1, 3, 4), (IMAGE,)),
+    "pixel shuffle": (lambda x: functional.pixel_shuffle(x, 2), ((1, 8, 3, 4),)),
+    "channel shuffle": (lambda x: functional.channel_shuffle(x, 2), (IMAGE,)),
+    "unbind": (lambda x: x.unbind(1)[2], (IMAGE,)),
+    "mean": (lambda x: x.mean((2, 3)), (IMAGE,)),
+    "mean kept": (lambda x: x.mean([-2, -1], keepdim=True), (IMAGE,)),
+    "mean of all": (lambda x: x.mean(), (IMAGE,)),
+    "sum": (lambda x: x.sum(1), (IMAGE,)),
+    "amax": (lambda x: x.amax((2, 3)), (IMAGE,)),
+    "max along an axis": (lambda x: x.max(1)[0], (IMAGE,)),
+    "argmax": (lambda x: x.argmax(1), (IMAGE,)),
+    "var": (lambda x: x.var(1), (IMAGE,)),
+    "std": (lambda x: x.std((2, 3)), (IMAGE,)),
+    "std of the population": (lambda x: x.std((2, 3), correction=0, keepdim=True), (IMAGE,)),
+    "normalize": (lambda x: functional.normalize(x, dim=1), (IMAGE,)),
+    "matmul": (lambda x, y: x @ y.t(), (VECTORS, VECTORS)),
+    "bmm": (lambda x, y: torch.bmm(x, y.transpose(1, 2)), ((2, 3, 4), (2, 3, 4))),
+    "einsum": (lambda x, y: torch.einsum("ab,cb->ac", x, y), (VECTORS, VECTORS)),
+    "attention": (lambda x, y: functional.scaled_dot_product_attention(x, y, y), ((1, 2, 4, 8), (1, 2, 4, 8))),
+    "two results": (lambda x: (x.relu(), x * 2), (IMAGE,)),
+    "glu": (lambda x: functional.glu(x, 1), (IMAGE,)),
+}
+
+
+def load(module, inputs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return octavo.load(torch.export.export(module.eval(), tuple(inputs)))
+
+
+def check(module, shapes):
+    torch.manual_seed(0)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            part.running_mean.normal_()
+            part.running_var.uniform_(0.3, 2)
+    inputs = [torch.randn(shape) for shape in shapes]
+    model = load(module, inputs)
+    assert [name.name_hint for name in model.module.get_global_vars()] == ["main"], "PrimFuncs are left"
+    named = dict(zip(model.input_ids, inputs, strict=True))
+    actual = list(octavo.compile(model)({name: value.numpy() for name, value in named.items()}).values())
+    expected = module(*[value.clone() for value in inputs])
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    assert len(actual) == len(expected)
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.shape == tuple(theirs.shape)
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module(name):
+    module, shape = MODULES[name]
+    first_only = isinstance(module, nn.LSTM | nn.GRU)
+    check(Apply((lambda x, m: m(x)[0]) if first_only else (lambda x, m: m(x)), module), (shape,))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function(name):
+    function, shapes = FUNCTIONS[name]
+    check(Apply(function), shapes)
+
+
+# ---------------------------------------------------------------------------------------------------------- quantized ops
+
+
+def affine(dtype, scale, zero_point, low, high, *, channels=None, as_tensors=False):
+    """x quantized and dequantized, as one function."""
+    import torch.ao.quantization.fx._decomposed  # registers the ops
+
+    ops = torch.ops.quantized_decomposed
+
+    def function(x):
+        if channels is not None:
+            parameters = (torch.tensor(scale), torch.tensor(zero_point), channels, low, high, dtype)
+            q = ops.quantize_per_channel(x, *parameters)
+            return q, ops.dequantize_per_channel(q, *parameters)
+        if as_tensors:
+            parameters = (torch.tensor(scale), torch.tensor(zero_point), low, high, dtype)
+            q = ops.quantize_per_tensor.tensor(x, *parameters)
+            return q, ops.dequantize_per_tensor.tensor(q, *parameters)
+        q = ops.quantize_per_tensor(x, scale, zero_point, low, high, dtype)
+        return q, ops.dequantize_per_tensor(q, scale, zero_point, low, high, dtype)
+
+    return Apply(function)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        affine(torch.int8, 0.02, 5, -128, 127),
+        affine(torch.uint8, 0.02, 120, 0, 255),
+        affine(torch.uint8, 0.04, 60, 0, 127),
+        affine(torch.int8, 0.02, 5, -128, 127, as_tensors=True),
+        affine(torch.int8, [0.01, 0.02, 0.03, 0.01, 0.015, 0.02], [0, 3, -5, 0, 0, 1], -128, 127, channels=1),
+        affine(torch.int8, [0.01, 0.02, 0.03, 0.01, 0.015, 0.02], [0, 0, 0, 0, 0, 0], -127, 127, channels=1),
+    ],
+)
+def test_quantize_and_dequantize(module):
+    """PyTorch multiplies by the reciprocal of the scale where Octavo divides: they may differ by one step at a boundary."""
+    x = torch.randn(1, 6, 40, 40, generator=torch.Generator().manual_seed(0)) * 2
+    q, real = module(x)
+    actual = list(octavo.compile(load(module, [x]))(x.numpy()).values())
+    assert actual[0].dtype == q.numpy().dtype
+    difference = np.abs(actual[0].astype(int) - q.numpy().astype(int))
+    assert difference.max() <= 1
+    assert (difference == 0).mean() > 0.9999
+    same = difference == 0
+    np.testing.assert_array_equal(actual[1][same], real.numpy()[same])
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (affine(torch.int8, 0.0, 5, -128, 127), "every scale must be finite and positive"),
+        (affine(torch.int8, 0.1, 200, -128, 127), "range .* or a zero point lies outside of int8"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(module, said):
+    with pytest.raises(UnsupportedOpError, match=f"node 'quantize_per_tensor' .*{said}"):
+        load(module, [torch.randn(2, 2)])
