@@ -1,5 +1,6 @@
 """ModelBuilder: what it builds equals the oracles bit for bit and keeps the user's names; a wrong argument is named."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import octavo
 from octavo import numerics
 from octavo.errors import ModelError
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -273,5 +274,11 @@ def test_a_wrong_argument_leaves_the_builder_as_it_was():
 
 
 def test_the_example_runs(capsys):
-    runpy.run_path(str(EXAMPLES / "build_from_numpy.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "examples/build_from_numpy.py"), run_name="__main__")
     assert "200 of 200 logits equal NumPy's, bit for bit" in capsys.readouterr().out
+
+
+def test_the_page_runs(capsys):
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/builder.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, "docs/builder.md", "exec"), {})
+    assert "4/4 ops integer, 100.0% of MACs" in capsys.readouterr().out

@@ -1,7 +1,9 @@
 """Torch programs: float ones go the whole way, PT2E ones straight to integers; identity, fingerprints, what is refused."""
 
+import re
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -191,6 +193,17 @@ def test_dynamic_quantization_is_refused(nets, quantized):
     _, program = nets.quantize(nets.make_net(), {"is_dynamic": True, "is_per_channel": True})
     with pytest.raises(UnsupportedOpError, match=r"dynamic quantization .* calibrate it"):
         octavo.load(program)
+
+
+def test_the_page_runs(quantized, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs/pytorch.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchao's quantizer says that it is deprecated
+        names = {}
+        exec(compile(code, "docs/pytorch.md", "exec"), names)
+    assert "100.0% of MACs" in capsys.readouterr().out
+    assert names["model"].module["main"].params[0].ty.shape[0] == 4
 
 
 # --------------------------------------------------------------------------------------------------------------- refused
