@@ -1,10 +1,10 @@
 """Octavo: the int8 quantization flow for Apache TVM.
 
-    model   = octavo.load("model.onnx")
-    profile = octavo.profile(model, batches)
-    qmodel  = octavo.quantize(model, profile)
-    exe     = octavo.compile(qmodel)
-    outputs = exe(x)
+model   = octavo.load("model.onnx")
+profile = octavo.profile(model, batches)
+qmodel  = octavo.quantize(model, profile)
+exe     = octavo.compile(qmodel)
+outputs = exe(x)
 """
 
 # Errors

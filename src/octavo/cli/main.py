@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Sequence
 from importlib import metadata
 
+from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
 from . import bench, compile, demo, explain, profile, quantize, run
-from ..build.native_stderr import native_stderr_closed
 
 COMMANDS = (demo, profile, quantize, compile, run, bench, explain)
 EXIT_FAILED = 1
