@@ -7,6 +7,7 @@ CONSTRAINTS := requirements/constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
+TORCH := $(VENV)/.torch-installed
 
 # Where `make demo` writes, and what `make bench` times.
 DEMO_DIR ?= octavo-demo
@@ -18,18 +19,21 @@ THREADS ?= 1,2
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test test-torch lint format bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
 	@echo "usage: make TARGET [PYTHON=python3.12]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real digits; print one table
 	$(BIN)/octavo demo -o $(DEMO_DIR)
 
 test: lint ## Lint, check types, run every test
 	$(BIN)/python -m pytest
+
+test-torch: $(TORCH) ## Install PyTorch and run the tests that need it; `make test` skips them without it
+	$(BIN)/python -m pytest -rs tests/importer/test_torch.py tests/importer/test_torch_ops.py
 
 lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
 	$(BIN)/ruff check .
@@ -65,4 +69,9 @@ $(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
 $(TOOLS): $(RUNTIME)
 	@echo "installing the test tools and the peers into $(VENV) (a minute or two)"
 	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+$(TORCH): $(TOOLS)
+	@echo "installing PyTorch into $(VENV)"
+	@$(PIP) --no-build-isolation --editable '.[torch]'
 	@touch $@
