@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tflite
+import tvm
 from tvm import relax
 from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
 
@@ -162,12 +164,31 @@ def convert(graph: TfliteGraph, origin: str) -> Assembled:
         raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
     order = _source_order(graph)
     sources = _sources(graph)
-    return assemble(
+    assembled = assemble(
         module,
         [sources[index] for index in order],
         [converters[0].holder(index) for index in order],
         [order.index(index) for index in graph.outputs],
     )
+    return replace(assembled, module=_with_rounding(assembled.module, graph))
+
+
+# How LiteRT rounds where it does not round half to even; see `octavo.lower.rounding`, which reads it.
+_ROUNDING = {
+    "AVERAGE_POOL_2D": ("nn.avg_pool2d", "half_away"),
+    "MEAN": ("mean", "half_even_stored"),
+    "QUANTIZE": ("quantize", "half_up"),
+    "LEAKY_RELU": ("nn.leakyrelu", "half_up"),
+}
+
+
+def _with_rounding(module: tvm.IRModule, graph: TfliteGraph) -> tvm.IRModule:
+    """Say in main's attributes how quantized results are rounded; a model without any is left as it is."""
+    quantized = {op.name for op in graph.ops if all(graph.tensors[index].scale for index in (op.inputs[0], op.outputs[0]))}
+    rounding = {relax_op: how for name, (relax_op, how) in _ROUNDING.items() if name in quantized}
+    if rounding:
+        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", rounding))
+    return module
 
 
 def _source_order(graph: TfliteGraph) -> list[int]:

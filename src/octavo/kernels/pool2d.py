@@ -20,6 +20,16 @@ from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_
 _MAX_WINDOW = 1 << 23
 """Pixels of a window whose sum of 8-bit differences, each up to 255, is sure to fit int32."""
 
+HALF_AWAY_MAX_WINDOW = 1 << 12
+"""Pixels of a window up to which `_HALF_AWAY` decides ties and nothing else."""
+
+_HALF_AWAY = 1 + 2.0**-22
+"""Factor that makes rounding half to even round half away from 0.
+
+It moves a tie away from 0 by more than the two roundings to float32 can take back (2**-24 each), and any other mean by less than
+its distance from the next tie, which is at least 1 / (2 * pixels) of 255.5.
+"""
+
 _MAX_WINDOW_UINT16 = 257
 """Pixels whose sum, each up to 255, is sure to fit uint16: half the vectors of int32."""
 
@@ -51,6 +61,11 @@ def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
         raise CompileError(
             f"{spec.kind}_pool2d: a window of {spec.kernel[0]}x{spec.kernel[1]} pixels can overflow the int32 sum, "
             f"which holds {_MAX_WINDOW} at most: use a smaller window"
+        )
+    if spec.rounding == "half_away" and (spec.multiplier != 1.0 or spec.kernel[0] * spec.kernel[1] > HALF_AWAY_MAX_WINDOW):
+        raise CompileError(
+            f"{spec.kind}_pool2d: half_away takes a multiplier of 1 and windows of {HALF_AWAY_MAX_WINDOW} pixels at most, got "
+            f"{spec.multiplier} and {spec.kernel[0]}x{spec.kernel[1]}: use half_even"
         )
     lanes = lanes_of(isa)
     rows = spec.batch * spec.out_height
@@ -108,13 +123,14 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
 def _average(spec: Pool2dSpec, total: Expr, vertical: _Taps, horizontal: _Taps, lanes: int) -> Expr:
     count = vertical.count * horizontal.count
     centered = total - splat(count * B.int32(spec.input_zero_point), lanes)
-    multiplier = np.float32(spec.multiplier)
+    multiplier = np.float32(_HALF_AWAY if spec.rounding == "half_away" else spec.multiplier)
+    stored_even = spec.rounding == "half_even_stored"
     if spec.count_include_pad or isinstance(count, int):
         pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
-        return requantized(centered, float(multiplier / np.float32(pixels)), spec.output, lanes)
+        return requantized(centered, float(multiplier / np.float32(pixels)), spec.output, lanes, stored_even=stored_even)
     # A float32 division of the CPU is the same quotient that NumPy forms; windows at the border have other counts.
     quotient = B.float32(float(multiplier)) / B.max(count, B.int32(1)).astype("float32")
-    return requantized(centered, splat(B.Bind(quotient), lanes), spec.output, lanes)
+    return requantized(centered, splat(B.Bind(quotient), lanes), spec.output, lanes, stored_even=stored_even)
 
 
 def _clamped(spec: Pool2dSpec, value: Expr, lanes: int) -> Expr:

@@ -18,8 +18,11 @@ _MAGIC_BITS = 0x4B400000
 """Bits of `_MAGIC`: the bits of _MAGIC + k are _MAGIC_BITS + k for every integer |k| <= 2**22."""
 
 
-def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, lanes: int) -> Expr:
+def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, lanes: int, stored_even: bool = False) -> Expr:
     """Return clamp(rint(value) + zero_point, qmin, qmax) of a float32 vector; NaN becomes qmin.
+
+    With `stored_even` it is rint(value + zero_point): a tie becomes an even result, not an even distance from the zero point. An
+    odd magic number, for an odd zero point, does that without rounding twice.
 
     The clamp stands between the product that `value` may be and the addition of the magic number, and must: LLVM would contract
     product and sum into a fused multiply-add, which skips the product's own rounding to float32. Clamping to integers before
@@ -31,11 +34,12 @@ def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, l
     value = B.Bind(value)
     value = B.Bind(B.Select(value > low, value, low))
     value = B.Bind(B.Select(value < high, value, high))
-    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC), lanes))
-    return (bits - splat(B.int32(_MAGIC_BITS - zero_point), lanes)).astype(vector_type(dtype, lanes))
+    parity = zero_point & 1 if stored_even else 0
+    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC + parity), lanes))
+    return (bits - splat(B.int32(_MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
 
 
-def requantized(acc: Expr, multiplier: float | Expr, output: Output, lanes: int) -> Expr:
+def requantized(acc: Expr, multiplier: float | Expr, output: Output, lanes: int, *, stored_even: bool = False) -> Expr:
     """Return uint8 clamp(rint(float32(acc) * multiplier) + zero_point) of an int32 vector.
 
     Parameters
@@ -48,11 +52,14 @@ def requantized(acc: Expr, multiplier: float | Expr, output: Output, lanes: int)
         Zero point and clamp.
     lanes
         Of `acc`.
+    stored_even
+        As `rounded` takes it.
     """
     if isinstance(multiplier, float):
         multiplier = splat(B.float32(float(np.float32(multiplier))), lanes)
     product = acc.astype(vector_type("float32", lanes)) * multiplier
-    return rounded(product, zero_point=output.zero_point, qmin=output.qmin, qmax=output.qmax, dtype="uint8", lanes=lanes)
+    bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
+    return rounded(product, **bounds, dtype="uint8", lanes=lanes, stored_even=stored_even)
 
 
 def requantized_input(value: Expr, multiplier: float, zero_point: int, output: Output, lanes: int) -> Expr:

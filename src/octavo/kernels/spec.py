@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy.typing as npt
 import tvm
 
+from ..numerics.pool2d import PoolRounding
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
@@ -79,7 +81,9 @@ class Pool2dSpec:
     """Average or max pooling of uint8 NHWC.
 
     `multiplier` is float32 in_scale / out_scale (1.0 for "max", which leaves scale and zero point as they are). Padding never
-    counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`.
+    counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`. `rounding` is that of an average:
+    "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point; or
+    "half_even_stored", where a tie becomes an even integer as stored (which differs where the zero point is odd).
     """
 
     kind: Literal["avg", "max"]
@@ -97,6 +101,7 @@ class Pool2dSpec:
     multiplier: float = 1.0
     input_zero_point: int
     output: Output
+    rounding: PoolRounding = "half_even"
     threads: int = 1
 
 

@@ -16,10 +16,12 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import LookupSpec
-from ..numerics import ELEMENTWISE, lookup_table
+from ..numerics import ELEMENTWISE, QuantParams, lookup_table
+from ..numerics.fixed_point import fixed_point_table, has_coarse_factor
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
+from .rounding import rounding_of
 from .tail import check_activation, integer_clamp
 from .values import Dequantized, dequantized, numpy_constant, params_of
 
@@ -83,9 +85,7 @@ def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     form = LookupForm(
         x=TensorForm(name=source.name, shape=x_shape, params=found.source.params),
         y=OutputForm(tensor=TensorForm(name=output.name, shape=y_shape, params=y_params), qmin=qmin, qmax=qmax),
-        table=lookup_table(
-            lambda real: _evaluated(view, found, call.args[0], real), found.source.params, y_params, qmin=qmin, qmax=qmax
-        ),
+        table=_table(view, found, call.args[0], y_params, qmin, qmax),
     )
     return Region(
         core=core,
@@ -95,6 +95,16 @@ def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
+
+
+def _table(view: DataflowView, cluster: _Cluster, result: Expr, y: QuantParams, qmin: int, qmax: int) -> npt.NDArray[np.integer]:
+    x = cluster.source.params
+    operations = [view.definition(var) for var in cluster.members if call_to(view.definition(var), "dequantize") is None]
+    if len(operations) == 1 and op_name(operations[0]) == "nn.leakyrelu":
+        slope = _attributes(operations[0])["alpha"]
+        if rounding_of(view, "nn.leakyrelu") == "half_up" and has_coarse_factor(x, y, slope):
+            return fixed_point_table(x, y, slope=slope, qmin=qmin, qmax=qmax)
+    return lookup_table(lambda real: _evaluated(view, cluster, result, real), x, y, qmin=qmin, qmax=qmax)
 
 
 def _cluster(view: DataflowView, core: Var) -> _Cluster | Rejection:

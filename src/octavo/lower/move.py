@@ -14,9 +14,12 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Region, Rejection
 from ..kernels import RequantizeSpec
 from ..numerics import INTEGER_RANGE, QuantParams
+from ..numerics.fixed_point import fixed_point_table
 from ..target import OpSupport
 from .context import KernelContext, ratio, shape_of
 from .forms import Form, OutputForm, TensorForm
+from .lookup import LookupForm
+from .rounding import rounding_of
 from .storage import TO_NHWC
 from .tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from .values import dequantized, integer_params
@@ -110,7 +113,10 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
         return problem
     output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
     y = OutputForm(tensor=TensorForm(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
-    form = MoveForm(x=TensorForm(name=x.source.name, shape=shape, params=x.params), y=y, axes=None)
+    source = TensorForm(name=x.source.name, shape=shape, params=x.params)
+    form: Form = MoveForm(x=source, y=y, axes=None)
+    if rounding_of(view, "quantize") == "half_up" and ratio(x.params, params) != 1.0:
+        form = LookupForm(x=source, y=y, table=fixed_point_table(x.params, params, qmin=qmin, qmax=qmax))
     return Region(
         core=core,
         output=output,

@@ -11,11 +11,14 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import Output, Pool2dSpec
+from ..kernels.pool2d import HALF_AWAY_MAX_WINDOW
 from ..numerics import INTEGER_RANGE
+from ..numerics.pool2d import PoolRounding
 from ..target import OpSupport
 from .context import KernelContext, ratio, shape_of
 from .forms import Form, Layout, OutputForm, TensorForm
 from .move import requantized
+from .rounding import rounding_of
 from .tail import Tail, check_activation, follow_to_quantize, integer_clamp
 from .values import dequantized, integer_params
 
@@ -35,10 +38,12 @@ class PoolForm(Form):
     count_include_pad: bool
     out_height: int
     out_width: int
+    rounding: PoolRounding = "half_even"
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
+        """Return its tensors by role, and the rounding where it is not half to even."""
+        info = {"input": self.x.info(), "output": self.y.info()}
+        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
@@ -47,6 +52,10 @@ class PoolForm(Form):
         batch, height, width, channels = shape_of(x)
         in_zero, out_form = self.x.zero_point, self.y.spec()
         multiplier = ratio(self.x.params, self.y.tensor.params)
+        if self.rounding == "half_away":
+            # The mean is that of the integers as the source stores them: 0 stays 0, relabelled or not.
+            in_zero, multiplier = self.x.relabelling, 1.0
+            out_form = Output(zero_point=in_zero, qmin=out_form.qmin, qmax=out_form.qmax)
         # A maximum keeps scale and zero point; a change of them is a second kernel.
         changes = self.kind == "max" and (multiplier != 1.0 or in_zero != out_form.zero_point)
         spec = Pool2dSpec(
@@ -65,6 +74,7 @@ class PoolForm(Form):
             multiplier=1.0 if self.kind == "max" else multiplier,
             input_zero_point=in_zero,
             output=Output(zero_point=in_zero) if changes else out_form,
+            rounding=self.rounding,
             threads=context.threads,
         )
         shape = (batch, self.out_height, self.out_width, channels)
@@ -111,7 +121,17 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
     shape = static_shape(x.source)
     assert shape is not None
-    return _region(core, x.source, TensorForm(name=x.source.name, shape=shape, params=x.params), tail, window, members, call)
+    form = TensorForm(name=x.source.name, shape=shape, params=x.params)
+    rounding = _rounding(view, call, window, form, tail.form)
+    return _region(core, x.source, form, tail, window, members, call, rounding)
+
+
+def _rounding(view: DataflowView, call: Any, window: _Window, x: TensorForm, y: OutputForm) -> PoolRounding:
+    asked = rounding_of(view, op_name(call))
+    if asked == "half_even_stored":
+        return "half_even_stored"
+    fits = x.params == y.tensor.params and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW
+    return "half_away" if asked == "half_away" and fits and not window.count_include_pad else "half_even"
 
 
 def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, support: OpSupport) -> Region | Rejection:
@@ -134,7 +154,16 @@ def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, sup
     return _region(core, source, x, tail, window, (core, *tail.members), call)
 
 
-def _region(core: Var, source: Var, x: TensorForm, tail: Tail, window: _Window, members: tuple[Var, ...], call: Any) -> Region:
+def _region(
+    core: Var,
+    source: Var,
+    x: TensorForm,
+    tail: Tail,
+    window: _Window,
+    members: tuple[Var, ...],
+    call: Any,
+    rounding: PoolRounding = "half_even",
+) -> Region:
     form = PoolForm(
         kind="max" if op_name(call) == "nn.max_pool2d" else "avg",
         x=x,
@@ -147,6 +176,7 @@ def _region(core: Var, source: Var, x: TensorForm, tail: Tail, window: _Window, 
         count_include_pad=window.count_include_pad,
         out_height=window.out[0],
         out_width=window.out[1],
+        rounding=rounding,
     )
     attrs = {"quantize_info": form.quantize_info()}
     return Region(core=core, output=tail.output, members=members, inputs=(source,), attrs=attrs, form=form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import numpy.typing as npt
 from .requantize import requantize
 
 IntegerArray = npt.NDArray[np.integer]
+PoolRounding = Literal["half_even", "half_away", "half_even_stored"]
+"""How an average becomes an integer: see `avg_pool2d`."""
 
 
 def avg_pool2d(
@@ -27,6 +30,7 @@ def avg_pool2d(
     qmin: int = 0,
     qmax: int = 255,
     dtype: str = "uint8",
+    rounding: PoolRounding = "half_even",
 ) -> IntegerArray:
     """Return clamp(rint(float32(sum) * float32(multiplier / count)) + zero_point) over each window.
 
@@ -48,6 +52,9 @@ def avg_pool2d(
         Of `x`; sum is over x - input_zero_point.
     zero_point, qmin, qmax, dtype
         Of the result.
+    rounding
+        "half_even": the formula above. "half_away": sum / count in exact arithmetic, a tie away from 0; `multiplier` must be 1.
+        "half_even_stored": rint(float32(sum) * float32(multiplier / count) + zero_point), a tie to an even result.
 
     Returns
     -------
@@ -56,13 +63,22 @@ def avg_pool2d(
 
     Notes
     -----
-    The quotient multiplier / count is rounded to float32, for each count on its own.
+    The quotient multiplier / count is rounded to float32, for each count on its own. LiteRT averages pixels with "half_away" over
+    the integers as they are stored (AVERAGE_POOL_2D; both zero points 0 here, whatever the tensors' are), and takes means with
+    "half_even_stored" (MEAN).
     """
+    if rounding == "half_away" and multiplier != 1:
+        raise ValueError(f"half_away takes a multiplier of 1, got {multiplier}")
     out = np.empty((x.shape[0], *out_shape, x.shape[3]), dtype)
     for row, column, taps in _windows(x, kernel, strides, padding, dilation, out_shape):
         count = kernel[0] * kernel[1] if count_include_pad else max(taps.shape[1] * taps.shape[2], 1)
         acc = (taps.astype(np.int32) - np.int32(input_zero_point)).sum(axis=(1, 2), dtype=np.int32)
-        out[:, row, column] = requantize(acc, np.float32(multiplier) / np.float32(count), zero_point, qmin, qmax, dtype)
+        if rounding == "half_away":
+            mean = np.sign(acc) * ((2 * np.abs(acc) + count) // (2 * count))
+            out[:, row, column] = np.clip(mean + zero_point, qmin, qmax)
+            continue
+        quotient, stored_even = np.float32(multiplier) / np.float32(count), rounding == "half_even_stored"
+        out[:, row, column] = requantize(acc, quotient, zero_point, qmin, qmax, dtype, stored_even=stored_even)
     return out
 
 

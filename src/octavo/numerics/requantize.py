@@ -42,6 +42,8 @@ def requantize(
     qmin: int,
     qmax: int,
     dtype: str = "uint8",
+    *,
+    stored_even: bool = False,
 ) -> npt.NDArray[np.integer]:
     """Return clamp(rint(float32(acc) * multiplier) + zero_point, qmin, qmax).
 
@@ -55,6 +57,8 @@ def requantize(
         Of the output, within the range of `dtype`, qmin <= qmax.
     dtype
         Quantized dtype of the result.
+    stored_even
+        Whether a tie becomes an even result, rint(product + zero_point); otherwise rint(product) is even.
 
     Returns
     -------
@@ -71,5 +75,8 @@ def requantize(
         raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
     with np.errstate(over="ignore"):  # a product beyond float32 is infinite, and the clamp makes it qmin or qmax
         product = acc.astype(np.float32) * np.asarray(multiplier, np.float32)
-    rounded = np.clip(np.rint(product), qmin - zero_point, qmax - zero_point)
+    parity = zero_point & 1 if stored_even else 0
+    # float64 holds the sum of a clamped float32 product and 1 without rounding.
+    clamped = np.clip(product.astype(np.float64), qmin - zero_point, qmax - zero_point)
+    rounded = np.rint(clamped + parity) - parity
     return (rounded.astype(np.int32) + np.int32(zero_point)).astype(dtype)

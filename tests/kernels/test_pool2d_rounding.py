@@ -1,0 +1,70 @@
+"""Average pooling's other roundings: kernels equal the oracle on every sum that a window can have around every tie."""
+
+import numpy as np
+import pytest
+from kernel_runner import HOST_ISAS, Case, check
+
+from octavo import kernels, numerics
+from octavo.errors import CompileError
+from octavo.kernels import Output, Pool2dSpec
+from octavo.kernels.pool2d import HALF_AWAY_MAX_WINDOW
+
+CHANNELS = 2000
+
+
+def spec_of(size, rounding, zero_points, **fields):
+    return Pool2dSpec(
+        kind="avg",
+        batch=1,
+        in_height=size[0],
+        in_width=size[1],
+        channels=CHANNELS,
+        kernel=size,
+        out_height=1,
+        out_width=1,
+        input_zero_point=zero_points[0],
+        output=Output(zero_point=zero_points[1]),
+        rounding=rounding,
+        **fields,
+    )
+
+
+def case(spec, isa):
+    rng = np.random.default_rng(spec.kernel[0])
+    # Values within two steps of one another, so that sums fall on ties and right beside them.
+    base = rng.integers(2, 254, (1, 1, 1, CHANNELS))
+    x = (base + rng.integers(-2, 3, (1, *spec.kernel, CHANNELS))).astype(np.uint8)
+    expected = numerics.avg_pool2d(
+        x,
+        kernel=spec.kernel,
+        out_shape=(1, 1),
+        multiplier=spec.multiplier,
+        input_zero_point=spec.input_zero_point,
+        zero_point=spec.output.zero_point,
+        rounding=spec.rounding,
+    )
+    return Case(kernel=kernels.pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_half_away(isa):
+    sizes = [(1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (5, 5), (7, 7), (8, 8), (16, 16), (15, 17), (64, 64), (63, 65)]
+    check(case(spec_of(size, "half_away", (zero, zero)), isa) for size in sizes for zero in (0, 128))
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_half_even_stored(isa):
+    points = [(0, 0), (0, 3), (128, 131), (131, 128), (255, 1), (7, 255)]
+    check(
+        case(spec_of(size, "half_even_stored", zeros, multiplier=multiplier), isa)
+        for size in [(1, 2), (2, 2), (4, 4)]
+        for zeros in points
+        for multiplier in (1.0, 0.5, 1.3)
+    )
+
+
+def test_half_away_refuses_what_it_cannot_round():
+    for fields in ({"multiplier": 0.5}, {}):
+        size = (2, 2) if fields else (HALF_AWAY_MAX_WINDOW, 2)
+        with pytest.raises(CompileError, match="half_away"):
+            kernels.pool2d(spec_of(size, "half_away", (0, 0), **fields), isa="generic")
