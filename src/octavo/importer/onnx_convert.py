@@ -42,6 +42,8 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         super().__init__({}, {}, keep_params_in_input=False, sanitize=False)
         self._prepared = prepared
         self._origin = origin
+        self._outputs = {value.name for value in prepared.graph.output}
+        self._quantized: dict[tuple[Any, ...], Any] = {}
 
     def holder(self, name: str) -> Any:
         """Return what holds the tensor that the source calls `name`; None if nothing does."""
@@ -64,13 +66,28 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
                 result = converter(NodeContext(builder=self.bb, op=op_name, node=node, attrs=attrs, opset=opset), list(inputs))
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
-            return self._bind(result)
+            return self._merged(node, self._bind(result))
         except RejectedNodeError as error:
             raise UnsupportedOpError(f"{self._origin}: {describe(node)}: {error}") from None
         except OctavoError:
             raise
         except Exception as error:
             raise UnsupportedOpError(f"{self._origin}: {describe(node)} cannot be imported: {reason(error)}") from error
+
+    def _merged(self, node: onnx.NodeProto, result: Any) -> Any:
+        """Return what an equal QuantizeLinear of the same value gave before: some quantizers write one for each reader.
+
+        Its output is then another name of the same tensor. Outputs of the graph keep a variable of their own.
+        """
+        call: Any = self.bb.lookup_binding(result) if isinstance(result, relax.Var) else None
+        if getattr(getattr(call, "op", None), "name", "") != "relax.quantize" or self._outputs.intersection(node.output):
+            return result
+        data, *parameters = call.args
+        if not all(isinstance(parameter, tvm.ir.GenericConst) for parameter in parameters):
+            return result
+        values = [parameter.value.numpy() for parameter in parameters]
+        key = (hash(data), call.attrs.axis, str(call.attrs.out_dtype), *((v.shape, v.tobytes()) for v in values))
+        return self._quantized.setdefault(key, result)
 
     def _bind(self, result: Any) -> Any:
         result = self.bb.normalize(result) if isinstance(result, relax.Call) else result
