@@ -3,6 +3,7 @@
 from .add import add
 from .concat import concat
 from .conv2d import conv2d, matmul
+from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .lookup import LookupSpec, lookup
 from .pairwise import PairwiseSpec, pairwise
@@ -33,6 +34,7 @@ __all__ = [
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
+    "GatherSpec",
     "Kernel",
     "LookupSpec",
     "Output",
@@ -47,6 +49,7 @@ __all__ = [
     "concat",
     "conv2d",
     "dequantize",
+    "gather",
     "host_target",
     "isas_of",
     "lookup",

@@ -19,11 +19,13 @@ from .add import match_add
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
+from .gather import GATHER_OPS, match_gather
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
 from .softmax import match_softmax
+from .split import split_to_slices
 from .tensor_ids import held_tensors, with_tensor_ids
 from .values import constant_value
 
@@ -42,6 +44,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
+    ("octavo.gather", GATHER_OPS, match_gather),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
     ("octavo.move", ("quantize",), match_requantize),
 )
@@ -87,6 +90,7 @@ def partition_quantized(module: tvm.IRModule, target: TargetDescription, ids: Co
     Two rounds: ops first, then the quantize and dequantize that remain at the edges. Rejections are those of the first
     round's ops; composites of both rounds are in `regions`.
     """
+    module = split_to_slices(module)
     held = held_tensors(DataflowView(module["main"]), ids)
     compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
     edges = partition(compute.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)

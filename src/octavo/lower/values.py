@@ -148,6 +148,13 @@ def _moved(call: Any, inner: ConstantValue, members: tuple[Var, ...]) -> Constan
     )
 
 
+_KEEPS_PARAMS = (
+    *("clip", "nn.max_pool2d", "reshape", "permute_dims", "squeeze", "expand_dims", "nn.batch_flatten", "flatten"),
+    *("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d"),
+)
+"""Ops that leave scale and zero point of integers as they are."""
+
+
 def integer_params(view: DataflowView, expr: Expr) -> QuantParams | None:
     """Return the parameters of an integer activation, from the op that made it or from one that reads it.
 
@@ -155,9 +162,7 @@ def integer_params(view: DataflowView, expr: Expr) -> QuantParams | None:
     """
     seen = expr
     while True:
-        call = call_to(
-            view.definition(seen), "quantize", "clip", "nn.max_pool2d", "reshape", "permute_dims", "squeeze", "expand_dims"
-        )
+        call = call_to(view.definition(seen), "quantize", *_KEEPS_PARAMS)
         if call is None:
             break
         if call_to(call, "quantize") is not None:
@@ -174,7 +179,7 @@ def _params_from_readers(view: DataflowView, expr: Expr, depth: int) -> QuantPar
         call = call_to(value, "dequantize")
         if call is not None:
             return params_of(call, dtype_of(expr))
-        if call_to(value, "clip", "nn.max_pool2d", "reshape", "permute_dims", "squeeze", "expand_dims") is not None:
+        if call_to(value, *_KEEPS_PARAMS) is not None:
             params = _params_from_readers(view, user, depth - 1)
             if params is not None:
                 return params

@@ -6,11 +6,13 @@ from .bounds import check_accumulator, max_accumulator
 from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
+from .gather import gather
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
+from .resize import LinearTaps, linear_taps, nearest_indices, resize_bilinear
 from .softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
     "Granularity",
+    "LinearTaps",
     "PerAxis",
     "PerTensor",
     "QuantParams",
@@ -30,7 +33,9 @@ __all__ = [
     "conv2d",
     "conv2d_accumulate",
     "dequantize",
+    "gather",
     "global_avg_pool2d",
+    "linear_taps",
     "lookup",
     "lookup_table",
     "matmul",
@@ -38,11 +43,13 @@ __all__ = [
     "max_accumulator",
     "max_pool2d",
     "mul",
+    "nearest_indices",
     "quantize",
     "relabel",
     "requantize",
     "requantize_multiplier",
     "requantize_tensor",
+    "resize_bilinear",
     "softmax",
     "softmax_table",
     "sub",

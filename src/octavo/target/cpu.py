@@ -8,6 +8,8 @@ _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
 
 _CLAMPS = ("nn.relu", "clip")
 
+_MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
+
 CPU = TargetDescription(
     name="cpu",
     isas=("x86.avx512_vnni", "generic"),
@@ -29,6 +31,7 @@ CPU = TargetDescription(
         OpSupport(op="squeeze", same_params=True),
         OpSupport(op="expand_dims", same_params=True),
         OpSupport(op="permute_dims", same_params=True),
+        *(OpSupport(op=name, same_params=True) for name in _MOVES),
         OpSupport(op="nn.relu"),
         OpSupport(op="clip"),
         OpSupport(op=ELEMENTWISE),

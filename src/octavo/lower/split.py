@@ -1,0 +1,74 @@
+"""Split, which gives a tuple, as slices: what the rules know has one result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax as _relax
+from tvm.relax import Expr
+
+from ..graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    call_to,
+    operand_vars,
+    replace_operands,
+    static_shape,
+    write_function,
+)
+
+# TVM annotates its functions more narrowly than what they take.
+relax: Any = _relax
+
+
+def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
+    """Replace each part of a split by a slice of its input; splits that nothing else reads are left to dead code elimination.
+
+    Before::
+
+        parts = R.split(x, indices_or_sections=[2, 5], axis=1); y = parts[1]
+
+    After::
+
+        y = R.strided_slice(x, axes=[1], begin=[2], end=[5])
+    """
+    main = module["main"]
+    view = DataflowView(main)
+    slices = {binding.var: part for binding in view.bindings if (part := _slice(view, binding.value)) is not None}
+    if not slices:
+        return module
+    builder = relax.BlockBuilder()
+    mapping: dict[Any, Expr] = {}
+    returned = set(operand_vars(view.result))
+
+    def body(writer: BodyWriter) -> Expr:
+        for binding in view.bindings:
+            value = replace_operands(slices.get(binding.var, binding.value), lambda var: mapping.get(var, var))
+            mapping[binding.var] = writer.emit(binding.var.name, value, is_output=binding.var in returned)
+        return replace_operands(view.result, lambda var: mapping.get(var, var))
+
+    write_function(builder, "main", list(main.params), body, attrs_of(main))
+    result = tvm.IRModule(module.functions, attrs=module.attrs)
+    result.update_func(result.get_global_var("main"), builder.get()["main"])
+    return result
+
+
+def _slice(view: DataflowView, value: Any) -> Expr | None:
+    """Return the slice that a field of a split is, None if `value` is no such field."""
+    if not isinstance(value, _relax.TupleGetItem):
+        return None
+    call = call_to(view.definition(value.tuple_value), "split")
+    shape = None if call is None else static_shape(call.args[0])
+    if call is None or shape is None:
+        return None
+    axis = int(call.attrs.axis) % len(shape)
+    # The parts' own types tell where they lie, whether the split is by positions or by a count.
+    extents: list[int] = []
+    for part in list(call.ty.fields)[: value.index + 1]:
+        extent: Any = getattr(part.shape.values[axis], "value", None)
+        if extent is None:
+            return None
+        extents.append(int(extent))
+    return relax.op.strided_slice(call.args[0], axes=[axis], begin=[sum(extents[:-1])], end=[sum(extents)])
