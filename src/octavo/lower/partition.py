@@ -24,6 +24,7 @@ from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
+from .sink import sink_dequantize
 from .softmax import match_softmax
 from .split import split_to_slices
 from .tensor_ids import held_tensors, with_tensor_ids
@@ -91,6 +92,7 @@ def partition_quantized(module: tvm.IRModule, target: TargetDescription, ids: Co
     round's ops; composites of both rounds are in `regions`.
     """
     module = split_to_slices(module)
+    module = sink_dequantize(module)
     held = held_tensors(DataflowView(module["main"]), ids)
     compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
     edges = partition(compute.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)

@@ -23,10 +23,13 @@ def held_tensors(view: DataflowView, ids: Collection[str]) -> dict[str, str]:
     for binding in view.bindings:
         name = binding.var.name
         call = call_to(binding.value, "quantize", "dequantize")
-        if name in ids or call is None or not isinstance(call.args[0], Var):
+        if call is None or not isinstance(call.args[0], Var):
             continue
         source = call.args[0].name
-        if source in ids:
+        if name in ids:
+            if source not in ids and call_to(call, "dequantize") is not None:
+                held.setdefault(source, name)  # integers that sink.py made
+        elif source in ids:
             held[name] = source
         elif source in held:
             held[name] = held[source]
