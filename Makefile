@@ -15,6 +15,9 @@ MODEL ?= $(DEMO_DIR)/digits.int8.onnx
 AGAINST ?= onnxruntime,openvino,tvm
 THREADS ?= 1,2
 
+# Test files that run at once.
+JOBS ?= 2
+
 # pyright looks for a newer release of itself unless it is told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -30,7 +33,7 @@ demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real d
 	$(BIN)/octavo demo -o $(DEMO_DIR)
 
 test: lint ## Lint, check types, run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it; `make test` skips them without it
 	$(BIN)/python -m pytest -rs tests/importer/test_torch.py tests/importer/test_torch_ops.py

@@ -1,9 +1,14 @@
-"""Shared fixtures: where the trained models and labelled data lie."""
+"""What every test shares: where the trained models and labelled data lie, and how property tests draw their examples."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples on every run, and no deadline, which a busy machine would miss.
+settings.register_profile("octavo", deadline=None, derandomize=True)
+settings.load_profile("octavo")
 
 
 @pytest.fixture(scope="session")
