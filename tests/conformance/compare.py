@@ -1,4 +1,4 @@
-"""Runs a batch of cases in Octavo and compares with what the peer computed: shares of equal values, largest difference in steps."""
+"""Runs cases in Octavo and compares with what the peer computed: shares of equal values, largest difference in steps."""
 
 from __future__ import annotations
 
