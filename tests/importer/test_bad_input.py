@@ -163,7 +163,6 @@ def test_tflite_subgraphs(tmp_path, capfd):
         ("CUSTOM", {}, "op CUSTOM  (output tensor 'y') is not supported"),
         ("DELEGATE", {}, "op DELEGATE (output tensor 'y')"),
         ("CUMSUM", {"dtype": "int8", "scale": (0.1,), "zero_point": (0,)}, "not supported by the importer on quantized tensors"),
-        ("TRANSPOSE", {"dtype": "int8", "scale": (0.1,), "zero_point": (0,)}, "changes scale or zero point"),
     ],
 )
 def test_tflite_unsupported_op(tmp_path, capfd, name, fields, message):

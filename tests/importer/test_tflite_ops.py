@@ -182,8 +182,8 @@ def load_case(case, tmp_path):
         ("dense", ["dequantize", "dequantize", "matmul", "dequantize", "add", "quantize"]),
         ("average_pool", ["dequantize", "nn.avg_pool2d", "quantize"]),
         ("pad", ["dequantize", "nn.pad", "quantize"]),
-        ("max_pool_relu", ["nn.max_pool2d", "clip"]),
-        ("reshape", ["reshape"]),
+        ("max_pool_relu", ["dequantize", "nn.max_pool2d", "quantize", "clip"]),
+        ("reshape", ["dequantize", "reshape", "quantize"]),
     ],
 )
 def test_form_of_a_quantized_op(case, expected, tmp_path):

@@ -1,4 +1,8 @@
-"""Our converters of TFLite ops that only move values: they stay on integers as long as scale and zero point stay the same."""
+"""Our converters of TFLite ops that only move values.
+
+Each step of theirs stands between dequantize and quantize, with the scale and zero point of the result, and so tells what the
+integers mean; 16-bit integers, for which there are no kernels, move as they are as long as scale and zero point stay the same.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class MovingConverter(BaseConverter):
     )
 
     def _moved(self, data: Any, outputs: list[Any], move: Callable[[Any], list[Any]]) -> Any:
-        """Apply `move` to integers where every output keeps their parameters, else to real values."""
+        """Apply `move`, whose steps take their data first, step by step where every output keeps the parameters."""
         keeps = all(
             (not data.qnn_params and not output.qnn_params)
             or (data.qnn_params and output.qnn_params and self.has_same_qnn_params(data, output))
@@ -34,10 +38,19 @@ class MovingConverter(BaseConverter):
         )
         same_dtype = all(output.tensor.Type() == data.tensor.Type() for output in outputs)
         if keeps and same_dtype:
-            results = move(self.get_tensor_expr(data))
+            source = self.get_tensor_expr(data)
+            results = [self._by_steps(result, source, data) for result in move(source)]
         else:
             results = [self._quantized(result, output) for result, output in zip(move(self._real(data)), outputs, strict=True)]
         return results[0] if len(results) == 1 else relax.Tuple([self.bb.emit(result) for result in results])
+
+    def _by_steps(self, result: Any, source: Any, data: Any) -> Any:
+        """Put each step that leads from `source` to `result` between a dequantize and a quantize."""
+        if result.same_as(source) or not data.qnn_params or self.get_tensor_type_str(data.tensor.Type()) == "int16":
+            return result
+        inner = self._by_steps(result.args[0], source, data)
+        step = relax.Call(result.op, [self.dequantize(inner, data), *result.args[1:]], result.attrs)
+        return self.quantize(step, data)
 
     def _one(self, op: Any, data: Any, move: Callable[[Any], Any]) -> Any:
         return self._moved(data, self.get_output_tensors(op), lambda x: [move(x)])
@@ -156,17 +169,24 @@ class MovingConverter(BaseConverter):
         rank = len(self._shape(output))
         axis = self._get_builtin_options(op, tflite.PackOptions).Axis() % rank
         part = [1 if i == axis else dim for i, dim in enumerate(self._shape(output))]
-        return self._joined(self.get_input_tensors(op), output, axis, lambda x: _ops.reshape(x, part), 0)
+
+        def form(tensor: Any) -> Any:
+            source = self.get_tensor_expr(tensor)
+            moved = self._by_steps(_ops.reshape(source, part), source, tensor)
+            return self.dequantize(moved, tensor) if tensor.qnn_params else moved
+
+        return self._joined([form(tensor) for tensor in self.get_input_tensors(op)], output, axis, 0)
 
     def convert_concatenation(self, op: Any) -> Any:
         """Convert CONCATENATION, of equal or different parameters."""
         output = self.get_output_tensors(op)[0]
         options = self._get_builtin_options(op, tflite.ConcatenationOptions)
         axis = options.Axis() % len(self._shape(output))
-        return self._joined(self.get_input_tensors(op), output, axis, lambda x: x, options.FusedActivationFunction())
+        parts = [self._real(tensor) for tensor in self.get_input_tensors(op)]
+        return self._joined(parts, output, axis, options.FusedActivationFunction())
 
-    def _joined(self, inputs: list[Any], output: Any, axis: int, form: Callable[[Any], Any], activation: int) -> Any:
-        return self._finish(_ops.concat([form(self._real(tensor)) for tensor in inputs], axis=axis), output, activation)
+    def _joined(self, parts: list[Any], output: Any, axis: int, activation: int) -> Any:
+        return self._finish(_ops.concat(parts, axis=axis), output, activation)
 
     def convert_gather(self, op: Any) -> Any:
         """Convert GATHER of whole slices; constant indices are checked here, others are clipped at run time."""
@@ -181,7 +201,10 @@ class MovingConverter(BaseConverter):
             value: Any = self.get_tensor_value(indices)
             if value.size and not 0 <= value.min() <= value.max() < self._shape(data)[axis]:
                 raise RejectedOpError(f"an index out of range on axis {axis} of {self._shape(data)}")
-            index = relax.const(value.astype(np.int32))
+            index = relax.const(value.reshape(-1).astype(np.int32))
+            if value.ndim != 1:
+                out = self._shape(self.get_output_tensors(op)[0])
+                return self._one(op, data, lambda x: _ops.reshape(_ops.take(x, index, axis=axis, mode="clip"), out))
         return self._one(op, data, lambda x: _ops.take(x, index, axis=axis, mode="clip"))
 
     def convert_reverse_v2(self, op: Any) -> Any:

@@ -144,15 +144,7 @@ class OpConverter(MovingConverter, ElementwiseConverter):
         activation = options.FusedActivationFunction()
         if pool_type == "average":
             return self._finish(_ops.nn.avg_pool2d(self._real(data), **attributes), output, activation)
-        if not data.qnn_params or not output.qnn_params or not self.has_same_qnn_params(data, output):
-            return self._finish(_ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
-        return self.convert_qnn_fused_activation_function(
-            expr=_ops.nn.max_pool2d(self.get_tensor_expr(data), **attributes),
-            fused_activation_fn=activation,
-            scale=float(output.qnn_params["scale"].value.numpy()),
-            zero_point=int(output.qnn_params["zero_point"].value.numpy()),
-            dtype=self.get_tensor_type_str(output.tensor.Type()),
-        )
+        return self._finish(_ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
 
     def convert_transpose_conv(self, op: Any) -> Any:
         """Convert TRANSPOSE_CONV of a constant weight OHWI; SAME pads what VALID would add to the stated output shape."""

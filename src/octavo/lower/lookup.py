@@ -131,6 +131,8 @@ def _cluster(view: DataflowView, core: Var) -> _Cluster | Rejection:
             members[var] = None
             continue
         if _scalar(view, var) is not None:
+            # A quantized constant of one element: its dequantize belongs to the region that reads it.
+            members[var] = None
             continue
         if not _is_elementwise(value):
             return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no function of single elements")
@@ -214,6 +216,8 @@ def _evaluated(view: DataflowView, cluster: _Cluster, result: Expr, real: npt.ND
 
     for var in cluster.members:
         value: Any = view.definition(var)
+        if _scalar(view, var) is not None:
+            continue
         if call_to(value, "dequantize") is not None:
             values[var] = real
         elif call_to(value, "astype") is not None:
