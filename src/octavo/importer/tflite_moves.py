@@ -44,9 +44,18 @@ class MovingConverter(BaseConverter):
             results = [self._quantized(result, output) for result, output in zip(move(self._real(data)), outputs, strict=True)]
         return results[0] if len(results) == 1 else relax.Tuple([self.bb.emit(result) for result in results])
 
+    def _moved_only(self, data: Any, move: Callable[[Any], Any]) -> Any:
+        """Apply `move` and keep the parameters of `data`."""
+        source = self.get_tensor_expr(data)
+        return self._by_steps(move(source), source, data)
+
     def _by_steps(self, result: Any, source: Any, data: Any) -> Any:
         """Put each step that leads from `source` to `result` between a dequantize and a quantize."""
-        if result.same_as(source) or not data.qnn_params or self.get_tensor_type_str(data.tensor.Type()) == "int16":
+        # 16-bit integers, whose zero point 0 is also what pads them, move as they are: there are no kernels for them.
+        plain = not data.qnn_params or (
+            self.get_tensor_type_str(data.tensor.Type()) == "int16" and not data.qnn_params["zero_point"].value.numpy().any()
+        )
+        if plain or result.same_as(source):
             return result
         inner = self._by_steps(result.args[0], source, data)
         step = relax.Call(result.op, [self.dequantize(inner, data), *result.args[1:]], result.attrs)

@@ -147,7 +147,10 @@ class OpConverter(MovingConverter, ElementwiseConverter):
         return self._finish(_ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
 
     def convert_transpose_conv(self, op: Any) -> Any:
-        """Convert TRANSPOSE_CONV of a constant weight OHWI; SAME pads what VALID would add to the stated output shape."""
+        """Convert TRANSPOSE_CONV of a constant weight to the convolution, of stride 1 and a turned kernel, that it is.
+
+        The input is spread by zeros between its rows and columns: y[o] = sum of w[k] * x[i] over o = i * stride + k - before.
+        """
         stated, weight, data, *bias = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.TransposeConvOptions)
         if self.has_expr(weight.tensor_idx):
@@ -155,32 +158,41 @@ class OpConverter(MovingConverter, ElementwiseConverter):
         value: Any = self.get_tensor_value_or_prefetched(weight)
         if weight.qnn_params and weight.qnn_params["scale"].value.numpy().ndim and weight.qnn_params["axis"] != 0:
             raise RejectedOpError(f"weight quantized along axis {weight.qnn_params['axis']}, not its output channels")
-        sizes, strides = self._shape(data)[1:3], [options.StrideH(), options.StrideW()]
+        strides = [options.StrideH(), options.StrideW()]
         target = [int(dim) for dim in self._constant(stated, "an output shape")][1:3]
-        pads: list[tuple[int, int]] = []
-        extra: list[int] = []
-        for size, stride, kernel, wanted in zip(sizes, strides, value.shape[1:3], target, strict=True):
-            whole = (size - 1) * stride + int(kernel)
+        sizes, kernel = self._shape(data)[1:3], [int(dim) for dim in value.shape[1:3]]
+        padding: list[tuple[int, int]] = []
+        for size, stride, taps, wanted in zip(sizes, strides, kernel, target, strict=True):
             same = options.Padding() == tflite.Padding.SAME
             # LiteRT pads a transposed convolution as the convolution that goes the other way.
-            before, after = same_padding(wanted, int(kernel), stride, 1) if same else (0, whole - wanted)
-            rest = wanted - (whole - before - after)
-            pads.append((before, max(after - max(rest, 0), 0) if rest < 0 else after))
-            extra.append(rest)
-        if any(not 0 <= rest < stride for rest, stride in zip(extra, strides, strict=True)) or any(p < 0 for _, p in pads):
-            raise RejectedOpError(f"output size {target} from {sizes}, kernel {value.shape[1:3]}, strides {strides}")
-        # OHWI -> IOHW
-        result = _ops.nn.conv2d_transpose(
-            self._real(data),
-            self._weight(weight, value.transpose(3, 0, 1, 2), 1),
-            strides=strides,
-            padding=[pads[0][0], pads[1][0], pads[0][1], pads[1][1]],
-            output_padding=extra,
+            before = same_padding(wanted, taps, stride, 1)[0] if same else 0
+            padding.append((taps - 1 - before, wanted - size * stride + before))
+        if min(before for before, _ in padding) < 0 or any(-after >= s for (_, after), s in zip(padding, strides, strict=True)):
+            raise RejectedOpError(f"output size {target} from {sizes}, kernel {kernel}, strides {strides}")
+        spread = self._moved_only(data, lambda x: self._spread(x, self._shape(data), strides, [after for _, after in padding]))
+        # OHWI, both ways turned -> HWIO
+        result = _ops.nn.conv2d(
+            self.dequantize(spread, data) if data.qnn_params else spread,
+            self._weight(weight, value[:, ::-1, ::-1].transpose(1, 2, 3, 0), 3),
+            padding=[padding[0][0], padding[1][0], max(padding[0][1], 0), max(padding[1][1], 0)],
             data_layout="NHWC",
-            kernel_layout="IOHW",
+            kernel_layout="HWIO",
         )
         activation = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
         return self._finish(self._add_bias(result, data, weight, bias), self.get_output_tensors(op)[0], activation)
+
+    def _spread(self, x: Any, shape: list[int], strides: list[int], after: list[int]) -> Any:
+        """Put stride - 1 zeros behind each row and column; `after` below 0 drops as many of the last."""
+        batch, height, width, channels = shape
+        rows, columns = height * strides[0], width * strides[1]
+        if strides != [1, 1]:
+            x = _ops.reshape(x, [batch, height, 1, width, 1, channels])
+            x = _ops.nn.pad(x, [0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1, 0, 0])
+            x = _ops.reshape(x, [batch, rows, columns, channels])
+        if min(after) < 0:
+            end = [rows + min(after[0], 0), columns + min(after[1], 0)]
+            x = _ops.strided_slice(x, axes=[1, 2], begin=[0, 0], end=end)
+        return x
 
     def convert_batch_matmul(self, op: Any) -> Any:
         """Convert BATCH_MATMUL; an adjoint operand is transposed in its last two axes."""
