@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..kernels import Conv2dSpec
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, Layout, OutputForm, TensorForm
+from .pad import FoldedPad, folded_pad
 from .tail import Tail, check_activation, follow_to_quantize
 from .values import ConstantValue, Dequantized, dequantized
 from .weights import WeightForm, read_bias, read_weight, weight_form
@@ -133,7 +134,8 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     kernel_layout = str(call.attrs.kernel_layout)
     if sorted(kernel_layout) != sorted("HWIO"):
         return Rejection(reason=f"kernel layout {kernel_layout} is no order of O, I, H, W")
-    operands = _operands(view, call, support)
+    pad = folded_pad(view, call)
+    operands = _operands(view, call, support, pad)
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
@@ -155,11 +157,12 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         y=tail.form,
         layout=source,
         strides=_pair(call.attrs.strides),
-        padding=_padding(call.attrs.padding),
+        padding=_padding(call.attrs.padding) if pad is None else pad.widths,
         dilation=_pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
-    return _weighted_region(view, core, start, x, weight, bias, tail, form)
+    region = _weighted_region(view, core, start, x, weight, bias, tail, form)
+    return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
 
 def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -185,8 +188,10 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     return _weighted_region(view, core, start, x, weight, bias, tail, form)
 
 
-def _operands(view: DataflowView, call: Any, support: OpSupport) -> tuple[Dequantized, ConstantValue] | Rejection:
-    x = dequantized(view, call.args[0])
+def _operands(
+    view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None
+) -> tuple[Dequantized, ConstantValue] | Rejection:
+    x = dequantized(view, call.args[0]) if pad is None else pad.source
     name = getattr(call.args[0], "name", "constant")
     if x is None or not isinstance(x.source, Var):
         return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")

@@ -19,6 +19,7 @@ from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .move import requantized
+from .pad import is_folded
 from .storage import TO_NHWC
 from .tail import check_activation, follow_to_quantize, integer_clamp
 from .values import dequantized, integer_params, numpy_constant
@@ -62,6 +63,8 @@ class GatherForm(Form):
 def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
     """Claim quantize(move(dequantize(x))), or a movement of integers."""
     call: Any = view.definition(core)
+    if call_to(call, "nn.pad") is not None and is_folded(view, core):
+        return Rejection(reason="the convolution behind it pads")
     source, params, members = call.args[0], None, ()
     is_integer = dtype_of(core) in INTEGER_RANGE
     if is_integer:
