@@ -3,6 +3,8 @@
 from .add import add
 from .concat import concat
 from .conv2d import conv2d, matmul
+from .float_conv2d import float_conv2d, float_matmul
+from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .lookup import LookupSpec, lookup
@@ -34,6 +36,7 @@ __all__ = [
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
+    "FloatConv2dSpec",
     "GatherSpec",
     "Kernel",
     "LookupSpec",
@@ -49,6 +52,8 @@ __all__ = [
     "concat",
     "conv2d",
     "dequantize",
+    "float_conv2d",
+    "float_matmul",
     "gather",
     "host_target",
     "isas_of",

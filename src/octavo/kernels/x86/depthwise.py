@@ -170,7 +170,7 @@ class Depthwise:
         copied = spread > 1 or spec.in_channels < 16 or (any(spec.padding) and patch > PATCH_BYTES)
         self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
-        self.row_bytes = self.scratch.row_bytes if self.scratch is not None else spec.in_width * spec.in_channels
+        self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
         self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
         patterns = self.window.patterns
         blocks = self.blocks_of_channels

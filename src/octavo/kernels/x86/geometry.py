@@ -1,9 +1,10 @@
-"""Where the bytes of each output pixel's window lie in NHWC, and how the output is laid out. Plain numbers, no TIR."""
+"""Where the elements of each output pixel's window lie in NHWC, and how the output is laid out. Plain numbers, no TIR."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..float_spec import FloatConv2dSpec
 from ..spec import Conv2dSpec
 from .packing import Reduction
 from .vector import LANES
@@ -11,16 +12,16 @@ from .vector import LANES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
-    """Where the bytes of each output pixel's window lie in the source, and how the output is laid out.
+    """Where the elements of each output pixel's window lie in the source, and how the output is laid out.
 
     Parameters
     ----------
     images, rows, columns
         Output pixels.
     row_stride, column_stride
-        Bytes of the source from one output pixel's window to the next one's.
+        Elements of the source from one output pixel's window to the next one's.
     image_stride
-        Bytes of the source from one image to the next; unused with a scratch.
+        Elements of the source from one image to the next; unused with a scratch.
     reduction
         The walk over one window.
     groups, group_inputs, group_outputs
@@ -49,7 +50,7 @@ class Geometry:
         return -(-self.group_outputs // LANES)
 
 
-def geometry_of(spec: Conv2dSpec, groups: int, group_inputs: int, *, padded_width: int | None) -> Geometry:
+def geometry_of(spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: int, *, padded_width: int | None) -> Geometry:
     """Lay out a convolution over its input (padded_width None) or over a scratch of `padded_width` columns."""
     kernel_h, kernel_w = spec.kernel
     channels = spec.in_channels
@@ -68,8 +69,8 @@ def geometry_of(spec: Conv2dSpec, groups: int, group_inputs: int, *, padded_widt
             group_inputs=group_inputs,
             group_outputs=group_outputs,
         )
-    row_bytes = (spec.in_width if padded_width is None else padded_width) * channels
-    row_tap = (kernel_h, spec.dilation[0] * row_bytes)
+    row_size = (spec.in_width if padded_width is None else padded_width) * channels
+    row_tap = (kernel_h, spec.dilation[0] * row_size)
     if groups == 1 and (spec.dilation[1] == 1 or kernel_w == 1):
         reduction = Reduction(taps=(row_tap,), run=kernel_w * channels)
     else:
@@ -78,9 +79,9 @@ def geometry_of(spec: Conv2dSpec, groups: int, group_inputs: int, *, padded_widt
         images=spec.batch,
         rows=spec.out_height,
         columns=spec.out_width,
-        row_stride=spec.strides[0] * row_bytes,
+        row_stride=spec.strides[0] * row_size,
         column_stride=spec.strides[1] * channels,
-        image_stride=spec.in_height * row_bytes,
+        image_stride=spec.in_height * row_size,
         reduction=reduction,
         groups=groups,
         group_inputs=group_inputs,

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,41 +26,23 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import Epilogue, groups_of
+from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
-from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, panel_widths, split_terms
+from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch
 from .tiles import Tile, choose_tile, layer_cycles
 from .vector import LANES
 from .window_sum import emit_window_sum
 
-INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
 MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over
 SHORT_REDUCTION = 8  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Panel:
-    """A panel of output channels.
-
-    Parameters
-    ----------
-    number
-        Its place among the panels of all groups.
-    first, vectors
-        Its vectors among those of all groups.
-    channels
-        How many of its lanes are output channels.
-    """
-
-    number: Expr
-    first: Expr
-    vectors: int
-    channels: int
-
-
-class ImplicitGemm:
+class ImplicitGemm(GemmLoops):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
+
+    element_bytes = 1
 
     def __init__(self, spec: Conv2dSpec, weights: Weights, *, tile: Tile | None = None) -> None:
         self.spec = spec
@@ -105,39 +85,6 @@ class ImplicitGemm:
         self.block = self._block_rows()
         self.scratch = dataclasses.replace(padded, block=self.block) if padded is not None else None
 
-    # ---- shape of the loop nest
-
-    def _block_rows(self) -> int:
-        """Output rows of one block, a multiple of the tile's: small enough for the cache, and enough blocks for the threads."""
-        geometry, tile, threads = self.geometry, self.tile, self.threads
-        reduction = geometry.reduction
-        span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
-        affordable = (INPUT_BLOCK_BYTES - span) // max(geometry.row_stride, 1)
-        tiles = max(1, min(affordable, geometry.rows) // tile.rows)
-        total = -(-geometry.rows // tile.rows)
-        blocks = -(-total // tiles)
-        if threads > 1 and geometry.images * total >= 4 * threads:  # else panels are shared out, see _shares_panels
-            while (geometry.images * blocks) % threads and blocks < total:
-                blocks += 1
-        return -(-total // blocks) * tile.rows
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of rows of one image."""
-        return -(-self.geometry.rows // self.block)
-
-    @property
-    def panels(self) -> list[int]:
-        """Widths of a group's panels."""
-        return panel_widths(self.geometry.group_outputs, self.tile.vectors)
-
-    @property
-    def _shares_panels(self) -> bool:
-        """Whether threads take panels of channels each, for want of rows."""
-        units = self.geometry.images * self.blocks
-        threads = self.threads
-        return units % threads != 0 and units < 4 * threads and len(self.panels) > 1
-
     # ---- emission, from the outside in
 
     def build(self, name: str) -> Kernel:
@@ -154,109 +101,13 @@ class ImplicitGemm:
         self.operands = dict(zip(self.constants, others, strict=False))
         self._emit_threads()
 
-    def _emit_threads(self) -> None:
-        threads = self.threads
-        units, panels = self.geometry.images * self.blocks, len(self.panels)
-        if threads == 1:
-            self._emit_units(0, units, 0, panels)
-            return
-        with T.parallel(0, threads) as chunk:
-            if self._shares_panels:
-                self._emit_units(0, units, chunk * panels // threads, (chunk + 1) * panels // threads)
-            else:
-                self._emit_units(chunk * units // threads, (chunk + 1) * units // threads, 0, panels)
-
-    def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
-        """Emit the loop over blocks of rows, all images in one sequence."""
-        geometry = self.geometry
-        with T.serial(0, last - first) as index:
-            unit = T.Bind(first + index) if not isinstance(first, int) else index
-            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
-            first_row = T.Bind(block * self.block)
-            if self.scratch is not None:
-                source, base = self.scratch.emit(self.x, image, first_row), T.int32(0)
-            else:
-                source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
-            out_base = T.Bind((image * geometry.rows + first_row) * (geometry.columns * geometry.channels))
-            if geometry.groups == 1:
-                self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
-            else:
-                with T.serial(0, geometry.groups) as group:
-                    inside = T.Bind(base + group * geometry.group_inputs)
-                    out_inside = T.Bind(out_base + group * geometry.group_outputs)
-                    self._emit_group(source, inside, out_inside, block, group, first_panel, last_panel)
-
-    def _emit_group(
-        self, source: Expr, base: Expr, out_base: Expr, block: Expr, group: Expr, first_panel: Expr, last_panel: Expr
-    ) -> None:
-        """Emit the panels of one group over one block."""
-        geometry = self.geometry
-        sums = self._emit_window_sums(source, base, block) if self.sums_windows else None
-        widths = self.panels
-        width = widths[0]
-        whole = len(widths) if widths[-1] == width else len(widths) - 1
-
-        def panel(index: Expr, vectors: int, channels: int) -> None:
-            number = group * len(widths) + index
-            first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
-            out_inside = T.Bind(out_base + index * (width * LANES))
-            place = Panel(number=number, first=first, vectors=vectors, channels=channels)
-            self._emit_rows(source, base, out_inside, block, place, sums)
-
-        # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
-        ragged = whole < len(widths) or geometry.group_outputs % LANES != 0
-        looped = len(widths) - 1 if ragged else len(widths)
-        if looped:
-            with self._panel_loop(first_panel, last_panel, looped) as index:
-                panel(index, width, width * LANES)
-        if ragged:
-            channels = geometry.group_outputs - (len(widths) - 1) * width * LANES
-            if isinstance(last_panel, int):
-                panel(len(widths) - 1, widths[-1], channels)
-            else:
-                with T.If(T.And(first_panel < len(widths), last_panel == len(widths))), T.Then():
-                    panel(len(widths) - 1, widths[-1], channels)
-
-    def _panel_loop(self, first: Expr, last: Expr, looped: int) -> Expr:
-        if isinstance(first, int):
-            return T.serial(0, looped)
-        return T.serial(first, T.min(last, T.int32(looped)))
-
-    def _tile_rows(self, block: Expr) -> tuple[Expr, int]:
-        """Return how many whole tiles of rows the block holds, and the rows of the tile that is left over in the last block."""
-        whole, left = divmod(self.geometry.rows, self.tile.rows)
-        per_block = self.block // self.tile.rows
-        if self.blocks == 1:
-            return whole, left
-        return T.min(T.int32(per_block), whole - block * per_block), left
-
-    def _for_tiles(self, block: Expr, body: Callable[[Expr, Expr, int, int], None]) -> None:
-        """Emit body(first row within the block, first column, height, width) for every tile of the block."""
-        tile, columns = self.tile, self.geometry.columns
-
-        def row_of_tiles(row: Expr, height: int) -> None:
-            if columns // tile.columns == 1:
-                body(row, 0, height, tile.columns)
-            else:
-                with T.serial(0, columns // tile.columns) as index:
-                    body(row, index * tile.columns, height, tile.columns)
-            if columns % tile.columns:
-                body(row, columns - columns % tile.columns, height, columns % tile.columns)
-
-        count, left = self._tile_rows(block)
-        with T.serial(0, count) as index:
-            row_of_tiles(index * tile.rows, tile.rows)
-        if left and self.blocks == 1:
-            row_of_tiles(self.geometry.rows - left, left)
-        elif left:
-            with T.If(block == self.blocks - 1), T.Then():
-                row_of_tiles(self.geometry.rows - left - block * self.block, left)
-
-    def _emit_window_sums(self, source: Expr, base: Expr, block: Expr) -> Expr:
+    def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr | None:
         """Emit the correction for asymmetric weights, one int32 for each pixel of the block, and return its buffer.
 
         It is -zero_point * sum(x) where all channels share the zero point, else sum(x).
         """
+        if not self.sums_windows:
+            return None
         geometry = self.geometry
         sums = T.alloc_buffer((self.block * geometry.columns,), "int32")
         rows = self.block if self.blocks == 1 else T.min(T.int32(self.block), geometry.rows - block * self.block)
@@ -270,8 +121,8 @@ class ImplicitGemm:
             T.buffer_store(sums, total, [row * geometry.columns + column])
         return sums
 
-    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, sums: Expr | None) -> None:
-        """Emit all tiles of one panel over one block."""
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit all tiles of one panel over one block; `shared` are the window sums."""
         geometry = self.geometry
 
         def body(row: Expr, column: Expr, height: int, width: int) -> None:
@@ -286,7 +137,7 @@ class ImplicitGemm:
             # spills them inside the loops. Where there is no loop, the bias is the cheaper start.
             short = geometry.reduction.runs == 1 and geometry.reduction.steps <= SHORT_REDUCTION
             if short:
-                self._emit_bias(acc, pixels, pixel, panel, sums, start=True)
+                self._emit_bias(acc, pixels, pixel, panel, shared, start=True)
             else:
                 for i in range(len(offsets) * panel.vectors):
                     v.store(acc, i * LANES, T.broadcast(T.int32(0), LANES), LANES)
@@ -294,7 +145,7 @@ class ImplicitGemm:
             if "extra_weights" in self.constants:
                 self._emit_extra_steps(acc, source, at, starts, panel)
             if not short:
-                self._emit_bias(acc, pixels, pixel, panel, sums, start=False)
+                self._emit_bias(acc, pixels, pixel, panel, shared, start=False)
             self._emit_finish(acc, out_at, pixels, panel)
 
         self._for_tiles(block, body)

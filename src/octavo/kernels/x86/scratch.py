@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as T
 
+from ..float_spec import FloatConv2dSpec
 from ..spec import Conv2dSpec
 from ..vectors import Expr
 
-SLACK = 64  # bytes after the last pixel that a vector load may touch
+SLACK = 64  # elements after the last pixel that a vector load may touch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,12 +27,12 @@ class Scratch:
     block
         Output rows served by one copy.
     channels
-        Channels of a pixel in the copy: each input channel `spread` times in a row, then filled up with the zero point.
+        Channels of a pixel in the copy: each input channel `spread` times in a row, then filled up with the padding's value.
     spread
         How often each input channel is repeated (a depthwise convolution with a channel multiplier).
     """
 
-    spec: Conv2dSpec
+    spec: Conv2dSpec | FloatConv2dSpec
     block: int
     channels: int
     spread: int = 1
@@ -47,37 +48,45 @@ class Scratch:
         return (self.block - 1) * self.spec.strides[0] + self.spec.dilation[0] * (self.spec.kernel[0] - 1) + 1
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
+    def row_size(self) -> int:
+        """Elements of one row."""
         return self.width * self.channels
+
+    @property
+    def dtype(self) -> str:
+        """Element type."""
+        return "float32" if isinstance(self.spec, FloatConv2dSpec) else "uint8"
+
+    def _padding_value(self) -> Expr:
+        return T.float32(0) if isinstance(self.spec, FloatConv2dSpec) else T.uint8(self.spec.input_zero_point)
 
     def emit(self, x: Expr, image: Expr, first_row: Expr) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
         spec = self.spec
-        scratch = T.alloc_buffer((self.rows * self.row_bytes + SLACK,), "uint8")
+        scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
         left = min(spec.padding[1], self.width)
         columns = min(spec.in_width, self.width - left)
         with T.serial(0, self.rows) as row:
             source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
-            start = T.Bind(row * self.row_bytes)
+            start = T.Bind(row * self.row_size)
             with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
                 with T.Then():
                     self._fill(scratch, start, left * self.channels)
                     source = T.Bind((image * spec.in_height + source_row) * (spec.in_width * spec.in_channels))
                     self._copy(scratch, start + left * self.channels, x, source, columns)
                     done = (left + columns) * self.channels
-                    self._fill(scratch, start + done, self.row_bytes - done)
+                    self._fill(scratch, start + done, self.row_size - done)
                 with T.Else():
-                    self._fill(scratch, start, self.row_bytes)
+                    self._fill(scratch, start, self.row_size)
         return scratch
 
     def _fill(self, scratch: Expr, start: Expr, count: int) -> None:
         if count > 0:
             with T.serial(0, count) as i:
-                T.buffer_store(scratch, T.uint8(self.spec.input_zero_point), [start + i])
+                T.buffer_store(scratch, self._padding_value(), [start + i])
 
     def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int) -> None:
-        """Copy `columns` pixels of one row; contiguous (a memory copy) where the pixels of both have the same bytes."""
+        """Copy `columns` pixels of one row; contiguous (a memory copy) where the pixels of both have the same size."""
         if columns <= 0:
             return
         inputs = self.spec.in_channels

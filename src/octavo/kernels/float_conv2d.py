@@ -1,0 +1,102 @@
+"""float32 convolution and matmul: one entrance for every instruction set.
+
+It checks nothing of the graph and picks no ISA; the caller names one that its target has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import TargetError
+from .float_spec import FloatConv2dSpec
+from .isa import GENERIC, KNOWN_ISAS
+from .spec import Kernel
+from .x86.float_depthwise import FloatDepthwise
+from .x86.float_gemm import FloatGemm
+from .x86.tiles import Tile
+
+_GENERIC_PIXELS = 4
+"""Pixels of a tile one vector wide; 16 lanes each, they fill 16 of NEON's 32 registers, or all of SSE's."""
+
+
+_AVX512_COLUMNS = 6
+"""Columns of a depthwise tile: with a kernel row's weights and an input they fit 32 registers."""
+
+
+def float_conv2d(spec: FloatConv2dSpec, *, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], isa: str) -> Kernel:
+    """Return a kernel of clamp(conv2d(x, weight) + bias) in float32.
+
+    Each output is one sum in the order of rows, columns and channels of its window, so it depends neither on the tiles nor on
+    `threads`; whether each product is rounded before it is added depends on the target (fused multiply-add).
+
+    Parameters
+    ----------
+    spec
+        Shapes, padding, groups, clamp and threads.
+    weight
+        float32 HWIO: (kernel_h, kernel_w, in_channels / groups, out_channels).
+    bias
+        float32 (out_channels,).
+    isa
+        "x86.avx512_vnni" or "generic".
+
+    Raises
+    ------
+    TargetError
+        If the ISA is unknown.
+    """
+    if isa not in KNOWN_ISAS:
+        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
+    if spec.groups == spec.in_channels == spec.out_channels > 1:
+        columns = _GENERIC_PIXELS if isa == GENERIC else _AVX512_COLUMNS
+        return FloatDepthwise(spec, weight, bias, columns=columns).build(
+            f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
+        )
+    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+        name = "float.pointwise"
+    else:
+        name = "float.direct" if spec.groups == 1 else "float.grouped"
+    return FloatGemm(spec, weight, bias, tile=_tile(spec, isa)).build(name, isa)
+
+
+def float_matmul(
+    *,
+    rows: int,
+    weight: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.float32],
+    low: float,
+    high: float,
+    threads: int,
+    isa: str,
+) -> Kernel:
+    """Return a kernel of clamp(x @ weight + bias), x float32 (rows, in_features), weight (in_features, out_features).
+
+    Raises
+    ------
+    TargetError
+        If the ISA is unknown.
+    """
+    if isa not in KNOWN_ISAS:
+        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
+    spec = FloatConv2dSpec(
+        batch=1,
+        in_height=rows,
+        in_width=1,
+        in_channels=weight.shape[0],
+        out_channels=weight.shape[1],
+        kernel=(1, 1),
+        low=low,
+        high=high,
+        threads=threads,
+    )
+    return FloatGemm(spec, weight[np.newaxis, np.newaxis], bias, tile=_tile(spec, isa)).build("float.matmul", isa)
+
+
+def _tile(spec: FloatConv2dSpec, isa: str) -> Tile | None:
+    """Return the tile for a target with few registers; None lets the kernel choose."""
+    if isa != GENERIC:
+        return None
+    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+        return Tile(rows=min(_GENERIC_PIXELS, spec.batch * spec.in_height * spec.in_width), columns=1, vectors=1)
+    return Tile(rows=1, columns=min(_GENERIC_PIXELS, spec.out_width), vectors=1)

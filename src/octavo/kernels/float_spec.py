@@ -1,0 +1,44 @@
+"""What a float32 kernel is asked to compute: plain values that know no graph.
+
+Layouts are NHWC for activations and HWIO for weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatConv2dSpec:
+    """A convolution of float32 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
+
+    `padding` is (top, left, bottom, right), filled with 0. The result is clamped to [low; high]. `threads` is the number of
+    chunks the work is cut into; 1 emits no parallel loop.
+    """
+
+    batch: int
+    in_height: int
+    in_width: int
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    low: float = -math.inf
+    high: float = math.inf
+    threads: int = 1
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+        reach = self.dilation[0] * (self.kernel[0] - 1) + 1
+        return (self.in_height + self.padding[0] + self.padding[2] - reach) // self.strides[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        reach = self.dilation[1] * (self.kernel[1] - 1) + 1
+        return (self.in_width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1

@@ -1,0 +1,173 @@
+"""float32 convolution and matmul as an implicit matrix product, with the loops of the integer one.
+
+    for each tile of pixels x vectors:   for each tap, for each input channel:  acc[pixel][vector] += x * weights
+
+A step is one input channel: its value in every lane, times one vector of weights for each 16 output channels. Written in plain
+vectors: LLVM contracts each product and sum into a fused multiply-add where the target has one. Sums run in the order of the
+walk, one accumulator for each output, so a result depends neither on tiles nor on threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ..float_spec import FloatConv2dSpec
+from ..spec import Kernel
+from ..vectors import Expr, load, prim_func, store, worthwhile
+from .gemm_loops import GemmLoops, Panel
+from .geometry import geometry_of
+from .packing import panel_widths
+from .scratch import Scratch
+from .tiles import Tile, choose_tile, layer_cycles
+from .vector import LANES
+
+FloatArray = npt.NDArray[np.float32]
+UNROLLED_STEPS = 4  # steps of a run that are written out together
+
+
+class FloatGemm(GemmLoops):
+    """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
+
+    element_bytes = 4
+
+    def __init__(self, spec: FloatConv2dSpec, weight: FloatArray, bias: FloatArray, *, tile: Tile | None = None) -> None:
+        self.spec = spec
+        padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        self.geometry = geometry = geometry_of(
+            spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
+        )
+        self.steps = geometry.reduction.runs * geometry.reduction.run
+        shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
+        self.tile = tile or choose_tile(**shape)
+        cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
+        self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
+        self.block = self._block_rows()
+        self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
+        self.constants = {
+            "weights": pack_weights(weight, geometry.groups, self.tile.vectors),
+            "bias": pack_bias(bias, geometry.groups),
+        }
+
+    def build(self, name: str, isa: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        spec, geometry = self.spec, self.geometry
+        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
+        out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
+        operands = [(label, value.size, "float32") for label, value in self.constants.items()]
+        func = prim_func([("x", in_size, "float32"), *operands, ("out", out_size, "float32")], self._emit)
+        return Kernel(name=f"{name} {self.tile}", isa=isa, func=func, constants=tuple(self.constants.values()))
+
+    def _emit(self, x: Expr, weights: Expr, bias: Expr, out: Expr) -> None:
+        self.x, self.weights, self.bias, self.out = x, weights, bias, out
+        self._emit_threads()
+
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit all tiles of one panel over one block."""
+        geometry = self.geometry
+
+        def body(row: Expr, column: Expr, height: int, width: int) -> None:
+            at = T.Bind(base + row * geometry.row_stride + column * geometry.column_stride)
+            out_at = T.Bind(out_base + (row * geometry.columns + column) * geometry.channels)
+            offsets = [(y, x) for y in range(height) for x in range(width)]
+            starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
+            acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
+            # From 0, not from the bias: see ImplicitGemm.
+            for i in range(len(offsets) * panel.vectors):
+                store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)
+            self._emit_reduction(acc, source, at, starts, panel)
+            self._emit_finish(acc, out_at, [y * geometry.columns + x for y, x in offsets], panel)
+
+        self._for_tiles(block, body)
+
+    def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
+        """Emit the loops over taps and steps."""
+        reduction = self.geometry.reduction
+        step_size = panel.vectors * LANES
+
+        def step(element: Expr, weights: Expr) -> None:
+            columns = [T.Bind(load(self.weights, weights + j * LANES, LANES)) for j in range(panel.vectors)]
+            for i, start in enumerate(starts):
+                value = T.Bind(T.broadcast(source[element + start], LANES))
+                for j, column in enumerate(columns):
+                    index = (i * panel.vectors + j) * LANES
+                    store(acc, index, load(acc, index, LANES) + value * column, LANES)
+
+        def run(element: Expr, weights: Expr) -> None:
+            unrolled = reduction.run if reduction.run <= UNROLLED_STEPS else 1
+            if unrolled < reduction.run:
+                with T.serial(0, reduction.run) as index:
+                    step(element + index, weights + index * step_size)
+                return
+            for index in range(unrolled):
+                step(element + index, weights + index * step_size)
+
+        def nest(element: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
+            if not taps:
+                run(element, weights)
+                return
+            (extent, distance), rest = taps[0], taps[1:]
+            inner = math.prod(size for size, _ in rest) * reduction.run * step_size
+            if extent == 1:
+                nest(element, weights, rest)
+                return
+            with T.serial(0, extent) as tap:
+                nest(T.Bind(element + tap * distance), T.Bind(weights + tap * inner), rest)
+
+        nest(at, T.Bind(panel.first * (self.steps * LANES)), reduction.taps)
+
+    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
+        """Emit bias, clamp and the stores of the panel's channels of each pixel."""
+        for j in range(panel.vectors):
+            bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
+            valid = min(LANES, panel.channels - j * LANES)
+            for i, pixel in enumerate(pixels):
+                value = clamped(load(acc, (i * panel.vectors + j) * LANES, LANES) + bias, self.spec, LANES)
+                store_partial(self.out, out_at + pixel * self.geometry.channels + j * LANES, value, LANES, valid)
+
+
+def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:
+    """Return the value within [low; high]; an infinite bound costs nothing."""
+    if not math.isinf(spec.low):
+        value = T.max(value, T.broadcast(T.float32(spec.low), lanes) if lanes > 1 else T.float32(spec.low))
+    if not math.isinf(spec.high):
+        value = T.min(value, T.broadcast(T.float32(spec.high), lanes) if lanes > 1 else T.float32(spec.high))
+    return value
+
+
+def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
+    """Emit a store of the first `valid` of `lanes` floats, in pieces of a power of two; nothing else is touched."""
+    if valid == lanes:
+        store(buffer, index, value, lanes)
+        return
+    staged = T.alloc_buffer((lanes,), "float32", scope="local")
+    store(staged, 0, value, lanes)
+    done = 0
+    while done < valid:
+        piece = 1 << ((valid - done).bit_length() - 1)
+        store(buffer, index + done, load(staged, done, piece), piece)
+        done += piece
+
+
+def pack_weights(weight: FloatArray, groups: int, vectors: int) -> FloatArray:
+    """Return weights HWIO as [groups][panels][steps][vectors of the panel][16], the padding lanes 0; one-dimensional."""
+    outputs = weight.shape[3] // groups
+    flat = weight.reshape(-1, groups, outputs)
+    pieces: list[FloatArray] = []
+    for group in range(groups):
+        start = 0
+        for width in panel_widths(outputs, vectors):
+            panel = flat[:, group, start : start + width * LANES]
+            pieces.append(np.pad(panel, ((0, 0), (0, width * LANES - panel.shape[1]))).ravel())
+            start += width * LANES
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def pack_bias(bias: FloatArray, groups: int) -> FloatArray:
+    """Return the bias with each group's channels filled up with 0 to whole vectors."""
+    grouped = bias.reshape(groups, -1)
+    missing = -grouped.shape[1] % LANES
+    return np.pad(grouped, ((0, 0), (0, missing))).astype(np.float32).ravel()

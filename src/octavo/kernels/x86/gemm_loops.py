@@ -1,0 +1,215 @@
+"""The loop nest of an implicit matrix product, whatever its numbers are: blocks of rows, panels of channels, tiles of pixels.
+
+    for each block of output rows          (a padded copy of its input rows, if there is padding)
+      for each panel of output channels
+        for each tile of pixels            (emitted by the class that derives from this)
+
+It emits loops and addresses, no arithmetic on the tensors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm.script.ir_builder import tirx as T
+
+from ..vectors import Expr
+from .geometry import Geometry
+from .packing import panel_widths
+from .scratch import Scratch
+from .tiles import Tile
+from .vector import LANES
+
+INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """A panel of output channels.
+
+    Parameters
+    ----------
+    number
+        Its place among the panels of all groups.
+    first, vectors
+        Its vectors among those of all groups.
+    channels
+        How many of its lanes are output channels.
+    """
+
+    number: Expr
+    first: Expr
+    vectors: int
+    channels: int
+
+
+class GemmLoops(ABC):
+    """Emits the loops around the tiles of one layer; a derived class sets these attributes and emits the tiles.
+
+    Parameters
+    ----------
+    geometry
+        Where windows and outputs lie, in elements.
+    tile
+        Pixels and channels in registers.
+    threads
+        Chunks of the outermost loop.
+    element_bytes
+        Of the input.
+    scratch, block
+        The padded copy of the rows one block reads (None without padding), and the rows of a block.
+    x
+        The input buffer, known once emission starts.
+    """
+
+    geometry: Geometry
+    tile: Tile
+    threads: int
+    element_bytes: int
+    scratch: Scratch | None
+    block: int
+    x: Expr
+
+    @abstractmethod
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit all tiles of one panel over one block."""
+
+    def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr | None:
+        """Emit what all panels of a group share over one block, if anything, and return its buffer."""
+        del source, base, block
+        return None
+
+    # ---- shape of the loop nest
+
+    def _block_rows(self) -> int:
+        """Output rows of one block, a multiple of the tile's: small enough for the cache, and enough blocks for the threads."""
+        geometry, tile, threads = self.geometry, self.tile, self.threads
+        reduction = geometry.reduction
+        span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
+        affordable = (INPUT_BLOCK_BYTES // self.element_bytes - span) // max(geometry.row_stride, 1)
+        tiles = max(1, min(affordable, geometry.rows) // tile.rows)
+        total = -(-geometry.rows // tile.rows)
+        blocks = -(-total // tiles)
+        if threads > 1 and geometry.images * total >= 4 * threads:  # else panels are shared out, see _shares_panels
+            while (geometry.images * blocks) % threads and blocks < total:
+                blocks += 1
+        return -(-total // blocks) * tile.rows
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows of one image."""
+        return -(-self.geometry.rows // self.block)
+
+    @property
+    def panels(self) -> list[int]:
+        """Widths of a group's panels."""
+        return panel_widths(self.geometry.group_outputs, self.tile.vectors)
+
+    @property
+    def _shares_panels(self) -> bool:
+        """Whether threads take panels of channels each, for want of rows."""
+        units = self.geometry.images * self.blocks
+        threads = self.threads
+        return units % threads != 0 and units < 4 * threads and len(self.panels) > 1
+
+    # ---- emission, from the outside in
+
+    def _emit_threads(self) -> None:
+        threads = self.threads
+        units, panels = self.geometry.images * self.blocks, len(self.panels)
+        if threads == 1:
+            self._emit_units(0, units, 0, panels)
+            return
+        with T.parallel(0, threads) as chunk:
+            if self._shares_panels:
+                self._emit_units(0, units, chunk * panels // threads, (chunk + 1) * panels // threads)
+            else:
+                self._emit_units(chunk * units // threads, (chunk + 1) * units // threads, 0, panels)
+
+    def _emit_units(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr) -> None:
+        """Emit the loop over blocks of rows, all images in one sequence."""
+        geometry = self.geometry
+        with T.serial(0, last - first) as index:
+            unit = T.Bind(first + index) if not isinstance(first, int) else index
+            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            first_row = T.Bind(block * self.block)
+            if self.scratch is not None:
+                source, base = self.scratch.emit(self.x, image, first_row), T.int32(0)
+            else:
+                source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
+            out_base = T.Bind((image * geometry.rows + first_row) * (geometry.columns * geometry.channels))
+            if geometry.groups == 1:
+                self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
+            else:
+                with T.serial(0, geometry.groups) as group:
+                    inside = T.Bind(base + group * geometry.group_inputs)
+                    out_inside = T.Bind(out_base + group * geometry.group_outputs)
+                    self._emit_group(source, inside, out_inside, block, group, first_panel, last_panel)
+
+    def _emit_group(
+        self, source: Expr, base: Expr, out_base: Expr, block: Expr, group: Expr, first_panel: Expr, last_panel: Expr
+    ) -> None:
+        """Emit the panels of one group over one block."""
+        geometry = self.geometry
+        shared = self._emit_block_values(source, base, block)
+        widths = self.panels
+        width = widths[0]
+        whole = len(widths) if widths[-1] == width else len(widths) - 1
+
+        def panel(index: Expr, vectors: int, channels: int) -> None:
+            number = group * len(widths) + index
+            first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
+            out_inside = T.Bind(out_base + index * (width * LANES))
+            place = Panel(number=number, first=first, vectors=vectors, channels=channels)
+            self._emit_rows(source, base, out_inside, block, place, shared)
+
+        # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
+        ragged = whole < len(widths) or geometry.group_outputs % LANES != 0
+        looped = len(widths) - 1 if ragged else len(widths)
+        if looped:
+            with self._panel_loop(first_panel, last_panel, looped) as index:
+                panel(index, width, width * LANES)
+        if ragged:
+            channels = geometry.group_outputs - (len(widths) - 1) * width * LANES
+            if isinstance(last_panel, int):
+                panel(len(widths) - 1, widths[-1], channels)
+            else:
+                with T.If(T.And(first_panel < len(widths), last_panel == len(widths))), T.Then():
+                    panel(len(widths) - 1, widths[-1], channels)
+
+    def _panel_loop(self, first: Expr, last: Expr, looped: int) -> Expr:
+        if isinstance(first, int):
+            return T.serial(0, looped)
+        return T.serial(first, T.min(last, T.int32(looped)))
+
+    def _tile_rows(self, block: Expr) -> tuple[Expr, int]:
+        """Return how many whole tiles of rows the block holds, and the rows of the tile that is left over in the last block."""
+        whole, left = divmod(self.geometry.rows, self.tile.rows)
+        per_block = self.block // self.tile.rows
+        if self.blocks == 1:
+            return whole, left
+        return T.min(T.int32(per_block), whole - block * per_block), left
+
+    def _for_tiles(self, block: Expr, body: Callable[[Expr, Expr, int, int], None]) -> None:
+        """Emit body(first row within the block, first column, height, width) for every tile of the block."""
+        tile, columns = self.tile, self.geometry.columns
+
+        def row_of_tiles(row: Expr, height: int) -> None:
+            if columns // tile.columns == 1:
+                body(row, 0, height, tile.columns)
+            else:
+                with T.serial(0, columns // tile.columns) as index:
+                    body(row, index * tile.columns, height, tile.columns)
+            if columns % tile.columns:
+                body(row, columns - columns % tile.columns, height, columns % tile.columns)
+
+        count, left = self._tile_rows(block)
+        with T.serial(0, count) as index:
+            row_of_tiles(index * tile.rows, tile.rows)
+        if left and self.blocks == 1:
+            row_of_tiles(self.geometry.rows - left, left)
+        elif left:
+            with T.If(block == self.blocks - 1), T.Then():
+                row_of_tiles(self.geometry.rows - left - block * self.block, left)
