@@ -103,6 +103,18 @@ def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path
     assert sqnr_db(theirs[1], simulated[1]) > 40
 
 
+@pytest.mark.parametrize("name", ["conv1", "Conv", "nn.conv2d"])
+def test_a_convolution_that_took_over_a_normalization_answers_to_its_own_name(name: str, tmp_path: Path) -> None:
+    """The tensor "conv1" is gone: what a Relu reads now comes of a convolution that holds the normalization."""
+    model = load(convolutional(), tmp_path)
+    profile, _ = profiled(model)
+    first = quantize(model, profile, target=NPU).plan.layers[0]  # type: ignore[union-attr]
+    layers = quantize(model, profile, target=NPU, recipe=Recipe(exclude=(name,))).plan.layers  # type: ignore[union-attr]
+    assert first.op == "nn.conv2d"
+    assert first.output not in [layer.output for layer in layers]
+    assert name == "conv1" or "nn.conv2d" not in [layer.op for layer in layers]
+
+
 def test_an_older_opset_is_raised(tmp_path: Path) -> None:
     model = load(convolutional(opset=9), tmp_path)
     profile, samples = profiled(model)

@@ -148,6 +148,14 @@ def test_what_the_recipe_excludes_stays_float(name: str, tensor: str) -> None:
     assert f"the recipe excludes {name}" in " ".join(reasons(quantized).values())
 
 
+def test_excluding_what_the_model_does_not_have_is_an_error() -> None:
+    model = residual_net()
+    with pytest.raises(QuantizationError, match=r"exclude names 'net/r33:0', but the model has no such .* did you mean net/r3:0"):
+        quantize(model, ranged(model), target=NPU, recipe=Recipe(exclude=("net/r33:0",)))
+    with pytest.raises(QuantizationError, match="exclude names 'GRU'"):
+        quantize(model, ranged(model), target=NPU, recipe=Recipe(exclude=("mean", "GRU")))
+
+
 def test_softmax_stays_float_unless_the_recipe_says_otherwise() -> None:
     model = residual_net()
     target = replace(NPU, ops=(*NPU.ops, OpSupport(op="nn.softmax")))

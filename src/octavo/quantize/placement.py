@@ -16,10 +16,11 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ..graph.model import FloatOp
-from ..identity import TensorId, TensorTable
+from ..identity import TensorId
 from ..target import OpSupport, TargetDescription
 from .constants import Constants, root_of
 from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
+from .exclusion import Exclusion
 from .recipe import Recipe
 
 _SPATIAL = ({2, 3}, {1, 2})
@@ -87,6 +88,8 @@ class Placer:
 
     Parameters
     ----------
+    exclusion
+        Says which ops the recipe leaves in float by name.
     has_range
         Says of a variable whether the profile holds a range for it.
     refuse
@@ -95,7 +98,7 @@ class Placer:
 
     view: DataflowView
     constants: Constants
-    tensors: TensorTable
+    exclusion: Exclusion
     target: TargetDescription
     recipe: Recipe
     has_range: Callable[[Var], bool]
@@ -208,14 +211,8 @@ class Placer:
         )
 
     def _excluded(self, layer: Layer) -> str | None:
-        names = {layer.support.op}
-        for var in layer.members:
-            names.add(var.name)
-            entry = self.tensors.get(TensorId(var.name))
-            if entry is not None:
-                names.update({entry.op, entry.source_name, *entry.aliases})
-        hit = sorted(names & set(self.recipe.exclude))
-        return f"the recipe excludes {hit[0]}" if hit else None
+        hit = self.exclusion.hit(layer.support.op, [var.name for var in layer.members])
+        return None if hit is None else f"the recipe excludes {hit}"
 
     def _keep(self, candidates: list[Layer]) -> set[Var]:
         """Return the outputs of the candidates that run in integers."""

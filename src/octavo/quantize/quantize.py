@@ -12,6 +12,7 @@ from ..graph.model import Model, QuantizationPlan, check_fingerprint
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
 from .constants import Constants
+from .exclusion import Exclusion
 from .parameters import ParameterChooser, Statistics
 from .placement import Placer
 from .qdq import QdqWriter
@@ -43,7 +44,7 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
     ProfileError
         If the profile belongs to another model.
     QuantizationError
-        If the model is quantized already.
+        If the model is quantized already, or the recipe excludes what the model doesn't have.
     """
     recipe = recipe or Recipe()
     simple, folds = simplify(model)
@@ -56,7 +57,7 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
     placement = Placer(
         view=view,
         constants=constants,
-        tensors=simple.tensors,
+        exclusion=Exclusion(recipe.exclude, simple.tensors, folds, view),
         target=target,
         recipe=recipe,
         has_range=chooser.has_range,

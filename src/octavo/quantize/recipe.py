@@ -30,7 +30,8 @@ class Recipe:
     percentile
         Percent of the values that the "percentile" estimator keeps, in [50; 100]; half of the rest is cut on each side.
     exclude
-        TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float.
+        TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float. One
+        that fits nothing in the model is an error.
     float_ops
         Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
         like probability and make the small ones 0, and its cost is small.

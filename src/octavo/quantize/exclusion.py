@@ -1,0 +1,69 @@
+"""Which ops a recipe's `exclude` names: by the tensor they make, or by their kind. It decides nothing else."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from ..errors import QuantizationError
+from ..graph.dataflow import DataflowView, op_name
+from ..graph.model import Fold
+from ..identity import TensorEntry, TensorId, TensorTable
+
+
+class Exclusion:
+    """The names that a user wants in float, looked up in one model.
+
+    Parameters
+    ----------
+    names
+        TensorIds, source names of tensors, or op names in the source's terms or Relax's.
+    tensors
+        Of the model as it was imported.
+    folds
+        What was folded since: a convolution that took over a normalization still answers to its own name.
+
+    Raises
+    ------
+    QuantizationError
+        For a name that fits no op of the model.
+    """
+
+    def __init__(self, names: Iterable[str], tensors: TensorTable, folds: Iterable[Fold], view: DataflowView) -> None:
+        self._names = frozenset(names)
+        self._tensors = tensors
+        self._gone = {str(fold.tensor): fold.gone for fold in folds if fold.op == "nn.batch_norm"}
+        self._check(view)
+
+    def hit(self, op: str, members: Iterable[str]) -> str | None:
+        """Return the name that excludes an op, made of the variables `members`, or None."""
+        names = {op, *members}
+        for name in members:
+            for entry in self._entries(name):
+                names.update(_names_of(entry))
+        return min(names & self._names, default=None)
+
+    def _entries(self, name: str) -> Iterator[TensorEntry]:
+        for key in (name, self._gone.get(name)):
+            entry = None if key is None else self._tensors.get(TensorId(key))
+            if entry is not None:
+                yield entry
+
+    def _check(self, view: DataflowView) -> None:
+        known = {name for binding in view.bindings for name in (binding.var.name, op_name(binding.value))}
+        for entry in self._tensors.values():
+            if entry.kind == "activation":
+                known.update(_names_of(entry))
+        unknown = sorted(self._names - known)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], sorted(known), n=3)
+            hint = (
+                f"did you mean {' or '.join(near)}?" if near else "give the name of an op's result, or a kind of op such as Conv"
+            )
+            raise QuantizationError(f"recipe: exclude names {unknown[0]!r}, but the model has no such op or result; {hint}")
+
+
+def _names_of(entry: TensorEntry) -> Iterator[str]:
+    yield from (str(entry.id), entry.source_name, *entry.aliases)
+    if entry.op:
+        yield entry.op
