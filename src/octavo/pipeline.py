@@ -302,9 +302,9 @@ def output_specs(model: Model) -> tuple[OutputSpec, ...]:
     body = model.module["main"].body.body
     values = list(body.fields) if isinstance(body, tvm.relax.Tuple) else [body]
     specs: list[OutputSpec] = []
-    for value, tensor_id in zip(values, model.output_ids, strict=True):
+    names = model.output_names or tuple(model.tensors[tensor_id].source_name for tensor_id in model.output_ids)
+    for value, tensor_id, name in zip(values, model.output_ids, names, strict=True):
         shape = static_shape(value)
         assert shape is not None, "shapes are static once inputs are"
-        name = model.tensors[tensor_id].source_name
         specs.append(OutputSpec(id=str(tensor_id), source_name=name, shape=shape, dtype=dtype_of(value)))
     return tuple(specs)

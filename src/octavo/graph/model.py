@@ -124,7 +124,10 @@ class Model:
     params
         Value of each constant parameter of "main", by its variable name, in the layout the module reads.
     input_ids, output_ids
-        TensorIds of the graph's inputs and outputs, in order. Source names of outputs name the results of an Executable.
+        TensorIds of the graph's inputs and outputs, in order.
+    output_names
+        The source's names of the outputs, in order; they name the results of an Executable. Several may stand for one tensor (an
+        Identity between two outputs). Empty: the source names of `output_ids`.
     fingerprint
         "sha256:" and 64 hex digits over the graph's structure and the constants: equal for equal models, wherever the file lies.
     source_format
@@ -147,6 +150,7 @@ class Model:
     source: Any = None
     plan: QuantizationPlan | None = field(default=None)
     any_batch: bool = False
+    output_names: tuple[str, ...] = ()
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""

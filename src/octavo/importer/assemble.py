@@ -49,6 +49,7 @@ class Assembled:
     params: dict[TensorId, npt.NDArray[Any]]
     input_ids: tuple[TensorId, ...]
     output_ids: tuple[TensorId, ...]
+    output_names: tuple[str, ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -295,4 +296,5 @@ def assemble(
         params={group.id: np.ascontiguousarray(group.holder.value.numpy()) for group in constants},
         input_ids=tuple(assembly.by_holder[_key(holder)].id for holder in inputs),
         output_ids=tuple(group.id for group in outputs),
+        output_names=tuple(sources[position].name for position in output_positions),
     )

@@ -342,6 +342,7 @@ class ModelBuilder:
             params=assembled.params,
             input_ids=assembled.input_ids,
             output_ids=assembled.output_ids,
+            output_names=assembled.output_names,
             fingerprint=relax_fingerprint(assembled, "builder"),
             source_format="builder",
         )

@@ -57,6 +57,8 @@ def check(model: onnx.ModelProto, origin: str) -> None:
         raise ModelError(f"{origin}: invalid ONNX model: {_first_line(error)}") from None
     except Exception as error:
         raise ModelError(f"{origin}: ONNX's checker cannot read the model: {_first_line(error)}") from None
+    if not model.graph.output:
+        raise ModelError(f"{origin}: the graph has no outputs; there is nothing to compute")
     if model.graph.sparse_initializer:
         raise ModelError(f"{origin}: sparse initializers are not supported; store them dense")
 

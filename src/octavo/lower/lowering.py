@@ -150,6 +150,8 @@ def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
     def output(expr: Expr) -> Expr:
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([output(field) for field in expr.fields])
+        if isinstance(expr, tvm.ir.GenericConst):  # an output that depends on no input
+            return writer.emit("constant_result", expr, is_output=True)
         assert isinstance(expr, Var)
         return writer.emit(f"{expr.name}_result", context.storage.source(expr), is_output=True)
 

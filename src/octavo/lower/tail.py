@@ -76,7 +76,8 @@ def clamp_in_integers(params: QuantParams, low: float, high: float) -> tuple[int
     def quantized(value: float, fallback: int) -> int:
         if math.isinf(value):
             return fallback
-        steps = float(np.rint(np.float32(value) / params.scale)) + int(params.zero_point)
+        with np.errstate(over="ignore"):  # a bound of 3.4e38 is none, and infinity saturates as it should
+            steps = float(np.rint(np.float32(value) / params.scale)) + int(params.zero_point)
         return int(min(max(steps, params.qmin), params.qmax))
 
     return quantized(low, params.qmin), quantized(high, params.qmax)

@@ -21,8 +21,10 @@ import onnx.checker
 import onnx.inliner
 import onnx.version_converter
 from onnx import helper
+from tvm import relax
 
 from ..errors import QuantizationError
+from ..graph.dataflow import static_shape
 from ..graph.model import Fold, IntegerLayer, Model, QuantizationPlan
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams, dequantize
@@ -30,6 +32,8 @@ from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 
 MIN_OPSET = 13
 """First version whose QuantizeLinear and DequantizeLinear have an axis."""
+MIN_IR_VERSION = 7
+"""The one that came with opset 13."""
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
@@ -71,11 +75,25 @@ def onnx_model(model: Model) -> Any:
     proto = _at_least_opset_13(model.source)
     _Exporter(model=model, plan=model.plan, graph=OnnxGraph(proto)).run()
     proto.producer_name = "octavo"
+    # Files of IR version 3 must list every initializer among the inputs.
+    proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
+    _state_output_ranks(model, proto)
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise QuantizationError(f"the quantized ONNX model is not valid: {error}") from error
     return proto
+
+
+def _state_output_ranks(model: Model, proto: Any) -> None:
+    """Give outputs that state no shape one of open sizes: the checker wants a shape, though runtimes infer it."""
+    body = model.module["main"].body.body
+    results = list(body.fields) if isinstance(body, relax.Tuple) else [body]
+    for value, result in zip(proto.graph.output, results, strict=True):
+        if not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
+            for _ in static_shape(result) or ():
+                value.type.tensor_type.shape.dim.add()
 
 
 def _at_least_opset_13(source: Any) -> Any:

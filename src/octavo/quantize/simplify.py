@@ -268,7 +268,8 @@ def with_main(
     """Return the model with "main" written anew; constants that nothing reads any more are dropped."""
     inputs = params[: len(model.input_ids)]
     function = _written(model, body, params)
-    read = {var for binding in DataflowView(function).bindings for var in operand_vars(binding.value)}
+    view = DataflowView(function)
+    read = {var for value in (*(binding.value for binding in view.bindings), view.result) for var in operand_vars(value)}
     kept = [*inputs, *(param for param in params[len(inputs) :] if param in read)]
     function = relax.Function(kept, function.body, function.ret_ty, function.is_pure, function.attrs)
     module = model.module.clone()
