@@ -1,4 +1,4 @@
-"""Runs cases in Octavo and compares with what the peer computed: shares of equal values, largest difference in steps."""
+"""Runs a batch of cases in Octavo and compares with the peer: how many values are equal, and the largest difference."""
 
 from __future__ import annotations
 
@@ -12,22 +12,65 @@ from tflite_case import Case, litert, write
 import octavo
 from octavo.errors import OctavoError
 
+FLOAT_TOLERANCE = 1e-5
+"""Difference of two floats, relative to the largest of a tensor, up to which they count as equal."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One case: differences of all its results, in quantization steps for integers, relative to the largest value for floats."""
+    """One case: differences over all its results, in quantization steps or, for floats, relative to the largest value."""
 
     case: Case
     values: int
     different: int
     largest: float
-    is_integer_kernel: bool
+    is_integer: bool
     reasons: tuple[str, ...]
     error: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """All cases of an op in one dtype."""
+
+    op: str
+    kind: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def equal(self) -> float:
+        """Share of equal values, 0 to 1."""
+        values = sum(outcome.values for outcome in self.outcomes)
+        return 1.0 - sum(outcome.different for outcome in self.outcomes) / max(values, 1)
+
+    @property
+    def largest(self) -> float:
+        """Largest difference."""
+        return max(outcome.largest for outcome in self.outcomes)
+
+    @property
+    def integer(self) -> int:
+        """Cases of which every op runs as an integer kernel."""
+        return sum(outcome.is_integer for outcome in self.outcomes)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Messages of the cases that did not compile."""
+        return tuple(outcome.error for outcome in self.outcomes if outcome.error)
+
+
+def rows(cases: list[Case], folder: Path) -> list[Row]:
+    """Run the cases of one op as one graph and sort them by kind of tensors."""
+    outcomes = run(cases, folder)
+    kinds = dict.fromkeys(outcome.case.kind for outcome in outcomes)
+    return [
+        Row(op=cases[0].op, kind=kind, outcomes=tuple(outcome for outcome in outcomes if outcome.case.kind == kind))
+        for kind in kinds
+    ]
+
+
 def run(cases: list[Case], folder: Path) -> list[Outcome]:
-    """Compile all cases as one graph; where it cannot be imported, each alone, so that the others still count."""
+    """Compile all cases as one graph; where that fails, each alone, so that the others still count."""
     data = write(cases)
     path = folder / "cases.tflite"
     path.write_bytes(data)
@@ -36,7 +79,7 @@ def run(cases: list[Case], folder: Path) -> list[Outcome]:
     except OctavoError as error:
         if len(cases) > 1:
             return [outcome for case in cases for outcome in run([case], folder)]
-        return [Outcome(case=cases[0], values=0, different=0, largest=0.0, is_integer_kernel=False, reasons=(), error=str(error))]
+        return [Outcome(case=cases[0], values=0, different=0, largest=0.0, is_integer=False, reasons=(), error=str(error))]
     expected = litert(data, cases)
     fed = [array for case in cases for array in case.fed]
     results = executable(dict(zip((spec.id for spec in executable.inputs), fed, strict=True)))
@@ -53,15 +96,14 @@ def _outcome(case: Case, expected: list[np.ndarray], actual: list[np.ndarray], o
     values = different = 0
     largest = 0.0
     for want, got in zip(expected, actual, strict=True):
-        assert (want.shape, want.dtype) == (got.shape, got.dtype), (
-            f"{case.op} {case.label}: {want.shape} {want.dtype} {got.shape}"
-        )
+        forms = [(array.shape, array.dtype) for array in (got, want)]
+        assert forms[0] == forms[1], f"{case.op} {case.label}: {forms[0]}, expected {forms[1]}"
         distance = np.abs(want.astype(np.float64) - got.astype(np.float64))
-        if want.dtype == np.float32:
+        is_float = want.dtype == np.float32
+        if is_float:
             distance /= max(float(np.abs(want).max(initial=0.0)), 1e-6)
         values += want.size
-        different += int((distance > (1e-5 if want.dtype == np.float32 else 0)).sum())
+        different += int((distance > (FLOAT_TOLERANCE if is_float else 0)).sum())
         largest = max(largest, float(distance.max(initial=0.0)))
-    is_integer = all(op.integer for op in ops)
     reasons = tuple(op.reason for op in ops if not op.integer)
-    return Outcome(case=case, values=values, different=different, largest=largest, is_integer_kernel=is_integer, reasons=reasons)
+    return Outcome(case=case, values=values, different=different, largest=largest, is_integer=not reasons, reasons=reasons)

@@ -12,7 +12,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 _TYPES = {
     "float32": schema.TensorType.FLOAT32,
-    "float16": schema.TensorType.FLOAT16,
+    "float16": schema.TensorType.FLOAT16,  # constants only: each gets a DEQUANTIZE
     "int8": schema.TensorType.INT8,
     "uint8": schema.TensorType.UINT8,
     "int16": schema.TensorType.INT16,
@@ -51,9 +51,13 @@ class Case:
     fed: tuple[np.ndarray, ...] = field(default=())
 
     @property
-    def is_integer(self) -> bool:
-        """Whether its first result is quantized (or an index), so that the bound in steps holds."""
-        return self.outputs[0].dtype != "float32"
+    def kind(self) -> str:
+        """Dtype of its first activation; how its weights are kept where that is float."""
+        first = next(value for value in self.inputs if value is not None and value.data is None)
+        weights = [value.dtype for value in self.inputs if value is not None and value.data is not None]
+        if first.dtype != "float32":
+            return first.dtype
+        return "dynamic range" if "int8" in weights else "float16 weights" if "float16" in weights else "float32"
 
 
 def write(cases: list[Case]) -> bytes:
@@ -67,13 +71,13 @@ def write(cases: list[Case]) -> bytes:
     codes: dict[str, int] = {}
     for number, case in enumerate(cases):
         operator = schema.OperatorT()
-        operator.opcodeIndex = codes.setdefault(case.op, len(codes))
-        if len(model.operatorCodes) < len(codes):
-            model.operatorCodes.append(_code(case.op))
+        operator.opcodeIndex = _code(case.op, model, codes)
         operator.inputs, operator.outputs = [], []
         for position, value in enumerate((*case.inputs, *case.outputs)):
             index = -1
-            if value is not None:
+            if value is not None and value.dtype == "float16":
+                index = _dequantized_half(f"c{number}_t{position}", value, model, graph, codes)
+            elif value is not None:
                 index = len(graph.tensors)
                 graph.tensors.append(_tensor(f"c{number}_t{position}", value, model.buffers))
             is_input = position < len(case.inputs)
@@ -92,12 +96,28 @@ def write(cases: list[Case]) -> bytes:
     return bytes(builder.Output())
 
 
-def _code(op: str) -> Any:
+def _dequantized_half(name: str, value: Value, model: Any, graph: Any, codes: dict[str, int]) -> int:
+    """Add a float16 constant and the DEQUANTIZE that converters put behind it; return the index of the float32 tensor."""
+    first = len(graph.tensors)
+    graph.tensors += [_tensor(f"{name}_half", value, model.buffers), _tensor(name, Value(shape=value.shape), model.buffers)]
+    operator = schema.OperatorT()
+    operator.opcodeIndex = _code("DEQUANTIZE", model, codes)
+    operator.inputs, operator.outputs = [first], [first + 1]
+    graph.operators.append(operator)
+    return first + 1
+
+
+def _code(op: str, model: Any, codes: dict[str, int]) -> int:
+    """Return the index of an operator code, adding it where it is new."""
+    if op in codes:
+        return codes[op]
+    codes[op] = len(codes)
     code = schema.OperatorCodeT()
     code.builtinCode = getattr(schema.BuiltinOperator, op)
     code.deprecatedBuiltinCode = min(code.builtinCode, 127)
     code.version = 1
-    return code
+    model.operatorCodes.append(code)
+    return codes[op]
 
 
 def _tensor(name: str, value: Value, buffers: list[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -552,23 +553,50 @@ def dequantize(rng: Rng, dtype: str) -> Case:
 
 
 def hybrid(op: str) -> Maker:
-    """Weights in int8, activations in float: "dynamic range"; and float16 weights are `half_weights`."""
+    """Make an op of float activations whose weights are int8: "dynamic range" quantization."""
 
     def make(rng: Rng, dtype: str) -> Case:
-        base = {
-            "CONV_2D": conv,
-            "DEPTHWISE_CONV_2D": lambda r, d: conv(r, d, depthwise=True),
-            "FULLY_CONNECTED": fully_connected,
-        }[op](rng, "int8")
+        base = _WEIGHTED[op](rng, "int8")
         x, w, *rest = base.inputs
         assert x is not None
-        new_bias = [None if b is None else Value.constant(rng.normal(size=b.shape).astype(np.float32)) for b in rest]
-        inputs = [Value(shape=x.shape), w, *new_bias]
-        return case(rng, op, f"{base.label} dynamic range", inputs, [Value(shape=base.outputs[0].shape)], base.options)
+        assert w is not None
+        if op == "DEPTHWISE_CONV_2D" and len(w.scale) == 1:
+            # LiteRT reads one scale for each channel, whether there are as many or not.
+            channels = w.shape[3]
+            w = replace(w, scale=w.scale * channels, zero_point=(0,) * channels, axis=3)
+        biases = [None if b is None else Value.constant(rng.normal(size=b.shape).astype(np.float32)) for b in rest]
+        base.options.fusedActivationFunction = NONE
+        y = Value(shape=base.outputs[0].shape)
+        return case(rng, op, f"{base.label} dynamic range", [Value(shape=x.shape), w, *biases], [y], base.options)
 
     return make
 
 
+def half_weights(op: str) -> Maker:
+    """Make a float op whose weights are float16 constants, which `write` puts a DEQUANTIZE behind."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        base = hybrid(op)(rng, dtype)
+        x, w, *rest = base.inputs
+        assert w is not None
+        half = Value.constant(rng.normal(size=w.shape).astype(np.float16))
+        return case(
+            rng,
+            op,
+            f"{base.label.removesuffix('dynamic range')}float16 weights",
+            [x, half, *rest],
+            list(base.outputs),
+            base.options,
+        )
+
+    return make
+
+
+_WEIGHTED: dict[str, Maker] = {
+    "CONV_2D": conv,
+    "DEPTHWISE_CONV_2D": lambda rng, dtype: conv(rng, dtype, depthwise=True),
+    "FULLY_CONNECTED": fully_connected,
+}
 FIXED = {
     "LOGISTIC": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)},
     "TANH": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)},
@@ -581,14 +609,20 @@ EIGHT = (I8, U8)
 ALL = (I8, U8, I16)
 
 SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
-    "CONV_2D": [(conv, EIGHT, 6), (conv, (I16,), 3), (hybrid("CONV_2D"), (F32,), 3)],
+    "CONV_2D": [(conv, EIGHT, 6), (conv, (I16,), 3), (hybrid("CONV_2D"), (F32,), 3), (half_weights("CONV_2D"), (F32,), 2)],
     "DEPTHWISE_CONV_2D": [
         (lambda r, d: conv(r, d, depthwise=True), EIGHT, 5),
         (lambda r, d: conv(r, d, depthwise=True), (I16,), 2),
         (hybrid("DEPTHWISE_CONV_2D"), (F32,), 2),
+        (half_weights("DEPTHWISE_CONV_2D"), (F32,), 2),
     ],
     "TRANSPOSE_CONV": [(transpose_conv, EIGHT, 4), (transpose_conv, (I16,), 2)],
-    "FULLY_CONNECTED": [(fully_connected, EIGHT, 5), (fully_connected, (I16,), 2), (hybrid("FULLY_CONNECTED"), (F32,), 3)],
+    "FULLY_CONNECTED": [
+        (fully_connected, EIGHT, 5),
+        (fully_connected, (I16,), 2),
+        (hybrid("FULLY_CONNECTED"), (F32,), 3),
+        (half_weights("FULLY_CONNECTED"), (F32,), 2),
+    ],
     "ADD": [(binary("ADD", "AddOptions"), EIGHT, 5), (binary("ADD", "AddOptions"), (I16, F32), 2)],
     "SUB": [(binary("SUB", "SubOptions"), EIGHT, 4), (binary("SUB", "SubOptions"), (I16, F32), 2)],
     "MUL": [(binary("MUL", "MulOptions", product=True), EIGHT, 4), (binary("MUL", "MulOptions", product=True), (I16, F32), 2)],
@@ -644,6 +678,15 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "DEQUANTIZE": [(dequantize, ALL, 2)],
 }
 """op -> (maker, dtypes, cases of each)."""
+
+INTEGER_OPS = frozenset(
+    {"ABS", "ADD", "AVERAGE_POOL_2D", "CONCATENATION", "CONV_2D", "DEPTHWISE_CONV_2D", "DEPTH_TO_SPACE", "DEQUANTIZE", "ELU"}
+    | {"EXPAND_DIMS", "FULLY_CONNECTED", "GATHER", "GELU", "HARD_SWISH", "LEAKY_RELU", "LOGISTIC", "MAX_POOL_2D", "MIRROR_PAD"}
+    | {"MUL", "PACK", "PAD", "PADV2", "QUANTIZE", "RELU", "RELU6", "RELU_N1_TO_1", "RESHAPE", "RESIZE_NEAREST_NEIGHBOR", "RSQRT"}
+    | {"SLICE", "SOFTMAX", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "SUB", "TANH", "TILE", "TRANSPOSE"}
+    | {"TRANSPOSE_CONV", "UNPACK"}
+)
+"""Ops whose 8-bit cases run as integer kernels, all of them."""
 
 
 def cases(op: str) -> Iterator[Case]:

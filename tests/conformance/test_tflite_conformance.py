@@ -1,0 +1,31 @@
+"""Every TFLite op on generated cases against LiteRT: 99.9% of the values equal, none off by more than one step."""
+
+import compare
+import pytest
+from tflite_allowances import ALLOWANCES
+from tflite_cases import INTEGER_OPS, SUITE, cases
+
+CASES = {op: list(cases(op)) for op in SUITE}
+FLOAT_KINDS = ("float32", "float16 weights")
+
+
+@pytest.mark.parametrize("op", SUITE)
+def test_op(op, tmp_path):
+    for row in compare.rows(CASES[op], tmp_path):
+        assert not row.errors
+        allowed = ALLOWANCES.get((op, row.kind))
+        least, most = (allowed.equal, allowed.largest) if allowed else (0.999, 1e-5 if row.kind in FLOAT_KINDS else 1)
+        found = f"{op} {row.kind}: {row.equal:.4%} equal, off by {row.largest:.3g} at most"
+        assert row.equal >= least, found
+        assert row.largest <= most, found
+        if op in INTEGER_OPS and row.kind in ("int8", "uint8"):
+            assert row.integer == len(row.outcomes), [outcome.reasons for outcome in row.outcomes if outcome.reasons]
+
+
+def test_there_are_enough_cases():
+    assert sum(len(of_op) for of_op in CASES.values()) >= 400
+
+
+def test_allowances_are_of_cases_that_exist():
+    kinds = {(op, case.kind) for op, of_op in CASES.items() for case in of_op}
+    assert set(ALLOWANCES) <= kinds
