@@ -5,6 +5,11 @@ A message says what was wrong, where, and what to do. Broken invariants of our o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import UnionType
+
 
 class OctavoError(Exception):
     """Base of every error that Octavo raises for a user's input."""
@@ -40,3 +45,20 @@ class CompileError(OctavoError):
 
 class ExecutableError(OctavoError):
     """An executable file that cannot be saved, or is not one of ours."""
+
+
+def check_type(value: object, kind: type | UnionType, error: type[OctavoError], expected: str) -> None:
+    """Raise `error` unless `value` is of a type of `kind`: callers may not check types. bool counts as no number.
+
+    Parameters
+    ----------
+    expected
+        What the caller should have given, in words.
+    """
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {_brief(value)}'}")
+
+
+def _brief(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import tvm
 
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
-from .errors import TargetError
+from .errors import ModelError, ProfileError, QuantizationError, TargetError, check_type
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
@@ -80,7 +81,7 @@ def profile(
     DataError
         A batch that doesn't fit the model, or holds NaN or infinity; an empty data set.
     """
-    instrumented, executable = _profiler(model, resolve_threads(threads))
+    instrumented, executable = _profiler(checked_model(model), resolve_threads(threads))
     return collect(model, instrumented, executable.run_flat, batches, progress=progress)
 
 
@@ -102,7 +103,7 @@ def quantize(
     model: Model,
     profile: Profile,
     *,
-    target: str | TargetDescription = "cpu",
+    target: str | Path | TargetDescription = "cpu",
     recipe: Recipe | None = None,
 ) -> Model:
     """Quantize a float model to QDQ form, where the target has integer kernels.
@@ -116,7 +117,9 @@ def quantize(
     recipe
         The user's wishes; the defaults are per-axis symmetric int8 weights, per-tensor asymmetric uint8 activations, min-max.
     """
-    return quantize_model(model, profile, target=_description(target), recipe=Recipe() if recipe is None else recipe)
+    check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
+    check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    return quantize_model(checked_model(model), profile, target=_description(target), recipe=recipe or Recipe())
 
 
 def compile(model: Model, *, target: TargetLike = None, threads: int | None = None) -> Executable:
@@ -138,8 +141,9 @@ def compile(model: Model, *, target: TargetLike = None, threads: int | None = No
         An accumulator that could overflow, or a failure of code generation.
     """
     llvm, isas = resolve_target(target)
+    _check_runs_here(llvm)
     count = resolve_threads(threads)
-    lowered = lower(model.bound(), CPU, isas, count, model.tensors)
+    lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors)
     return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
 
 
@@ -213,7 +217,7 @@ def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explan
     if isinstance(subject, Executable):
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
     _, isas = resolve_target(target)
-    return Explanation(ops=_explained(lower(subject.bound(), CPU, isas, 1, subject.tensors).records, subject))
+    return Explanation(ops=_explained(lower(checked_model(subject).bound(), CPU, isas, 1, subject.tensors).records, subject))
 
 
 def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
@@ -254,13 +258,30 @@ def resolve_target(target: TargetLike) -> tuple[tvm.target.Target, tuple[str, ..
         if target not in isas_of(host):
             raise TargetError(f"this machine has no {target}; it has {', '.join(isas_of(host))}")
         return host, (target,)
+    check_type(target, str, TargetError, f"an ISA ({', '.join(KNOWN_ISAS)}), 'llvm -mcpu=...' or a tvm Target")
     llvm = parse_llvm_target(target)
     return llvm, isas_of(llvm)
 
 
+def checked_model(model: Model) -> Model:
+    """Return `model`; ModelError if it is no Model: a path, say, that nobody loaded."""
+    check_type(model, Model, ModelError, "a Model, which octavo.load returns")
+    return model
+
+
+def _check_runs_here(target: tvm.target.Target) -> None:
+    """An Executable is loaded as it is made, so it must be for this kind of machine."""
+    triple = str(target.attrs.get("mtriple") or _host_triple())
+    if triple.split("-")[0] != _host_triple().split("-")[0]:
+        raise TargetError(
+            f"target {triple}: this machine is {_host_triple()}; compile on a machine of that kind, "
+            "or hand octavo.relax_pipeline to tvm.compile"
+        )
+
+
 def parse_llvm_target(text: str) -> tvm.target.Target:
     """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..." as a tvm Target; TargetError says what is known."""
-    kind, *options = text.split()
+    kind, *options = text.split() or [""]
     config: dict[str, Any] = {"kind": kind}
     for option in options:
         key, equals, value = option.removeprefix("-").partition("=")
@@ -286,15 +307,23 @@ def resolve_threads(threads: int | None) -> int:
     cores = os.cpu_count() or 1
     if threads is None:
         return 1
+    check_type(threads, int | np.integer, TargetError, "a whole number of threads")
     if not 1 <= threads <= cores:
         raise TargetError(f"threads must be 1 to {cores} (this machine's cores), got {threads}")
-    return threads
+    return int(threads)
 
 
-def _description(target: str | TargetDescription) -> TargetDescription:
+def _description(target: str | Path | TargetDescription) -> TargetDescription:
     if isinstance(target, TargetDescription):
         return target
-    return CPU if target == "cpu" else TargetDescription.load(target)
+    if target == "cpu":
+        return CPU
+    check_type(target, str | Path, TargetError, "'cpu', the path of a target description (JSON) or a TargetDescription")
+    if not Path(target).exists():
+        raise TargetError(
+            f"unknown target {target!r}: give 'cpu', the path of a target description (JSON) or a TargetDescription"
+        )
+    return TargetDescription.load(target)
 
 
 def output_specs(model: Model) -> tuple[OutputSpec, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ class BoundCall:
 
 
 class Executable:
-    """A compiled model.
+    """A compiled model. Several Python threads may call it: the calls then run one after the other.
 
     Parameters
     ----------
@@ -126,7 +127,13 @@ class Executable:
         self.description = description
         device: Any = tvm.cpu()
         self._vm = relax.VirtualMachine(library, device)
-        self._main = self._vm["main"]
+        self._function = self._vm["main"]
+        self._lock = Lock()
+
+    def _main(self, *tensors: Any) -> Any:
+        """Run; one call at a time: TVM's VM keeps a call's registers in itself, and two Python threads would share them."""
+        with self._lock:
+            return self._function(*tensors)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -220,6 +227,6 @@ class Executable:
         try:
             library = tvm.runtime.load_module(str(path))
             return Executable(library, description)
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error

@@ -78,8 +78,8 @@ def read_description(path: str | Path) -> dict[str, Any]:
                 raise ExecutableError(f"{path}: the executable is damaged (checksum differs); compile it again")
             file.seek(library)
             return json.loads(file.read(length))
-    except OSError as error:
-        raise ExecutableError(f"{path}: cannot read the executable: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a NUL
+        raise ExecutableError(f"{path}: cannot read the executable: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _digest(path: Path, length: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import tvm
 
-from ..errors import ModelError, OctavoError
+from ..errors import ModelError, OctavoError, check_type
 from ..graph import Model
 from ..graph.model import SourceFormat
 from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source, torch_source
@@ -50,6 +50,7 @@ def load(
     UnsupportedOpError
         If an op cannot be imported; the message names it and its output tensor.
     """
+    check_type(shapes, Mapping | None, ModelError, "shapes as a dict of input name: shape")
     if isinstance(source, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
         assembled = relax_source.convert(source)

@@ -19,7 +19,7 @@ import onnx.inliner
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from ..errors import ModelError, UnsupportedOpError
+from ..errors import ModelError, UnsupportedOpError, check_type
 from .onnx_ops import RejectedNodeError
 from .onnx_quantized import QdqRewriter
 from .onnx_quantized_constants import quantized_constant, widen
@@ -137,6 +137,11 @@ def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ..
     unknown = [name for name in shapes if name not in inputs]
     if unknown:
         raise ModelError(f"{origin}: there is no input {unknown[0]!r} to give a shape; the inputs are {', '.join(inputs)}")
+    for name, given in shapes.items():
+        expected = f"a tuple of whole numbers as the shape of input {name!r}"
+        check_type(given, tuple | list, ModelError, expected)
+        for dim in given:
+            check_type(dim, int | np.integer, ModelError, expected)
     for name, value in inputs.items():
         if not value.type.HasField("tensor_type"):
             raise ModelError(f"{origin}: input {name!r} is no tensor (a sequence, map or optional), which is not supported")

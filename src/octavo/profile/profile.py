@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import ProfileError
+from ..errors import ProfileError, check_type
 from ..graph.model import Model, check_fingerprint
 from ..identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
@@ -54,6 +54,7 @@ class Profile(Mapping[TensorId, TensorStatistics]):
         ProfileError
             If the profiles belong to different models.
         """
+        check_type(other, Profile, ProfileError, "a Profile to merge")
         if self.fingerprint != other.fingerprint:
             raise ProfileError(
                 f"profiles of different models cannot be merged: fingerprints {self.fingerprint} and {other.fingerprint}"

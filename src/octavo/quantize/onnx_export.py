@@ -23,7 +23,7 @@ import onnx.version_converter
 from onnx import helper
 from tvm import relax
 
-from ..errors import QuantizationError
+from ..errors import QuantizationError, check_type
 from ..graph.dataflow import static_shape
 from ..graph.model import Fold, IntegerLayer, Model, QuantizationPlan
 from ..identity import TensorId
@@ -66,6 +66,7 @@ def export_onnx(model: Model, path: str | Path) -> None:
 
 def onnx_model(model: Model) -> Any:
     """Return the onnx.ModelProto that `export_onnx` writes; raises as it does."""
+    check_type(model, Model, QuantizationError, "a Model that octavo.quantize returned")
     if model.plan is None:
         raise QuantizationError("the model is not quantized; call quantize before writing it")
     if not isinstance(model.source, onnx.ModelProto):

@@ -1,0 +1,92 @@
+"""What a caller can hand over by mistake: one OctavoError that says what was expected; and calls from several Python threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import octavo
+from nets import residual_net
+from octavo.errors import ExecutableError, ModelError, ProfileError, QuantizationError, TargetError
+
+X = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return residual_net()
+
+
+@pytest.fixture(scope="module")
+def profile(model):
+    return octavo.profile(model, [X])
+
+
+@pytest.fixture(scope="module")
+def executable(model, profile):
+    return octavo.compile(octavo.quantize(model, profile))
+
+
+@pytest.mark.parametrize("wrong", [None, "m.onnx", 5])
+def test_a_model_is_expected(wrong, profile):
+    for call in (octavo.compile, octavo.explain, lambda m: octavo.profile(m, [X]), lambda m: octavo.quantize(m, profile)):
+        with pytest.raises(ModelError, match=r"expected a Model, which octavo\.load returns, got"):
+            call(wrong)
+    with pytest.raises(QuantizationError, match="expected a Model"):
+        octavo.export_onnx(wrong, "never_written.onnx")
+
+
+@pytest.mark.parametrize("wrong", [None, "profile.json", {}])
+def test_a_profile_is_expected(wrong, model, profile):
+    with pytest.raises(ProfileError, match="expected a Profile"):
+        octavo.quantize(model, wrong)
+    with pytest.raises(ProfileError, match="expected a Profile"):
+        profile.merge(wrong)
+
+
+def test_a_recipe_and_a_description_are_expected(model, profile):
+    with pytest.raises(QuantizationError, match=r"expected an octavo\.Recipe, got dict"):
+        octavo.quantize(model, profile, recipe={})
+    for wrong in (None, 5, "gpu"):
+        with pytest.raises(TargetError, match="'cpu', the path of a target description"):
+            octavo.quantize(model, profile, target=wrong)
+
+
+@pytest.mark.parametrize("target", [5, "", " ", {"kind": "llvm"}])
+def test_a_target_is_expected(target, model):
+    with pytest.raises(TargetError, match=r"x86\.avx512_vnni, generic"):
+        octavo.compile(model, target=target)
+
+
+def test_code_for_another_kind_of_machine_is_refused(model):
+    other = "armv7a" if "arm" not in octavo.pipeline._host_triple() else "x86_64"
+    with pytest.raises(TargetError, match="this machine is"):
+        octavo.compile(model, target=f"llvm -mtriple={other}-linux-gnu")
+
+
+@pytest.mark.parametrize("threads", ["2", 1.5, True])
+def test_a_number_of_threads_is_expected(threads, model):
+    with pytest.raises(TargetError, match="expected a whole number of threads"):
+        octavo.compile(model, threads=threads)
+
+
+def test_a_path_with_a_nul_is_no_executable():
+    with pytest.raises(ExecutableError, match="embedded null"):
+        octavo.load_executable("a\0b")
+
+
+def test_python_threads_may_share_an_executable(executable):
+    """TVM's VM alone would mix up the registers of calls that overlap."""
+    samples = [X * scale for scale in (1.0, 0.5, -1.0, 0.1)]
+    samples = [sample.astype(np.float32) for sample in samples]
+    wanted = [executable(sample)["net/p:0"] for sample in samples]
+    calls = [executable.bind(sample) for sample in samples]
+
+    def work(index: int) -> bool:
+        same = [np.array_equal(executable(samples[index])["net/p:0"], wanted[index]) for _ in range(200)]
+        return all(same) and all(np.array_equal(calls[index]()["net/p:0"], wanted[index]) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [True] * 4
