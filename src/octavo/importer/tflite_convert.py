@@ -179,6 +179,7 @@ _ROUNDING = {
     "MEAN": ("mean", "half_even_stored"),
     "QUANTIZE": ("quantize", "half_up"),
     "LEAKY_RELU": ("nn.leakyrelu", "half_up"),
+    "RESIZE_BILINEAR": ("image.resize2d", "half_up"),
 }
 
 

@@ -13,6 +13,7 @@ from .pool2d import pool2d
 from .quantize import dequantize, quantize
 from .relabel import relabel
 from .requantize import requantize
+from .resize import ResizeSpec, resize_bilinear
 from .softmax import SoftmaxSpec, softmax
 from .spec import (
     AddSpec,
@@ -46,6 +47,7 @@ __all__ = [
     "QuantizeSpec",
     "RelabelSpec",
     "RequantizeSpec",
+    "ResizeSpec",
     "SoftmaxSpec",
     "TransposeSpec",
     "add",
@@ -64,6 +66,7 @@ __all__ = [
     "quantize",
     "relabel",
     "requantize",
+    "resize_bilinear",
     "softmax",
     "transpose",
 ]

@@ -18,7 +18,7 @@ from ..numerics import INTEGER_RANGE, QuantParams, nearest_indices
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
-from .move import requantized
+from .move import changes, requantized
 from .pad import is_folded
 from .storage import TO_NHWC
 from .tail import check_activation, follow_to_quantize, integer_clamp
@@ -50,12 +50,12 @@ class GatherForm(Form):
         value = context.storage.get(var, is_nhwc=is_nhwc)
         spec = GatherSpec(shape=shape_of(value), maps=maps, fill=self.fill + self.x.relabelling, threads=context.threads)
         kernel = kernels.gather(spec, isa=context.isa)
-        changes = not _same(self.x.params, self.y)
+        changed = changes(self.x, self.y)
         moved = tuple(len(indices) for indices in maps)
-        value = context.call(f"{output.name}_moved" if changes else output.name, kernel, [value], moved)
+        value = context.call(f"{output.name}_moved" if changed else output.name, kernel, [value], moved)
         if shape != self.y.tensor.shape:
             value = context.reshape(f"{output.name}_shaped", value, self.y.tensor.shape)
-        if changes:
+        if changed:
             value = requantized(context, output.name, value, self.x.params, self.y)
         context.put(output, value, is_nhwc=is_nhwc)
 
@@ -119,15 +119,6 @@ def _fill(call: Any, x: QuantParams, y: QuantParams, *, is_integer: bool) -> int
     if value != 0.0 and not same:
         return Rejection(reason=f"it pads with {value} and changes scale or zero point at once")
     return int(np.clip(np.rint(np.float32(value) / x.scale) + x.zero_point, x.qmin, x.qmax))
-
-
-def _same(x: QuantParams, y: OutputForm) -> bool:
-    params = y.tensor.params
-    clamps = (y.qmin, y.qmax) != (params.qmin, params.qmax)
-    # int8 and uint8 of zero points 128 apart are the same integers to the kernels.
-    moved = {"int8": 128}
-    zero_points = [int(p.zero_point) + moved.get(p.dtype, 0) for p in (x, params)]
-    return not clamps and bool(x.scale == params.scale) and zero_points[0] == zero_points[1]
 
 
 def _whole(shape: tuple[int, ...]) -> list[tuple[int, ...]]:

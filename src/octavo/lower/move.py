@@ -52,16 +52,9 @@ class MoveForm(Form):
             value = context.permute(f"{output.name}_moved", value, self.axes)
         elif shape_of(value) != self.y.tensor.shape and not (is_nhwc and keeps_shape):
             value = context.reshape(f"{output.name}_moved", value, self.y.tensor.shape)
-        if self._changes:
+        if changes(self.x, self.y):
             value = requantized(context, output.name, value, self.x.params, self.y)
         context.put(output, value, is_nhwc=is_nhwc and keeps_shape)
-
-    @property
-    def _changes(self) -> bool:
-        """Whether a value's integers change, besides moving."""
-        y = self.y.spec()
-        same = self.x.zero_point == y.zero_point and ratio(self.x.params, self.y.tensor.params) == 1.0
-        return not same or (y.qmin, y.qmax) != (0, 255)
 
     @property
     def _is_flat_image(self) -> bool:
@@ -172,6 +165,13 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     return Region(
         core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
     )
+
+
+def changes(x: TensorForm, y: OutputForm) -> bool:
+    """Return whether a value's integers change, as kernels see them, on the way from `x` to `y`, besides moving."""
+    out = y.spec()
+    same = x.zero_point == out.zero_point and ratio(x.params, y.tensor.params) == 1.0
+    return not same or (out.qmin, out.qmax) != (0, 255)
 
 
 def requantized(context: KernelContext, name: str, value: Expr, params: QuantParams, y: OutputForm) -> Var:

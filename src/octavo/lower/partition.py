@@ -24,6 +24,7 @@ from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
+from .resize import match_resize
 from .sink import sink_dequantize
 from .softmax import match_softmax
 from .split import split_to_slices
@@ -46,6 +47,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),
+    ("octavo.resize", ("image.resize2d",), match_resize),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
     ("octavo.move", ("quantize",), match_requantize),
 )
@@ -91,8 +93,7 @@ def partition_quantized(module: tvm.IRModule, target: TargetDescription, ids: Co
     Two rounds: ops first, then the quantize and dequantize that remain at the edges. Rejections are those of the first
     round's ops; composites of both rounds are in `regions`.
     """
-    module = split_to_slices(module)
-    module = sink_dequantize(module)
+    module = sink_dequantize(split_to_slices(module))
     held = held_tensors(DataflowView(module["main"]), ids)
     compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
     edges = partition(compute.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)

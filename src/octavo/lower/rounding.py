@@ -10,7 +10,8 @@ ROUNDING = "octavo.rounding"
 "half_even"         rint, as QDQ has it; the default.
 "half_away"         nn.avg_pool2d of equal parameters: over the integers as they are stored, ties away from 0.
 "half_even_stored"  mean: a tie becomes an even integer of the result, rint(real / scale + zero_point).
-"half_up"           quantize of quantized values, nn.leakyrelu: a fixed-point factor, ties up (`numerics.fixed_point`).
+"half_up"           quantize of quantized values, nn.leakyrelu: a fixed-point factor, ties up (`numerics.fixed_point`);
+                    image.resize2d by method "linear": the shift of an integer sum (`numerics.resize`).
 """
 
 

@@ -12,11 +12,12 @@ from .mul import mul, sub, sub_parameters
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
-from .resize import LinearTaps, linear_taps, nearest_indices, resize_bilinear
+from .resize import FRACTION_BITS, LinearTaps, linear_taps, nearest_indices, resize_bilinear
 from .softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
 
 __all__ = [
     "ELEMENTWISE",
+    "FRACTION_BITS",
     "INTEGER_RANGE",
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
