@@ -147,7 +147,9 @@ def test_add(isa: str) -> None:
 def add_cases(isa: str) -> Iterator[Case]:
     outputs, work = itertools.cycle(OUTPUTS[:3]), itertools.cycle([(size, size, threads) for size, threads in WORK])
     settings = itertools.product(ADD_SCALES, ((0, 255), (255, 0), (0, 0), (128, 3)))
-    repeated = [(ADD_SCALES[0], (5, 7), OUTPUTS[3], (size, b_size, 2)) for size, b_size in ((51, 17), (64, 1), (40_003, 1), (66_000, 33))]
+    repeated = [
+        (ADD_SCALES[0], (5, 7), OUTPUTS[3], (size, b_size, 2)) for size, b_size in ((51, 17), (64, 1), (40_003, 1), (66_000, 33))
+    ]
     for scales, zero_points, output, sizes in [*((*setting, next(outputs), next(work)) for setting in settings), *repeated]:
         size, b_size, threads = sizes
         common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": scales[2]}
