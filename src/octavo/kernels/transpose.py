@@ -1,4 +1,4 @@
-"""Transposition of 8-bit tensors by any permutation of their axes. Oracle: `numpy.transpose`."""
+"""Transposition of 8-bit and float32 tensors by any permutation of their axes. Oracle: `numpy.transpose`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FEW = 15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransposeSpec:
-    """8-bit x of `shape` to y with y.shape[i] = shape[axes[i]]."""
+    """x of `shape` to y with y.shape[i] = shape[axes[i]]."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    dtype: Literal["uint8", "int8"] = "uint8"
+    dtype: Literal["uint8", "int8", "float32"] = "uint8"
     threads: int = 1
 
 

@@ -103,7 +103,7 @@ class KernelContext:
         """
         form: Form = region.form
         self._ran = None
-        self._info = region.attrs["quantize_info"]
+        self._info = region.attrs.get("quantize_info")
         form.write(self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
         self._info = None
         return self._ran
@@ -122,7 +122,7 @@ class KernelContext:
         return self.writer.emit(name, relax.op.reshape(value, shape))
 
     def permute(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
-        """Transpose 8-bit values."""
+        """Transpose 8-bit or float32 values."""
         return self.storage.permuted(name, value, axes)
 
     def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:

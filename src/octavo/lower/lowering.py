@@ -27,6 +27,8 @@ from ..graph.rules import Partition, Region
 from ..kernels import Kernel
 from ..target import TargetDescription
 from .context import KernelContext, KernelTable, PlacedKernel
+from .float_conv2d import FloatForm
+from .float_layout import emit_nhwc
 from .forms import Form
 from .partition import partition_quantized
 from .tensor_ids import held_tensors
@@ -45,7 +47,8 @@ class OpRecord:
     integer
         Whether an integer kernel computes it.
     kernel, isa
-        The kernel that runs, and its instruction set; "" and "tvm" for an op that TVM compiles.
+        The kernel that runs, and its instruction set; "" and "tvm" for an op that TVM compiles. A float op with constant weights
+        has a kernel too.
     reason
         Why it is float; "" for an integer op.
     macs
@@ -73,14 +76,17 @@ class Lowered:
     records: tuple[OpRecord, ...]
 
 
-def partition_module(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
+def partition_module(
+    module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = (), *, with_float: bool = False
+) -> Partition:
     """Outline the integer regions of a module whose constants are bound; the result is what a vendor takes over.
 
-    `ids` are the source model's TensorIds, by which quantize_info names tensors.
+    `ids` are the source model's TensorIds, by which quantize_info names tensors. `with_float` outlines float ops with weights
+    too, for our own float kernels.
     """
     if "main" not in {var.name_hint for var in module.get_global_vars()}:
         raise CompileError("the module has no function main")
-    return partition_quantized(module, target, ids)
+    return partition_quantized(module, target, ids, with_float=with_float)
 
 
 def lower(
@@ -100,7 +106,7 @@ def lower(
     isa = next((name for name in isas if name in target.isas), None)
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
-    parts = partition_module(module, target, ids)
+    parts = partition_module(module, target, ids, with_float=True)
     held = held_tensors(DataflowView(module["main"]), ids)
     main = parts.module["main"]
     view = DataflowView(main)
@@ -112,14 +118,14 @@ def lower(
         for binding in view.bindings:
             composite = _composite(parts, binding.value)
             if composite is None:
-                _emit_float(context, writer, binding.var, binding.value)
+                _emit_float(context, writer, view, binding)
                 record = _float_record(view, parts, binding.var, target)
                 records.extend([] if record is None else [record])
                 continue
             name, region = composite
             kernel = context.write(region, operand_vars(binding.value), binding.var)
             tensor = held.get(binding.var.name, binding.var.name)
-            records.append(_integer_record(name, region, binding.var, tensor, kernel))
+            records.append(_composite_record(name, region, parts, binding.var, tensor, kernel))
         return _results(context, writer, view.result)
 
     builder = relax.BlockBuilder()
@@ -139,9 +145,10 @@ def _composite(parts: Partition, value: Expr) -> tuple[str, Region] | None:
     return None if region is None else (str(parts.module[value.op].attrs["Composite"]), region)
 
 
-def _emit_float(context: KernelContext, writer: BodyWriter, var: Var, value: Expr) -> None:
-    new = writer.emit(var.name, replace_operands(value, context.storage.source))
-    context.storage.put_source(var, new)
+def _emit_float(context: KernelContext, writer: BodyWriter, view: DataflowView, binding: relax.VarBinding) -> None:
+    var, value = binding.var, binding.value
+    if not emit_nhwc(context.storage, writer, view, var, value):
+        context.storage.put_source(var, writer.emit(var.name, replace_operands(value, context.storage.source)))
 
 
 def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
@@ -193,15 +200,17 @@ def _float_macs(value: Any, name: str) -> int:
     return int(np.prod(shape)) * int(np.prod(operand)) // outputs
 
 
-def _integer_record(composite: str, region: Region, var: Var, tensor: str, kernel: Kernel | None) -> OpRecord:
+def _composite_record(composite: str, region: Region, parts: Partition, var: Var, tensor: str, kernel: Kernel | None) -> OpRecord:
     form: Form = region.form
+    is_float = isinstance(form, FloatForm)
+    rejection = parts.rejections.get(region.core.name) if is_float else None
     return OpRecord(
-        op=composite.removeprefix("octavo."),
+        op=form.op if is_float else composite.removeprefix("octavo."),
         tensor=tensor,
-        integer=True,
+        integer=not is_float,
         kernel="" if kernel is None else kernel.name,
         isa="" if kernel is None else kernel.isa,
-        reason="",
+        reason="" if rejection is None else rejection.reason,
         macs=form.macs,
         shape=static_shape(var) or (),
     )

@@ -19,6 +19,7 @@ from .add import match_add
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
+from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
@@ -56,6 +57,11 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.quantize", ("quantize",), match_quantize),
     ("octavo.dequantize", ("dequantize",), match_dequantize),
 )
+# What no integer rule took; not for vendors, whose targets say what integers they compute.
+_FLOAT: tuple[Rule, ...] = (
+    Rule(composite="octavo.float_conv2d", ops=("nn.conv2d",), match=match_float_conv2d),
+    Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
+)
 
 
 def rules_for(
@@ -85,19 +91,22 @@ def _is_repeatable(view: DataflowView, var: Var) -> bool:
     return constant_value(view, var) is not None
 
 
-def partition_quantized(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
+def partition_quantized(
+    module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = (), *, with_float: bool = False
+) -> Partition:
     """Outline the integer regions of a QDQ module whose constants are bound.
 
     `ids` are the source model's TensorIds: the quantize_info of a composite names tensors by these where it can.
 
-    Two rounds: ops first, then the quantize and dequantize that remain at the edges. Rejections are those of the first
-    round's ops; composites of both rounds are in `regions`.
+    Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
+    remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
     module = sink_dequantize(split_to_slices(module))
     held = held_tensors(DataflowView(module["main"]), ids)
     compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
-    edges = partition(compute.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)
-    regions = {**compute.regions, **edges.regions}
-    integer = {region.core.name for region in regions.values()}
+    floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)
+    edges = partition(floats.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)
+    integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}
+    regions = {**compute.regions, **floats.regions, **edges.regions}
     rejections = {name: why for name, why in {**compute.rejections, **edges.rejections}.items() if name not in integer}
     return Partition(module=edges.module, regions=regions, rejections=rejections)

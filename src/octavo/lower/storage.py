@@ -1,7 +1,7 @@
 """How an activation lies in memory between kernels, and the conversions between these forms.
 
 Kernels read and write uint8, channels last. A tensor of the source graph may be int8 and channels first: then it is kept
-relabelled (q + 128) and permuted as long as only kernels read it, and brought back for anybody else.
+relabelled (q + 128) and permuted as long as only kernels read it, and brought back for anybody else. float32 may be permuted too.
 """
 
 from __future__ import annotations
@@ -109,6 +109,6 @@ class Storage:
         moves = [axis for axis in axes if shape[axis] != 1]
         if moves == sorted(moves):
             return self._writer.emit(name, relax.op.reshape(value, target))
-        assert dtype in ("uint8", "int8"), f"{name} is {dtype}; kernels hold 8-bit values"
-        spec = TransposeSpec(shape=shape, axes=axes, dtype="int8" if dtype == "int8" else "uint8", threads=self._threads)
+        assert dtype in ("uint8", "int8", "float32"), f"{name} is {dtype}; kernels hold 8-bit values and float32"
+        spec = TransposeSpec(shape=shape, axes=axes, dtype=dtype, threads=self._threads)
         return self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)

@@ -1,0 +1,236 @@
+"""Rules of the float32 ops with constant weights, nn.conv2d and matmul: what no integer rule took, in float kernels of our own.
+
+A composite holds the op, its bias and its clamps, as far as nobody else reads what lies between. It has no quantize_info.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Expr, Var
+
+from .. import kernels
+from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
+from ..graph.rules import Region, Rejection
+from ..kernels import FloatConv2dSpec
+from .context import KernelContext, shape_of
+from .forms import Form, Layout
+from .tail import clip_bounds
+from .values import ConstantValue, constant_value
+from .weights import read_bias
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatForm(Form):
+    """clamp(op(x, weight) + bias) in float32; `op` is the Relax op's name."""
+
+    op: str
+    x: str
+    weight: Floats
+    bias: Floats
+    low: float
+    high: float
+    output_shape: tuple[int, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return math.prod(self.output_shape) * math.prod(self.weight.shape[:-1])
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return nothing: no tensor of it is quantized."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatConvForm(FloatForm):
+    """A convolution; weight is HWIO."""
+
+    layout: Layout
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = self.layout == "NCHW"
+        x = context.storage.get(inputs[self.x], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(x)
+        spec = FloatConv2dSpec(
+            batch=batch,
+            in_height=height,
+            in_width=width,
+            in_channels=channels,
+            out_channels=self.weight.shape[3],
+            kernel=(self.weight.shape[0], self.weight.shape[1]),
+            strides=self.strides,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            low=self.low,
+            high=self.high,
+            threads=context.threads,
+        )
+        kernel = kernels.float_conv2d(spec, weight=self.weight, bias=self.bias, isa=context.isa)
+        shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
+        context.put(output, context.call(output.name, kernel, [x], shape, "float32"), is_nhwc=is_nhwc)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatMatmulForm(FloatForm):
+    """A matmul; weight is (in, out), x (..., in)."""
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        x = context.storage.source(inputs[self.x])
+        kernel = kernels.float_matmul(
+            rows=math.prod(shape_of(x)[:-1]),
+            weight=self.weight,
+            bias=self.bias,
+            low=self.low,
+            high=self.high,
+            threads=context.threads,
+            isa=context.isa,
+        )
+        context.put(output, context.call(output.name, kernel, [x], self.output_shape, "float32"), is_nhwc=False)
+
+
+def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
+    """Claim clamp(conv2d(x, w) + bias) of a float32 x and a constant w.
+
+    Before::
+
+        lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); y = R.nn.relu(lv1)
+
+    After: one composite "octavo.float_conv2d" from x to y.
+    """
+    call: Any = view.definition(core)
+    layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
+    if (
+        layout not in ("NCHW", "NHWC")
+        or str(call.attrs.out_layout) not in ("", layout)
+        or sorted(kernel_layout) != sorted("HWIO")
+    ):
+        return Rejection(reason=f"layouts {layout} and {kernel_layout} are not those of a kernel")
+    operands = _operands(view, core, call)
+    if isinstance(operands, Rejection):
+        return operands
+    x, weight, shape = operands
+    axis = 1 if layout == "NCHW" else 3
+    tail = _Tail(view, core, axis, shape[axis])
+    form = FloatConvForm(
+        op="nn.conv2d",
+        x=x.name,
+        weight=_real(weight, tuple(kernel_layout.index(letter) for letter in "HWIO")),
+        bias=tail.bias,
+        low=tail.low,
+        high=tail.high,
+        output_shape=shape,
+        layout="NCHW" if layout == "NCHW" else "NHWC",
+        strides=_ints(call.attrs.strides)[:2],
+        padding=_ints(call.attrs.padding),
+        dilation=_ints(call.attrs.dilation)[:2],
+        groups=int(call.attrs.groups),
+    )
+    return _region(view, core, x, tail, form)
+
+
+def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
+    """Claim clamp(matmul(x, w) + bias) of a float32 x and a constant two-dimensional w [in, out]."""
+    operands = _operands(view, core, view.definition(core))
+    if isinstance(operands, Rejection):
+        return operands
+    x, weight, shape = operands
+    if weight.values.ndim != 2 or len(static_shape(x) or ()) < 2:
+        return Rejection(reason=f"matmul by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
+    tail = _Tail(view, core, len(shape) - 1, shape[-1])
+    form = FloatMatmulForm(
+        op="matmul",
+        x=x.name,
+        weight=_real(weight, (0, 1)),
+        bias=tail.bias,
+        low=tail.low,
+        high=tail.high,
+        output_shape=shape,
+    )
+    return _region(view, core, x, tail, form)
+
+
+class _Tail:
+    """The bias and the clamps behind an op, as far as each value has one reader."""
+
+    def __init__(self, view: DataflowView, core: Var, axis: int, channels: int) -> None:
+        self.members: list[Var] = []
+        self.bias: Floats = np.zeros(channels, np.float32)
+        self.low, self.high = -math.inf, math.inf
+        self.output = core
+        found = read_bias(view, core, axis, channels)
+        if found is not None:
+            self.output, bias = found
+            self.members.extend([*_constants_behind(view, view.definition(self.output)), self.output])
+            self.bias = np.ascontiguousarray(_real(bias, (0,)))
+        while (user := view.only_user(self.output)) is not None:
+            bounds = _clamp(view.definition(user))
+            # A clamp above one already taken can be folded in only while it leaves low <= high.
+            if bounds is None or max(self.low, bounds[0]) > min(self.high, bounds[1]):
+                break
+            self.low, self.high = max(self.low, bounds[0]), min(self.high, bounds[1])
+            self.members.append(user)
+            self.output = user
+
+
+def _clamp(value: Expr) -> tuple[float, float] | None:
+    if call_to(value, "nn.relu") is not None:
+        return 0.0, math.inf
+    clip = call_to(value, "clip")
+    bounds = None if clip is None else clip_bounds(clip)
+    return None if bounds is None or any(map(math.isnan, bounds)) else bounds
+
+
+def _operands(view: DataflowView, core: Var, call: Any) -> tuple[Var, ConstantValue, tuple[int, ...]] | Rejection:
+    """Return the activation, the weight and the shape of the result."""
+    x, shape = call.args[0], static_shape(core)
+    if not isinstance(x, Var) or shape is None or static_shape(x) is None or 0 in shape:
+        return Rejection(reason=f"input or result of {core.name} has no static shape")
+    if {dtype_of(x), dtype_of(call.args[1]), dtype_of(core)} != {"float32"}:
+        return Rejection(reason=f"{op_name(call)} {core.name} is not float32 throughout")
+    weight = constant_value(view, call.args[1])
+    if weight is None or constant_value(view, x) is not None:
+        return Rejection(reason=f"{core.name} has no constant weight")
+    return x, weight, shape
+
+
+def _real(constant: ConstantValue, order: Sequence[int]) -> Floats:
+    """Return a constant's real numbers, with its axes in `order`."""
+    values = constant.values
+    if constant.scale is not None and constant.zero_point is not None:
+        values = (values.astype(np.int32) - constant.zero_point).astype(np.float32) * constant.scale
+    return np.ascontiguousarray(np.transpose(values.astype(np.float32), order))
+
+
+def _constants_behind(view: DataflowView, value: Expr) -> list[Var]:
+    """Return the variables with a constant value from which `value` is computed, literals included."""
+    found: list[Var] = []
+    for var in operand_vars(value):
+        if constant_value(view, var) is not None:
+            source = view.binding_of(var)
+            found.extend([var] if source is None or source.same_as(var) else [var, source])
+            found.extend(_constants_behind(view, view.definition(var)))
+    return found
+
+
+def _region(view: DataflowView, core: Var, x: Var, tail: _Tail, form: FloatForm) -> Region:
+    members = (*_constants_behind(view, view.definition(core)), core, *tail.members)
+    return Region(core=core, output=tail.output, members=members, inputs=(x,), attrs={}, form=form)
+
+
+def _ints(values: Any) -> Any:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,142 @@
+"""Float ops with constant weights run in float kernels of our own, and NCHW graphs stay NHWC between them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from qdq_graph import graph, run_float, run_lowered
+from tvm import relax
+
+from octavo.graph.dataflow import DataflowView, op_name
+from octavo.lower import Lowered, lower
+from octavo.target import CPU
+
+RNG = np.random.default_rng(8)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def const(*shape: int) -> Any:
+    return relax.const(floats(*shape))
+
+
+def lowered(module: Any) -> Lowered:
+    return lower(module, CPU, ("generic",), 1)
+
+
+def float_ops(module: Any) -> list[str]:
+    """The ops that TVM is left with, in order."""
+    names = [op_name(binding.value) for binding in DataflowView(lowered(module).module["main"]).bindings]
+    return [name for name in names if not name.startswith("octavo_") and name not in ("tuple", "constant")]
+
+
+def is_close(module: Any, *inputs: np.ndarray) -> bool:
+    """Whether the kernels give TVM's own result, but for the rounding of sums."""
+    got, expected = run_lowered(module, *inputs), run_float(module, *inputs)
+    return got.shape == expected.shape and np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def nchw_network(*, is_read_twice: bool = False) -> Any:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        a = w.emit("a", relax.op.nn.conv2d(x["x"], const(24, 3, 3, 3), strides=2, padding=1))
+        a1 = w.emit("a1", relax.op.add(a, const(1, 24, 1, 1)))
+        a2 = w.emit("a2", relax.op.clip(a1, 0, 6))
+        b = w.emit("b", relax.op.nn.conv2d(a2, const(24, 1, 3, 3), padding=1, groups=24))
+        b1 = w.emit("b1", relax.op.sigmoid(b))
+        b2 = w.emit("b2", relax.op.multiply(b1, b))
+        c = w.emit("c", relax.op.add(b2, a1 if is_read_twice else a2))
+        d = w.emit("d", relax.op.concat([c, b2], axis=1))
+        e = w.emit("e", relax.op.multiply(d, const(48, 1, 1)))
+        f = w.emit("f", relax.op.nn.max_pool2d(e, pool_size=(3, 3), strides=(2, 2), padding=(1, 1)))
+        g = w.emit("g", relax.op.nn.avg_pool2d(f, pool_size=(2, 2), ceil_mode=True))
+        h = w.emit("h", relax.op.mean(g, axis=[2, 3]))
+        i = w.emit("i", relax.op.matmul(h, const(48, 10)))
+        return w.emit("y", relax.op.add(i, const(10)), is_output=True)
+
+    return graph({"x": ((1, 3, 19, 17), "float32")}, body)
+
+
+def test_a_network_is_close_to_tvm_and_keeps_its_layout() -> None:
+    module = nchw_network()
+    assert is_close(module, floats(1, 3, 19, 17))
+    kernels = [kernel.name.split(" ")[0] for kernel in lowered(module).kernels.values()]
+    assert kernels == ["transpose", "float.direct", "float.depthwise.3x3", "float.matmul"]
+    expected = {"sigmoid", "multiply", "add", "concat", "nn.max_pool2d", "nn.avg_pool2d", "mean"}
+    assert set(float_ops(module)) == expected
+
+
+def test_a_value_that_others_read_is_not_fused_away() -> None:
+    module = nchw_network(is_read_twice=True)
+    assert is_close(module, floats(1, 3, 19, 17))
+    assert "clip" in float_ops(module)
+
+
+def test_records_are_float_with_a_kernel_and_the_reason() -> None:
+    records = {record.tensor: record for record in lowered(nchw_network()).records}
+    conv = records["a2"]
+    assert (conv.op, conv.integer, conv.isa, conv.kernel) == ("nn.conv2d", False, "generic", "float.direct 4x1")
+    assert conv.reason == "input x is float: it is not the result of a dequantize with constant scale"
+    assert conv.macs == 24 * 10 * 9 * 27
+    assert records["y"].op == "matmul"
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_either_layout(layout: str) -> None:
+    shape, weight = ((2, 5, 9, 8), (6, 5, 3, 2)) if layout == "NCHW" else ((2, 9, 8, 5), (3, 2, 5, 6))
+    kernel_layout = "OIHW" if layout == "NCHW" else "HWIO"
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        call = relax.op.nn.conv2d(
+            x["x"], const(*weight), strides=(2, 1), padding=(1, 0, 2, 1), data_layout=layout, kernel_layout=kernel_layout
+        )
+        conv = w.emit("conv", call)
+        return w.emit("y", relax.op.nn.relu(conv), is_output=True)
+
+    module = graph({"x": (shape, "float32")}, body)
+    assert is_close(module, floats(*shape))
+    assert "nn.relu" not in float_ops(module)
+
+
+def test_clamps_that_exclude_each_other_keep_their_order() -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        a = w.emit("a", relax.op.matmul(x["x"], const(7, 5)))
+        b = w.emit("b", relax.op.clip(a, -3, -1))
+        return w.emit("y", relax.op.nn.relu(b), is_output=True)
+
+    module = graph({"x": ((2, 3, 7), "float32")}, body)
+    x = floats(2, 3, 7)
+    assert np.array_equal(run_lowered(module, x), np.zeros((2, 3, 5), np.float32))
+
+
+def test_a_dequantized_weight_is_a_constant_too() -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        scale, zero = relax.const(np.float32([0.1, 0.2, 0.3])), relax.const(np.int32([1, -2, 3]))
+        integers = relax.const(RNG.integers(-128, 128, (7, 3)).astype(np.int8))
+        weight = w.emit("weight", relax.op.dequantize(integers, scale, zero, axis=1))
+        return w.emit("y", relax.op.matmul(x["x"], weight), is_output=True)
+
+    module = graph({"x": ((4, 7), "float32")}, body)
+    assert is_close(module, floats(4, 7))
+    assert [kernel.name for kernel in lowered(module).kernels.values()] == ["float.matmul 4x1"]
+
+
+def test_constants_bound_to_variables_are_constants_too() -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        weight = w.emit("weight", relax.op.permute_dims(w.emit("weight_t", const(3, 7))))
+        bias = w.emit("bias", const(3))
+        return w.emit("y", relax.op.add(bias, w.emit("a", relax.op.matmul(x["x"], weight))), is_output=True)
+
+    module = graph({"x": ((4, 7), "float32")}, body)
+    assert is_close(module, floats(4, 7))
+    assert len(lowered(module).kernels) == 1
+
+
+def test_weights_that_are_no_constants_stay_with_tvm() -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        return w.emit("y", relax.op.matmul(x["x"], x["w"]), is_output=True)
+
+    module = graph({"x": ((4, 7), "float32"), "w": ((7, 3), "float32")}, body)
+    assert is_close(module, floats(4, 7), floats(7, 3))
+    assert not lowered(module).kernels
