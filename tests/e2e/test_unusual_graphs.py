@@ -51,6 +51,15 @@ GRAPHS = {
     "a constant returned": graph([conv("y"), node("Add", ["p", "q"], "sum")], ["sum", "y"]),
     "a weight returned": graph([conv("y")], ["y", "w"]),
     "weights among the inputs": graph([conv("c"), node("Relu", ["c"], "y")], ["y"], ir_version=3, opset=9),
+    "windows beyond the padding": graph(
+        [
+            conv("c"),
+            helper.make_node(
+                "AveragePool", ["c"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, ceil_mode=1, count_include_pad=1
+            ),
+        ],
+        ["y"],
+    ),
     "a bound that is none": graph([conv("c"), node("Clip", ["c", "low", "high"], "y")], ["y"]),
 }
 

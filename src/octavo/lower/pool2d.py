@@ -99,6 +99,14 @@ class _Window:
     count_include_pad: bool
     out: tuple[int, int]
 
+    def overhangs(self, size: tuple[int, int]) -> bool:
+        """Return whether the last window of an image of (rows, columns) ends beyond the padding."""
+        ends = [
+            (o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(self.out, self.strides, self.kernel, self.dilation, strict=True)
+        ]
+        top, left, bottom, right = self.padding
+        return ends[0] > size[0] + top + bottom or ends[1] > size[1] + left + right
+
 
 def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
     """Claim quantize(clamp(pool(dequantize(x)))), or a max pooling of integers."""
@@ -199,7 +207,7 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
         return _whole_image(source, size)
     kernel = (int(call.attrs.pool_size[0]), int(call.attrs.pool_size[1]))
     top, left, bottom, right = (int(value) for value in call.attrs.padding)
-    return _Window(
+    window = _Window(
         layout=source,
         kernel=kernel,
         strides=(int(call.attrs.strides[0]), int(call.attrs.strides[1])),
@@ -208,6 +216,9 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
         count_include_pad=bool(getattr(call.attrs, "count_include_pad", False)),
         out=out,
     )
+    if window.count_include_pad and window.overhangs(size):
+        return Rejection(reason="its windows reach beyond the padding (ceil mode): the kernel would count taps there as padding")
+    return window
 
 
 def _mean_window(call: Any, shape: tuple[int, ...]) -> _Window | Rejection:
