@@ -84,6 +84,13 @@ def test_a_saved_file_gives_the_same_bytes_in_a_fresh_process(executable, saved,
     assert np.load(tmp_path / "y.npy").tobytes() == next(iter(executable(batch).values())).tobytes()
 
 
+@pytest.mark.parametrize("name", ["dscnn", "dscnn.bin", "dscnn.tar", "a b.o"])
+def test_a_file_may_have_any_name(executable, batch, tmp_path, name):
+    executable.save(tmp_path / name)
+    np.testing.assert_array_equal(*Executable.load(tmp_path / name)(batch).values(), *executable(batch).values())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 @pytest.mark.parametrize("cut", [1, 100, 5000])
 def test_a_truncated_file_is_refused(saved, cut):
     saved.write_bytes(saved.read_bytes()[:-cut])

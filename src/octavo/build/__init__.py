@@ -2,5 +2,6 @@
 
 from .codegen import constant_bytes, generate, vm_passes
 from .executable import BoundCall, Description, Executable, OutputSpec
+from .file import is_executable
 
-__all__ = ["BoundCall", "Description", "Executable", "OutputSpec", "constant_bytes", "generate", "vm_passes"]
+__all__ = ["BoundCall", "Description", "Executable", "OutputSpec", "constant_bytes", "generate", "is_executable", "vm_passes"]

@@ -48,7 +48,8 @@ def generate(module: tvm.IRModule, target: tvm.target.Target) -> Any:
             ready = vm_passes()(module)
             return relax.build(ready, target=target, relax_pipeline=None)
     except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
-        last = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
+        last = said[-1] if said else type(error).__name__
         raise CompileError(f"code generation for {target.attrs.get('mcpu', 'llvm')} failed: {last}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -225,8 +226,17 @@ class Executable:
         """
         description = Description.from_json(read_description(path))
         try:
-            library = tvm.runtime.load_module(str(path))
-            return Executable(library, description)
+            return Executable(_loaded(Path(path)), description)
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
+
+
+def _loaded(path: Path) -> Any:
+    """Load a library whatever its name: TVM knows one by the suffix .so alone."""
+    if path.suffix == ".so":
+        return tvm.runtime.load_module(str(path))
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder) / "library.so"
+        link.symlink_to(path.resolve())
+        return tvm.runtime.load_module(str(link))

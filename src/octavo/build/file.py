@@ -56,6 +56,16 @@ def _export(export: Callable[[str], None], draft: str, path: Path) -> None:
         ) from error
 
 
+def is_executable(path: Path) -> bool:
+    """Return whether a file ends as ours do, whatever its name; False where it can't be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(_MAGIC), os.SEEK_END)
+            return file.read() == _MAGIC
+    except (OSError, ValueError):
+        return False
+
+
 def read_description(path: str | Path) -> dict[str, Any]:
     """Check a file's trailer and checksum and return its description; none of its code is loaded.
 

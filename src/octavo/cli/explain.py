@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from ..build import is_executable
 from ..pipeline import explain, load_executable
 from ..report import markdown_table
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
@@ -33,7 +34,7 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.model.suffix == EXECUTABLE_SUFFIX:
+    if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
         explanation = explain(load_executable(args.model))
     else:
         explanation = explain(load_quantized(args), target=args.target)
