@@ -100,6 +100,28 @@ def test_excluded_ops_stay_float(workplace: Path, capsys: pytest.CaptureFixture[
     assert floats[0]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("compile m.onnx -o new.so --exclude Conv", "give --profile too"),
+        ("explain m.onnx --method percentile", "give --profile too"),
+        ("quantize m.onnx --profile profile.json -o new.onnx --percentile 99", "--percentile goes with --method percentile"),
+    ],
+)
+def test_options_that_would_do_nothing_are_bad_usage(
+    line: str, said: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(line) == 2
+    assert said in capsys.readouterr().err
+    assert not list(workplace.glob("new.*"))
+
+
+def test_an_executable_is_known_by_its_content(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("m.so").rename("renamed.bin")
+    assert command("explain renamed.bin") == 0
+    assert "ops integer" in capsys.readouterr().out
+
+
 def test_explain_prints_each_op_and_a_summary(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown: list[str] = []
     for source in ("m.int8.onnx", "m.so"):

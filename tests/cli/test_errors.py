@@ -132,6 +132,13 @@ CASES = {
     ),
     "NaN to run": (calibration(with_nan), "run m.so --input bad.npz -o new.npz", ["bad.npz", "nan"]),
     "no samples to run": (calibration(lambda x: x[:0]), "run m.so --input bad.npz -o new.npz", ["bad.npz", "empty"]),
+    "endless samples": (nothing, "run m.so --input /dev/zero -o new.npz", ["/dev/zero", "device"]),
+    "endless model": (nothing, "compile /dev/zero -o new.so", ["/dev/zero", "device"]),
+    "excluded name of nothing": (
+        nothing,
+        "quantize m.onnx --profile profile.json -o new.onnx --exclude Nope",
+        ["'Nope'", "no such op or result"],
+    ),
     "demo folder is a file": (nothing, "demo -o m.onnx", ["m.onnx"]),
 }
 

@@ -1,6 +1,6 @@
 """Entry point of `octavo`: builds the parser, calls one command, turns every error into one line and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 bad usage (argparse), 130 interrupted. It computes nothing.
+Exit codes: 0 done, 1 failed, 2 bad usage (argparse's and UsageError), 130 interrupted. It computes nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from importlib import metadata
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
 from . import bench, compile, demo, explain, profile, quantize, run
+from .sources import UsageError
 
 COMMANDS = (demo, profile, quantize, compile, run, bench, explain)
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEBUG = "OCTAVO_DEBUG"
 
@@ -63,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (head, say) left; nothing may be written to it while Python shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except UsageError as error:
+        _report(f"error: {error}")
+        return EXIT_USAGE
     except Exception as error:
         if debug:
             traceback.print_exc()

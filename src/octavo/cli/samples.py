@@ -30,6 +30,8 @@ def read_samples(path: Path) -> Samples:
         No such file, another kind of file, Python objects instead of numbers, no arrays.
     """
     advice = "write one with numpy.savez(path, x=array)"
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(f"{path}: not a file (a device or a pipe); {advice}")
     try:
         arrays = _load(path)
     except OSError as error:

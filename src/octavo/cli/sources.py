@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from ..errors import OctavoError
 from ..graph import Model
 from ..pipeline import load, quantize
 from ..profile import Profile
 from ..quantize import Recipe
+
+
+class UsageError(OctavoError):
+    """Options that make no sense together."""
 
 
 def load_model(args: argparse.Namespace) -> Model:
@@ -28,5 +33,11 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def load_quantized(args: argparse.Namespace) -> Model:
     """Load MODEL; with --profile, quantize it too."""
+    if args.method != "percentile" and args.percentile != Recipe().percentile:
+        raise UsageError("--percentile goes with --method percentile; give both or none")
+    if not args.profile and recipe_of(args) != Recipe():
+        raise UsageError(
+            "--method, --percentile, --activation, --per-tensor and --exclude say how to quantize; give --profile too"
+        )
     model = load_model(args)
     return quantize(model, Profile.load(args.profile), recipe=recipe_of(args)) if args.profile else model

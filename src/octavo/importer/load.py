@@ -85,6 +85,8 @@ def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> M
 def _read(path: Path) -> bytes:
     if path.is_dir():
         raise ModelError(f"{path}: is a folder; give the path of a .onnx or .tflite file")
+    if path.is_char_device():  # /dev/zero has no end
+        raise ModelError(f"{path}: is a device; give the path of a .onnx or .tflite file")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
