@@ -171,3 +171,17 @@ def test_quantize_info_names_tensors_by_their_ids():
     module = matmul_module(weight=np.ones((4, 3), np.int8), scale=np.ones(3, np.float32))
     info = partition_module(module, CPU, ids={"x_q", "mm", "w"}).module["octavo_matmul_y_q"].attrs["quantize_info"]
     assert (info["input"]["id"], info["weight"]["id"], info["output"]["id"]) == ("x_q", "w", "mm")
+
+
+def test_a_weight_bound_to_a_variable_comes_along():
+    def body(writer, params):
+        qdq = Qdq(writer, "uint8")
+        values = writer.emit("values", relax.const(np.ones((4, 3), np.int8)))
+        scale = relax.const(np.float32(0.5))
+        w = writer.emit("w", relax.op.dequantize(values, scale, relax.const(np.int32(0))))
+        x = qdq.dequantize("x", params["x_q"], (0.1, 7))
+        return qdq.quantize("y", writer.emit("mm", relax.op.matmul(x, w)), (0.2, 9), is_output=True)
+
+    partition = partition_module(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
+    assert set(partition.regions) == {"octavo_matmul_y_q"}
+    assert relax.analysis.well_formed(partition.module) is None

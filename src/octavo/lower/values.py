@@ -93,7 +93,9 @@ def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
     definition = view.definition(expr)
     literal = numpy_constant(definition)
     if literal is not None:
-        return ConstantValue(values=literal, scale=None, zero_point=None, name=getattr(expr, "name", ""), members=())
+        # The variable itself must come along: whoever reads it inside a composite reads it by name.
+        members = () if var is None else (var,)
+        return ConstantValue(values=literal, scale=None, zero_point=None, name=getattr(expr, "name", ""), members=members)
     call = call_to(definition, "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype")
     if call is None or var is None:
         return None
