@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -237,6 +238,6 @@ def _loaded(path: Path) -> Any:
     if path.suffix == ".so":
         return tvm.runtime.load_module(str(path))
     with tempfile.TemporaryDirectory() as folder:
-        link = Path(folder) / "library.so"
-        link.symlink_to(path.resolve())
-        return tvm.runtime.load_module(str(link))
+        copied = Path(folder) / "library.so"
+        shutil.copyfile(path, copied)  # TVM follows a link back to the other name
+        return tvm.runtime.load_module(str(copied))
