@@ -35,5 +35,5 @@ def discard(builder: Any) -> None:
 def reason(error: BaseException) -> str:
     """Return the one line of an exception that says what is wrong; TVM's may carry a C++ backtrace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    wanted = [line for line in lines if not line.startswith(("File ", "at ", "[", "Traceback"))]
+    wanted = [line for line in lines if not line.startswith(("File ", "at ", "[", "#", "Traceback"))]
     return wanted[-1][:300] if wanted else type(error).__name__

@@ -113,6 +113,10 @@ class _GraphConverter(OpConverter):
                 raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
             except OctavoError:
                 raise
+            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError) as error:
+                # What a converter stumbles over that takes an operand, a shape or an option for granted.
+                form = f"{len(op.inputs)} inputs, {len(op.outputs)} results and its options"
+                raise UnsupportedOpError(f"{self._describe(op)} cannot be imported with {form}: {reason(error)}") from error
             except Exception as error:
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
 

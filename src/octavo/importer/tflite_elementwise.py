@@ -9,7 +9,7 @@ import numpy as np
 import tflite
 from tvm import relax
 
-from .tflite_base import BaseConverter
+from .tflite_base import BaseConverter, RejectedOpError
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -95,6 +95,23 @@ class ElementwiseConverter(BaseConverter):
         has_options = options_class is not None and op.BuiltinOptions() is not None
         activation = self._get_builtin_options(op, options_class).FusedActivationFunction() if has_options else 0
         return self._finish(result, self.get_output_tensors(op)[0], activation)
+
+    def _convert_logical_binary(self, relax_op: Any, op: Any) -> Any:
+        """Convert LOGICAL_AND and LOGICAL_OR, which take truth values only."""
+        tensors = self.get_input_tensors(op)
+        dtypes = [self.get_tensor_type_str(tensor.tensor.Type()) for tensor in tensors]
+        if set(dtypes) != {"bool"}:
+            raise RejectedOpError(f"operands of {' and '.join(dtypes)}")
+        left, right = (self.get_tensor_expr(tensor) for tensor in tensors)
+        return relax_op(left, right)
+
+    def convert_logical_not(self, op: Any) -> Any:
+        """Convert LOGICAL_NOT, which takes truth values only."""
+        data = self.get_input_tensors(op)[0]
+        dtype = self.get_tensor_type_str(data.tensor.Type())
+        if dtype != "bool":
+            raise RejectedOpError(f"an operand of {dtype}")
+        return _ops.logical_not(self.get_tensor_expr(data))
 
     def _reduce(self, op: Any, function: Any) -> Any:
         data, axes = self.get_input_tensors(op)

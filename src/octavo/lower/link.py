@@ -13,6 +13,7 @@ from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import Expr, Var
 
+from ..errors import CompileError
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
 from .context import PlacedKernel
 from .lowering import Lowered
@@ -48,9 +49,18 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     After::
 
         y = R.call_tir(cls.octavo_kernel_3, (x, w), out_ty=R.Tensor((1, 56, 56, 24), "uint8"))
+
+    Raises
+    ------
+    CompileError
+        Where TVM has no way to compute an op that stays float.
     """
-    with target:
-        module = float_passes()(lowered.module)
+    try:
+        with target:
+            module = float_passes()(lowered.module)
+    except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
+        said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
+        raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
     builder = relax.BlockBuilder(module)
     placed = {
         symbol: builder.add_func(kernel.func.with_attr("global_symbol", symbol), symbol)
