@@ -208,6 +208,23 @@ def test_op_against_onnx_runtime(name, dtypes, granularity):
         assert [op.reason for op in explained.counted if not op.integer] == []
 
 
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_ties_round_as_onnx_runtime_rounds_them(op, dtype):
+    """Scales that are powers of two of each other: one value in four is a tie."""
+    graph = Graph(9, DTYPES[dtype], np.int8)
+    shape = (1, 16, 24, 24)
+    graph.inputs = {"x0": shape, "x1": shape}
+    zeros = graph.rng.integers(0, 20, 3)
+    a, b, y = (
+        [graph.constant(np.float32(s)), graph.constant(graph.dtype(z))] for s, z in zip((0.25, 0.5, 0.5), zeros, strict=True)
+    )
+    graph.op(op, ["x0", *a, "x1", *b, *y], 4, MS)
+    explained, difference = compare(graph.model(), graph.feeds())
+    assert difference.max() == 0
+    assert all(record.integer for record in explained.counted)
+
+
 def test_reduce_mean_against_its_qdq_form():
     """ONNX Runtime has no kernel for QLinearReduceMean; it has for the same in QDQ form."""
     graph = Graph(3, np.uint8, np.int8)

@@ -66,3 +66,45 @@ def test_equals_the_oracle(isa: str) -> None:
 
 def test_same_bits_without_fused_multiply_add() -> None:
     check(cases(GENERIC), baseline_target())
+
+
+def float_sums(isa: str) -> Iterator[Case]:
+    """Sums and differences in float32, and products whose ties are even as stored, of source integers of both signs."""
+    outputs = itertools.cycle(OUTPUTS)
+    for shapes, relabelling, kind, stored in itertools.product(SHAPES, (0, 128), ("add", "sub", "mul"), (True, False)):
+        if kind == "mul" and relabelling:
+            continue
+        output = next(outputs)
+        a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes)
+        scales = [float(scale) for scale in np.float32(0.02) * np.float32(2.0) ** rng.integers(-2, 3, 3)]
+        zeros = [int(zero) for zero in rng.integers(0, 256, 2)]
+        bounds = {"qmin": output.qmin, "qmax": output.qmax}
+        common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": scales[2], "output": output}
+        common |= {"a_shape": shapes[0], "b_shape": shapes[1], "a_zero_point": zeros[0], "b_zero_point": zeros[1]}
+        if kind == "mul":
+            spec = PairwiseSpec(kind="mul", **common, stored_even=stored)
+            product = (a.astype(np.int32) - zeros[0]) * (b.astype(np.int32) - zeros[1])
+            real = product.astype(np.float32) * numerics.requantize_multiplier(scales[0], scales[1], scales[2])
+            moved, after = (output.zero_point, 0) if stored else (0, output.zero_point)
+            expected = np.clip(np.rint(real.astype(np.float64) + moved) + after, output.qmin, output.qmax).astype(np.uint8)
+        else:
+            source = [zero - relabelling for zero in (*zeros, output.zero_point)]
+            constants = numerics.float_sum_parameters(
+                scales[0], source[0], scales[1], source[1], scales[2], source[2], subtract=kind == "sub", stored=stored
+            )
+            spec = PairwiseSpec(kind=kind, **common, float_sum=constants, relabelling=relabelling)
+            stored_a, stored_b = (q.astype(np.int16) - relabelling for q in (a, b))
+            low, high = (bound - relabelling for bound in bounds.values())
+            dtype = "int8" if relabelling else "uint8"
+            result = numerics.float_sum(stored_a, stored_b, constants, qmin=low, qmax=high, dtype=dtype)
+            expected = (result.astype(np.int16) + relabelling).astype(np.uint8)
+        yield Case(kernel=kernels.pairwise(spec, isa=isa), inputs=(a, b), expected=expected, about=spec)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_float_sums_equal_the_oracle(isa: str) -> None:
+    check(float_sums(isa))
+
+
+def test_float_sums_without_fused_multiply_add() -> None:
+    check(float_sums(GENERIC), baseline_target())

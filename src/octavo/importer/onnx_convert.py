@@ -25,6 +25,14 @@ from .source_tensor import SourceTensor
 
 _frontend: Any = onnx_frontend
 _CONVERTERS = {**onnx_ops.CONVERTERS, **onnx_quantized_integer.CONVERTERS}
+# How ONNX Runtime rounds where it does not round half to even about the zero point; see `octavo.lower.rounding`, which reads it.
+# It has no kernel for a quantized Sub: that is a float32 difference, quantized.
+_ROUNDING = {
+    "add": "half_even_stored",
+    "multiply": "half_even_stored",
+    "nn.avg_pool2d": "half_even_stored",
+    "subtract": "half_even",
+}
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -120,7 +128,15 @@ def convert(prepared: PreparedOnnx, origin: str) -> Assembled:
     sources = _complete_shapes(prepared, importer)
     positions = {source.name: position for position, source in enumerate(sources)}
     outputs = [positions[value.name] for value in prepared.graph.output]
-    return assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
+    assembled = assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
+    return replace(assembled, module=_with_rounding(assembled.module, prepared))
+
+
+def _with_rounding(module: tvm.IRModule, prepared: PreparedOnnx) -> tvm.IRModule:
+    """Say in main's attributes how quantized results are rounded; a float model is left as it is."""
+    if any(node.op_type == "QuantizeLinear" for node in prepared.graph.node):
+        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", _ROUNDING))
+    return module
 
 
 def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter) -> list[SourceTensor]:

@@ -1,17 +1,18 @@
-"""Addition of two uint8 tensors in integers alone. Oracle: `numerics.add`, which also chooses multipliers and shift."""
+"""Addition of two uint8 tensors. Oracles: `numerics.add`, in integers alone, and `numerics.float_sum`."""
 
 from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as B
 
 from ..numerics import add_parameters
+from .float_sum import float_sum
 from .isa import lanes_of
 from .spec import AddSpec, Kernel
 from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, vector_type, worthwhile
 
 
 def add(spec: AddSpec, *, isa: str) -> Kernel:
-    """Return the kernel of y = clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point).
+    """Return the kernel of y = clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point), or of the float sum.
 
     Where b is shorter than a, it is repeated: threads share the repetitions where there are enough of them.
     """
@@ -26,6 +27,10 @@ def add(spec: AddSpec, *, isa: str) -> Kernel:
             def number(value: int) -> Expr:
                 return splat(B.int32(value), lanes)
 
+            if spec.float_sum is not None:
+                a_value = load(a, start, lanes, "int32")
+                store(y, start, float_sum(spec.float_sum, out, spec.relabelling, a_value, b_value, lanes), lanes)
+                return
             acc = number(p.bias) + load(a, start, lanes, "int32") * number(p.a_multiplier)
             acc = acc + b_value * number(p.b_multiplier)
             acc = B.max(acc >> number(p.shift), number(out.qmin - out.zero_point))

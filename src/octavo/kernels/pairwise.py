@@ -1,4 +1,4 @@
-"""Sum, difference and product of two uint8 tensors of shapes that broadcast. Oracles: `numerics.add`, `sub` and `mul`."""
+"""Sum, difference and product of two uint8 tensors that broadcast. Oracles: `numerics.add`, `sub`, `mul` and `float_sum`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Literal
 
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics import AddParameters, add_parameters, requantize_multiplier, sub_parameters
+from ..numerics import AddParameters, FloatSumParameters, add_parameters, requantize_multiplier, sub_parameters
 from .broadcast import Axis, broadcast_shape, for_each_pair
+from .float_sum import float_sum
 from .isa import lanes_of
 from .rounding import requantized
 from .spec import Kernel, Output
@@ -18,7 +19,11 @@ from .vectors import Buffer, Expr, load, prim_func, splat, store, vector_type
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairwiseSpec:
-    """uint8 a and uint8 b of shapes that broadcast; "mul" rounds half to even, "add" and "sub" half up, as their oracles do."""
+    """uint8 a and uint8 b of shapes that broadcast; "mul" rounds half to even, "add" and "sub" half up, as their oracles do.
+
+    `float_sum` and `relabelling` are those of AddSpec, for "add" and "sub". With `stored_even` a tie of "mul" becomes an even
+    integer as stored.
+    """
 
     kind: Literal["add", "sub", "mul"]
     a_shape: tuple[int, ...]
@@ -29,6 +34,9 @@ class PairwiseSpec:
     b_zero_point: int
     out_scale: float
     output: Output
+    float_sum: FloatSumParameters | None = None
+    relabelling: int = 0
+    stored_even: bool = False
     threads: int = 1
 
 
@@ -56,7 +64,10 @@ def _operand(buffer: Buffer, at: Expr, lanes: int, *, moves: bool) -> Expr:
 def _result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
     if spec.kind == "mul":
         product = (a - splat(B.int32(spec.a_zero_point), lanes)) * (b - splat(B.int32(spec.b_zero_point), lanes))
-        return requantized(product, float(requantize_multiplier(spec.a_scale, spec.b_scale, spec.out_scale)), spec.output, lanes)
+        multiplier = float(requantize_multiplier(spec.a_scale, spec.b_scale, spec.out_scale))
+        return requantized(product, multiplier, spec.output, lanes, stored_even=spec.stored_even)
+    if spec.float_sum is not None:
+        return float_sum(spec.float_sum, spec.output, spec.relabelling, a, b, lanes)
     choose = add_parameters if spec.kind == "add" else sub_parameters
     p = choose(spec.a_scale, spec.a_zero_point, spec.b_scale, spec.b_zero_point, spec.out_scale)
     return _weighted_sum(p, spec.output, a, b, lanes)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 import tvm
 
+from ..numerics import FloatSumParameters
 from ..numerics.pool2d import PoolRounding
 
 
@@ -63,7 +64,11 @@ class Conv2dSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddSpec:
-    """uint8 a + uint8 b over `size` values of a; b has `b_size` values, repeated (size % b_size == 0)."""
+    """uint8 a + uint8 b over `size` values of a; b has `b_size` values, repeated (size % b_size == 0).
+
+    With `float_sum` the sum is formed in float32 and rounds half to even; its constants are about the source's integers, to which
+    `relabelling` was added. Without, in integers from the scales, rounding half up.
+    """
 
     size: int
     b_size: int
@@ -73,6 +78,8 @@ class AddSpec:
     b_zero_point: int
     out_scale: float
     output: Output
+    float_sum: FloatSumParameters | None = None
+    relabelling: int = 0
     threads: int = 1
 
 

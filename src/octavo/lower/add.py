@@ -17,6 +17,7 @@ from ..kernels import AddSpec
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
+from .rounding import float_sum_of, rounding_of
 from .tail import check_activation, follow_to_quantize
 from .values import Dequantized, constant_value, dequantized
 
@@ -29,10 +30,12 @@ class AddForm(Form):
     b: TensorForm
     b_values: npt.NDArray[Any] | None
     y: OutputForm
+    rounding: str = "half_up"
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info()}
+        """Return its tensors by role, and the rounding where it is not half up."""
+        info = {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info()}
+        return info if self.rounding == "half_up" else {**info, "rounding": self.rounding}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
@@ -45,6 +48,7 @@ class AddForm(Form):
         else:
             assert b_var is not None
             b = context.storage.get(b_var, is_nhwc=is_nhwc)
+        constants, relabelling = float_sum_of(self.rounding, self.a, self.b, self.y.tensor)
         spec = AddSpec(
             size=int(np.prod(self.a.shape)),
             b_size=int(np.prod(self.b.shape)),
@@ -54,6 +58,8 @@ class AddForm(Form):
             b_zero_point=self.b.zero_point,
             out_scale=float(self.y.tensor.params.scale),
             output=self.y.spec(),
+            float_sum=constants,
+            relabelling=relabelling,
             threads=context.threads,
         )
         kernel = kernels.add(spec, isa=context.isa)
@@ -88,7 +94,13 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
     if isinstance(tail, Rejection):
         return tail
     constant = None if isinstance(b.source, Var) else constant_value(view, b.source)
-    form = AddForm(a=tensor_of(a), b=tensor_of(b), b_values=None if constant is None else constant.values, y=tail.form)
+    form = AddForm(
+        a=tensor_of(a),
+        b=tensor_of(b),
+        b_values=None if constant is None else constant.values,
+        y=tail.form,
+        rounding=rounding_of(view, "add", "half_up"),
+    )
     inputs = tuple(dict.fromkeys(side.source for side in (a, b) if isinstance(side.source, Var)))
     members = tuple(side.var for side in (a, b) if side.var is not None)
     return Region(

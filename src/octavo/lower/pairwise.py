@@ -17,11 +17,15 @@ from ..kernels import PairwiseSpec
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
+from .rounding import float_sum_of, rounding_of
 from .storage import TO_NHWC
 from .tail import check_activation, follow_to_quantize
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 
 Kind = Literal["add", "sub", "mul"]
+_USUAL: dict[Kind, str] = {"add": "half_up", "sub": "half_up", "mul": "half_even"}
+"""How each rounds where the source says nothing else, as LiteRT does."""
+
 _KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul"}
 
 
@@ -41,16 +45,22 @@ class PairwiseForm(Form):
     a: Operand
     b: Operand
     y: OutputForm
+    rounding: str
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+        """Return its tensors by role, and the rounding where it is not the op's usual one."""
+        info = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+        return info if self.rounding == _USUAL[self.kind] else {**info, "rounding": self.rounding}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
         is_nhwc = self._is_nhwc(context, inputs)
         a, b = (self._read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (self.a, self.b))
         shape = self.y.tensor.shape
+        sum_constants, relabelling = None, 0
+        if self.kind != "mul":
+            tensors = self.a.tensor, self.b.tensor, self.y.tensor
+            sum_constants, relabelling = float_sum_of(self.rounding, *tensors, subtract=self.kind == "sub")
         spec = PairwiseSpec(
             kind=self.kind,
             a_shape=shape_of(a),
@@ -61,6 +71,9 @@ class PairwiseForm(Form):
             b_zero_point=self.b.tensor.zero_point,
             out_scale=float(self.y.tensor.params.scale),
             output=self.y.spec(),
+            float_sum=sum_constants,
+            relabelling=relabelling,
+            stored_even=self.kind == "mul" and self.rounding == "half_even_stored",
             threads=context.threads,
         )
         kernel = kernels.pairwise(spec, isa=context.isa)
@@ -112,7 +125,9 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
-    form = PairwiseForm(kind=_KINDS[op_name(call)], a=operands[0], b=operands[1], y=tail.form)
+    kind = _KINDS[op_name(call)]
+    rounding = rounding_of(view, op_name(call), _USUAL[kind])
+    form = PairwiseForm(kind=kind, a=operands[0], b=operands[1], y=tail.form, rounding=rounding)
     pairs = zip(sides, operands, strict=True)
     variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]
     return Region(

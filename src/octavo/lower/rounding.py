@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from ..graph.dataflow import DataflowView, attrs_of
+from ..numerics import FloatSumParameters, float_sum_parameters
+from .forms import TensorForm
 
 ROUNDING = "octavo.rounding"
 """Attribute of main: Relax op (without "relax.") -> rounding of its results.
 
 "half_even"         rint, as QDQ has it; the default.
 "half_away"         nn.avg_pool2d of equal parameters: over the integers as they are stored, ties away from 0.
-"half_even_stored"  mean: a tie becomes an even integer of the result, rint(real / scale + zero_point).
+"half_even_stored"  mean, nn.avg_pool2d, multiply, add: a tie becomes an even integer of the result,
+                    rint(real / scale + zero_point). An add so, and a subtract of "half_even", is a float32 sum
+                    (`numerics.float_sum`); without either it is one of integers, ties up (`numerics.add`).
 "half_up"           quantize of quantized values, nn.leakyrelu: a fixed-point factor, ties up (`numerics.fixed_point`);
                     image.resize2d by method "linear": the shift of an integer sum (`numerics.resize`).
 """
 
 
-def rounding_of(view: DataflowView, op: str) -> str:
+def float_sum_of(
+    rounding: str, a: TensorForm, b: TensorForm, y: TensorForm, *, subtract: bool = False
+) -> tuple[FloatSumParameters | None, int]:
+    """Return the constants of an add or subtract that rounds so, and what was added to the integers they are about.
+
+    None where the rounding is that of integers. Tensors of two dtypes are summed as kernels hold them, in uint8.
+    """
+    if rounding not in ("half_even", "half_even_stored"):
+        return None, 0
+    relabelling = a.relabelling if a.relabelling == b.relabelling == y.relabelling else 0
+    parameters = float_sum_parameters(
+        float(a.params.scale),
+        a.zero_point - relabelling,
+        float(b.params.scale),
+        b.zero_point - relabelling,
+        float(y.params.scale),
+        y.zero_point - relabelling,
+        subtract=subtract,
+        stored=rounding == "half_even_stored",
+    )
+    return parameters, relabelling
+
+
+def rounding_of(view: DataflowView, op: str, default: str = "half_even") -> str:
     """Return the rounding of an op's results."""
     table = attrs_of(view.function).get(ROUNDING, {})
-    return str(table[op]) if op in table else "half_even"
+    return str(table[op]) if op in table else default

@@ -6,6 +6,7 @@ from .bounds import check_accumulator, max_accumulator
 from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
+from .float_sum import FloatSumParameters, float_sum, float_sum_parameters, fused_multiply_add
 from .gather import gather
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
@@ -21,6 +22,7 @@ __all__ = [
     "INTEGER_RANGE",
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
+    "FloatSumParameters",
     "Granularity",
     "LinearTaps",
     "PerAxis",
@@ -34,6 +36,9 @@ __all__ = [
     "conv2d",
     "conv2d_accumulate",
     "dequantize",
+    "float_sum",
+    "float_sum_parameters",
+    "fused_multiply_add",
     "gather",
     "global_avg_pool2d",
     "linear_taps",
