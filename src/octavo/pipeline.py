@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -222,7 +222,10 @@ def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explan
 
 def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
     named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
-    return tuple(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")) for record in records)
+    # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
+    reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if model.plan else {}
+    told = [record if record.integer else replace(record, reason=reasons.get(record.tensor, record.reason)) for record in records]
+    return tuple(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")) for record in told)
 
 
 # -------------------------------------------------------------------------------------------------------- for TVM users

@@ -54,6 +54,13 @@ def test_a_recipe_and_a_description_are_expected(model, profile):
             octavo.quantize(model, profile, target=wrong)
 
 
+def test_explain_gives_the_reason_of_the_one_who_decided(model, profile):
+    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(exclude=("net/y:0",)))
+    reasons = [op.reason for op in octavo.explain(quantized).ops if op.op == "matmul"]
+    assert len(reasons) == 1
+    assert reasons[0].endswith("the recipe excludes net/y:0")
+
+
 @pytest.mark.parametrize("target", [5, "", " ", {"kind": "llvm"}])
 def test_a_target_is_expected(target, model):
     with pytest.raises(TargetError, match=r"x86\.avx512_vnni, generic"):
