@@ -17,9 +17,10 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ..graph.model import FloatOp
 from ..identity import TensorId
-from ..target import OpSupport, TargetDescription
+from ..target import ELEMENTWISE, OpSupport, TargetDescription
 from .constants import Constants, root_of
 from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
+from .elementwise import function_of_one
 from .exclusion import Exclusion
 from .recipe import Recipe
 
@@ -138,6 +139,9 @@ class Placer:
         value: Any = self.view.definition(var)
         name = op_name(value)
         support = self.target.support(name)
+        table = self._table(var, name, support)
+        if table is not None:
+            return table
         if support is None or name in ("quantize", "dequantize"):
             return f"{self.target.name} has no integer {name}"
         if name in self.recipe.float_ops:
@@ -157,6 +161,19 @@ class Placer:
             return reason
         inputs = tuple(root_of(self.view, data) for operand in operands for data in operand_vars(operand))
         return self._with_fused(support, var, inputs, op)
+
+    def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
+        """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""
+        elementwise = self.target.support(ELEMENTWISE)
+        if elementwise is None or self._unlike_recipe(elementwise) is not None:
+            return None
+        found = function_of_one(self.view, self.constants, var)
+        if found is None or (support is not None and len(found[1]) == 1 and name in ("nn.relu", "clip")):
+            return None
+        source, members = found
+        if self.recipe.float_ops and {op_name(self.view.definition(member)) for member in members} & set(self.recipe.float_ops):
+            return None
+        return Layer(support=elementwise, core=var, output=members[-1], inputs=(source,), members=members)
 
     def _unlike_recipe(self, support: OpSupport) -> str | None:
         if self.recipe.activation_dtype not in support.activations:

@@ -118,7 +118,8 @@ class QdqWriter:
         elif var.same_as(layer.core):
             new = replace_operands(_opened(self.view, value), self._read_by_integer)
         else:
-            new = replace_operands(value, self._plain)
+            members = layer.members
+            new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
         is_output = self.view.is_returned(var) and var not in self.placement.made
         self._written[var] = writer.emit(var.name, new, is_output=is_output)
         self._quantize(writer, var, self._written[var])
