@@ -108,6 +108,8 @@ class BaseConverter(tflite_frontend.OperatorConverter):
 
     def _weight(self, tensor: Any, value: Any, axis: int) -> Any:
         """Make a weight a constant in the module's layout, with its output channels on `axis`, and dequantize it."""
+        if not value.size:
+            raise RejectedOpError(f"an empty weight {value.shape}")
         dtype = self.get_tensor_type_str(tensor.tensor.Type())
         expr = self.exp_tab.new_const(np.ascontiguousarray(value), dtype=dtype, source_name=tensor.tensor.Name())
         if not tensor.qnn_params:

@@ -108,7 +108,9 @@ class _GraphConverter(OpConverter):
             try:
                 result = self.convert_map[op.name](op=self.subgraph.Operators(index))
                 if result is not None:
-                    self._set_outputs(op, self.bb.normalize(result))
+                    result = self.bb.normalize(result)
+                    self._check_result(op, result)
+                    self._set_outputs(op, result)
             except RejectedOpError as error:
                 raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
             except OctavoError:
@@ -119,6 +121,18 @@ class _GraphConverter(OpConverter):
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported with {form}: {reason(error)}") from error
             except Exception as error:
                 raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
+
+    def _check_result(self, op: TfliteOp, result: Any) -> None:
+        """Reject a result that is not what the file states: then operands or options are not what they were meant to be."""
+        types: list[Any] = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
+        if len(types) != len(op.outputs):
+            raise RejectedOpError(f"{len(op.outputs)} results where it has {len(types)}")
+        for found, index in zip(types, op.outputs, strict=True):
+            stated = self.graph.tensors[index]
+            shape = tuple(int(dim) for dim in found.shape) if isinstance(found.shape, relax.ShapeExpr) else None
+            # Some writers state no shape at all.
+            if (stated.shape and shape is not None and shape != stated.shape) or str(found.dtype) != stated.dtype:
+                raise RejectedOpError(f"a result {stated.dtype} {stated.shape} where it computes {found.dtype} {shape}")
 
     def _set_outputs(self, op: TfliteOp, result: Any) -> None:
         """Bind the result, or each of several, to a variable that the tensor's key leads to."""

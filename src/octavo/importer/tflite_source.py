@@ -181,6 +181,10 @@ def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool) -> Tflit
     # Some converters leave parameters on float tensors; they mean nothing there.
     quantization = tensor.Quantization() if dtype in INTEGER_RANGE else None
     scale, zero_point, axis = _affine(quantization, name, shape, origin)
+    low, high = INTEGER_RANGE.get(dtype, (0, 0))
+    if any(not low <= point <= high for point in zero_point):
+        found = f"zero points {zero_point[:4]} outside [{low}; {high}]"
+        raise ModelError(f"{origin}: tensor {name!r} has {found}, the range of {dtype}")
     return TfliteTensor(name=name, shape=shape, dtype=dtype, value=value, scale=scale, zero_point=zero_point, axis=axis)
 
 
