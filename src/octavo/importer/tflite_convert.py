@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +97,9 @@ class _GraphConverter(OpConverter):
         for op in self.graph.ops:
             if op.name not in self.convert_map:
                 raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer")
+            for name, value in op.options.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UnsupportedOpError(f"{self._describe(op)} has option {name} = {value}; it must be finite")
             tensors = [self.graph.tensors[index] for index in (*op.inputs, *op.outputs) if index >= 0]
             if not any(tensor.scale for tensor in tensors):
                 continue

@@ -1,0 +1,74 @@
+"""The attribute octavo.rounding of main: composites say it, kernels follow it, and without it everything rounds half to even."""
+
+import numpy as np
+import pytest
+from qdq_graph import Qdq, graph, run_lowered
+from tvm import relax
+
+from octavo.lower import partition_module
+from octavo.numerics import QuantParams, avg_pool2d
+from octavo.numerics.fixed_point import fixed_point_table
+from octavo.target import CPU
+
+X = (0.05, 3)
+EVERY = np.arange(-128, 128).astype(np.int8).reshape(1, 256)
+
+
+def pooled(out=X, **rounding):
+    def body(writer, params):
+        q = Qdq(writer, "int8")
+        pool = writer.emit("pool", relax.op.nn.avg_pool2d(q.dequantize("x", params["x"], X), (2, 2), (2, 2), layout="NHWC"))
+        return q.quantize("y", pool, out, is_output=True)
+
+    return with_rounding(graph({"x": ((1, 4, 4, 32), "int8")}, body), rounding)
+
+
+def mapped(function, out, **rounding):
+    def body(writer, params):
+        q = Qdq(writer, "int8")
+        x = q.dequantize("x", params["x"], X)
+        return q.quantize("y", x if function is None else writer.emit("f", function(x)), out, is_output=True)
+
+    return with_rounding(graph({"x": ((1, 256), "int8")}, body), rounding)
+
+
+def with_rounding(module, rounding):
+    if rounding:
+        table = {op.replace("__", "."): how for op, how in rounding.items()}
+        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", table))
+    return module
+
+
+def info(module):
+    (composite,) = [f for _, f in partition_module(module, CPU).module.functions_items() if "quantize_info" in f.attrs]
+    return composite.attrs["quantize_info"]
+
+
+def test_averages_round_as_the_attribute_says():
+    x = np.random.default_rng(0).integers(-128, 128, (1, 4, 4, 32)).astype(np.int8)
+    plain, away = pooled(), pooled(nn__avg_pool2d="half_away")
+    assert "rounding" not in info(plain)
+    assert info(away)["rounding"] == "half_away"
+    fields = {"kernel": (2, 2), "strides": (2, 2), "out_shape": (2, 2), "multiplier": 1.0, "qmin": -128, "qmax": 127}
+    expected = avg_pool2d(x, input_zero_point=0, zero_point=0, dtype="int8", rounding="half_away", **fields)
+    np.testing.assert_array_equal(run_lowered(away, x), expected)
+    half_even = avg_pool2d(x, input_zero_point=3, zero_point=3, dtype="int8", **fields)
+    np.testing.assert_array_equal(run_lowered(plain, x), half_even)
+    assert (expected != half_even).any(), "the values hold no tie"
+
+
+def test_averages_that_change_parameters_round_half_to_even():
+    assert "rounding" not in info(pooled((0.06, 3), nn__avg_pool2d="half_away"))
+
+
+@pytest.mark.parametrize(
+    ("op", "function", "slope"),
+    [("quantize", None, 1.0), ("nn__leakyrelu", lambda x: relax.op.nn.leakyrelu(x, 0.3), 0.3)],
+)
+def test_fixed_point_tables(op, function, slope):
+    out = (0.0672, -20)
+    plain, fixed = mapped(function, out), mapped(function, out, **{op: "half_up"})
+    table = fixed_point_table(QuantParams.per_tensor("int8", *X), QuantParams.per_tensor("int8", *out), slope=slope)
+    np.testing.assert_array_equal(run_lowered(fixed, EVERY).ravel(), table)
+    difference = np.abs(table.astype(int) - run_lowered(plain, EVERY).ravel())
+    assert difference.max() == 1, "both roundings agree on every value"
