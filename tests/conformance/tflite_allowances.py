@@ -35,12 +35,6 @@ ALLOWANCES: dict[tuple[str, str], Allowance] = {
     ("TANH", "int16"): Allowance(equal=0.5, largest=1, reason=_TABLE_16),
     ("SOFTMAX", "int16"): Allowance(equal=0.3, largest=4, reason=_TABLE_16),
     **{
-        ("RESIZE_BILINEAR", dtype): Allowance(
-            equal=0.85, largest=1, reason="a float island, where LiteRT interpolates with weights of 10 or 11 bits"
-        )
-        for dtype in ("int8", "uint8")
-    },
-    **{
         ("PRELU", dtype): Allowance(equal=0.99, largest=1, reason="LiteRT multiplies by the slope in fixed point, half up")
         for dtype in ("int8", "uint8")
     },
