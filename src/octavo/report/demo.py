@@ -69,7 +69,7 @@ class DemoReport:
             ("executable", f"{self.sizes['float executable']:,} bytes", f"{self.sizes['int8 executable']:,} bytes"),
             ("runs in integers", self.float_summary, self.int8_summary),
         ]
-        headers = (f"profiled on {self.profiled} digits", "float32, built by TVM", "int8, by Octavo")
+        headers = (f"profiled on {self.profiled} digits", "float32, by Octavo", "int8, by Octavo")
         table = markdown_table(headers, rows, numbers=(1, 2))
         width = max(len(name) for name in self.files)
         return "\n".join([table, "", *(f"{name.ljust(width)}  {path}" for name, path in self.files.items())])
