@@ -135,16 +135,18 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if sorted(kernel_layout) != sorted("HWIO"):
         return Rejection(reason=f"kernel layout {kernel_layout} is no order of O, I, H, W")
     pad = folded_pad(view, call)
-    operands = _operands(view, call, support, pad)
+    channel_axis = 1 if source == "NCHW" else 3
+    shape, in_shape = static_shape(core), static_shape(call.args[0])
+    if shape is None or in_shape is None or 0 in shape:
+        return Rejection(reason=f"the shape of {core.name} is not static, or without elements")
+    # Where each channel has its own filters it may have its own scale, too.
+    is_depthwise = int(call.attrs.groups) == in_shape[channel_axis]
+    operands = _operands(view, call, support, pad, channel_axis if is_depthwise else None)
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
-    channel_axis = 1 if source == "NCHW" else 3
-    shape = static_shape(core)
-    if shape is None:
-        return Rejection(reason=f"the shape of {core.name} is not static")
     start, bias = _with_bias(view, core, channel_axis, shape[channel_axis], support)
-    tail = follow_to_quantize(view, start, support)
+    tail = follow_to_quantize(view, start, support, channel_axis=channel_axis)
     if isinstance(tail, Rejection):
         return tail
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
@@ -175,7 +177,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     x, weight = operands
     shape = static_shape(core)
     x_shape = static_shape(x.source)
-    if weight.values.ndim != 2 or shape is None or x_shape is None or len(x_shape) < 2:
+    if weight.values.ndim != 2 or shape is None or x_shape is None or len(x_shape) < 2 or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
     start, bias = _with_bias(view, core, len(shape) - 1, shape[-1], support)
     tail = follow_to_quantize(view, start, support)
@@ -189,7 +191,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
 
 
 def _operands(
-    view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None
+    view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None, channel_axis: int | None = None
 ) -> tuple[Dequantized, ConstantValue] | Rejection:
     x = dequantized(view, call.args[0]) if pad is None else pad.source
     name = getattr(call.args[0], "name", "constant")
@@ -197,7 +199,7 @@ def _operands(
         return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
     if static_shape(x.source) is None:
         return Rejection(reason=f"the shape of input {name} is not static")
-    problem = check_activation(x.source.name, x.params, support)
+    problem = check_activation(x.source.name, x.params, support, channel_axis)
     if problem is not None:
         return problem
     weight = read_weight(view, call.args[1], support)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from tvm.relax import Var
 
 from ..kernels import Output
@@ -55,8 +56,8 @@ class TensorForm:
 
     @property
     def zero_point(self) -> int:
-        """The zero point as kernels see it, in the uint8 domain."""
-        return int(self.params.zero_point) + self.relabelling
+        """The zero point as kernels see it, in the uint8 domain; scales along an axis share one (the rules see to that)."""
+        return int(np.ravel(self.params.zero_point)[0]) + self.relabelling
 
     @property
     def relabelling(self) -> int:

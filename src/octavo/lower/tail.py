@@ -11,7 +11,7 @@ from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
-from ..numerics import PerTensor, QuantParams
+from ..numerics import PerAxis, PerTensor, QuantParams
 from ..target import OpSupport
 from .forms import OutputForm, TensorForm
 from .values import params_of
@@ -26,14 +26,17 @@ class Tail:
     form: OutputForm
 
 
-def follow_to_quantize(view: DataflowView, start: Var, support: OpSupport) -> Tail | Rejection:
+def follow_to_quantize(
+    view: DataflowView, start: Var, support: OpSupport, *, channel_axis: int | None = None
+) -> Tail | Rejection:
     """Walk from an op's float result through clamps that `support` can fuse to its quantize.
 
     Before::
 
         lv = R.nn.conv2d(...); lv1 = R.nn.relu(lv); y = R.quantize(lv1, scale, zero_point); y1 = R.clip(y, 0, 255)
 
-    The walk from lv returns members (lv1, y, y1), output y1 and the clamp [q(0); 255].
+    The walk from lv returns members (lv1, y, y1), output y1 and the clamp [q(0); 255]. An op that can give each channel its own
+    scale states the `channel_axis` of its result.
     """
     members: list[Var] = []
     low, high = -math.inf, math.inf
@@ -46,7 +49,7 @@ def follow_to_quantize(view: DataflowView, start: Var, support: OpSupport) -> Ta
         members.append(user)
         quantize = call_to(value, "quantize")
         if quantize is not None:
-            return _finish(view, user, quantize, (low, high), members, support)
+            return _finish(view, user, quantize, (low, high), members, support, channel_axis)
         clamp = call_to(value, "nn.relu", "clip")
         if clamp is None or op_name(clamp) not in support.fusions:
             return Rejection(reason=f"its result {current.name} is read in float by {op_name(value)} ({user.name})")
@@ -83,9 +86,20 @@ def clamp_in_integers(params: QuantParams, low: float, high: float) -> tuple[int
     return quantized(low, params.qmin), quantized(high, params.qmax)
 
 
-def check_activation(name: str, params: QuantParams, support: OpSupport) -> Rejection | None:
-    """Return why a quantized activation can't enter or leave an integer kernel, or None if it can."""
-    if not isinstance(params.granularity, PerTensor):
+def per_channel(params: QuantParams) -> list[QuantParams]:
+    """Return the parameters of each channel, as those of a tensor: one for all where there is one scale."""
+    if isinstance(params.granularity, PerTensor):
+        return [params]
+    pairs = zip(params.scale, params.zero_point, strict=True)
+    return [QuantParams(dtype=params.dtype, scale=scale, zero_point=zero, granularity=PerTensor()) for scale, zero in pairs]
+
+
+def check_activation(name: str, params: QuantParams, support: OpSupport, channel_axis: int | None = None) -> Rejection | None:
+    """Return why a quantized activation can't enter or leave an integer kernel, or None if it can.
+
+    Scales along `channel_axis` are allowed, with one zero point.
+    """
+    if isinstance(params.granularity, PerAxis) and (params.granularity.axis != channel_axis or np.ptp(params.zero_point) != 0):
         return Rejection(reason=f"activation {name} is quantized per axis; kernels take one scale per tensor")
     if params.dtype not in support.activations:
         return Rejection(reason=f"activation {name} is {params.dtype}; the target allows {', '.join(support.activations)}")
@@ -93,16 +107,25 @@ def check_activation(name: str, params: QuantParams, support: OpSupport) -> Reje
 
 
 def _finish(
-    view: DataflowView, var: Var, quantize: Any, bounds: tuple[float, float], members: list[Var], support: OpSupport
+    view: DataflowView,
+    var: Var,
+    quantize: Any,
+    bounds: tuple[float, float],
+    members: list[Var],
+    support: OpSupport,
+    channel_axis: int | None,
 ) -> Tail | Rejection:
     params = params_of(quantize, dtype_of(var))
     shape = static_shape(var)
     if params is None or shape is None:
         return Rejection(reason=f"scale, zero point or shape of {var.name} is not a constant")
-    problem = check_activation(var.name, params, support)
+    problem = check_activation(var.name, params, support, channel_axis)
     if problem is not None:
         return problem
-    qmin, qmax = clamp_in_integers(params, *bounds)
+    clamps = {clamp_in_integers(channel, *bounds) for channel in per_channel(params)}
+    if len(clamps) > 1:
+        return Rejection(reason=f"the clamp of {var.name} is another integer in each channel, for their scales differ")
+    qmin, qmax = clamps.pop()
     output, qmin, qmax = integer_clamp(view, var, qmin, qmax)
     if not output.same_as(var):
         members.append(output)

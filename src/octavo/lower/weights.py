@@ -11,7 +11,7 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Rejection
-from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, check_accumulator, requantize_multiplier
+from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, check_accumulator, max_accumulator, requantize_multiplier
 from ..target import OpSupport
 from .forms import TensorForm
 from .values import ConstantValue, constant_value
@@ -128,8 +128,13 @@ def weight_form(
     if values.dtype == np.uint8:
         values = (values.astype(np.int16) - 128).astype(np.int8)
         zero_point = zero_point - 128
-    bias_scale = np.float32(x_params.scale) * scale
+    # Scales of the channels of a depthwise input, one for each of its outputs.
+    x_scale = np.repeat(x_params.scale, scale.size // x_params.scale.size) if x_params.scale.ndim else x_params.scale
+    bias_scale = x_scale * scale
+    multiplier = np.asarray(requantize_multiplier(x_scale, scale, y_params.scale), np.float32)
     integers = _bias_integers(bias, bias_scale)
+    if not isinstance(integers, Rejection):
+        integers = _without_overflow(values, zero_point, integers, x_params, multiplier)
     if isinstance(integers, Rejection):
         return integers
     return WeightForm(
@@ -140,7 +145,7 @@ def weight_form(
         bias_name=bias.name if bias is not None else "",
         bias=integers,
         bias_scale=bias_scale,
-        multiplier=np.asarray(requantize_multiplier(x_params.scale, scale, y_params.scale), np.float32),
+        multiplier=multiplier,
     )
 
 
@@ -155,6 +160,35 @@ def _source_params(
     if is_per_tensor:
         return QuantParams(dtype=dtype, scale=scale[0], zero_point=zero_point[0], granularity=PerTensor())
     return QuantParams(dtype=dtype, scale=scale, zero_point=zero_point, granularity=PerAxis(order[-1]))
+
+
+_BIAS_TOLERANCE = 1 / 16
+"""How far a bias may move to keep accumulators within int32, in quantization steps of the result."""
+
+
+def _without_overflow(
+    values: npt.NDArray[Any],
+    zero_point: npt.NDArray[Any],
+    bias: npt.NDArray[np.int32],
+    x_params: QuantParams,
+    multiplier: npt.NDArray[np.float32],
+) -> npt.NDArray[np.int32] | Rejection:
+    """Return the bias, moved towards 0 where an accumulator could leave int32 by a hair, or why the layer stays float.
+
+    Quantizers that give a channel of tiny weights a tiny scale store its bias as almost 2**31; a few more products then overflow.
+    What such a bias moves by is far below one step of the result.
+    """
+    low, high = INTEGER_RANGE[x_params.dtype]
+    reach = max_accumulator(values, zero_point, None, int(np.ravel(x_params.zero_point)[0]), low, high)
+    limit = INTEGER_RANGE["int32"][1]
+    room = np.maximum(limit - reach, 0)
+    moved = np.clip(bias.astype(np.int64), -room, room)
+    steps = np.abs(moved - bias) * multiplier.astype(np.float64)
+    if (reach > limit).any() or (steps > _BIAS_TOLERANCE).any():
+        totals = reach + np.abs(bias.astype(np.int64))
+        channel = int(np.argmax(totals))
+        return Rejection(reason=f"the int32 accumulator of output channel {channel} can reach {totals[channel]}, above {limit}")
+    return moved.astype(np.int32)
 
 
 def _bias_integers(bias: ConstantValue | None, scale: npt.NDArray[np.float32]) -> npt.NDArray[np.int32] | Rejection:

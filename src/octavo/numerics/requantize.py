@@ -24,15 +24,18 @@ def requantize_multiplier(
     Returns
     -------
     array
-        float32, of the shape that the three broadcast to; () where all are numbers.
+        float32, of the shape that the three broadcast to; () where all are numbers. Finite: everything but 0 saturates long
+        before.
 
     Notes
     -----
     The order of the two roundings is LiteRT's with XNNPACK: the product of input and weight scale first, then the quotient. A
     product formed in float64 differs in the last bit for some scales, and then the result at a rounding boundary.
     """
-    product = np.multiply(np.asarray(in_scale, np.float32), np.asarray(weight_scale, np.float32), dtype=np.float32)
-    return np.asarray(np.divide(product, np.asarray(out_scale, np.float32), dtype=np.float32))
+    with np.errstate(over="ignore", under="ignore"):
+        product = np.multiply(np.asarray(in_scale, np.float32), np.asarray(weight_scale, np.float32), dtype=np.float32)
+        quotient = np.divide(product, np.asarray(out_scale, np.float32), dtype=np.float32)
+    return np.asarray(np.minimum(quotient, np.finfo(np.float32).max))
 
 
 def requantize(
