@@ -34,10 +34,6 @@ ALLOWANCES: dict[tuple[str, str], Allowance] = {
     ("LOGISTIC", "int16"): Allowance(equal=0.8, largest=1, reason=_TABLE_16),
     ("TANH", "int16"): Allowance(equal=0.5, largest=1, reason=_TABLE_16),
     ("SOFTMAX", "int16"): Allowance(equal=0.3, largest=4, reason=_TABLE_16),
-    **{
-        ("PRELU", dtype): Allowance(equal=0.99, largest=1, reason="LiteRT multiplies by the slope in fixed point, half up")
-        for dtype in ("int8", "uint8")
-    },
     ("L2_NORMALIZATION", "uint8"): Allowance(
         equal=0.95, largest=1, reason="a float island, where LiteRT takes an inverse square root in fixed point"
     ),

@@ -506,7 +506,10 @@ INTEGER_OPS = frozenset(
         "MUL",
         "PACK",
         "PAD",
+        "MAXIMUM",
+        "MINIMUM",
         "PADV2",
+        "PRELU",
         "QUANTIZE",
         "RELU",
         "RELU6",
@@ -516,7 +519,20 @@ INTEGER_OPS = frozenset(
         "RESIZE_NEAREST_NEIGHBOR",
         "RSQRT",
     }
-    | {"SLICE", "SOFTMAX", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "SUB", "TANH", "TILE", "TRANSPOSE"}
+    | {
+        "SLICE",
+        "SOFTMAX",
+        "SPACE_TO_DEPTH",
+        "SPLIT",
+        "SPLIT_V",
+        "SQUARED_DIFFERENCE",
+        "SQUEEZE",
+        "STRIDED_SLICE",
+        "SUB",
+        "TANH",
+        "TILE",
+        "TRANSPOSE",
+    }
     | {"TRANSPOSE_CONV", "UNPACK"}
 )
 """Ops whose 8-bit cases run as integer kernels, all of them."""

@@ -1,4 +1,4 @@
-"""add, sub and mul over shapes that broadcast in every way: each kernel equals its oracle bit for bit."""
+"""add, sub, mul, max and min over shapes that broadcast in every way: each kernel equals its oracle bit for bit."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ OUTPUTS = (Output(zero_point=0), Output(zero_point=128, qmin=128), Output(zero_p
 def cases(isa: str) -> Iterator[Case]:
     outputs = itertools.cycle(OUTPUTS)
     work = [(*shapes, 1) for shapes in SHAPES] + [(*shapes, threads) for shapes in PARALLEL for threads in (1, 2)]
-    for kind, (a_shape, b_shape, threads) in itertools.product(("add", "sub", "mul"), work):
+    for kind, (a_shape, b_shape, threads) in itertools.product(("add", "sub", "mul", "max", "min"), work):
         output = next(outputs)
         a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in (a_shape, b_shape))
         scales = [float(scale) for scale in np.exp(rng.uniform(-4, 0, 3)).astype(np.float32)]
@@ -51,6 +51,9 @@ def cases(isa: str) -> Iterator[Case]:
         if kind == "mul":
             multiplier = float(numerics.requantize_multiplier(scales[0], scales[1], out_scale))
             expected = numerics.mul(a, b, a_zero_point=a_zero, b_zero_point=b_zero, multiplier=multiplier, **result)
+        elif kind in ("max", "min"):
+            choose = numerics.larger if kind == "max" else numerics.smaller
+            expected = choose(a, b, qmin=output.qmin, qmax=output.qmax)
         else:
             oracle = numerics.add if kind == "add" else numerics.sub
             common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": out_scale}

@@ -22,14 +22,14 @@ class Quantized:
     constant: bool = False
 
 
-def run(operator: str, options: object, inputs: list[Quantized], output: Quantized) -> np.ndarray:
-    """Return what LiteRT computes for `operator` (its name in the schema, e.g. "ADD"), on one thread."""
+def run(operator: str, options: object, inputs: list[Quantized], output: Quantized, *, version: int = 2) -> np.ndarray:
+    """Return what LiteRT computes for `operator` (its name in the schema, e.g. "ADD") of a version, on one thread."""
     model = schema.ModelT()
     model.version = 3
     model.buffers = [schema.BufferT()]
     code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = getattr(schema.BuiltinOperator, operator)
-    code.version = 2
+    code.version = version
     model.operatorCodes = [code]
     graph = schema.SubGraphT()
     graph.tensors = [_tensor(f"t{i}", tensor, model.buffers) for i, tensor in enumerate([*inputs, output])]

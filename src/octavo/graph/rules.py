@@ -5,7 +5,7 @@ The mechanism knows nothing of quantization; the rules themselves live with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Region:
         Attributes of the composite function.
     form
         What the rule found, for the rule's own stage.
+    recomputes
+        Whether its inner values cost nothing inside, so that others may read them: those compute them on their own.
     """
 
     core: Var
@@ -51,6 +53,7 @@ class Region:
     inputs: tuple[Var, ...]
     attrs: Mapping[str, Any]
     form: Any
+    recomputes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,9 +114,18 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
             rejections.pop(binding.var.name, None)
             regions[found.output] = found
             rule_of[found.output] = rule
-            taken.update(var for var in found.members if not repeatable(view, var))
+            taken.update(_claimed(view, found, repeatable))
             break
     return _outline(module, view, regions, rule_of, rejections)
+
+
+def _claimed(view: DataflowView, region: Region, repeatable: Repeatable) -> Iterator[Var]:
+    """Yield the members that no other region can have."""
+    inside = set(region.members)
+    for var in region.members:
+        others = view.is_returned(var) or any(user not in inside for user in view.users(var))
+        if not repeatable(view, var) and (var.same_as(region.output) or not (region.recomputes and others)):
+            yield var
 
 
 def _check_region(view: DataflowView, region: Region, taken: set[Var], repeatable: Repeatable) -> Region | Rejection:
@@ -121,7 +133,7 @@ def _check_region(view: DataflowView, region: Region, taken: set[Var], repeatabl
     for var in region.members:
         if var in taken:
             return Rejection(reason=f"{var.name} already belongs to another kernel")
-        if var.same_as(region.output) or repeatable(view, var):
+        if var.same_as(region.output) or region.recomputes or repeatable(view, var):
             continue
         readers = [user.name for user in view.users(var) if user not in inside]
         if readers or view.is_returned(var):

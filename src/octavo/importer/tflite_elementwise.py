@@ -138,16 +138,30 @@ class ElementwiseConverter(BaseConverter):
         return self._unary(op, lambda x: _ops.nn.leakyrelu(x, alpha))
 
     def convert_prelu(self, op: Any) -> Any:
-        """Convert PRELU: nn.prelu where there is one slope per channel, else the same from its parts."""
+        """Convert PRELU: nn.prelu along the axes of constant slopes, seen as one; else the same from its parts."""
         data, slope = self.get_input_tensors(op)
-        x, shape = self._real(data), self._shape(slope)
-        if not self.has_expr(slope.tensor_idx) and all(dim == 1 for dim in shape[:-1]) and shape[-1] == self._shape(data)[-1]:
-            value: Any = self.get_tensor_value_or_prefetched(slope)
-            result = _ops.nn.prelu(x, self._weight(slope, value.reshape(-1), 0), axis=len(self._shape(data)) - 1)
-        else:
+        output, shape = self.get_output_tensors(op)[0], self._shape(data)
+        if self.has_expr(slope.tensor_idx):
+            x = self._real(data)
             negative = _ops.multiply(self._real(slope), _ops.minimum(x, _float(0.0)))
-            result = _ops.add(_ops.nn.relu(x), negative)
-        return self._quantized(result, self.get_output_tensors(op)[0])
+            return self._quantized(_ops.add(_ops.nn.relu(x), negative), output)
+        value: Any = self.get_tensor_value_or_prefetched(slope)
+        outer = next((axis for axis, dim in enumerate(value.shape) if dim != 1), value.ndim)
+        outer += len(shape) - value.ndim
+        value = np.broadcast_to(value, (*value.shape[: value.ndim - len(shape) + outer], *shape[outer:])).reshape(-1)
+        flat = [*shape[:outer], value.size]
+        source = self.get_tensor_expr(data)
+        real = self._as_shape(source, data, flat)
+        result = self._quantized(_ops.nn.prelu(real, self._weight(slope, value, 0), axis=len(flat) - 1), output)
+        return result if flat == shape else self._as_shape(result, output, shape, is_real=False)
+
+    def _as_shape(self, expr: Any, tensor: Any, shape: list[int], *, is_real: bool = True) -> Any:
+        """Return a tensor's values in another shape: real ones, or as integers again."""
+        real = self.dequantize(expr, tensor) if tensor.qnn_params else expr
+        if [int(dim) for dim in tensor.tensor.ShapeAsNumpy()] == shape and is_real:
+            return real
+        moved = self._quantized(_ops.reshape(real, shape), tensor)
+        return self.dequantize(moved, tensor) if tensor.qnn_params and is_real else moved
 
     def convert_softmax(self, op: Any) -> Any:
         """Convert SOFTMAX with its factor beta, which TVM's converter leaves out."""

@@ -8,6 +8,7 @@ from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .lookup import LookupSpec, lookup
+from .pair_lookup import PairLookupSpec, pair_lookup
 from .pairwise import PairwiseSpec, pairwise
 from .pool2d import pool2d
 from .quantize import dequantize, quantize
@@ -42,6 +43,7 @@ __all__ = [
     "Kernel",
     "LookupSpec",
     "Output",
+    "PairLookupSpec",
     "PairwiseSpec",
     "Pool2dSpec",
     "QuantizeSpec",
@@ -61,6 +63,7 @@ __all__ = [
     "isas_of",
     "lookup",
     "matmul",
+    "pair_lookup",
     "pairwise",
     "pool2d",
     "quantize",

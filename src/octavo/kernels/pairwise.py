@@ -1,4 +1,7 @@
-"""Sum, difference and product of two uint8 tensors that broadcast. Oracles: `numerics.add`, `sub`, `mul` and `float_sum`."""
+"""Sum, difference, product, maximum and minimum of two uint8 tensors that broadcast.
+
+Oracles: `numerics.add`, `sub`, `mul`, `float_sum` and `larger`, `smaller`.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,12 @@ from .vectors import Buffer, Expr, load, prim_func, splat, store, vector_type
 class PairwiseSpec:
     """uint8 a and uint8 b of shapes that broadcast; "mul" rounds half to even, "add" and "sub" half up, as their oracles do.
 
+    "max" and "min" choose among the integers as they are: scales and zero points are those of the result.
     `float_sum` and `relabelling` are those of AddSpec, for "add" and "sub". With `stored_even` a tie of "mul" becomes an even
     integer as stored.
     """
 
-    kind: Literal["add", "sub", "mul"]
+    kind: Literal["add", "sub", "mul", "max", "min"]
     a_shape: tuple[int, ...]
     b_shape: tuple[int, ...]
     a_scale: float
@@ -46,6 +50,13 @@ def pairwise(spec: PairwiseSpec, *, isa: str) -> Kernel:
 
     def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
         def one(a_at: Expr, b_at: Expr, y_at: Expr, lanes: int, inner: Axis) -> None:
+            if spec.kind in ("max", "min"):
+                sides = (
+                    _operand(a, a_at, lanes, "uint8", moves=inner.has_a),
+                    _operand(b, b_at, lanes, "uint8", moves=inner.has_b),
+                )
+                store(y, y_at, _chosen(spec, *sides, lanes), lanes)
+                return
             a_value = _operand(a, a_at, lanes, moves=inner.has_a)
             b_value = _operand(b, b_at, lanes, moves=inner.has_b)
             store(y, y_at, _result(spec, a_value, b_value, lanes), lanes)
@@ -57,8 +68,15 @@ def pairwise(spec: PairwiseSpec, *, isa: str) -> Kernel:
     return Kernel(name=spec.kind, isa=isa, func=prim_func(arguments, emit))
 
 
-def _operand(buffer: Buffer, at: Expr, lanes: int, *, moves: bool) -> Expr:
-    return load(buffer, at, lanes, "int32") if moves else splat(buffer[at].astype("int32"), lanes)
+def _operand(buffer: Buffer, at: Expr, lanes: int, dtype: str = "int32", *, moves: bool) -> Expr:
+    return load(buffer, at, lanes, dtype) if moves else splat(buffer[at].astype(dtype), lanes)
+
+
+def _chosen(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
+    value = B.max(a, b) if spec.kind == "max" else B.min(a, b)
+    low, high = (splat(B.uint8(bound), lanes) for bound in (spec.output.qmin, spec.output.qmax))
+    value = B.max(value, low) if spec.output.qmin > 0 else value
+    return B.min(value, high) if spec.output.qmax < 255 else value
 
 
 def _result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:

@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Expr, Var
+from tvm.relax import Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import LookupSpec
-from ..numerics import ELEMENTWISE, QuantParams, lookup_table
+from ..numerics import ELEMENTWISE, lookup_table
 from ..numerics.fixed_point import fixed_point_table, has_coarse_factor
 from ..target import OpSupport
+from .cluster import Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .rounding import rounding_of
 from .tail import check_activation, integer_clamp
-from .values import Dequantized, dequantized, numpy_constant, params_of
+from .values import params_of
 
 ELEMENTWISE_OPS = tuple(name for name in ELEMENTWISE if name not in ("nn.relu", "clip"))
 """Relax ops that a table can stand for; relu and clip alone change no table but a range, which `move` has."""
@@ -53,175 +54,101 @@ class LookupForm(Form):
         context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Cluster:
-    """The float ops between one dequantized tensor and the quantize of one result."""
-
-    source: Dequantized
-    members: tuple[Var, ...]
-    quantize: Var
-
-
 def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim quantize(f(dequantize(x))) for any f made of elementwise ops, constants of one element, and x alone."""
-    found = _cluster(view, core)
-    if isinstance(found, Rejection):
-        return found
-    call = call_to(view.definition(found.quantize), "quantize")
-    assert call is not None
-    source = found.source.source
-    x_shape, y_shape = static_shape(source), static_shape(found.quantize)
-    y_params = params_of(call, dtype_of(found.quantize))
-    if not isinstance(source, Var) or x_shape is None or y_shape is None or y_params is None:
-        return Rejection(reason=f"scale, zero point or shape of {found.quantize.name} or of its operand is not a constant")
-    if x_shape != y_shape:
-        return Rejection(reason=f"a constant widens {source.name} from {x_shape} to {y_shape}")
-    problem = check_activation(source.name, found.source.params, support) or check_activation(
-        found.quantize.name, y_params, support
-    )
+    """Claim quantize(f(dequantize(x))) for any f made of elementwise ops, constants of one element, and x alone.
+
+    `core` is one of the ops, or the quantize itself: where an op leads to several, each is a table of its own.
+    """
+    cluster = cluster_of(view, core)
+    if isinstance(cluster, Rejection):
+        return cluster
+    if len(cluster.tensors) != 1 or cluster.constants:
+        return Rejection(reason=_why_not_one(core, cluster))
+    x = cluster.tensors[0]
+    source = x.source
+    x_shape, y = static_shape(source), output_of(view, cluster, support)
+    if isinstance(y, Rejection):
+        return y
+    if not isinstance(source, Var) or x_shape is None:
+        return Rejection(reason=f"the shape of {name_of(source)} is not a constant")
+    problem = check_activation(source.name, x.params, support)
     if problem is not None:
         return problem
-    output, qmin, qmax = integer_clamp(view, found.quantize, y_params.qmin, y_params.qmax)
+    if x_shape != y.form.tensor.shape:
+        return Rejection(reason=f"a constant widens {source.name} from {x_shape} to {y.form.tensor.shape}")
     form = LookupForm(
-        x=TensorForm(name=source.name, shape=x_shape, params=found.source.params),
-        y=OutputForm(tensor=TensorForm(name=output.name, shape=y_shape, params=y_params), qmin=qmin, qmax=qmax),
-        table=_table(view, found, call.args[0], y_params, qmin, qmax),
+        x=TensorForm(name=source.name, shape=x_shape, params=x.params), y=y.form, table=_table(view, cluster, y.form)
     )
+    return region_of(core, cluster, y, form)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ClusterOutput:
+    """The variable that a cluster's region ends in: its quantize, or an integer clamp behind it."""
+
+    var: Var
+    form: OutputForm
+
+
+def cluster_of(view: DataflowView, core: Var) -> Cluster | Rejection:
+    """Return the cluster that ends in `core`, a quantize, or in the one quantize that `core` leads to."""
+    ends = [core] if call_to(view.definition(core), "quantize") is not None else ends_of(view, core)
+    if isinstance(ends, Rejection):
+        return ends
+    if len(ends) > 1:
+        return Rejection(reason=f"{core.name} leads to {len(ends)} quantized results: {', '.join(v.name for v in ends)}")
+    found = cluster_before(view, ends[0])
+    if isinstance(found, Cluster) and not operations(view, found):
+        return Rejection(reason=f"{ends[0].name} quantizes nothing that is computed")
+    return found
+
+
+def output_of(view: DataflowView, cluster: Cluster, support: OpSupport) -> ClusterOutput | Rejection:
+    """Return what a cluster's region ends in, or why it can't be an activation."""
+    shape = static_shape(cluster.quantize)
+    params = params_of(view.definition(cluster.quantize), dtype_of(cluster.quantize))
+    if shape is None or params is None:
+        return Rejection(reason=f"scale, zero point or shape of {cluster.quantize.name} is not a constant")
+    problem = check_activation(cluster.quantize.name, params, support)
+    if problem is not None:
+        return problem
+    output, qmin, qmax = integer_clamp(view, cluster.quantize, params.qmin, params.qmax)
+    form = OutputForm(tensor=TensorForm(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
+    return ClusterOutput(var=output, form=form)
+
+
+def region_of(core: Var, cluster: Cluster, output: ClusterOutput, form: Form) -> Region:
+    """Return the region of a cluster that a table stands for: others may compute its inner values as well."""
+    behind = () if output.var.same_as(cluster.quantize) else (output.var,)
     return Region(
         core=core,
-        output=output,
-        members=(*found.members, found.quantize, *(() if output.same_as(found.quantize) else (output,))),
-        inputs=(source,),
+        output=output.var,
+        members=(*cluster.members, cluster.quantize, *behind),
+        inputs=tuple(x.source for x in cluster.tensors if isinstance(x.source, Var)),
         attrs={"quantize_info": form.quantize_info()},
         form=form,
+        recomputes=True,
     )
 
 
-def _table(view: DataflowView, cluster: _Cluster, result: Expr, y: QuantParams, qmin: int, qmax: int) -> npt.NDArray[np.integer]:
-    x = cluster.source.params
-    operations = [view.definition(var) for var in cluster.members if call_to(view.definition(var), "dequantize") is None]
-    if len(operations) == 1 and op_name(operations[0]) == "nn.leakyrelu":
-        slope = _attributes(operations[0])["alpha"]
-        if rounding_of(view, "nn.leakyrelu") == "half_up" and has_coarse_factor(x, y, slope):
-            return fixed_point_table(x, y, slope=slope, qmin=qmin, qmax=qmax)
-    return lookup_table(lambda real: _evaluated(view, cluster, result, real), x, y, qmin=qmin, qmax=qmax)
+def _why_not_one(core: Var, cluster: Cluster) -> str:
+    if not cluster.tensors:
+        return f"{core.name} reads no dequantized tensor"
+    if len(cluster.tensors) == 1:
+        shapes = ", ".join(str(constant.shape) for constant in cluster.constants)
+        return f"it reads constants of shape {shapes}; a table of one tensor takes one element"
+    return f"it reads {len(cluster.tensors)} tensors: {', '.join(name_of(x.source) for x in cluster.tensors)}"
 
 
-def _cluster(view: DataflowView, core: Var) -> _Cluster | Rejection:
-    """Collect every op that hangs together with `core` through float values, up to one dequantize and one quantize."""
-    members: dict[Var, None] = {}
-    ends: dict[Var, None] = {}
-    source: Dequantized | None = None
-    waiting = [core]
-    while waiting:
-        var = waiting.pop()
-        if var in members or var in ends:
-            continue
-        value = view.definition(var)
-        if call_to(value, "quantize") is not None:
-            ends[var] = None
-            if len(ends) > 1:
-                return Rejection(reason=f"{core.name} leads to {len(ends)} quantized results: {', '.join(v.name for v in ends)}")
-            continue
-        x = dequantized(view, var)
-        if x is not None and _scalar(view, var) is None:
-            if source is not None and not _same_tensor(source, x):
-                return Rejection(reason=f"it reads two tensors: {_name(source.source)} and {_name(x.source)}")
-            source = x if source is None else source
-            members[var] = None
-            continue
-        if _scalar(view, var) is not None:
-            # A quantized constant of one element: its dequantize belongs to the region that reads it.
-            members[var] = None
-            continue
-        if not _is_elementwise(value):
-            return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no function of single elements")
-        if view.is_returned(var):
-            return Rejection(reason=f"its result {var.name} is returned in float; it has no scale")
-        members[var] = None
-        for operand in value.args:
-            problem = _operand_problem(view, operand)
-            if problem is not None:
-                return problem
-            bound = view.binding_of(operand)
-            waiting.extend([] if bound is None else [bound])
-        waiting.extend(view.users(var))
-    if source is None or not isinstance(source.source, Var):
-        return Rejection(reason=f"{core.name} reads no dequantized tensor")
-    if not ends:
-        return Rejection(reason=f"the result of {core.name} is never quantized")
-    ordered = tuple(binding.var for binding in view.bindings if binding.var in members)
-    return _Cluster(source=source, members=ordered, quantize=next(iter(ends)))
+def _table(view: DataflowView, cluster: Cluster, y: OutputForm) -> npt.NDArray[np.integer]:
+    x, result = cluster.tensors[0].params, y.tensor.params
+    ops = operations(view, cluster)
+    if len(ops) == 1 and op_name(ops[0]) == "nn.leakyrelu":
+        slope = attributes(ops[0])["alpha"]
+        if rounding_of(view, "nn.leakyrelu") == "half_up" and has_coarse_factor(x, result, slope):
+            return fixed_point_table(x, result, slope=slope, qmin=y.qmin, qmax=y.qmax)
 
+    def function(real: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return evaluated(view, cluster, [real], [])
 
-def _operand_problem(view: DataflowView, operand: Expr) -> Rejection | None:
-    if _scalar(view, operand) is not None or _prim_value(operand) is not None or view.binding_of(operand) is not None:
-        return None
-    shape = static_shape(operand)
-    return Rejection(reason=f"operand {_name(operand)} is float, or a constant of shape {shape}; a table takes one element")
-
-
-def _is_elementwise(value: Any) -> bool:
-    cast = call_to(value, "astype")
-    if cast is not None:
-        return str(cast.attrs.dtype) in ("float32", "bool")
-    return call_to(value, *ELEMENTWISE) is not None
-
-
-def _scalar(view: DataflowView, operand: Expr) -> npt.NDArray[Any] | None:
-    """Return a constant of one element, dequantized if it is quantized, shaped [1]; None for anything else."""
-    literal = numpy_constant(view.definition(operand))
-    if literal is not None:
-        return literal.reshape(1) if literal.size == 1 else None
-    x = dequantized(view, operand)
-    inner = None if x is None else numpy_constant(view.definition(x.source))
-    if x is None or inner is None or inner.size != 1:
-        return None
-    return ((inner.reshape(1).astype(np.int64) - x.params.zero_point).astype(np.float32) * x.params.scale).astype(np.float32)
-
-
-def _prim_value(operand: Expr) -> float | None:
-    value = getattr(operand, "value", None)
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _same_tensor(a: Dequantized, b: Dequantized) -> bool:
-    same = a.params.dtype == b.params.dtype and np.array_equal(a.params.scale, b.params.scale)
-    return a.source.same_as(b.source) and same and np.array_equal(a.params.zero_point, b.params.zero_point)
-
-
-def _name(expr: Expr) -> str:
-    return str(getattr(expr, "name", "constant"))
-
-
-def _attributes(value: Any) -> dict[str, float]:
-    names = {"nn.leakyrelu": ("alpha",), "nn.softplus": ("beta", "threshold")}.get(op_name(value), ())
-    return {name: float(getattr(value.attrs, name)) for name in names}
-
-
-def _evaluated(view: DataflowView, cluster: _Cluster, result: Expr, real: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Run the cluster's ops on `real`, the dequantized values of its source."""
-    values: dict[Var, npt.NDArray[Any]] = {}
-
-    def of(operand: Expr) -> npt.NDArray[Any]:
-        scalar = _scalar(view, operand)
-        if scalar is not None:
-            return scalar
-        plain = _prim_value(operand)
-        if plain is not None:
-            return np.full(1, plain, np.float32)
-        var = view.binding_of(operand)
-        assert var is not None
-        return values[var]
-
-    for var in cluster.members:
-        value: Any = view.definition(var)
-        if _scalar(view, var) is not None:
-            continue
-        if call_to(value, "dequantize") is not None:
-            values[var] = real
-        elif call_to(value, "astype") is not None:
-            values[var] = of(value.args[0]).astype(str(value.attrs.dtype))
-        else:
-            values[var] = ELEMENTWISE[op_name(value)](*(of(arg) for arg in value.args), **_attributes(value))
-    return np.broadcast_to(of(result), real.shape).astype(np.float32)
+    return lookup_table(function, x, result, qmin=y.qmin, qmax=y.qmax)

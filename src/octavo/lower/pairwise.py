@@ -1,4 +1,4 @@
-"""Rule of the ops of two tensors: multiply, subtract, and the additions whose shapes `add` does not take."""
+"""Rule of the ops of two tensors: multiply, subtract, the additions whose shapes `add` does not take, maximum and minimum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .storage import TO_NHWC
 from .tail import check_activation, follow_to_quantize
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 
-Kind = Literal["add", "sub", "mul"]
-_USUAL: dict[Kind, str] = {"add": "half_up", "sub": "half_up", "mul": "half_even"}
+Kind = Literal["add", "sub", "mul", "max", "min"]
+_USUAL: dict[Kind, str] = {"add": "half_up", "sub": "half_up", "mul": "half_even", "max": "half_even", "min": "half_even"}
 """How each rounds where the source says nothing else, as LiteRT does."""
 
-_KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul"}
+_KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul", "maximum": "max", "minimum": "min"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class PairwiseForm(Form):
         a, b = (self._read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (self.a, self.b))
         shape = self.y.tensor.shape
         sum_constants, relabelling = None, 0
-        if self.kind != "mul":
+        if self.kind in ("add", "sub"):
             tensors = self.a.tensor, self.b.tensor, self.y.tensor
             sum_constants, relabelling = float_sum_of(self.rounding, *tensors, subtract=self.kind == "sub")
         spec = PairwiseSpec(
@@ -126,6 +126,8 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     if isinstance(tail, Rejection):
         return tail
     kind = _KINDS[op_name(call)]
+    if kind in ("max", "min") and any(side.params != tail.form.tensor.params for side in sides):
+        return Rejection(reason="its operands and its result differ in scale, zero point or dtype")
     rounding = rounding_of(view, op_name(call), _USUAL[kind])
     form = PairwiseForm(kind=kind, a=operands[0], b=operands[1], y=tail.form, rounding=rounding)
     pairs = zip(sides, operands, strict=True)

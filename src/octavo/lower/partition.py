@@ -14,8 +14,9 @@ from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
-from ..target import ELEMENTWISE, OpSupport, TargetDescription
+from ..target import ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from .add import match_add
+from .cluster import PRELU
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
@@ -23,6 +24,7 @@ from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
+from .pair_lookup import match_pair_lookup
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
 from .resize import match_resize
@@ -35,6 +37,10 @@ from .values import constant_value
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 
 _LOOKUP = "octavo.lookup"
+_PAIR_LOOKUP = "octavo.pair_lookup"
+_TABLES: dict[str, str] = {_LOOKUP: ELEMENTWISE, _PAIR_LOOKUP: ELEMENTWISE_PAIR}
+"""What a target must offer for these composites, whatever the op that they start from."""
+
 _MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
 _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
@@ -43,6 +49,8 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.add", ("add",), match_pairwise),
     ("octavo.mul", ("multiply",), match_pairwise),
     ("octavo.sub", ("subtract",), match_pairwise),
+    ("octavo.max", ("maximum",), match_pairwise),
+    ("octavo.min", ("minimum",), match_pairwise),
     ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
     ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.concat", ("concat",), match_concat),
@@ -50,7 +58,11 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.gather", GATHER_OPS, match_gather),
     ("octavo.resize", ("image.resize2d",), match_resize),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
+    (_PAIR_LOOKUP, (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
     ("octavo.move", ("quantize",), match_requantize),
+    # Results of one op that leads to several: each is a table.
+    (_LOOKUP, ("quantize",), match_lookup),
+    (_PAIR_LOOKUP, ("quantize",), match_pair_lookup),
 )
 # Only what the compute rules left: a quantize or dequantize that they swallowed costs nothing.
 _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
@@ -72,7 +84,7 @@ def rules_for(
     def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
         def match(view: DataflowView, core: Var) -> Region | Rejection:
             name = view.definition(core).op.name
-            support = target.support(ELEMENTWISE if composite == _LOOKUP else name)
+            support = target.support(_TABLES.get(composite) or name)
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
             found = matcher(view, core, support)

@@ -6,11 +6,14 @@ from .bounds import check_accumulator, max_accumulator
 from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
+from .extremes import larger, smaller
 from .float_sum import FloatSumParameters, float_sum, float_sum_parameters, fused_multiply_add
 from .gather import gather
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
+from .pair_lookup import every_real, pair_lookup
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
+from .prelu import prelu_table
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
 from .resize import FRACTION_BITS, LinearTaps, linear_taps, nearest_indices, resize_bilinear
@@ -36,11 +39,13 @@ __all__ = [
     "conv2d",
     "conv2d_accumulate",
     "dequantize",
+    "every_real",
     "float_sum",
     "float_sum_parameters",
     "fused_multiply_add",
     "gather",
     "global_avg_pool2d",
+    "larger",
     "linear_taps",
     "lookup",
     "lookup_table",
@@ -50,12 +55,15 @@ __all__ = [
     "max_pool2d",
     "mul",
     "nearest_indices",
+    "pair_lookup",
+    "prelu_table",
     "quantize",
     "relabel",
     "requantize",
     "requantize_multiplier",
     "requantize_tensor",
     "resize_bilinear",
+    "smaller",
     "softmax",
     "softmax_table",
     "sub",

@@ -57,7 +57,7 @@ def fixed_point_table(
         factors = [int(np.rint(np.float32(256) * value)) for value in (ratio, np.float32(ratio * np.float32(slope)))]
         scaled = _halved_up(distance * np.where(distance >= 0, factors[0], factors[1]), 8)
     elif slope == 1.0:
-        scaled = _by_31_bits(distance, float(x.scale) / float(y.scale))
+        scaled = by_31_bits(distance, float(x.scale) / float(y.scale))
     else:
         raise ValueError(f"slope {slope} from scale {x.scale} to {y.scale} has no factor in steps of 1 / 256")
     table = scaled + int(y.zero_point)
@@ -69,7 +69,13 @@ def _halved_up(value: npt.NDArray[np.int64], times: int) -> npt.NDArray[np.int64
     return (value + (1 << times >> 1)) >> times
 
 
-def _by_31_bits(value: npt.NDArray[np.int64], factor: float) -> npt.NDArray[np.int64]:
+def by_31_bits(value: npt.NDArray[np.int64], factor: float, *, half_away: bool = False) -> npt.NDArray[np.int64]:
+    """Return value * factor, the positive factor rounded to 31 bits and an exponent.
+
+    Product and exponent round one after the other, half up; with `half_away` a tie of the exponent goes away from 0.
+    """
     mantissa, exponent = math.frexp(factor)
-    product = (value << max(exponent, 0)) * round(mantissa * 2**31)
-    return _halved_up(_halved_up(product, 31), max(-exponent, 0))
+    product = _halved_up((value << max(exponent, 0)) * round(mantissa * 2**31), 31)
+    if not half_away:
+        return _halved_up(product, max(-exponent, 0))
+    return np.where(product < 0, -_halved_up(-product, max(-exponent, 0)), _halved_up(product, max(-exponent, 0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .description import ELEMENTWISE, OpSupport, TargetDescription
+from .description import ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 
 _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
 
@@ -19,6 +19,8 @@ CPU = TargetDescription(
         OpSupport(op="add", fusions=_CLAMPS),
         OpSupport(op="subtract", fusions=_CLAMPS),
         OpSupport(op="multiply", fusions=_CLAMPS),
+        OpSupport(op="maximum", fusions=_CLAMPS, same_params=True),
+        OpSupport(op="minimum", fusions=_CLAMPS, same_params=True),
         OpSupport(op="nn.avg_pool2d", fusions=_CLAMPS),
         OpSupport(op="nn.adaptive_avg_pool2d", fusions=_CLAMPS),
         OpSupport(op="mean", fusions=_CLAMPS),
@@ -35,6 +37,7 @@ CPU = TargetDescription(
         OpSupport(op="nn.relu"),
         OpSupport(op="clip"),
         OpSupport(op=ELEMENTWISE),
+        OpSupport(op=ELEMENTWISE_PAIR),
         OpSupport(op="quantize"),
         OpSupport(op="dequantize"),
     ),

@@ -16,6 +16,9 @@ SCHEMA_VERSION = 1
 ELEMENTWISE = "elementwise"
 """The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
 
+ELEMENTWISE_PAIR = "elementwise_pair"
+"""The `op` of hardware that computes any function of two tensors, or of one and a constant, from a table with rows of 256."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpSupport:
@@ -24,7 +27,8 @@ class OpSupport:
     Parameters
     ----------
     op
-        Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; or `ELEMENTWISE`.
+        Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; `ELEMENTWISE` or
+        `ELEMENTWISE_PAIR`.
     activations
         Dtypes allowed for its activation inputs and output, best first.
     weights
