@@ -7,22 +7,29 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
-TYPES = {"uint8": schema.TensorType.UINT8, "int8": schema.TensorType.INT8, "int32": schema.TensorType.INT32}
+TYPES = {
+    "uint8": schema.TensorType.UINT8,
+    "int8": schema.TensorType.INT8,
+    "int16": schema.TensorType.INT16,
+    "int32": schema.TensorType.INT32,
+    "int64": schema.TensorType.INT64,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """A tensor of the model: its shape, dtype, scale and zero point; `values` feed an input, or make it a constant."""
+    """A tensor of the model: shape, dtype, scale (several along `axis`), zero point; `values` feed an input or a constant."""
 
     shape: tuple[int, ...]
     dtype: str
-    scale: float | None = None
+    scale: float | tuple[float, ...] | None = None
+    axis: int = 0
     zero_point: int = 0
     values: np.ndarray | None = None
     constant: bool = False
 
 
-def run(operator: str, options: object, inputs: list[Quantized], output: Quantized, *, version: int = 2) -> np.ndarray:
+def run(operator: str, options: object | None, inputs: list[Quantized], output: Quantized, *, version: int = 2) -> np.ndarray:
     """Return what LiteRT computes for `operator` (its name in the schema, e.g. "ADD") of a version, on one thread."""
     model = schema.ModelT()
     model.version = 3
@@ -35,8 +42,9 @@ def run(operator: str, options: object, inputs: list[Quantized], output: Quantiz
     graph.tensors = [_tensor(f"t{i}", tensor, model.buffers) for i, tensor in enumerate([*inputs, output])]
     op = schema.OperatorT()
     op.inputs, op.outputs = list(range(len(inputs))), [len(inputs)]
-    op.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
-    op.builtinOptions = options
+    if options is not None:
+        op.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
+        op.builtinOptions = options
     graph.operators = [op]
     fed = [i for i, tensor in enumerate(inputs) if not tensor.constant]
     graph.inputs, graph.outputs = fed, op.outputs
@@ -61,5 +69,7 @@ def _tensor(name: str, tensor: Quantized, buffers: list[schema.BufferT]) -> sche
         result.buffer = len(buffers) - 1
     if tensor.scale is not None:
         result.quantization = schema.QuantizationParametersT()
-        result.quantization.scale, result.quantization.zeroPoint = [tensor.scale], [tensor.zero_point]
+        scales = list(tensor.scale) if isinstance(tensor.scale, tuple) else [tensor.scale]
+        result.quantization.scale, result.quantization.zeroPoint = scales, [tensor.zero_point] * len(scales)
+        result.quantization.quantizedDimension = tensor.axis
     return result

@@ -18,6 +18,42 @@ def _centered(values: IntegerArray, zero_point: npt.ArrayLike) -> npt.NDArray[np
     return values.astype(np.float64) - np.asarray(zero_point, np.float64)
 
 
+def conv2d_total(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.integer] | None = None,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> npt.NDArray[np.int64]:
+    """Return the exact sums of `conv2d_accumulate`, as int64; activations and bias may have any integer dtype."""
+    kernel_h, kernel_w, group_in, out_channels = w.shape
+    batch, _, _, in_channels = x.shape
+    if in_channels != group_in * groups or out_channels % groups:
+        raise ValueError(f"{groups} groups of {group_in} inputs do not fit x {x.shape} and w {w.shape}")
+    top, left, bottom, right = padding
+    padded = np.pad(_centered(x, x_zero_point), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    weights = _centered(w, w_zero_point)
+    out_h = (padded.shape[1] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (padded.shape[2] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    group_out = out_channels // groups
+    acc = np.zeros((groups, batch * out_h * out_w, group_out), np.float64)
+    for i in range(kernel_h):
+        for j in range(kernel_w):
+            rows = slice(i * dilation[0], i * dilation[0] + (out_h - 1) * strides[0] + 1, strides[0])
+            columns = slice(j * dilation[1], j * dilation[1] + (out_w - 1) * strides[1] + 1, strides[1])
+            taps = padded[:, rows, columns, :].reshape(-1, groups, group_in).transpose(1, 0, 2)
+            acc += taps @ weights[i, j].reshape(group_in, groups, group_out).transpose(1, 0, 2)
+    total = acc.transpose(1, 0, 2).reshape(batch, out_h, out_w, out_channels).astype(np.int64)
+    if bias is not None:
+        total = total + bias.astype(np.int64)
+    return total
+
+
 def conv2d_accumulate(
     x: IntegerArray,
     w: IntegerArray,
@@ -54,26 +90,17 @@ def conv2d_accumulate(
     array
         int32 (batch, out_height, out_width, out_channels). A sum beyond int32 wraps; see `bounds` for the proof that none is.
     """
-    kernel_h, kernel_w, group_in, out_channels = w.shape
-    batch, _, _, in_channels = x.shape
-    if in_channels != group_in * groups or out_channels % groups:
-        raise ValueError(f"{groups} groups of {group_in} inputs do not fit x {x.shape} and w {w.shape}")
-    top, left, bottom, right = padding
-    padded = np.pad(_centered(x, x_zero_point), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    weights = _centered(w, w_zero_point)
-    out_h = (padded.shape[1] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (padded.shape[2] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    group_out = out_channels // groups
-    acc = np.zeros((groups, batch * out_h * out_w, group_out), np.float64)
-    for i in range(kernel_h):
-        for j in range(kernel_w):
-            rows = slice(i * dilation[0], i * dilation[0] + (out_h - 1) * strides[0] + 1, strides[0])
-            columns = slice(j * dilation[1], j * dilation[1] + (out_w - 1) * strides[1] + 1, strides[1])
-            taps = padded[:, rows, columns, :].reshape(-1, groups, group_in).transpose(1, 0, 2)
-            acc += taps @ weights[i, j].reshape(group_in, groups, group_out).transpose(1, 0, 2)
-    total = acc.transpose(1, 0, 2).reshape(batch, out_h, out_w, out_channels).astype(np.int64)
-    if bias is not None:
-        total = total + bias.astype(np.int64)
+    total = conv2d_total(
+        x,
+        w,
+        x_zero_point=x_zero_point,
+        w_zero_point=w_zero_point,
+        bias=bias,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
     return total.astype(np.int32)
 
 
@@ -122,6 +149,21 @@ def conv2d(
     return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype)
 
 
+def matmul_total(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.integer] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Return the exact sums of `matmul_accumulate`, as int64; activations and bias may have any integer dtype."""
+    total = (_centered(x, x_zero_point) @ _centered(w, w_zero_point)).astype(np.int64)
+    if bias is not None:
+        total = total + bias.astype(np.int64)
+    return total
+
+
 def matmul_accumulate(
     x: IntegerArray,
     w: IntegerArray,
@@ -146,10 +188,7 @@ def matmul_accumulate(
     array
         int32 (..., out_features); a sum beyond int32 wraps.
     """
-    total = (_centered(x, x_zero_point) @ _centered(w, w_zero_point)).astype(np.int64)
-    if bias is not None:
-        total = total + bias.astype(np.int64)
-    return total.astype(np.int32)
+    return matmul_total(x, w, x_zero_point=x_zero_point, w_zero_point=w_zero_point, bias=bias).astype(np.int32)
 
 
 def matmul(

@@ -1,0 +1,98 @@
+"""Oracle of softmax over int16 rows, as TFLite computes it: two tables of 513 entries, interpolated. No TVM here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .fixed_multiplier import FixedFactor, fixed_factor
+
+IntegerArray = npt.NDArray[np.int64]
+
+INT16_SOFTMAX_MAX_COLUMNS = 1 << 15
+"""Values of a row whose exponentials, each up to 32767, are sure to add up within int32."""
+
+_RANGE = 10.0
+"""exp(-10) counts as 0."""
+
+
+def _half_away(value: float) -> float:
+    return float(np.copysign(np.floor(abs(value) + 0.5), value))
+
+
+def _interpolation_table(function: Callable[[float], float], low: float, high: float) -> npt.NDArray[np.int16]:
+    """Return function times 32768 at 513 points of [low; high], each moved by half the error that interpolation makes midway."""
+    width = (high - low) / 512
+    entries: list[float] = []
+    for index in range(512):
+        here, middle, after = (32768 * function(low + (index + part) * width) for part in (0.0, 0.5, 1.0))
+        value = _half_away(here)
+        interpolated = _half_away((after + value) / 2)
+        entries.append(value - _half_away((interpolated - _half_away(middle)) / 2))
+    entries.append(_half_away(32768 * function(high)))
+    return np.clip(entries, -32768, 32767).astype(np.int16)
+
+
+def interpolated(index: IntegerArray, table: npt.NDArray[np.int16]) -> IntegerArray:
+    """Return the table at int16 indices: the upper nine bits choose an entry, the lower seven go on towards the next one."""
+    wide = table.astype(np.int64)
+    at = 256 + (index >> 7)
+    return wide[at] + (((wide[at + 1] - wide[at]) * (index & 127) + 64) >> 7)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16SoftmaxParameters:
+    """Constants of one softmax.
+
+    Parameters
+    ----------
+    factor
+        From differences of the input to 1 / 65535 of `10`.
+    exponentials
+        int16 [513]: exp over [-10; 0].
+    reciprocals
+        int16 [513]: 1 / (1 + x) over [0; 1].
+    """
+
+    factor: FixedFactor
+    exponentials: npt.NDArray[np.int16]
+    reciprocals: npt.NDArray[np.int16]
+
+
+def int16_softmax_parameters(scale: float, beta: float = 1.0) -> Int16SoftmaxParameters:
+    """Return the constants for an input of this scale, multiplied by `beta`."""
+    scaled = float(np.float32(scale) * np.float32(beta))
+    return Int16SoftmaxParameters(
+        factor=fixed_factor(scaled / (_RANGE / 65535.0), "twice_away"),
+        exponentials=_interpolation_table(lambda x: float(np.exp(x)), -_RANGE, 0.0),
+        reciprocals=_interpolation_table(lambda x: 1.0 / (1.0 + x), 0.0, 1.0),
+    )
+
+
+def softmax_int16(x: npt.NDArray[np.int16], *, scale: float, beta: float = 1.0) -> npt.NDArray[np.int16]:
+    """Return the softmax of int16 (..., columns) along its last axis, as int16 of scale 1 / 32768 and zero point 0.
+
+    Parameters
+    ----------
+    x
+        At most `INT16_SOFTMAX_MAX_COLUMNS` columns.
+    scale, beta
+        Of the input; they enter as a float32 product.
+
+    Notes
+    -----
+    TFLite's steps: e = exp by table of the distance from the row's largest value, the sum of e shifted to 1.x, its reciprocal by
+    table, and the product shifted back, half up.
+    """
+    p = int16_softmax_parameters(scale, beta)
+    wide = x.astype(np.int64)
+    distance = wide - wide.max(axis=-1, keepdims=True)
+    e = interpolated(np.clip(p.factor.apply(distance) + 32767, -32768, 32767), p.exponentials)
+    total = e.sum(axis=-1, keepdims=True)
+    bits = np.floor(np.log2(total)).astype(np.int64)  # of a sum below 2**30: exact in float64
+    normal = ((total << (30 - bits)) + (1 << 13)) >> 14
+    reciprocal = interpolated(np.clip(normal - (1 << 15) - (1 << 16), -32768, 32767), p.reciprocals)
+    return np.clip((e * reciprocal + ((1 << bits) >> 1)) >> bits, 0, 32767).astype(np.int16)

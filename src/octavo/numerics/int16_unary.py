@@ -1,0 +1,107 @@
+"""Oracles of functions of one 16-bit tensor as TFLite computes them: change of parameters, leaky relu, logistic, tanh.
+
+Each is a table with an entry for every integer that the operand can be, least first: what a kernel looks up. No TVM here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from .fixed_multiplier import fixed_factor
+from .fixed_sigmoid import fixed_logistic, fixed_tanh
+from .quant_params import INTEGER_RANGE, QuantParams
+
+IntegerArray = npt.NDArray[np.int64]
+
+_SIGMOID_STEPS = 24
+"""Entries of the sigmoid's table for each unit of its argument."""
+
+_ONE_MORE = frozenset(
+    {4, 8, 12, 14, 15, 16, 17, 19, 20, 21, 22, 25, 27, 28, 29, 30, 31, 33, 34, 35, 37, 39, 40, 41, 43, 44, 45, 46, 49, 50, 54}
+    | {62, 63, 64, 66, 82, 86, 93, 100, 103, 112, 116, 135, 255}
+)
+"""Entries of TFLite's table of the sigmoid that are one above the nearest integer: read from LiteRT's tanh, which shows them."""
+
+
+def _sigmoid_table() -> IntegerArray:
+    """Return 65536 * sigmoid(i / 24) for i in [0; 255], 65535 at most, as TFLite has it."""
+    exact = 65536 / (1 + np.exp(-np.arange(256) / _SIGMOID_STEPS))
+    table = np.floor(exact + 0.5).astype(np.int64) + [index in _ONE_MORE for index in range(256)]
+    return np.minimum(table, 65535)
+
+
+def every_integer(dtype: str) -> IntegerArray:
+    """Return all values of a quantized dtype, least first."""
+    low, high = INTEGER_RANGE[dtype]
+    return np.arange(low, high + 1, dtype=np.int64)
+
+
+def fixed_factor_table(
+    x: QuantParams, y: QuantParams, *, slope: float | None = None, qmin: int | None = None, qmax: int | None = None
+) -> npt.NDArray[np.integer]:
+    """Return clamp(factor * (q - x.zero_point) + y.zero_point) for every q of x.dtype.
+
+    Parameters
+    ----------
+    x, y
+        Per-tensor parameters; one of them 16-bit.
+    slope
+        Of a leaky relu: multiplies what lies below the zero point. None for a change of parameters.
+    qmin, qmax
+        Of the result; None for its dtype's own.
+
+    Notes
+    -----
+    Factors have 31 bits and round "twice_away" (TFLite's QUANTIZE, RELU and LEAKY_RELU of int16). A change of parameters divides
+    the scales in float64, a leaky relu in float32, as TFLite does.
+    """
+    distance = every_integer(x.dtype) - int(x.zero_point)
+    if slope is None:
+        scaled = fixed_factor(float(x.scale) / float(y.scale), "twice_away").apply(distance)
+    else:
+        ratio = np.float32(x.scale) / np.float32(y.scale)
+        below = np.float32(np.float32(x.scale) * np.float32(slope)) / np.float32(y.scale)
+        positive, negative = fixed_factor(float(ratio), "twice_away"), fixed_factor(abs(float(below)), "twice_away")
+        # A negative factor has a negative mantissa: the sign is the value's as well.
+        signed = distance if below >= 0 else -distance
+        scaled = np.where(distance >= 0, positive.apply(distance), negative.apply(signed))
+    low, high = y.qmin if qmin is None else qmin, y.qmax if qmax is None else qmax
+    return np.clip(scaled + int(y.zero_point), low, high).astype(y.dtype)
+
+
+def logistic_table(scale: float) -> npt.NDArray[np.int16]:
+    """Return 32768 * sigmoid(scale * q) for every int16 q, by TFLite's interpolation (scale 2**-12: in fixed point)."""
+    q = every_integer("int16")
+    if float(np.float32(scale)) == 2.0**-12:
+        return fixed_logistic(q).astype(np.int16)
+    scaled, table = _scaled(q, scale), _sigmoid_table()
+    place = np.abs(scaled) >> 9
+    at, part = np.minimum(place, 254), np.abs(scaled) & 511
+    value = np.where(place >= 255, 0x7FFF << 10, (table[at] << 9) + part * (table[at + 1] - table[at]))
+    rounded = np.where(scaled >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1)
+    return (rounded >> 10).astype(np.int16)
+
+
+def tanh_table(scale: float) -> npt.NDArray[np.int16]:
+    """Return 32768 * tanh(scale * q) for every int16 q, by TFLite's interpolation (scale 2**-12, 2**-11: in fixed point)."""
+    q = every_integer("int16")
+    for shift in (0, 1):
+        if float(np.float32(scale)) == 2.0 ** (shift - 12):
+            return fixed_tanh(np.clip(q << shift, -32768, 32767)).astype(np.int16)
+    scaled, table = _scaled(q, scale), _sigmoid_table()
+    place = np.abs(scaled) >> 8
+    at, part = np.minimum(place, 254), np.abs(scaled) & 255
+    value = np.where(place >= 255, 0xFFFF << 8, (table[at] << 8) + part * (table[at + 1] - table[at]))
+    rounded = np.where(scaled >= 0, value - (1 << 23) + (1 << 7), -value + (1 << 23) + (1 << 7) - 1)
+    return (rounded >> 8).astype(np.int16)
+
+
+def _scaled(q: IntegerArray, scale: float) -> IntegerArray:
+    """Return q * scale in units of 1 / 12288, by a factor of 15 bits that is cut, not rounded."""
+    factor, shift = float(np.float32(scale)) * 4096.0 * 3.0, 0
+    while factor <= 32767.0 / 2.0 and shift <= 30:
+        factor, shift = factor * 2.0, shift + 1
+    return (q * math.floor(factor) + ((1 << shift) >> 1)) >> shift
