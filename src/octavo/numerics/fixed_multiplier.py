@@ -91,7 +91,7 @@ def fixed_factor(real: npt.ArrayLike, rounding: FixedRounding) -> FixedFactor:
         missing = np.maximum(1 - first, 0)
         return FixedFactor(factor=factor << missing, first=first + missing, second=np.zeros_like(first), is_away=False)
     return FixedFactor(
-        factor=mantissa << np.maximum(exponent, 0),
+        factor=np.asarray(mantissa << np.maximum(exponent, 0), np.int64),
         first=np.full_like(exponent, 31),
         second=np.maximum(-exponent, 0),
         is_away=rounding == "twice_away",

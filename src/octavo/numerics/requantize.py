@@ -39,7 +39,7 @@ def requantize_multiplier(
 
 
 def requantize(
-    acc: npt.NDArray[np.int32],
+    acc: npt.NDArray[np.signedinteger],
     multiplier: npt.ArrayLike,
     zero_point: int,
     qmin: int,
@@ -53,7 +53,7 @@ def requantize(
     Parameters
     ----------
     acc
-        int32 accumulators, channels last.
+        int32 or int64 accumulators, channels last.
     multiplier
         float32, a number or (channels,), finite and not negative.
     zero_point, qmin, qmax
