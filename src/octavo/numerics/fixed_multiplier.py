@@ -89,9 +89,9 @@ def fixed_factor(real: npt.ArrayLike, rounding: FixedRounding) -> FixedFactor:
             factor, first = np.minimum(rounded, _REDUCED_MOST), 31 - _REDUCED_BITS - exponent
         # A shift to the left is one of the factor.
         missing = np.maximum(1 - first, 0)
-        return FixedFactor(factor=factor << missing, first=first + missing, second=np.zeros_like(first), is_away=False)
+        return FixedFactor(factor=factor * (1 << missing), first=first + missing, second=np.zeros_like(first), is_away=False)
     return FixedFactor(
-        factor=np.asarray(mantissa << np.maximum(exponent, 0), np.int64),
+        factor=(mantissa << np.maximum(exponent, 0)).astype(np.int64),
         first=np.full_like(exponent, 31),
         second=np.maximum(-exponent, 0),
         is_away=rounding == "twice_away",
