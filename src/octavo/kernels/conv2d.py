@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..errors import TargetError
 from .generic.conv2d import conv2d_generic
 from .isa import AVX512_VNNI, GENERIC
-from .spec import Conv2dSpec, Kernel, Output
+from .spec import Conv2dSpec, FloatOutput, Kernel, Output
 from .x86 import conv2d_avx512_vnni, matmul_avx512_vnni
 
 _CONV2D: dict[str, Callable[..., Kernel]] = {AVX512_VNNI: conv2d_avx512_vnni, GENERIC: conv2d_generic}
@@ -31,11 +31,13 @@ def conv2d(
     *,
     weight: npt.NDArray[np.int8],
     weight_zero_point: int | npt.NDArray[np.int32],
-    bias: npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32 | np.float32],
     multiplier: npt.NDArray[np.float32],
     isa: str,
 ) -> Kernel:
     """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
+
+    With a FloatOutput its result is float32, `octavo.numerics.scaled` of `conv2d_accumulate`.
 
     Parameters
     ----------
@@ -47,8 +49,10 @@ def conv2d(
         In [-128; 127], a number or int32 (out_channels,); 0 is symmetric.
     bias
         int32 (out_channels,). The caller proves with `octavo.numerics.check_accumulator` that no accumulator overflows.
+        For a FloatOutput float32 real numbers, added after scaling.
     multiplier
-        float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`.
+        float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For a FloatOutput the real value of
+        one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time.
     isa
         "x86.avx512_vnni" or "generic".
 
@@ -68,11 +72,11 @@ def matmul(
     in_features: int,
     out_features: int,
     input_zero_point: int,
-    output: Output,
+    output: Output | FloatOutput,
     threads: int,
     weight: npt.NDArray[np.int8],
     weight_zero_point: int | npt.NDArray[np.int32],
-    bias: npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32 | np.float32],
     multiplier: npt.NDArray[np.float32],
     isa: str,
 ) -> Kernel:

@@ -6,6 +6,7 @@ multiplies unsigned activations by signed weights. Layouts are NHWC for activati
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,11 +27,25 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FloatOutput:
+    """A float32 result: clamp(fma(float32(acc), multiplier, bias)) to [low; high].
+
+    With `pixels_per_scale` the input is quantized at run time: so many output pixels in a row share a scale and a zero point,
+    which the kernel reads from a buffer float32 [scales, 2] after x; the scale multiplies float32(acc) first. Without, both are
+    constants.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    pixels_per_scale: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Conv2dSpec:
     """A convolution of uint8 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
-    `padding` is (top, left, bottom, right), filled with `input_zero_point`. `threads` is the number of chunks the work is cut
-    into; 1 emits no parallel loop.
+    `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
+    is the number of chunks the work is cut into; 1 emits no parallel loop.
     """
 
     batch: int
@@ -44,7 +59,7 @@ class Conv2dSpec:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     input_zero_point: int
-    output: Output
+    output: Output | FloatOutput
     threads: int = 1
 
     @property
@@ -60,6 +75,21 @@ class Conv2dSpec:
         return (self.in_width + self.padding[1] + self.padding[3] - self.dilation[1] * (self.kernel[1] - 1) - 1) // self.strides[
             1
         ] + 1
+
+    @property
+    def pixels_per_scale(self) -> int:
+        """Output pixels that share a scale and zero point given at run time; 0 where these are constants."""
+        return self.output.pixels_per_scale if isinstance(self.output, FloatOutput) else 0
+
+    @property
+    def folded_zero_point(self) -> int:
+        """The zero point that the constants account for; 0 where it comes at run time."""
+        return 0 if self.pixels_per_scale else self.input_zero_point
+
+    @property
+    def scales(self) -> int:
+        """How many scales and zero points come at run time."""
+        return self.batch * self.out_height * self.out_width // self.pixels_per_scale if self.pixels_per_scale else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

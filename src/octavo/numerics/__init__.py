@@ -17,6 +17,7 @@ from .prelu import prelu_table
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .requantize import requantize, requantize_multiplier
 from .resize import FRACTION_BITS, LinearTaps, linear_taps, nearest_indices, resize_bilinear
+from .scaled import scaled
 from .softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "requantize_multiplier",
     "requantize_tensor",
     "resize_bilinear",
+    "scaled",
     "smaller",
     "softmax",
     "softmax_table",

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
+from ..float_result import float_result, input_scale, input_zero_point
 from ..isa import GENERIC
 from ..rounding import requantized
-from ..spec import Conv2dSpec, Kernel
+from ..spec import Conv2dSpec, FloatOutput, Kernel
 from ..vectors import Buffer, Expr, chunked, inside, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
@@ -29,6 +30,7 @@ _PIXELS = 4
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Buffers:
     x: Buffer
+    parameters: Buffer | None
     weight: Buffer
     bias: Buffer
     multiplier: Buffer
@@ -61,7 +63,7 @@ def conv2d_generic(
     *,
     weight: npt.NDArray[np.int8],
     weight_zero_point: int | npt.NDArray[np.int32],
-    bias: npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32 | np.float32],
     multiplier: npt.NDArray[np.float32],
 ) -> Kernel:
     """Return the convolution kernel for any LLVM target.
@@ -75,9 +77,9 @@ def conv2d_generic(
     weight_zero_point
         A number or int32 (out_channels,).
     bias
-        int32 (out_channels,), at scale in_scale * weight_scale.
+        int32 (out_channels,), at scale in_scale * weight_scale; float32 real numbers for a FloatOutput.
     multiplier
-        float32 (out_channels,), in_scale * weight_scale / out_scale.
+        float32 (out_channels,), in_scale * weight_scale / out_scale; see `octavo.kernels.conv2d` for a FloatOutput.
 
     Returns
     -------
@@ -90,18 +92,23 @@ def conv2d_generic(
     depthwise = group_in == 1 and group_out == 1
     run = spec.out_channels if depthwise else group_out  # channels that may share a vector
     packed = _pack(centered, run)
-    constants = (packed, np.ascontiguousarray(bias, np.int32), np.ascontiguousarray(multiplier, np.float32))
+    is_float = isinstance(spec.output, FloatOutput)
+    bias_dtype = "float32" if is_float else "int32"
+    constants = (packed, np.ascontiguousarray(bias, bias_dtype), np.ascontiguousarray(multiplier, np.float32))
 
-    def emit(x: Buffer, packed_weight: Buffer, bias_buffer: Buffer, multiplier_buffer: Buffer, y: Buffer) -> None:
-        buffers = _Buffers(x=x, weight=packed_weight, bias=bias_buffer, multiplier=multiplier_buffer, y=y)
+    def emit(x: Buffer, *others: Buffer) -> None:
+        parameters = others[0] if spec.scales else None
+        packed_weight, bias_buffer, multiplier_buffer, y = others[1:] if spec.scales else others
+        buffers = _Buffers(x=x, parameters=parameters, weight=packed_weight, bias=bias_buffer, multiplier=multiplier_buffer, y=y)
         _emit(spec, buffers, run=run, depthwise=depthwise)
 
     arguments = [
         ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "uint8"),
+        *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else []),
         ("weight", packed.size, str(packed.dtype)),
-        ("bias", spec.out_channels, "int32"),
+        ("bias", spec.out_channels, bias_dtype),
         ("multiplier", spec.out_channels, "float32"),
-        ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, "uint8"),
+        ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, "float32" if is_float else "uint8"),
     ]
     name = "conv2d.depthwise" if depthwise else "conv2d.grouped" if spec.groups > 1 else "conv2d.direct"
     return Kernel(name=name, isa=GENERIC, func=prim_func(arguments, emit), constants=constants)
@@ -201,7 +208,15 @@ def _emit_pixels(
     group_in = 1 if depthwise else spec.in_channels // spec.groups
     acc = B.alloc_buffer((count * lanes,), "int32", scope="local")
     for p in range(count):
-        store(acc, p * lanes, load(buffers.bias, tile.channel, lanes), lanes)
+        is_float = isinstance(spec.output, FloatOutput)
+        start = splat(B.int32(0), lanes) if is_float else load(buffers.bias, tile.channel, lanes)
+        store(acc, p * lanes, start, lanes)
+    scale_of = None
+    zero_points: list[Expr] = []
+    if buffers.parameters is not None:
+        pixel_of = row * spec.out_width + column
+        scale_of = [B.Bind(B.floordiv(pixel_of + p, spec.pixels_per_scale)) for p in range(count)]
+        zero_points = [B.Bind(input_zero_point(buffers.parameters, index)) for index in scale_of]
     rows_inside = inside(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=_rows_inside(spec))
     columns_inside = inside(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=not border)
     with B.serial(*rows_inside) as i, B.serial(*columns_inside) as j, B.serial(0, group_in) as k:
@@ -211,19 +226,28 @@ def _emit_pixels(
         for p in range(count):
             pixel = in_row + left + p * spec.strides[1] + j * spec.dilation[1]
             at = pixel * spec.in_channels + tile.in_channel + k
-            value = _centered(buffers.x, at, spec.input_zero_point, lanes, depthwise=depthwise)
+            zero_point = B.int32(spec.input_zero_point) if scale_of is None else zero_points[p]
+            value = _centered(buffers.x, at, zero_point, lanes, depthwise=depthwise)
             store(acc, p * lanes, load(acc, p * lanes, lanes) + value * weight, lanes)
     for p in range(count):
         out = ((row * spec.out_width) + column + p) * spec.out_channels + tile.channel
         multiplier = load(buffers.multiplier, tile.channel, lanes)
-        store(buffers.y, out, requantized(load(acc, p * lanes, lanes), multiplier, spec.output, lanes), lanes)
+        if isinstance(spec.output, FloatOutput):
+            bias, scale = (
+                load(buffers.bias, tile.channel, lanes),
+                None if scale_of is None else input_scale(buffers.parameters, scale_of[p]),
+            )
+            value = float_result(spec.output, load(acc, p * lanes, lanes), multiplier, bias, scale, lanes)
+        else:
+            value = requantized(load(acc, p * lanes, lanes), multiplier, spec.output, lanes)
+        store(buffers.y, out, value, lanes)
 
 
-def _centered(x: Buffer, at: Expr, zero_point: int, lanes: int, *, depthwise: bool) -> Expr:
+def _centered(x: Buffer, at: Expr, zero_point: Expr, lanes: int, *, depthwise: bool) -> Expr:
     """Return x - zero_point as int32: one value for each lane if depthwise, else one value for them all."""
     if depthwise:
-        return load(x, at, lanes, "int32") - splat(B.int32(zero_point), lanes)
-    return splat(x[at].astype("int32") - B.int32(zero_point), lanes)
+        return load(x, at, lanes, "int32") - splat(zero_point, lanes)
+    return splat(x[at].astype("int32") - zero_point, lanes)
 
 
 def _rows_inside(spec: Conv2dSpec) -> bool:

@@ -24,9 +24,10 @@ from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
-from .epilogue import Epilogue, channel_order
+from .epilogue import channel_order
+from .float_epilogue import epilogue_of
 from .packing import Int8Array, Weights, split_terms
-from .scratch import Scratch
+from .scratch import Scratch, padding_value
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
 INPUT_BYTES = 256 * 1024  # of the input rows themselves, where they are read in place
@@ -171,13 +172,14 @@ class Depthwise:
         self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
         self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
-        self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+        self.epilogue = epilogue_of(spec, weights)
+        self.channel_values = self.epilogue.channel_values(weights)
         patterns = self.window.patterns
         blocks = self.blocks_of_channels
         self.constants = [
             np.concatenate([pack_block(terms, patterns, start, width) for start, width in blocks]),
-            self._pack_lanes(weights.folded_bias(spec.input_zero_point)),
-            self._pack_lanes(weights.multiplier),
+            self._pack_lanes(weights.folded_bias(spec.folded_zero_point)),
+            *(self._pack_lanes(values) for values in self.channel_values.values()),
         ]
 
     # ---- shape of the loop nest
@@ -221,13 +223,17 @@ class Depthwise:
         spec = self.spec
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-        labels = ("weights", "bias", "multiplier")
+        labels = ("weights", "bias", *self.channel_values)
         operands = [(label, value.size, str(value.dtype)) for label, value in zip(labels, self.constants, strict=True)]
-        func = prim_func([("x", in_size, "uint8"), *operands, ("out", out_size, "uint8")], self._emit)
+        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
+        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
         return Kernel(name=f"{name} {self.window.outputs}x{WIDEST}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants))
 
-    def _emit(self, x: Expr, weights: Expr, bias: Expr, multiplier: Expr, out: Expr) -> None:
-        self.x, self.weights, self.bias, self.multiplier, self.out = x, weights, bias, multiplier, out
+    def _emit(self, x: Expr, *others: Expr) -> None:
+        self.x, self.out = x, others[-1]
+        self.parameters = others[0] if self.spec.scales else None
+        self.weights, self.bias, *values = others[1:-1] if self.spec.scales else others[:-1]
+        self.values = dict(zip(self.channel_values, values, strict=True))
         self._emit_threads()
 
     def _emit_threads(self) -> None:
@@ -245,7 +251,9 @@ class Depthwise:
             unit = T.Bind(first + index)
             image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
             first_row = T.Bind(block * self.block)
-            source = self.scratch.emit(self.x, image, first_row) if self.scratch is not None else self.x
+            source = self.x
+            if self.scratch is not None:
+                source = self.scratch.emit(self.x, image, first_row, padding_value(spec, self.parameters, image))
             out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
             rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
             self._emit_channels(source, image, first_row, out_base, rows)
@@ -333,7 +341,8 @@ class Depthwise:
         columns = {column: index * width for index, column in enumerate(c for four in self.window.columns for c in four)}
         row_bytes = len(columns) * width
         patch = T.alloc_buffer((spec.kernel[0] * row_bytes,), "uint8", scope="local")
-        fill = T.broadcast(T.uint8(spec.input_zero_point), width)
+        value = padding_value(spec, self.parameters, image)
+        fill = T.broadcast(T.uint8(spec.input_zero_point) if value is None else value, width)
         with T.serial(0, spec.kernel[0]) as ky:
             row = T.Bind(top + ky * spec.dilation[0])
             row_inside = T.Bind(T.And(row >= 0, row < spec.in_height))
@@ -362,12 +371,15 @@ class Depthwise:
         else:
             with T.serial(0, self.spec.kernel[0]) as ky:
                 self._emit_kernel_row(acc, source, ky, T.Bind(channels.weights + ky * row_weights), channels)
-        multipliers = [T.Bind(v.load(self.multiplier, channels.packed + j * lanes, lanes)) for j in range(4)]
+        values = {
+            label: [T.Bind(v.load(buffer, channels.packed + j * lanes, lanes)) for j in range(4)]
+            for label, buffer in self.values.items()
+        }
         valid = min(width, self.spec.out_channels)
         for pixel in range(outputs):
             accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
-            narrow = self.epilogue.narrow(accumulators, multipliers, lanes)
-            v.store_partial(self.out, out_at + pixel * self.spec.out_channels, narrow, width, valid)
+            target = out_at + pixel * self.spec.out_channels
+            self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters, lanes)
 
     def _emit_kernel_row(self, acc: Expr, source: Source, ky: Expr, weights: Expr, channels: Channels) -> None:
         """Emit the products of one kernel row with all pixels of the tile."""

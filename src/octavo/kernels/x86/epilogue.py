@@ -7,6 +7,7 @@ does not hold its channels in order: `channel_order` says which channel each lan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from tvm.script.ir_builder import tirx as T
 from ..spec import Output
 from ..vectors import Expr
 from . import vector as v
+
+if TYPE_CHECKING:
+    from .packing import Weights
 
 
 def groups_of(vectors: int) -> list[int]:
@@ -48,6 +52,26 @@ class Epilogue:
 
     output: Output
     may_exceed_int32: bool
+    out_dtype: ClassVar[str] = "uint8"
+
+    def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
+        """Return the constants it reads, one value for each output channel."""
+        return {"multiplier": weights.multiplier}
+
+    def emit(
+        self,
+        out: Expr,
+        target: Expr,
+        accumulators: list[Expr],
+        values: dict[str, list[Expr]],
+        valid: int,
+        parameters: Expr | None,
+        lanes: int = v.LANES,
+    ) -> None:
+        """Emit the store of one group's first `valid` outputs at out[target]; `values` are the lanes of `channel_values`."""
+        del parameters
+        narrow = self.narrow(accumulators, values["multiplier"], lanes)
+        v.store_partial(out, target, narrow, len(accumulators) * lanes, valid)
 
     def narrow(self, accumulators: list[Expr], multipliers: list[Expr], lanes: int = v.LANES) -> Expr:
         """Return one group's outputs in channel order, uint8 x (len(accumulators) * lanes)."""

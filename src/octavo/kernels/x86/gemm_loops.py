@@ -81,6 +81,11 @@ class GemmLoops(ABC):
         del source, base, block
         return None
 
+    def _padding_value(self, image: Expr) -> Expr | None:
+        """Return what padding of an image is filled with; None for the constant that the scratch knows."""
+        del image
+        return None
+
     # ---- shape of the loop nest
 
     def _block_rows(self) -> int:
@@ -136,7 +141,7 @@ class GemmLoops(ABC):
             image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
             first_row = T.Bind(block * self.block)
             if self.scratch is not None:
-                source, base = self.scratch.emit(self.x, image, first_row), T.int32(0)
+                source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image)), T.int32(0)
             else:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
             out_base = T.Bind((image * geometry.rows + first_row) * (geometry.columns * geometry.channels))

@@ -25,11 +25,12 @@ from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
-from .epilogue import Epilogue, groups_of
+from .epilogue import groups_of
+from .float_epilogue import epilogue_of
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
 from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
-from .scratch import Scratch
+from .scratch import Scratch, padding_value
 from .tiles import Tile, choose_tile, layer_cycles
 from .vector import LANES
 from .window_sum import emit_window_sum
@@ -54,13 +55,14 @@ class ImplicitGemm(GemmLoops):
         self.sums_windows = len(self.extra.places) > MOST_EXTRA_STEPS
         if self.sums_windows:
             self._lay_out([(weights.values, spec.groups)], tile)
-        self.epilogue = Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+        self.epilogue = epilogue_of(spec, weights)
         groups, vectors = self.geometry.groups, self.tile.vectors
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": pack_weights(self.terms[0], self.geometry.reduction, groups, vectors),
-            "bias": pack_lanes(weights.folded_bias(spec.input_zero_point), groups, vectors),
-            "multiplier": pack_lanes(weights.multiplier, groups, vectors),
+            "bias": pack_lanes(weights.folded_bias(spec.folded_zero_point), groups, vectors),
         }
+        self.channel_values = self.epilogue.channel_values(weights)
+        self.constants |= {label: pack_lanes(values, groups, vectors) for label, values in self.channel_values.items()}
         if self.sums_windows and self.uniform_zero_point is None:
             self.constants["minus_zero_point"] = pack_lanes(-weights.zero_points, groups, vectors)
         if not self.sums_windows and self.extra.places:
@@ -93,13 +95,18 @@ class ImplicitGemm(GemmLoops):
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
-        func = prim_func([("x", in_size, "uint8"), *operands, ("out", out_size, "uint8")], self._emit)
+        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
+        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
         return Kernel(name=f"{name} {self.tile}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants.values()))
 
     def _emit(self, x: Expr, *others: Expr) -> None:
         self.x, self.out = x, others[-1]
-        self.operands = dict(zip(self.constants, others, strict=False))
+        self.parameters = others[0] if self.spec.scales else None
+        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
         self._emit_threads()
+
+    def _padding_value(self, image: Expr) -> Expr | None:
+        return padding_value(self.spec, self.parameters, image)
 
     def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr | None:
         """Emit the correction for asymmetric weights, one int32 for each pixel of the block, and return its buffer.
@@ -235,10 +242,12 @@ class ImplicitGemm(GemmLoops):
         for group in groups_of(vectors):
             valid = min(group * LANES, panel.channels - first * LANES)
             indices = range(first, first + group)
-            multipliers = [T.Bind(v.load(self.operands["multiplier"], (panel.first + j) * LANES, LANES)) for j in indices]
+            values = {
+                label: [T.Bind(v.load(self.operands[label], (panel.first + j) * LANES, LANES)) for j in indices]
+                for label in self.channel_values
+            }
             for i, pixel in enumerate(pixels):
                 accumulators = [v.load(acc, (i * vectors + j) * LANES, LANES) for j in indices]
-                narrow = self.epilogue.narrow(accumulators, multipliers)
                 target = out_at + pixel * self.geometry.channels + first * LANES
-                v.store_partial(self.out, target, narrow, group * LANES, valid)
+                self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters)
             first += group

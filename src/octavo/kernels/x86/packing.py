@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..spec import Conv2dSpec
+from ..spec import Conv2dSpec, FloatOutput
 from .epilogue import channel_order
 from .vector import LANES
 
@@ -75,12 +75,15 @@ class Weights:
         int32 (out_channels,).
     multiplier
         float32 (out_channels,).
+    real_bias
+        float32 (out_channels,), added to a FloatOutput after scaling; then `bias` is 0.
     """
 
     values: Int8Array
     zero_points: npt.NDArray[np.int32]
     bias: npt.NDArray[np.int32]
     multiplier: npt.NDArray[np.float32]
+    real_bias: npt.NDArray[np.float32]
 
     @staticmethod
     def of(
@@ -99,10 +102,13 @@ class Weights:
         assert spec.in_channels % spec.groups == channels % spec.groups == 0, "channels are multiples of groups"
         zero_points = np.broadcast_to(np.asarray(weight_zero_point, np.int32), (channels,))
         assert np.array_equal(zero_points, np.clip(zero_points, -128, 127)), "weight zero points lie in [-128; 127]"
+        is_real = isinstance(spec.output, FloatOutput)
+        assert is_real == (bias.dtype == np.float32), f"a bias of {bias.dtype} does not fit {spec.output}"
         return Weights(
             values=weight,
             zero_points=zero_points,
-            bias=np.broadcast_to(np.asarray(bias, np.int32), (channels,)),
+            bias=np.broadcast_to(np.int32(0) if is_real else np.asarray(bias, np.int32), (channels,)),
+            real_bias=np.broadcast_to(np.asarray(bias, np.float32), (channels,)),
             multiplier=np.broadcast_to(np.asarray(multiplier, np.float32), (channels,)),
         )
 
@@ -110,6 +116,11 @@ class Weights:
     def centered(self) -> npt.NDArray[np.int64]:
         """Weights less their zero points, in [-255; 255]."""
         return self.values.astype(np.int64) - self.zero_points
+
+    @property
+    def sums(self) -> npt.NDArray[np.int32]:
+        """Sum of each output channel's weights less their zero points."""
+        return self.centered.sum(axis=(0, 1, 2)).astype(np.int32)
 
     def folded_bias(self, input_zero_point: int) -> npt.NDArray[np.int32]:
         """Return bias - input_zero_point * sum(w - w_zero_point): what remains of the accumulator for x = 0, wrapped to int32."""

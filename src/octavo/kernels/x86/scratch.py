@@ -9,11 +9,20 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as T
 
+from ..float_result import input_zero_point
 from ..float_spec import FloatConv2dSpec
 from ..spec import Conv2dSpec
 from ..vectors import Expr
 
 SLACK = 64  # elements after the last pixel that a vector load may touch
+
+
+def padding_value(spec: Conv2dSpec, parameters: Expr | None, image: Expr) -> Expr | None:
+    """Return the zero point of an image's input where it comes at run time, uint8; None where it is a constant."""
+    if parameters is None:
+        return None
+    index = T.floordiv(image * (spec.out_height * spec.out_width), spec.pixels_per_scale)
+    return T.Bind(T.cast(input_zero_point(parameters, index), "uint8"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,12 +66,14 @@ class Scratch:
         """Element type."""
         return "float32" if isinstance(self.spec, FloatConv2dSpec) else "uint8"
 
-    def _padding_value(self) -> Expr:
-        return T.float32(0) if isinstance(self.spec, FloatConv2dSpec) else T.uint8(self.spec.input_zero_point)
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer.
 
-    def emit(self, x: Expr, image: Expr, first_row: Expr) -> Expr:
-        """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
+        `padding` is the padding's value where it comes at run time.
+        """
         spec = self.spec
+        if padding is None:
+            padding = T.float32(0) if isinstance(spec, FloatConv2dSpec) else T.uint8(spec.input_zero_point)
         scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
         left = min(spec.padding[1], self.width)
         columns = min(spec.in_width, self.width - left)
@@ -71,21 +82,21 @@ class Scratch:
             start = T.Bind(row * self.row_size)
             with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
                 with T.Then():
-                    self._fill(scratch, start, left * self.channels)
+                    self._fill(scratch, start, left * self.channels, padding)
                     source = T.Bind((image * spec.in_height + source_row) * (spec.in_width * spec.in_channels))
-                    self._copy(scratch, start + left * self.channels, x, source, columns)
+                    self._copy(scratch, start + left * self.channels, x, source, columns, padding)
                     done = (left + columns) * self.channels
-                    self._fill(scratch, start + done, self.row_size - done)
+                    self._fill(scratch, start + done, self.row_size - done, padding)
                 with T.Else():
-                    self._fill(scratch, start, self.row_size)
+                    self._fill(scratch, start, self.row_size, padding)
         return scratch
 
-    def _fill(self, scratch: Expr, start: Expr, count: int) -> None:
+    def _fill(self, scratch: Expr, start: Expr, count: int, value: Expr) -> None:
         if count > 0:
             with T.serial(0, count) as i:
-                T.buffer_store(scratch, self._padding_value(), [start + i])
+                T.buffer_store(scratch, value, [start + i])
 
-    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int) -> None:
+    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int, padding: Expr) -> None:
         """Copy `columns` pixels of one row; contiguous (a memory copy) where the pixels of both have the same size."""
         if columns <= 0:
             return
@@ -98,4 +109,5 @@ class Scratch:
             with T.serial(0, inputs) as channel, T.serial(0, self.spread) as copy:
                 target = start + column * self.channels + channel * self.spread + copy
                 T.buffer_store(scratch, x[source + column * inputs + channel], [target])
-            self._fill(scratch, start + column * self.channels + inputs * self.spread, self.channels - inputs * self.spread)
+            filled = inputs * self.spread
+            self._fill(scratch, start + column * self.channels + filled, self.channels - filled, padding)

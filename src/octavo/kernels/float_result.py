@@ -1,0 +1,40 @@
+"""float32 results of int32 accumulators in TIR: the kernels' counterpart of `numerics.scaled`, bit for bit.
+
+One text serves every ISA and every number of lanes. Parameters of an input that was quantized at run time lie in a buffer
+float32 [scales, 2]: scale, zero point (of the uint8 integers, an integer in [0; 255]).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm.script.ir_builder import tirx as B
+
+from .spec import FloatOutput
+from .vectors import Buffer, Expr, splat, vector_type
+from .x86.vector import intrinsic
+
+
+def input_scale(parameters: Buffer, index: Expr) -> Expr:
+    """Return the scale of the input."""
+    return parameters[2 * index]
+
+
+def input_zero_point(parameters: Buffer, index: Expr) -> Expr:
+    """Return the zero point of the input, int32."""
+    return parameters[2 * index + 1].astype("int32")
+
+
+def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, scale: Expr | None, lanes: int) -> Expr:
+    """Return clamp(fma(float32(acc) * scale, multiplier, bias)) of an int32 vector; `scale` is one number, None for 1."""
+    dtype = vector_type("float32", lanes)
+    real = acc.astype(dtype)
+    if scale is not None:
+        real = real * splat(scale, lanes)
+    # The intrinsic, not TVM's fma: that one may be two roundings where the processor has no such instruction.
+    value = intrinsic("llvm.fma", dtype, real, multiplier, bias)
+    if not math.isinf(output.low):
+        value = B.max(value, splat(B.float32(output.low), lanes))
+    if not math.isinf(output.high):
+        value = B.min(value, splat(B.float32(output.high), lanes))
+    return value

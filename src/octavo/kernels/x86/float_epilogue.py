@@ -1,0 +1,101 @@
+"""Epilogue of a float32 result: int32 accumulators become clamp(fma(float32(acc), multiplier, bias)). Oracle: `numerics.scaled`.
+
+Where the input was quantized at run time, its zero point is taken off here (acc - zero_point * the channel's sum of weights) and
+its scale multiplies the accumulator before the channel's does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy.typing as npt
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..float_result import float_result, input_scale, input_zero_point
+from ..spec import Conv2dSpec, FloatOutput
+from ..vectors import Expr, load, splat, store
+from . import vector as v
+from .epilogue import Epilogue
+
+if TYPE_CHECKING:
+    from .packing import Weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatEpilogue:
+    """How accumulators become float32 outputs; `channels` are those of an output pixel."""
+
+    output: FloatOutput
+    channels: int
+    out_dtype: ClassVar[str] = "float32"
+
+    def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
+        """Return the constants it reads, one value for each output channel."""
+        values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier, "real_bias": weights.real_bias}
+        return {**values, "weight_sum": weights.sums} if self.output.pixels_per_scale else values
+
+    def emit(
+        self,
+        out: Expr,
+        target: Expr,
+        accumulators: list[Expr],
+        values: dict[str, list[Expr]],
+        valid: int,
+        parameters: Expr | None,
+        lanes: int = v.LANES,
+    ) -> None:
+        """Emit the store of one group's first `valid` outputs at out[target]; `values` are the lanes of `channel_values`.
+
+        `parameters` are the scales and zero points that come at run time.
+        """
+        scale = None
+        if parameters is not None:
+            index = T.Bind(T.floordiv(target, self.channels * self.output.pixels_per_scale))
+            scale = input_scale(parameters, index)
+            less = splat(input_zero_point(parameters, index), lanes)
+            accumulators = [acc - less * total for acc, total in zip(accumulators, values["weight_sum"], strict=True)]
+        reals = [
+            T.Bind(float_result(self.output, acc, multiplier, bias, scale, lanes))
+            for acc, multiplier, bias in zip(accumulators, values["multiplier"], values["real_bias"], strict=True)
+        ]
+        for number, part in enumerate(_in_channel_order(reals, lanes)):
+            _store_partial(out, target + number * lanes, part, lanes, min(valid - number * lanes, lanes))
+
+
+def epilogue_of(spec: Conv2dSpec, weights: Weights) -> Epilogue | FloatEpilogue:
+    """Return the epilogue of a layer's output."""
+    if isinstance(spec.output, FloatOutput):
+        return FloatEpilogue(output=spec.output, channels=spec.out_channels)
+    return Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+
+
+def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
+    """Return the vectors of one group with their lanes in sequence; see `epilogue.channel_order`: blocks of four change place."""
+    count = len(group)
+    if count == 1:
+        return group
+    parts: list[Expr] = []
+    for number in range(count):
+        # Lane c of this part is channel number * lanes + c of the group: lane 4 q + r of vector j, for channel 4 g q + 4 j + r.
+        channels = [divmod(number * lanes + lane, 4 * count) for lane in range(lanes)]
+        indices = [(rest // 4) * lanes + 4 * block + rest % 4 for block, rest in channels]
+        parts.append(tirx.Shuffle(group, [T.int32(index) for index in indices]))
+    return parts
+
+
+def _store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
+    """Emit a store of the first `valid` of `lanes` floats, in pieces of a power of two; nothing else is touched."""
+    if valid <= 0:
+        return
+    if valid == lanes:
+        store(buffer, index, value, lanes)
+        return
+    staged = T.alloc_buffer((lanes,), "float32", scope="local")
+    store(staged, 0, value, lanes)
+    done = 0
+    while done < valid:
+        piece = 1 << ((valid - done).bit_length() - 1)
+        store(buffer, index + done, load(staged, done, piece), piece)
+        done += piece
