@@ -67,11 +67,11 @@ class FloatLayers(Layers):
 def test_pointwise_over_channel_counts(isa: str, mode: str) -> None:
     layers = FloatLayers(1)
     pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    check(layers.float_case(layers.spec((3, 5), pair, batch=2), isa, mode) for pair in pairs)
+    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, mode) for pair in pairs)
 
 
 @every_isa
-@every_mode
+@pytest.mark.parametrize("mode", ["constant", "image"])
 @pytest.mark.parametrize(("channels", "groups"), [((5, 33), 1), ((40, 24), 4), ((70, 70), 70), ((5, 15), 5)])
 def test_windows(isa: str, mode: str, channels: tuple[int, int], groups: int) -> None:
     layers = FloatLayers(2)
@@ -87,7 +87,7 @@ def test_windows(isa: str, mode: str, channels: tuple[int, int], groups: int) ->
 @every_isa
 def test_depthwise_over_channel_counts(isa: str) -> None:
     layers = FloatLayers(3)
-    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in CHANNELS]
+    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in CHANNELS[::2]]
     check(layers.float_case(spec, isa, "image") for spec in specs)
 
 

@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm.relax import Var
 
 from .. import kernels
-from ..graph.dataflow import DataflowView, call_to, static_shape
+from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import Conv2dSpec
+from ..numerics import QuantParams
 from ..target import OpSupport
 from .context import KernelContext, shape_of
-from .forms import Form, Layout, OutputForm, TensorForm
+from .forms import FloatResult, Form, Layout, OutputForm, TensorForm
 from .pad import FoldedPad, folded_pad
-from .tail import Tail, check_activation, follow_to_quantize
-from .values import ConstantValue, Dequantized, dequantized
+from .tail import FloatTail, Tail, check_activation, follow_in_float, follow_to_quantize
+from .values import ConstantValue, Dequantized, dequantized, real_values
 from .weights import WeightForm, read_bias, read_weight, weight_form
 
 
@@ -27,7 +29,7 @@ class ConvForm(Form):
 
     x: TensorForm
     weight: WeightForm
-    y: OutputForm
+    y: OutputForm | FloatResult
     layout: Layout
     strides: tuple[int, int]
     padding: tuple[int, int, int, int]
@@ -38,11 +40,11 @@ class ConvForm(Form):
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
         kh, kw, ci, _ = self.weight.values.shape
-        return int(np.prod(self.y.tensor.shape)) * kh * kw * ci
+        return int(np.prod(self.y.shape)) * kh * kw * ci
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
-        return {"input": self.x.info(), **self.weight.info(), "output": self.y.info()}
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
@@ -69,12 +71,12 @@ class ConvForm(Form):
             spec,
             weight=self.weight.values,
             weight_zero_point=self.weight.kernel_zero_point,
-            bias=self.weight.bias,
+            bias=kernel_bias(self.weight, self.y),
             multiplier=self.weight.multiplier,
             isa=context.isa,
         )
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-        context.put(output, context.call(output.name, kernel, [x], shape), is_nhwc=is_nhwc)
+        context.put(output, context.call(output.name, kernel, [x], shape, self.y.kernel_dtype), is_nhwc=is_nhwc)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,16 +85,16 @@ class MatmulForm(Form):
 
     x: TensorForm
     weight: WeightForm
-    y: OutputForm
+    y: OutputForm | FloatResult
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
-        return int(np.prod(self.y.tensor.shape)) * self.weight.values.shape[0]
+        return int(np.prod(self.y.shape)) * self.weight.values.shape[0]
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
-        return {"input": self.x.info(), **self.weight.info(), "output": self.y.info()}
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
@@ -108,11 +110,16 @@ class MatmulForm(Form):
             threads=context.threads,
             weight=self.weight.values,
             weight_zero_point=self.weight.kernel_zero_point,
-            bias=self.weight.bias,
+            bias=kernel_bias(self.weight, self.y),
             multiplier=self.weight.multiplier,
             isa=context.isa,
         )
-        context.put(output, context.call(output.name, kernel, [x], self.y.tensor.shape), is_nhwc=False)
+        context.put(output, context.call(output.name, kernel, [x], self.y.shape, self.y.kernel_dtype), is_nhwc=False)
+
+
+def kernel_bias(weight: WeightForm, y: OutputForm | FloatResult) -> npt.NDArray[np.int32 | np.float32]:
+    """Return the bias as the kernel takes it: in units of the accumulator, or real where the result is."""
+    return y.bias if isinstance(y, FloatResult) else weight.bias
 
 
 def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -123,7 +130,8 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         x = R.dequantize(x_q, ...); w = R.dequantize(w_q, ...)
         lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); y = R.quantize(lv1, ...)
 
-    After: one composite "octavo.conv2d" from x_q to y.
+    After: one composite "octavo.conv2d" from x_q to y. Where nothing quantizes the result, and the target's kernels can leave it
+    in float32, the composite ends before its reader.
     """
     call = call_to(view.definition(core), "nn.conv2d")
     assert call is not None
@@ -146,17 +154,17 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return operands
     x, weight = operands
     start, bias = _with_bias(view, core, channel_axis, shape[channel_axis], support)
-    tail = follow_to_quantize(view, start, support, channel_axis=channel_axis)
+    tail = _tail(view, start, support, channel_axis)
     if isinstance(tail, Rejection):
         return tail
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
-    weights = weight_form(weight, order, bias, x.params, tail.form.tensor.params, support)
-    if isinstance(weights, Rejection):
-        return weights
+    formed = _weights_and_result(weight, order, bias, x.params, tail, support)
+    if isinstance(formed, Rejection):
+        return formed
     form = ConvForm(
         x=_input_form(x),
-        weight=weights,
-        y=tail.form,
+        weight=formed[0],
+        y=formed[1],
         layout=source,
         strides=_pair(call.attrs.strides),
         padding=_padding(call.attrs.padding) if pad is None else pad.widths,
@@ -180,13 +188,13 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if weight.values.ndim != 2 or shape is None or x_shape is None or len(x_shape) < 2 or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
     start, bias = _with_bias(view, core, len(shape) - 1, shape[-1], support)
-    tail = follow_to_quantize(view, start, support)
+    tail = _tail(view, start, support, None)
     if isinstance(tail, Rejection):
         return tail
-    weights = weight_form(weight, (0, 1), bias, x.params, tail.form.tensor.params, support)
-    if isinstance(weights, Rejection):
-        return weights
-    form = MatmulForm(x=_input_form(x), weight=weights, y=tail.form)
+    formed = _weights_and_result(weight, (0, 1), bias, x.params, tail, support)
+    if isinstance(formed, Rejection):
+        return formed
+    form = MatmulForm(x=_input_form(x), weight=formed[0], y=formed[1])
     return _weighted_region(view, core, start, x, weight, bias, tail, form)
 
 
@@ -211,6 +219,41 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
     return (core, None) if found is None else found
 
 
+_UNIT = QuantParams.per_tensor("uint8", 1.0, 0)
+"""Parameters of a result in real numbers: the multiplier is then the real value of one unit of the accumulator."""
+
+
+def _tail(view: DataflowView, start: Var, support: OpSupport, channel_axis: int | None) -> Tail | FloatTail | Rejection:
+    """Follow the result to its quantize; where there is none, to where it is read in float."""
+    tail = follow_to_quantize(view, start, support, channel_axis=channel_axis)
+    if isinstance(tail, Rejection) and support.float_output and dtype_of(start) == "float32":
+        return follow_in_float(view, start, support)
+    return tail
+
+
+def _weights_and_result(
+    weight: ConstantValue,
+    order: tuple[int, ...],
+    bias: ConstantValue | None,
+    x_params: QuantParams,
+    tail: Tail | FloatTail,
+    support: OpSupport,
+) -> tuple[WeightForm, OutputForm | FloatResult] | Rejection:
+    """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
+    if isinstance(tail, Tail):
+        weights = weight_form(weight, order, bias, x_params, tail.form.tensor.params, support)
+        return weights if isinstance(weights, Rejection) else (weights, tail.form)
+    weights = weight_form(weight, order, None, x_params, _UNIT, support)
+    if isinstance(weights, Rejection):
+        return weights
+    real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
+    shape = static_shape(tail.output)
+    assert shape is not None
+    bias_name = "" if bias is None else bias.name
+    bounds = {"low": tail.low, "high": tail.high}
+    return weights, FloatResult(name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, **bounds)
+
+
 def _input_form(x: Dequantized) -> TensorForm:
     assert isinstance(x.source, Var)
     shape = static_shape(x.source)
@@ -225,7 +268,7 @@ def _weighted_region(
     x: Dequantized,
     weight: ConstantValue,
     bias: ConstantValue | None,
-    tail: Tail,
+    tail: Tail | FloatTail,
     form: ConvForm | MatmulForm,
 ) -> Region:
     assert isinstance(x.source, Var)

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .. import kernels
-from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
+from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatConv2dSpec
 from .context import KernelContext, shape_of
 from .forms import Form, Layout
-from .tail import clip_bounds
-from .values import ConstantValue, constant_value
+from .tail import float_clamp
+from .values import ConstantValue, constant_value, real_values
 from .weights import read_bias
 
 Floats = npt.NDArray[np.float32]
@@ -178,21 +178,13 @@ class _Tail:
             self.members.extend([*_constants_behind(view, view.definition(self.output)), self.output])
             self.bias = np.ascontiguousarray(_real(bias, (0,)))
         while (user := view.only_user(self.output)) is not None:
-            bounds = _clamp(view.definition(user))
+            bounds = float_clamp(view.definition(user))
             # A clamp above one already taken can be folded in only while it leaves low <= high.
             if bounds is None or max(self.low, bounds[0]) > min(self.high, bounds[1]):
                 break
             self.low, self.high = max(self.low, bounds[0]), min(self.high, bounds[1])
             self.members.append(user)
             self.output = user
-
-
-def _clamp(value: Expr) -> tuple[float, float] | None:
-    if call_to(value, "nn.relu") is not None:
-        return 0.0, math.inf
-    clip = call_to(value, "clip")
-    bounds = None if clip is None else clip_bounds(clip)
-    return None if bounds is None or any(map(math.isnan, bounds)) else bounds
 
 
 def _operands(view: DataflowView, core: Var, call: Any) -> tuple[Var, ConstantValue, tuple[int, ...]] | Rejection:
@@ -210,10 +202,7 @@ def _operands(view: DataflowView, core: Var, call: Any) -> tuple[Var, ConstantVa
 
 def _real(constant: ConstantValue, order: Sequence[int]) -> Floats:
     """Return a constant's real numbers, with its axes in `order`."""
-    values = constant.values
-    if constant.scale is not None and constant.zero_point is not None:
-        values = (values.astype(np.int32) - constant.zero_point).astype(np.float32) * constant.scale
-    return np.ascontiguousarray(np.transpose(values.astype(np.float32), order))
+    return np.ascontiguousarray(np.transpose(real_values(constant), order))
 
 
 def _constants_behind(view: DataflowView, value: Expr) -> list[Var]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from tvm.relax import Var
 
-from ..kernels import Output
+from ..kernels import FloatOutput, Output
 from ..numerics import QuantParams
 
 if TYPE_CHECKING:
@@ -77,7 +78,47 @@ class OutputForm:
         """Return its entry of a quantize_info; its bounds include the clamp."""
         return {**self.tensor.info(), "qmin": self.qmin, "qmax": self.qmax}
 
+    def roles(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info under its role."""
+        return {"output": self.info()}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the source's layout."""
+        return self.tensor.shape
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write: int8 is relabelled."""
+        return "uint8"
+
     def spec(self) -> Output:
         """Return it as kernels take it, in the uint8 domain."""
         moved = self.tensor.relabelling
         return Output(zero_point=self.tensor.zero_point, qmin=self.qmin + moved, qmax=self.qmax + moved)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatResult:
+    """A result that stays float32: an integer op's accumulator times its scale, plus `bias`, clamped to [low; high]."""
+
+    name: str
+    shape: tuple[int, ...]
+    bias: npt.NDArray[np.float32]
+    bias_name: str
+    low: float
+    high: float
+
+    def roles(self) -> dict[str, Any]:
+        """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""
+        unquantized = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))}
+        return {"bias": {"id": self.bias_name, **unquantized}, "output": {"id": self.name, **unquantized}}
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write."""
+        return "float32"
+
+    def spec(self) -> FloatOutput:
+        """Return it as kernels take it."""
+        return FloatOutput(low=self.low, high=self.high)

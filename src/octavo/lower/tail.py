@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm.relax import Var
+from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
@@ -65,6 +65,42 @@ def _why_not_single(view: DataflowView, var: Var) -> str:
         return f"its result {var.name} is returned in float; it has no scale"
     users = [f"{op_name(view.definition(user))} ({user.name})" for user in view.users(var)]
     return f"its float result {var.name} is read by {len(users)} ops: {', '.join(users[:4])}"
+
+
+def float_clamp(value: Expr) -> tuple[float, float] | None:
+    """Return the bounds of a relu or a clip of reals; None for any other value."""
+    if call_to(value, "nn.relu") is not None:
+        return 0.0, math.inf
+    clip = call_to(value, "clip")
+    bounds = None if clip is None else clip_bounds(clip)
+    return None if bounds is None or any(map(math.isnan, bounds)) else bounds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatTail:
+    """The clamps from an op's result (excluded) to the last that nobody else reads, and their bounds together."""
+
+    members: tuple[Var, ...]
+    output: Var
+    low: float
+    high: float
+
+
+def follow_in_float(view: DataflowView, start: Var, support: OpSupport) -> FloatTail:
+    """Walk from an op's float result through the clamps that `support` can fuse, as long as each value has one reader."""
+    members: list[Var] = []
+    low, high = -math.inf, math.inf
+    current = start
+    while (user := view.only_user(current)) is not None:
+        bounds = float_clamp(view.definition(user))
+        # A clamp behind one already taken can be folded in only while it leaves low <= high.
+        fused = bounds is not None and op_name(view.definition(user)) in support.fusions
+        if not fused or bounds is None or max(low, bounds[0]) > min(high, bounds[1]):
+            break
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+        members.append(user)
+        current = user
+    return FloatTail(members=tuple(members), output=current, low=low, high=high)
 
 
 def clip_bounds(call: Any) -> tuple[float, float] | None:

@@ -150,6 +150,13 @@ def _moved(call: Any, inner: ConstantValue, members: tuple[Var, ...]) -> Constan
     )
 
 
+def real_values(constant: ConstantValue) -> npt.NDArray[np.float32]:
+    """Return a constant's real numbers, as dequantize gives them."""
+    if constant.scale is None or constant.zero_point is None:
+        return constant.values.astype(np.float32)
+    return (constant.values.astype(np.int64) - constant.zero_point).astype(np.float32) * constant.scale
+
+
 _KEEPS_PARAMS = (
     *("clip", "nn.max_pool2d", "reshape", "permute_dims", "squeeze", "expand_dims", "nn.batch_flatten", "flatten"),
     *("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d"),

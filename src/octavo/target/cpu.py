@@ -14,8 +14,8 @@ CPU = TargetDescription(
     name="cpu",
     isas=("x86.avx512_vnni", "generic"),
     ops=(
-        OpSupport(op="nn.conv2d", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
-        OpSupport(op="matmul", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS),
+        OpSupport(op="nn.conv2d", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
+        OpSupport(op="matmul", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
         OpSupport(op="add", fusions=_CLAMPS),
         OpSupport(op="subtract", fusions=_CLAMPS),
         OpSupport(op="multiply", fusions=_CLAMPS),

@@ -39,6 +39,8 @@ class OpSupport:
         Ops that may follow within the same kernel: "bias", "nn.relu", "clip".
     same_params
         Whether output and inputs must share scale and zero point (reshape, max pooling).
+    float_output
+        Whether an integer op with weights may leave its result in float32, scaled and not quantized.
     rounding
         How results are rounded to integers.
     accumulator_bits
@@ -52,6 +54,7 @@ class OpSupport:
     weight_granularity: tuple[GranularityName, ...] = ("per_tensor", "per_axis")
     fusions: tuple[str, ...] = ()
     same_params: bool = False
+    float_output: bool = False
     rounding: Rounding = "half_even"
     accumulator_bits: int = 32
 
