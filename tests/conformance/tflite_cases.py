@@ -325,19 +325,17 @@ def batch_matmul(rng: Rng, dtype: str) -> Case:
     return case(rng, "BATCH_MATMUL", f"{a.shape} {b.shape}", [a, b], [Value(shape=(batch, m, n), **y_params)], table)
 
 
-def arg_max(rng: Rng, dtype: str) -> Case:
-    shape = shape_of(rng, 3)
-    axis = int(rng.integers(1, 3))
-    out = Value(shape=tuple(n for i, n in enumerate(shape) if i != axis), dtype="int32")
-    table = options("ArgMaxOptions", outputType=schema.TensorType.INT32)
-    return case(
-        rng,
-        "ARG_MAX",
-        f"{shape} axis {axis}",
-        [Value(shape=shape, **params(rng, dtype)), Value.constant(np.int32(axis))],
-        [out],
-        table,
-    )
+def place(op: str) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = shape_of(rng, 3)
+        axis = int(rng.integers(-3, 3))
+        out = Value(shape=tuple(n for i, n in enumerate(shape) if i != axis % 3), dtype=str(rng.choice(["int32", "int64"])))
+        kind = {"int32": schema.TensorType.INT32, "int64": schema.TensorType.INT64}[out.dtype]
+        table = options("ArgMaxOptions" if op == "ARG_MAX" else "ArgMinOptions", outputType=kind)
+        x = Value(shape=shape, **params(rng, dtype))
+        return case(rng, op, f"{shape} axis {axis}", [x, Value.constant(np.int32(axis))], [out], table)
+
+    return make
 
 
 def quantize(rng: Rng, dtype: str) -> Case:
@@ -454,6 +452,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "MEAN": [(reduce("MEAN"), EIGHT, 5), (reduce("MEAN"), (I16, F32), 2)],
     "SUM": [(reduce("SUM", images=False), (I8, U8, F32), 3)],
     "REDUCE_MAX": [(reduce("REDUCE_MAX", same=True, images=False), (I8, U8, F32), 2)],
+    "REDUCE_MIN": [(reduce("REDUCE_MIN", same=True, images=False), (I8, U8, F32), 2)],
     "CONCATENATION": [(concatenation, EIGHT, 4), (concatenation, (I16,), 1)],
     "PAD": [(pad("PAD"), (I8, U8, I16, F32), 2)],
     "PADV2": [(pad("PADV2"), (I8, U8, F32), 2)],
@@ -493,48 +492,14 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
         (unary("L2_NORMALIZATION", "L2NormOptions", FIXED["L2_NORMALIZATION"], image_like=True), (I8, U8, F32), 2)
     ],
     "BATCH_MATMUL": [(batch_matmul, (I8, F32), 4)],
-    "ARG_MAX": [(arg_max, (I8, U8, F32), 1)],
+    "ARG_MAX": [(place("ARG_MAX"), (I8, U8, F32), 2)],
+    "ARG_MIN": [(place("ARG_MIN"), (I8, U8, F32), 2)],
     "QUANTIZE": [(quantize, EIGHT, 2), (quantize, (I16,), 1), (requantize, EIGHT, 5), (requantize, (I16,), 1)],
     "DEQUANTIZE": [(dequantize, ALL, 2)],
 }
 """op -> (maker, dtypes, cases of each)."""
 
-INTEGER_OPS = frozenset(
-    {"ABS", "ADD", "AVERAGE_POOL_2D", "CONCATENATION", "CONV_2D", "DEPTHWISE_CONV_2D", "DEPTH_TO_SPACE", "DEQUANTIZE", "ELU"}
-    | {"EXPAND_DIMS", "FULLY_CONNECTED", "GATHER", "GELU", "HARD_SWISH", "LEAKY_RELU", "LOGISTIC", "MAX_POOL_2D", "MIRROR_PAD"}
-    | {
-        "MUL",
-        "PACK",
-        "PAD",
-        "MAXIMUM",
-        "MINIMUM",
-        "PADV2",
-        "PRELU",
-        "QUANTIZE",
-        "RELU",
-        "RELU6",
-        "RELU_N1_TO_1",
-        "RESHAPE",
-        "RESIZE_BILINEAR",
-        "RESIZE_NEAREST_NEIGHBOR",
-        "RSQRT",
-    }
-    | {
-        "SLICE",
-        "SOFTMAX",
-        "SPACE_TO_DEPTH",
-        "SPLIT",
-        "SPLIT_V",
-        "SQUARED_DIFFERENCE",
-        "SQUEEZE",
-        "STRIDED_SLICE",
-        "SUB",
-        "TANH",
-        "TILE",
-        "TRANSPOSE",
-    }
-    | {"TRANSPOSE_CONV", "UNPACK"}
-)
+INTEGER_OPS = frozenset(SUITE) - {"BATCH_MATMUL", "L2_NORMALIZATION", "LOG_SOFTMAX"}
 """Ops whose 8-bit cases run as integer kernels, all of them."""
 
 

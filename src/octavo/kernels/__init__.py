@@ -12,6 +12,7 @@ from .pair_lookup import PairLookupSpec, pair_lookup
 from .pairwise import PairwiseSpec, pairwise
 from .pool2d import pool2d
 from .quantize import dequantize, quantize
+from .reduce import REDUCE_MAX_EXTENT, ReduceSpec, reduce
 from .relabel import relabel
 from .requantize import requantize
 from .resize import ResizeSpec, resize_bilinear
@@ -35,6 +36,7 @@ __all__ = [
     "AVX512_VNNI",
     "GENERIC",
     "KNOWN_ISAS",
+    "REDUCE_MAX_EXTENT",
     "AddSpec",
     "ConcatSpec",
     "Conv2dSpec",
@@ -49,6 +51,7 @@ __all__ = [
     "PairwiseSpec",
     "Pool2dSpec",
     "QuantizeSpec",
+    "ReduceSpec",
     "RelabelSpec",
     "RequantizeSpec",
     "ResizeSpec",
@@ -69,6 +72,7 @@ __all__ = [
     "pairwise",
     "pool2d",
     "quantize",
+    "reduce",
     "relabel",
     "requantize",
     "resize_bilinear",

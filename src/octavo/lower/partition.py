@@ -27,6 +27,7 @@ from .move import match_move, match_requantize
 from .pair_lookup import match_pair_lookup
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
+from .reduce import match_place, match_reduce
 from .resize import match_resize
 from .sink import sink_dequantize
 from .softmax import match_softmax
@@ -52,6 +53,8 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.max", ("maximum",), match_pairwise),
     ("octavo.min", ("minimum",), match_pairwise),
     ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
+    ("octavo.reduce", ("mean", "sum", "max", "min"), match_reduce),
+    ("octavo.place", ("argmax", "argmin"), match_place),
     ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),

@@ -15,6 +15,7 @@ from .pair_lookup import every_real, pair_lookup
 from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
 from .prelu import prelu_table
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
+from .reduce import place_of_extreme, reduce_extreme, reduce_sum
 from .requantize import requantize, requantize_multiplier
 from .resize import FRACTION_BITS, LinearTaps, linear_taps, nearest_indices, resize_bilinear
 from .scaled import scaled
@@ -57,8 +58,11 @@ __all__ = [
     "mul",
     "nearest_indices",
     "pair_lookup",
+    "place_of_extreme",
     "prelu_table",
     "quantize",
+    "reduce_extreme",
+    "reduce_sum",
     "relabel",
     "requantize",
     "requantize_multiplier",
