@@ -36,7 +36,7 @@ test: lint ## Lint, check types, run every test
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it; `make test` skips them without it
-	$(BIN)/python -m pytest -rs tests/importer/test_torch.py tests/importer/test_torch_ops.py
+	$(BIN)/python -m pytest -rs tests/importer/test_torch.py tests/importer/test_torch_ops.py tests/importer/test_torch_quantizers.py
 
 lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
 	$(BIN)/ruff check .

@@ -189,12 +189,6 @@ def test_a_pt2e_program_keeps_its_names(quantized):
     assert model.tensors[model.tensors.find("stem.weight")].in_module is False, "its integers are _frozen_param0"
 
 
-def test_dynamic_quantization_is_refused(nets, quantized):
-    _, program = nets.quantize(nets.make_net(), {"is_dynamic": True, "is_per_channel": True})
-    with pytest.raises(UnsupportedOpError, match=r"dynamic quantization .* calibrate it"):
-        octavo.load(program)
-
-
 def test_the_page_runs(quantized, capsys):
     page = (Path(__file__).resolve().parents[2] / "docs/pytorch.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))

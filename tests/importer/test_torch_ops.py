@@ -268,7 +268,7 @@ def test_quantize_and_dequantize(module):
     ("module", "said"),
     [
         (affine(torch.int8, 0.0, 5, -128, 127), "every scale must be finite and positive"),
-        (affine(torch.int8, 0.1, 200, -128, 127), "range .* or a zero point lies outside of int8"),
+        (affine(torch.int8, 0.1, 200, -128, 127), "a zero point lies outside of int8"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(module, said):

@@ -18,10 +18,12 @@ from tvm.relax.frontend.torch import exported_program_translator
 from ..errors import OctavoError, UnsupportedOpError
 from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
-from .torch_ops import CONVERTERS, Arguments, RejectedNodeError
+from .torch_ops import CONVERTERS, Arguments, Converter, RejectedNodeError
+from .torch_quantized import QUANTIZED
 from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
+_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **QUANTIZED}
 
 
 class _Importer(_Frontend):
@@ -36,7 +38,7 @@ class _Importer(_Frontend):
         """Whether there is a converter for the node, ours or TVM's."""
         if node.op != "call_function" or not _is_operator(node):
             return True
-        return str(node.target) in CONVERTERS or node.target.__name__ in self.convert_map
+        return str(node.target) in _CONVERTERS or node.target.__name__ in self.convert_map
 
     def run(self) -> tvm.IRModule:
         """Build the module; `env` then has what holds the value of each node."""
@@ -86,7 +88,7 @@ class _Importer(_Frontend):
                 return self._item(node, arguments)
             # Arithmetic on sizes, which are numbers here.
             return node.target(*arguments)
-        converter = CONVERTERS.get(str(node.target))
+        converter = _CONVERTERS.get(str(node.target))
         if converter is not None:
             keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
             return converter(Arguments(builder=self.block_builder, values=_by_name(node, arguments, keywords)))

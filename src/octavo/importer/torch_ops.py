@@ -1,4 +1,4 @@
-"""Our converters of PyTorch ops, for the quantized ones and those where TVM's misread a form. Imports no PyTorch.
+"""Our converters of PyTorch ops where TVM's misread a form. Imports no PyTorch.
 
 A converter gets the arguments by the names of the op's schema, defaults filled in, tensors as Relax expressions, and returns a
 Relax expression. Formulas are those of the op's documentation. Each comes before TVM's converter of the same op because TVM's
@@ -19,11 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
-from tvm.ir import GenericConst as Constant
-
-from ..numerics import INTEGER_RANGE
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -52,11 +48,13 @@ class Arguments:
 Converter = Callable[[Arguments], Any]
 
 
-def _shape(expr: Any) -> list[int]:
+def shape_of(expr: Any) -> list[int]:
+    """Return the shape of a tensor, all of it numbers."""
     return [int(dim) for dim in expr.ty.shape]
 
 
-def _dtype(expr: Any) -> str:
+def dtype_of(expr: Any) -> str:
+    """Return the element type of a tensor."""
     return str(expr.ty.dtype)
 
 
@@ -64,70 +62,6 @@ def _pair(value: int | Sequence[int]) -> list[int]:
     """Return two numbers where PyTorch takes one for both."""
     values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
     return values * 2 if len(values) == 1 else values
-
-
-def _array(expr: Any, what: str) -> npt.NDArray[Any]:
-    if not isinstance(expr, Constant):
-        raise RejectedNodeError(f"its {what} must be constant; scales found at run time are not supported")
-    return expr.value.numpy()
-
-
-# -------------------------------------------------------------------------------------------------------- quantization
-
-
-def _affine_parameters(args: Arguments, dtype: str) -> tuple[Any, Any, int, tuple[int, int]]:
-    """Return scale, zero point, axis and the integer range that a quantize or dequantize states, checked."""
-    per_channel = "scales" in args.values
-    scale_argument = args["scales"] if per_channel else args["scale"]
-    zero_argument = args["zero_points"] if per_channel else args["zero_point"]
-    scale = np.asarray(scale_argument if isinstance(scale_argument, float | int) else _array(scale_argument, "scale"))
-    scale = scale.astype(np.float32)
-    if zero_argument is None:
-        zero_point = np.zeros(scale.shape, np.int32)
-    else:
-        zero_point = np.asarray(zero_argument if isinstance(zero_argument, int) else _array(zero_argument, "zero point"))
-    low, high = (int(v if isinstance(v, int) else _array(v, "range").item()) for v in (args["quant_min"], args["quant_max"]))
-    if dtype not in INTEGER_RANGE:
-        raise RejectedNodeError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise RejectedNodeError("every scale must be finite and positive in float32")
-    least, most = INTEGER_RANGE[dtype]
-    if not (least <= low < high <= most) or (zero_point < least).any() or (zero_point > most).any():
-        raise RejectedNodeError(f"range [{low}; {high}] or a zero point lies outside of {dtype}'s [{least}; {most}]")
-    shape, axis = _shape(args["input"]), 0
-    if per_channel:
-        axis = int(args["axis"]) % max(len(shape), 1)
-        scale, zero_point = scale.reshape(-1), zero_point.reshape(-1)
-        if scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
-            raise RejectedNodeError(f"{scale.size} scales and {zero_point.size} zero points do not fit axis {axis} of {shape}")
-    else:
-        scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    return relax.const(scale, "float32"), relax.const(zero_point.astype(np.int32), "int32"), axis, (low, high)
-
-
-def _dtype_argument(value: Any) -> str:
-    return str(value).removeprefix("torch.")
-
-
-def _quantize(args: Arguments) -> Any:
-    """A range narrower than the dtype's becomes a clip of the integers."""
-    dtype = _dtype_argument(args["dtype"])
-    scale, zero_point, axis, (low, high) = _affine_parameters(args, dtype)
-    result = _ops.quantize(args["input"], scale, zero_point, axis=axis, out_dtype=dtype)
-    if (low, high) == INTEGER_RANGE[dtype]:
-        return result
-    return _ops.clip(args.emit(result), low, high)
-
-
-def _dequantize(args: Arguments) -> Any:
-    stated, dtype = _dtype_argument(args["dtype"]), _dtype(args["input"])
-    if stated != dtype:
-        raise RejectedNodeError(f"it reads {dtype} but states {stated}")
-    result = args["out_dtype"]
-    if result is not None and _dtype_argument(result) != "float32":
-        raise RejectedNodeError(f"its result is {_dtype_argument(result)}; only float32 is supported")
-    scale, zero_point, axis, _ = _affine_parameters(args, dtype)
-    return _ops.dequantize(args["input"], scale, zero_point, axis=axis, out_dtype="float32")
 
 
 # ---------------------------------------------------------------------------------------------------------------- clamps
@@ -140,7 +74,7 @@ def _clamped(x: Any, low: Any, high: Any) -> Any:
         is_open = bound is None or (isinstance(bound, float) and math.isinf(bound))
         bounds.append(None if is_open else bound)
     low, high = bounds
-    dtype = _dtype(x)
+    dtype = dtype_of(x)
     if any(bound is not None and not isinstance(bound, int | float) for bound in bounds):
         result = x if low is None else _ops.maximum(x, _operand(low, dtype))
         return result if high is None else _ops.minimum(result, _operand(high, dtype))
@@ -176,7 +110,7 @@ _FLOAT_WIDTH = ("float16", "float32", "float64")
 
 def _common_dtype(sides: Sequence[Any]) -> str:
     """Return the dtype that both sides are brought to: a plain number only matters if it is a float beside integers."""
-    tensors = [_dtype(side) for side in sides if isinstance(side, relax.Expr)]
+    tensors = [dtype_of(side) for side in sides if isinstance(side, relax.Expr)]
     floats = [dtype for dtype in tensors if dtype in _FLOAT_WIDTH]
     if floats:
         return max(floats, key=_FLOAT_WIDTH.index)
@@ -206,7 +140,7 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
 def _cast(side: Any, dtype: str) -> Any:
     if not isinstance(side, relax.Expr):
         return relax.const(side, dtype)
-    return side if _dtype(side) == dtype else _ops.astype(side, dtype)
+    return side if dtype_of(side) == dtype else _ops.astype(side, dtype)
 
 
 # ------------------------------------------------------------------------------------------------- convolution and pools
@@ -218,7 +152,7 @@ def _batch_norm(args: Arguments) -> Any:
     if args["running_mean"] is None or args["running_var"] is None:
         raise RejectedNodeError("it keeps no running statistics; they are needed to run it")
     x = args["input"]
-    channels, dtype = _shape(x)[1], _dtype(x)
+    channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
     beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
     result = _ops.nn.batch_norm(
@@ -229,7 +163,7 @@ def _batch_norm(args: Arguments) -> Any:
 
 def _batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     """Apply an op on images to one without batch, too."""
-    if len(_shape(x)) == 4:
+    if len(shape_of(x)) == 4:
         return op(x)
     return _ops.squeeze(args.emit(op(args.emit(_ops.expand_dims(x, 0)))), [0])
 
@@ -284,7 +218,7 @@ def _conv2d_padding(args: Arguments) -> Any:
     """conv2d whose padding is a word; of an uneven "same" the odd one goes after."""
     x, weight, bias = args["input"], args["weight"], args["bias"]
     dilation, stride = _pair(args["dilation"]), _pair(args["stride"])
-    totals = [d * (k - 1) if args["padding"] == "same" else 0 for d, k in zip(dilation, _shape(weight)[2:], strict=True)]
+    totals = [d * (k - 1) if args["padding"] == "same" else 0 for d, k in zip(dilation, shape_of(weight)[2:], strict=True)]
     before = [total // 2 for total in totals]
 
     def convolve(image: Any) -> Any:
@@ -303,13 +237,13 @@ def _conv2d_padding(args: Arguments) -> Any:
 
 def _adaptive_avg_pool2d(args: Arguments) -> Any:
     x = args["self"]
-    sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], _shape(x)[-2:], strict=True)]
+    sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], shape_of(x)[-2:], strict=True)]
     return _batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
 
 
 def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> Any:
     x = args["input"] if "input" in args.values else args["self"]
-    height, width = _shape(x)[2:]
+    height, width = shape_of(x)[2:]
     size, factors = args["output_size"], args.values.get("scale_factors")
     if size is None:
         assert factors is not None, "the schema asks for one of the two"
@@ -340,7 +274,7 @@ def _upsample_bilinear(args: Arguments) -> Any:
 
 
 def _squeeze(args: Arguments) -> Any:
-    shape = _shape(args["self"])
+    shape = shape_of(args["self"])
     stated = args.values.get("dim", list(range(len(shape))))
     axes = sorted({int(axis) % len(shape) for axis in ([stated] if isinstance(stated, int) else stated)}) if shape else []
     axes = [axis for axis in axes if shape[axis] == 1]
@@ -348,7 +282,7 @@ def _squeeze(args: Arguments) -> Any:
 
 
 def _pixel_shuffle(args: Arguments) -> Any:
-    *batch, channels, height, width = _shape(args["self"])
+    *batch, channels, height, width = shape_of(args["self"])
     factor, rank = int(args["upscale_factor"]), len(batch)
     split = [*batch, channels // factor**2, factor, factor, height, width]
     order = [*range(rank), rank, rank + 3, rank + 1, rank + 4, rank + 2]
@@ -370,14 +304,14 @@ def _extreme(op: Any) -> Converter:
 def _deviation(args: Arguments, *, root: bool) -> Any:
     """Sum of squared deviations over the count less `correction` (PyTorch's default: 1)."""
     x, dim = args["self"], args["dim"]
-    shape = _shape(x)
+    shape = shape_of(x)
     axes = [int(axis) % len(shape) for axis in ([dim] if isinstance(dim, int) else dim or range(len(shape)))]
     count = math.prod(shape[axis] for axis in axes) - (1 if args["correction"] is None else args["correction"])
     if count <= 0:
         raise RejectedNodeError("fewer values than its correction: the result is undefined")
     centered = args.emit(_ops.subtract(x, _ops.mean(x, axes, keepdims=True)))
     total = _ops.sum(_ops.multiply(centered, centered), axes, keepdims=bool(args["keepdim"]))
-    result = _ops.divide(total, relax.const(count, _dtype(x)))
+    result = _ops.divide(total, relax.const(count, dtype_of(x)))
     return _ops.sqrt(args.emit(result)) if root else result
 
 
@@ -392,22 +326,14 @@ def _dropout(args: Arguments) -> Any:
 
 
 def _sym_size(args: Arguments) -> Any:
-    return _shape(args["self"])[int(args["dim"])]
+    return shape_of(args["self"])[int(args["dim"])]
 
 
 def _nothing(_args: Arguments) -> Any:
     return None
 
 
-_QUANTIZED: dict[str, Converter] = {
-    **{f"quantized_decomposed.quantize_per_tensor.{kind}": _quantize for kind in ("default", "tensor", "tensor2")},
-    **{f"quantized_decomposed.dequantize_per_tensor.{kind}": _dequantize for kind in ("default", "tensor", "tensor2")},
-    "quantized_decomposed.quantize_per_channel.default": _quantize,
-    "quantized_decomposed.dequantize_per_channel.default": _dequantize,
-}
-
 CONVERTERS: dict[str, Converter] = {
-    **_QUANTIZED,
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten._assert_scalar.default": _nothing,
     "aten._assert_tensor_metadata.default": _nothing,
@@ -457,4 +383,4 @@ CONVERTERS: dict[str, Converter] = {
     "aten.upsample_nearest2d.vec": _upsample_nearest,
     "aten.var.correction": lambda args: _deviation(args, root=False),
 }
-"""Our converters by PyTorch op and overload."""
+"""Our converters by PyTorch op and overload, without those of torch_quantized.py."""

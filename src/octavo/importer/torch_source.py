@@ -174,15 +174,15 @@ def describe(node: Any) -> str:
 
 
 def check_straight_line(source: TorchProgram) -> None:
-    """Raise UnsupportedOpError where the graph has control flow, calls modules, or quantizes with scales found at run time."""
+    """Raise UnsupportedOpError where the graph has control flow, calls modules, or spells integers out (reference form)."""
     for node in source.nodes:
         name = str(node.target)
         if node.op in ("call_module", "call_method") or name in ("cond", "while_loop", "map_impl", "scan"):
             raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: control flow and calls of modules are not supported")
-        if "choose_qparams" in name:
+        if name == "out_dtype":
             raise UnsupportedOpError(
-                f"{ORIGIN}: {describe(node)}: dynamic quantization (scales found at run time) is not supported; "
-                "prepare the model with a static quantizer and calibrate it"
+                f"{ORIGIN}: {describe(node)}: the reference representation of a quantized model is not supported; "
+                "call convert_pt2e without use_reference_representation"
             )
 
 

@@ -124,7 +124,7 @@ def lower(
                 continue
             name, region = composite
             kernel = context.write(region, operand_vars(binding.value), binding.var)
-            tensor = held.get(binding.var.name, binding.var.name)
+            tensor = _tensor_of(region, held, binding.var)
             records.append(_composite_record(name, region, parts, binding.var, tensor, kernel))
         return _results(context, writer, view.result)
 
@@ -143,6 +143,13 @@ def _composite(parts: Partition, value: Expr) -> tuple[str, Region] | None:
         return None
     region = parts.regions.get(value.op.name_hint)
     return None if region is None else (str(parts.module[value.op].attrs["Composite"]), region)
+
+
+def _tensor_of(region: Region, held: dict[str, str], var: Var) -> str:
+    """Return the id of what a composite gives; only its quantize_info knows of integers that hoist.py and sink.py made."""
+    described = region.attrs.get("quantize_info", {}).get("output")
+    name = var.name if described is None else str(described["id"])
+    return held.get(name, name)
 
 
 def _emit_float(context: KernelContext, writer: BodyWriter, view: DataflowView, binding: relax.VarBinding) -> None:

@@ -22,6 +22,7 @@ from .conv2d import match_conv2d, match_matmul
 from .edge import match_dequantize, match_quantize
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
+from .hoist import hoist_quantize
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .pair_lookup import match_pair_lookup
@@ -116,7 +117,7 @@ def partition_quantized(
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
-    module = sink_dequantize(split_to_slices(module))
+    module = sink_dequantize(hoist_quantize(split_to_slices(module)))
     held = held_tensors(DataflowView(module["main"]), ids)
     compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
     floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)

@@ -1,0 +1,139 @@
+"""benchmarks/torch_quantizers.py on a reduced set, and PT2E's forms and numbers op by op."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.errors import UnsupportedOpError
+
+SETUP = "needs PyTorch and torchao: make test-torch"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    pytest.importorskip("torch", reason=SETUP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torchao", reason=SETUP, exc_type=ImportError)
+        import torch_quantizers
+
+    return torch_quantizers
+
+
+@pytest.fixture(scope="module")
+def dense(bench):
+    return bench.trained("dense", epochs=1)
+
+
+def test_what_pt2e_quantized_is_integer_and_chooses_pytorch_s_classes(bench, dense):
+    result = bench.measure("dense", "xnnpack", net=dense, evaluation=300)
+    assert result.loads == "yes"
+    assert result.heavy_integer == result.heavy == 4
+    assert result.agreement >= 0.99
+    assert (result.unit, result.largest <= 1) == ("steps", True)
+
+
+def test_what_is_quantized_at_run_time_chooses_pytorch_s_classes(bench, dense):
+    result = bench.measure("dense", "xnnpack_dynamic", net=dense, evaluation=300)
+    assert result.loads == "yes"
+    assert result.agreement >= 0.99
+    assert (result.unit, result.largest <= 0.01) == ("of range", True)
+
+
+def test_a_network_trained_quantized_is_integer(bench):
+    """Its weights, too, which PyTorch did not fold here."""
+    variant = bench.Variant(quantizer=lambda: bench._xnnpack(is_qat=True), trains=True, convert={"fold_quantize": False})
+    program = bench.quantized(bench.NETWORKS["dense"](), variant, samples=64)
+    explanation = octavo.explain(octavo.load(program))
+    assert [op.integer for op in explanation.ops if op.macs] == [True] * 4
+
+
+def test_the_reference_representation_is_refused(bench, dense):
+    program = bench.quantized(dense, bench.VARIANTS["xnnpack_reference"])
+    with pytest.raises(UnsupportedOpError, match="call convert_pt2e without use_reference_representation"):
+        octavo.load(program)
+
+
+def test_weights_that_pytorch_did_not_fold_become_the_integers_that_it_folds(bench, dense):
+    integers = []
+    for convert in (None, {"fold_quantize": False}):
+        variant = bench.Variant(quantizer=lambda: bench._xnnpack(is_per_channel=True), convert=convert)
+        model = octavo.load(bench.quantized(dense, variant))
+        integers.append([value for value in model.params.values() if value.dtype == np.int8])
+    assert len(integers[0]) == len(integers[1]) == 4
+    for folded, ours in zip(*integers, strict=True):
+        np.testing.assert_array_equal(ours, folded)
+
+
+def test_scales_found_at_run_time_are_pytorch_s(bench):
+    """A range on one side of 0, and a tensor of zeros, whose scale is the smallest."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            found = torch.ops.quantized_decomposed.choose_qparams.tensor(x, -128, 127, 2**-12, torch.int8)
+            q = torch.ops.quantized_decomposed.quantize_per_tensor.tensor(x, *found, -128, 127, torch.int8)
+            even = torch.ops.quantized_decomposed.choose_qparams_symmetric.tensor(x, 0, 255, 2**-12, torch.uint8)
+            q2 = torch.ops.quantized_decomposed.quantize_per_tensor.tensor(x, *even, 0, 255, torch.uint8)
+            back = torch.ops.quantized_decomposed.dequantize_per_tensor.tensor(q, *found, -128, 127, torch.int8)
+            return q, q2, back
+
+    rng = np.random.default_rng(0)
+    executable = octavo.compile(octavo.load(torch.export.export(Net(), (torch.zeros(4, 50),))))
+    shifts = ((0.0, 1.0), (3.0, 0.2), (-3.0, 0.2), (0.0, 0.0))
+    for x in (shift + scale * rng.standard_normal((4, 50), np.float32) for shift, scale in shifts):
+        x = x.astype(np.float32)
+        for ours, theirs in zip(executable(x).values(), Net()(torch.from_numpy(x)), strict=True):
+            np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
+
+
+def test_each_op_gives_pytorch_s_integers(bench):
+    """XNNPACK's quantizer: of every op at least 99.9% of the values are equal and none is off by more than 1."""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        """Every op reads an input or what only rounding made, so that no difference comes from the op before."""
+
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(8, 12, 3, padding=1)
+            self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+            self.linear = nn.Linear(16, 24)
+
+        def forward(self, x, y):
+            total = nn.functional.hardtanh(x + y, -2.5, 3.0)
+            pooled = nn.functional.max_pool2d(total, 2)
+            return (
+                torch.relu(self.conv(x)),
+                self.depthwise(y),
+                self.linear(x),
+                torch.relu(x + y),
+                x * y,
+                nn.functional.adaptive_avg_pool2d(x + y, 1),
+                total,
+                pooled + pooled,
+            )
+
+    torch.manual_seed(4)
+    example = (torch.randn(8, 8, 16, 16), torch.randn(8, 8, 16, 16))
+    with bench._quiet():
+        from torchao.quantization.pt2e import quantize_pt2e
+
+        prepared = quantize_pt2e.prepare_pt2e(
+            torch.export.export(Net().eval(), example).module(), bench._xnnpack(is_per_channel=True)
+        )
+        prepared(*example)
+        program = torch.export.export(quantize_pt2e.convert_pt2e(prepared), example)
+        expected = [value.detach().numpy() for value in program.module()(*example)]
+    executable = octavo.compile(octavo.load(program))
+    assert all(op.integer for op in octavo.explain(executable).ops)
+    got = executable(dict(zip(program.graph_signature.user_inputs, (value.numpy() for value in example), strict=True)))
+    assert len(got) == len(expected) == 8
+    for (name, ours), theirs in zip(got.items(), expected, strict=True):
+        levels = np.unique(theirs)
+        steps = np.rint(np.abs(ours - theirs) / np.diff(levels).min())
+        assert steps.max() <= 1, name
+        assert (steps == 0).mean() >= 0.999, f"{name}: {(steps == 0).mean():.5f}"
