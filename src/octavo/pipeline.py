@@ -156,6 +156,7 @@ def _build(
     outputs: tuple[OutputSpec, ...],
 ) -> Executable:
     linked = link(lowered, target)
+    code = generate(linked, target)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,
@@ -164,10 +165,11 @@ def _build(
         isa=isas[0],
         threads=threads,
         weight_bytes=constant_bytes(linked),
+        workspace=code.workspace,
         any_batch=model.any_batch and all(output.shape for output in outputs),
         ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
     )
-    return Executable(generate(linked, target), description)
+    return Executable(code, description)
 
 
 def load_executable(path: str | Path) -> Executable:

@@ -53,18 +53,20 @@ def graph(inputs: dict[str, tuple[tuple[int, ...], str]], body: Callable[[BodyWr
 
 def run_float(module: tvm.IRModule, *inputs: np.ndarray) -> Any:
     """Compile with TVM's own pipeline: the float simulation of the QDQ graph."""
-    return _run(tvm.compile(module, target=host_target()), inputs)
+    main = relax.VirtualMachine(tvm.compile(module, target=host_target()), tvm.cpu())["main"]
+    result = main(*(tvm.runtime.tensor(value) for value in inputs))
+    return _arrays([result] if isinstance(result, tvm.runtime.Tensor) else list(result))
 
 
 def run_lowered(module: tvm.IRModule, *inputs: np.ndarray, isa: str | None = None, threads: int = 1) -> Any:
     """Lower to kernels, build and run."""
-    from octavo.build import generate
+    from octavo.build import generate, runner_of
 
     target = host_target()
     lowered = lower(module, CPU, (isa,) if isa else isas_of(target), threads)
-    return _run(generate(link(lowered, target), target), inputs)
+    run = runner_of(generate(link(lowered, target), target))
+    return _arrays(run([tvm.runtime.tensor(value) for value in inputs]))
 
 
-def _run(library: Any, inputs: tuple[np.ndarray, ...]) -> Any:
-    result = relax.VirtualMachine(library, tvm.cpu())["main"](*(tvm.runtime.tensor(value) for value in inputs))
-    return result.numpy() if isinstance(result, tvm.runtime.Tensor) else [value.numpy() for value in result]
+def _arrays(results: list[Any]) -> Any:
+    return results[0].numpy() if len(results) == 1 else [value.numpy() for value in results]

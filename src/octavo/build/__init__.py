@@ -1,7 +1,19 @@
 """Build: from a linked module to machine code, and the Executable that runs it. Decides nothing about quantization."""
 
-from .codegen import constant_bytes, generate, vm_passes
+from .codegen import Code, constant_bytes, generate, vm_passes
 from .executable import BoundCall, Description, Executable, OutputSpec
 from .file import is_executable
+from .runner import runner_of
 
-__all__ = ["BoundCall", "Description", "Executable", "OutputSpec", "constant_bytes", "generate", "is_executable", "vm_passes"]
+__all__ = [
+    "BoundCall",
+    "Code",
+    "Description",
+    "Executable",
+    "OutputSpec",
+    "constant_bytes",
+    "generate",
+    "is_executable",
+    "runner_of",
+    "vm_passes",
+]

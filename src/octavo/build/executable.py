@@ -7,19 +7,19 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
 
 from ..errors import ExecutableError
 from ..graph.inputs import InputSpec, check_inputs, split_batch
-from .file import read_description, write_executable
+from .codegen import Code
+from .file import read_executable, write_executable
+from .runner import Prepared, Runner, runner_of
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 Outputs = dict[str, npt.NDArray[Any]]
 
 
@@ -51,6 +51,8 @@ class Description:
         Chunks that large kernels are cut into.
     weight_bytes
         Size of all constants, in bytes.
+    workspace
+        Bytes of the block that intermediate tensors share; None where TVM's virtual machine allocates them as it runs.
     any_batch
         Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
     ops
@@ -64,6 +66,7 @@ class Description:
     isa: str
     threads: int
     weight_bytes: int
+    workspace: int | None
     any_batch: bool
     ops: tuple[dict[str, Any], ...]
 
@@ -81,7 +84,7 @@ class Description:
         inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
-        plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes", "any_batch")}
+        plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "any_batch")}
         return Description(inputs=inputs, outputs=outputs, ops=ops, **plain)
 
 
@@ -94,48 +97,39 @@ class BoundCall:
     """A prepared call: inputs lie in place, nothing is checked or copied; for steady use and for timing.
 
     `inputs[name]` is a writable array over the input's own memory: assign to it (``call.inputs["x"][:] = batch``), then call.
+    It is for one thread at a time; another thread binds its own.
     """
 
-    def __init__(self, function: Any, tensors: list[Any], executable: Executable) -> None:
-        self._function = function
-        self._tensors = tensors
+    def __init__(self, prepared: Prepared, tensors: list[Any], executable: Executable) -> None:
+        self._prepared = prepared
         self._executable = executable
+        self.run = prepared.run
+        """Run and drop the outputs: the cost of inference alone."""
         self.inputs: dict[str, npt.NDArray[Any]] = {
             spec.source_name: np.from_dlpack(tensor) for spec, tensor in zip(executable.inputs, tensors, strict=True)
         }
 
     def __call__(self) -> Outputs:
         """Run and return {output name: array}."""
-        return self._executable.name_outputs(self._function(*self._tensors))
-
-    def run(self) -> None:
-        """Run and drop the outputs: the cost of inference alone."""
-        self._function(*self._tensors)
+        self._prepared.run()
+        return self._executable.name_outputs(self._prepared.results())
 
 
 class Executable:
-    """A compiled model. Several Python threads may call it: the calls then run one after the other.
+    """A compiled model. Several Python threads may call it at once.
 
     Parameters
     ----------
-    library
-        TVM's VM executable, or the module loaded from a file.
+    code
+        Machine code with its constants.
     description
         What it takes, gives and is made of.
     """
 
-    def __init__(self, library: Any, description: Description) -> None:
-        self._library = library
+    def __init__(self, code: Code, description: Description) -> None:
+        self._code = code
         self.description = description
-        device: Any = tvm.cpu()
-        self._vm = relax.VirtualMachine(library, device)
-        self._function = self._vm["main"]
-        self._lock = Lock()
-
-    def _main(self, *tensors: Any) -> Any:
-        """Run; one call at a time: TVM's VM keeps a call's registers in itself, and two Python threads would share them."""
-        with self._lock:
-            return self._function(*tensors)
+        self._run: Runner = runner_of(code)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -180,7 +174,7 @@ class Executable:
         if self.description.any_batch:
             return self._run_batches(data)
         arrays = check_inputs(self.inputs, data)
-        return self.name_outputs(self._main(*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)))
+        return self.name_outputs(self._run(_tensors(arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
         runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
@@ -189,29 +183,28 @@ class Executable:
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""
         arrays = check_inputs(self.inputs, data)
-        return BoundCall(self._main, [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays], self)
+        tensors = _tensors(arrays)
+        return BoundCall(self._run.prepare(tensors), tensors, self)
 
-    def name_outputs(self, results: Any) -> Outputs:
-        """Give the VM's results their names; a model's results keep their order."""
-        values = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
-        return {spec.source_name: value.numpy() for spec, value in zip(self.outputs, values, strict=True)}
+    def name_outputs(self, results: list[Any]) -> Outputs:
+        """Copy results, which keep the model's order, and give them their names."""
+        return {spec.source_name: value.numpy() for spec, value in zip(self.outputs, results, strict=True)}
 
     def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run on arrays already checked, in order, and return every result in order."""
-        results = self._main(*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays))
-        values = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
-        return [value.numpy() for value in values]
+        return [value.numpy() for value in self._run(_tensors(arrays))]
 
     def assembly(self) -> str:
         """Return the machine code of the kernels as assembly text; ExecutableError on a loaded file, which keeps none."""
-        for module in [self._library.mod, *self._library.mod.imports]:
+        root = getattr(self._code.library, "mod", self._code.library)
+        for module in [root, *root.imports]:
             if module.kind == "llvm":
                 return str(module.inspect_source("asm"))
         raise ExecutableError("a loaded executable keeps no assembly text; compile the model in this process to read it")
 
     def save(self, path: str | Path) -> None:
         """Write one file (library, weights, description), under a temporary name first. Needs a C compiler to link."""
-        write_executable(path, self._library.export_library, self.description.to_json())
+        write_executable(path, self._code.library.export_library, self._code.constants, self.description.to_json())
 
     @staticmethod
     def load(path: str | Path) -> Executable:
@@ -225,12 +218,22 @@ class Executable:
         ExecutableError
             If the file can't be read, isn't one of ours, is damaged, or is for another machine.
         """
-        description = Description.from_json(read_description(path))
+        constants, description_json = read_executable(path)
+        description = Description.from_json(description_json)
         try:
-            return Executable(_loaded(Path(path)), description)
+            library = _loaded(Path(path))
+            if description.workspace is None:
+                return Executable(Code(library=library), description)
+            outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)
+            code = Code(library=library, constants=constants, workspace=description.workspace, outputs=outputs)
+            return Executable(code, description)
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
+
+
+def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:
+    return [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
 
 
 def _loaded(path: Path) -> Any:

@@ -1,6 +1,6 @@
-"""The executable file: a shared library followed by its description and a checksum.
+"""The executable file: a shared library followed by its constants, its description and a checksum.
 
-Layout: library bytes, description (UTF-8 JSON), then a trailer of fixed size: lengths, SHA-256 over all before it, magic.
+Layout: library, constants, description (UTF-8 JSON), then a trailer of fixed size: lengths, SHA-256 over all before it, magic.
 The loader of shared libraries ignores what follows the library; a truncated or foreign file is told before its code runs.
 """
 
@@ -15,17 +15,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import ExecutableError
 from .native_stderr import native_stderr_closed
 
-_MAGIC = b"OCTAVO-EXE-0001\n"
-_TRAILER = struct.Struct("<QQ32s16s")
+_MAGIC = b"OCTAVO-EXE-0002\n"
+_TRAILER = struct.Struct("<QQQ32s16s")
 
 
-def write_executable(path: str | Path, export: Callable[[str], None], description: dict[str, Any]) -> None:
+def write_executable(
+    path: str | Path,
+    export: Callable[[str], None],
+    constants: npt.NDArray[np.uint8] | None,
+    description: dict[str, Any],
+) -> None:
     """Write an executable file under a temporary name in the same folder, then rename it.
 
-    `export` writes the shared library to the path it is given.
+    `export` writes the shared library to the path it is given; `constants` is None where the library holds them.
     """
     path = Path(path)
     try:
@@ -34,11 +42,13 @@ def write_executable(path: str | Path, export: Callable[[str], None], descriptio
             _export(export, str(draft), path)
             library = draft.stat().st_size
             text = json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
+            weights = b"" if constants is None else constants.tobytes()
             with draft.open("ab") as file:
+                file.write(weights)
                 file.write(text)
-            digest = _digest(draft, library + len(text))
+            digest = _digest(draft, library + len(weights) + len(text))
             with draft.open("ab") as file:
-                file.write(_TRAILER.pack(library, len(text), digest, _MAGIC))
+                file.write(_TRAILER.pack(library, len(weights), len(text), digest, _MAGIC))
             os.replace(draft, path)
     except OSError as error:
         raise ExecutableError(f"{path}: cannot write the executable: {error.strerror or error}") from error
@@ -66,8 +76,8 @@ def is_executable(path: Path) -> bool:
         return False
 
 
-def read_description(path: str | Path) -> dict[str, Any]:
-    """Check a file's trailer and checksum and return its description; none of its code is loaded.
+def read_executable(path: str | Path) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+    """Check a file's trailer and checksum and return its constants and its description; none of its code is loaded.
 
     Raises
     ------
@@ -81,13 +91,15 @@ def read_description(path: str | Path) -> dict[str, Any]:
             raise ExecutableError(f"{path}: not an Octavo executable ({size} bytes); write one with `octavo compile`")
         with path.open("rb") as file:
             file.seek(size - _TRAILER.size)
-            library, length, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+            library, weights, text, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
             if magic != _MAGIC:
                 raise ExecutableError(f"{path}: not an Octavo executable, or truncated; write one with `octavo compile`")
-            if library + length + _TRAILER.size != size or _digest(path, library + length) != digest:
+            content = library + weights + text
+            if content + _TRAILER.size != size or _digest(path, content) != digest:
                 raise ExecutableError(f"{path}: the executable is damaged (checksum differs); compile it again")
             file.seek(library)
-            return json.loads(file.read(length))
+            constants = np.frombuffer(file.read(weights), np.uint8)
+            return constants, json.loads(file.read(text))
     except (OSError, ValueError) as error:  # ValueError: a path that holds a NUL
         raise ExecutableError(f"{path}: cannot read the executable: {getattr(error, 'strerror', None) or error}") from error
 

@@ -1,0 +1,263 @@
+"""Program: the calls of a linked module as one native function over one block of memory.
+
+TVM's virtual machine spends about 0.3 us on each call it makes, allocates as it runs and keeps a call's state in itself. A model
+of static shapes needs none of that: its calls and the places of its tensors are known. Here they become one PrimFunc,
+"octavo_main(inputs..., constants, workspace, outputs...)", that calls the kernels on pointers. A module that calls anything but
+PrimFuncs on tensors of static shape is left to the virtual machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import tirx as _tirx
+from tvm.ir import Call, GenericConst, GlobalVar
+from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
+
+from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from .memory import Lifetime, align, place
+
+ENTRY = "octavo_main"
+
+# TVM annotates its constructors more narrowly than what they take.
+tirx: Any = _tirx
+
+_PLAIN_CALL = 1
+"""TVM's CallingConv::kCPackedFunc: a function that gets no checking wrapper around it; its callers pass plain pointers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A module of PrimFuncs with its entry, and what the entry is called with.
+
+    Parameters
+    ----------
+    module
+        The entry and the kernels it calls.
+    constants
+        All constants in one array of uint8, each at a multiple of 64 bytes.
+    workspace
+        Bytes of the block that holds the intermediate tensors.
+    outputs
+        Shape and dtype of each result.
+    """
+
+    module: tvm.IRModule
+    constants: npt.NDArray[np.uint8]
+    workspace: int
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+
+
+def native_program(module: tvm.IRModule) -> Program | None:
+    """Return a linked module as a Program, or None where it needs the virtual machine."""
+    try:
+        plan = _Plan(DataflowView(module["main"]))
+    except _NeedsMachine:
+        return None
+    return plan.program(module)
+
+
+class _NeedsMachine(Exception):
+    """Something other than a call of a PrimFunc on tensors of static shape."""
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Memory:
+    """Where the bytes of a value lie: in argument `argument` of the entry, `offset` bytes from its start.
+
+    None until it is known: the workspace, unless the caller wants it as a result. Calls `first` to `last` write or read it.
+    """
+
+    size: int
+    argument: int | None = None
+    offset: int = 0
+    first: int = 0
+    last: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _KernelCall:
+    """One call; `callee` is None for a copy of the first operand to the second."""
+
+    callee: GlobalVar | None
+    operands: tuple[_Memory, ...]
+
+
+class _Plan:
+    """Reads "main" once: its calls in order, and which memory each operand is."""
+
+    def __init__(self, view: DataflowView) -> None:
+        self._params = list(view.function.params)
+        self._constants_at = len(self._params)
+        self._workspace_at = self._constants_at + 1
+        self._calls: list[_KernelCall] = []
+        self._values: dict[Var, _Memory | list[_Memory]] = {
+            param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
+        }
+        self._constants: list[npt.NDArray[Any]] = []
+        self._constants_size = 0
+        self._results: list[Expr] = []
+        for binding in view.bindings:
+            self._values[binding.var] = self._value(binding.value)
+        self._return(view.result)
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def _value(self, value: Expr) -> _Memory | list[_Memory]:
+        call = call_to(value, "call_tir")
+        if call is not None:
+            return self._kernel_call(call)
+        moved = call_to(value, "reshape", "expand_dims", "squeeze", "flatten")
+        if moved is not None:  # a view of the same bytes
+            return self._memory(moved.args[0])
+        if isinstance(value, Tuple):
+            return [self._memory(item) for item in value.fields]
+        if isinstance(value, TupleGetItem):
+            fields = self._values.get(value.tuple_value) if isinstance(value.tuple_value, Var) else None
+            if not isinstance(fields, list):
+                raise _NeedsMachine
+            return fields[int(value.index)]
+        if isinstance(value, Var) and isinstance(self._values.get(value), list):
+            return self._values[value]
+        return self._memory(value)
+
+    def _kernel_call(self, call: Any) -> _Memory | list[_Memory]:
+        if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
+            raise _NeedsMachine
+        number = len(self._calls)
+        operands = [self._memory(operand) for operand in call.args[1].fields]
+        for memory in operands:
+            memory.last = max(memory.last, number)
+        out = call.ty_args[0]
+        results = [_Memory(size=_bytes(Var("result", ty)), first=number, last=number) for ty in _fields(out)]
+        self._calls.append(_KernelCall(callee=call.args[0], operands=(*operands, *results)))
+        return results if isinstance(out, TupleType) else results[0]
+
+    def _memory(self, expr: Expr) -> _Memory:
+        if isinstance(expr, GenericConst):
+            return self._constant(expr)
+        memory = self._values.get(expr) if isinstance(expr, Var) else None
+        if not isinstance(memory, _Memory):
+            raise _NeedsMachine
+        return memory
+
+    def _constant(self, constant: GenericConst) -> _Memory:
+        if not isinstance(constant.ty, TensorType):
+            raise _NeedsMachine
+        array = np.ascontiguousarray(constant.value.numpy())
+        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constants_size)
+        self._constants.append(array)
+        self._constants_size += align(array.nbytes)
+        return memory
+
+    def _return(self, result: Expr) -> None:
+        """Let kernels write results where the caller wants them; what isn't a kernel's own to give is copied there."""
+        self._results = list(result.fields) if isinstance(result, Tuple) else [result]
+        for index, expr in enumerate(self._results):
+            argument = self._workspace_at + 1 + index
+            size = _bytes(expr)
+            memory = self._memory(expr)
+            if memory.argument is None:
+                memory.argument = argument
+                continue
+            memory.last = max(memory.last, len(self._calls))
+            copy = _Memory(size=size, argument=argument)
+            self._calls.append(_KernelCall(callee=None, operands=(memory, copy)))
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def program(self, module: tvm.IRModule) -> Program:
+        """Place the intermediate tensors and write the entry."""
+        workspace = self._place()
+        kernels: dict[GlobalVar, GlobalVar] = {}
+        functions: dict[GlobalVar, Any] = {}
+        for call in self._calls:
+            if call.callee is not None and call.callee not in kernels:
+                # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
+                name = call.callee.name_hint.removeprefix("octavo_")
+                kernels[call.callee] = GlobalVar(f"octavo_{name}")
+                functions[kernels[call.callee]] = _on_pointers(module[call.callee], f"octavo_{name}")
+        functions[GlobalVar(ENTRY)] = self._entry(kernels, workspace)
+        outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
+        return Program(module=tvm.IRModule(functions), constants=self._blob(), workspace=workspace, outputs=outputs)
+
+    def _place(self) -> int:
+        intermediates: list[_Memory] = []
+        for call in self._calls:
+            intermediates += [memory for memory in call.operands if memory.argument is None and memory not in intermediates]
+        lifetimes = [Lifetime(size=memory.size, first=memory.first, last=memory.last) for memory in intermediates]
+        offsets, size = place(lifetimes)
+        for memory, offset in zip(intermediates, offsets, strict=True):
+            memory.argument, memory.offset = self._workspace_at, offset
+        return size
+
+    def _blob(self) -> npt.NDArray[np.uint8]:
+        blob = np.zeros(max(self._constants_size, 1), np.uint8)
+        offset = 0
+        for array in self._constants:
+            blob[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+            offset += align(array.nbytes)
+        return blob
+
+    def _entry(self, kernels: dict[GlobalVar, GlobalVar], workspace: int) -> Any:
+        buffers = [
+            *(tirx.decl_buffer(_shape(param), dtype_of(param), name=f"input{index}") for index, param in enumerate(self._params)),
+            tirx.decl_buffer((max(self._constants_size, 1),), "uint8", name="constants"),
+            tirx.decl_buffer((max(workspace, 1),), "uint8", name="workspace"),
+            *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
+        ]
+
+        def pointer(memory: _Memory) -> Any:
+            assert memory.argument is not None, "every tensor has its place"
+            buffer = buffers[memory.argument]
+            if memory.argument in (self._constants_at, self._workspace_at):
+                return tirx.address_of(buffer[memory.offset])
+            return tirx.buffer.buffer_data(buffer)
+
+        statements: list[Any] = []
+        for call in self._calls:
+            pointers = [pointer(memory) for memory in call.operands]
+            if call.callee is None:
+                size = call.operands[0].size
+                statements.append(tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], size)))
+            else:
+                statements.append(tirx.Evaluate(Call(kernels[call.callee], pointers)))
+        body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
+        return tirx.PrimFunc(buffers, body).with_attr("global_symbol", ENTRY)
+
+
+def _on_pointers(kernel: Any, symbol: str) -> Any:
+    """Return a PrimFunc over tensors as one over pointers to their data, which needs no checks: the caller is ours."""
+    params: list[Any] = []
+    views: list[Any] = []
+    for buffer in kernel.params:
+        if not isinstance(buffer.ty, tirx.BufferType):
+            raise _NeedsMachine
+        pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
+        params.append(pointer)
+        views.append(tirx.DeclBuffer(buffer, data=pointer))
+    # A parallel loop that fails returns its error code, so a kernel must return one, too.
+    body = tirx.SeqStmt([*views, kernel.body, tirx.Return(tirx.IntImm("int32", 0))])
+    made = tirx.PrimFunc(params, body, tvm.ir.PrimType("int32"), kernel.attrs)
+    return made.with_attr("global_symbol", symbol).with_attr("calling_conv", _PLAIN_CALL)
+
+
+def _fields(ty: Any) -> Sequence[Any]:
+    return list(ty.fields) if isinstance(ty, TupleType) else [ty]
+
+
+def _shape(expr: Expr) -> tuple[int, ...]:
+    shape = static_shape(expr)
+    if shape is None:
+        raise _NeedsMachine
+    return shape
+
+
+def _bytes(expr: Expr) -> int:
+    shape = _shape(expr)
+    return int(np.prod(shape, dtype=np.int64)) * -(-int(tvm.DataType(dtype_of(expr)).bits) // 8)

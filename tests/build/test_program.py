@@ -1,0 +1,151 @@
+"""Native programs: results returned as they come, calls from several threads, and what the virtual machine is for."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import octavo
+from octavo.build import Code, generate, runner_of
+from octavo.build.program import native_program
+from octavo.build.runner import MachineRunner
+from octavo.graph.dataflow import BodyWriter, write_function
+from octavo.kernels import host_target
+from octavo.lower.link import float_passes
+
+X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+
+
+def linked(write, shape=X.shape) -> tvm.IRModule:
+    """main(x) = what `write(writer, x)` returns, after TVM's float passes."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    write_function(builder, "main", [x], lambda writer: write(writer, x))
+    with host_target():
+        return float_passes()(builder.get())
+
+
+def run(module: tvm.IRModule, x: np.ndarray = X) -> list[np.ndarray]:
+    code = generate(module, host_target())
+    assert code.workspace is not None, "this module needs no virtual machine"
+    return [value.numpy() for value in runner_of(code)([tvm.runtime.tensor(x)])]
+
+
+def test_an_input_a_constant_and_one_value_twice_can_be_results():
+    constant = np.array([[1.5, 2.5]], np.float32)
+
+    def write(writer: BodyWriter, x):
+        y = writer.emit("y", relax.op.nn.relu(x), is_output=True)
+        c = writer.emit("c", relax.const(constant), is_output=True)
+        return relax.Tuple([x, y, c, y])
+
+    for got, want in zip(run(linked(write)), [X, np.maximum(X, 0), constant, np.maximum(X, 0)], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_views_share_their_bytes():
+    def write(writer: BodyWriter, x):
+        a = writer.emit("a", relax.op.reshape(x, (2, 6)))
+        b = writer.emit("b", relax.op.nn.relu(a))
+        c = writer.emit("c", relax.op.reshape(b, (12,)), is_output=True)
+        d = writer.emit("d", relax.op.reshape(x, (4, 3)), is_output=True)
+        return relax.Tuple([c, d])
+
+    flat, moved = run(linked(write))
+    np.testing.assert_array_equal(flat, np.maximum(X, 0).reshape(12))
+    np.testing.assert_array_equal(moved, X.reshape(4, 3))
+
+
+def test_fields_of_a_split_are_values_of_their_own():
+    def write(writer: BodyWriter, x):
+        parts = writer.emit("parts", relax.op.split(x, 2, axis=1))
+        left = writer.emit("left", relax.TupleGetItem(parts, 0))
+        right = writer.emit("right", relax.TupleGetItem(parts, 1))
+        return writer.emit("y", relax.op.subtract(right, left), is_output=True)
+
+    np.testing.assert_array_equal(run(linked(write))[0], X[:, 2:] - X[:, :2])
+
+
+def test_a_long_chain_keeps_two_tensors_in_memory():
+    def write(writer: BodyWriter, x):
+        for number in range(12):
+            x = writer.emit(f"s{number}", relax.op.nn.softmax(x, axis=-1), is_output=number == 11)
+        return x
+
+    module = linked(write, shape=(64, 64))
+    program = native_program(module)
+    assert program is not None
+    assert program.workspace <= 2 * 64 * 64 * 4
+    x = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    want = x
+    for _ in range(12):
+        want = np.exp(want - want.max(axis=-1, keepdims=True))
+        want /= want.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(run(module, x)[0], want, rtol=1e-5)
+
+
+def test_a_call_that_is_no_kernel_goes_to_the_virtual_machine():
+    def write(writer: BodyWriter, x):
+        call = relax.call_dps_packed("tests.double", relax.Tuple([x]), out_ty=relax.TensorType(X.shape, "float32"))
+        return writer.emit("y", call, is_output=True)
+
+    @tvm.register_global_func("tests.double", override=True)
+    def double(x, y) -> None:
+        y.copyfrom(2 * x.numpy())
+
+    module = linked(write)
+    assert native_program(module) is None
+    code = generate(module, host_target())
+    assert code == Code(library=code.library)
+    runner = runner_of(code)
+    assert isinstance(runner, MachineRunner)
+    (got,) = runner([tvm.runtime.tensor(X)])
+    np.testing.assert_array_equal(got.numpy(), 2 * X)
+    prepared = runner.prepare([tvm.runtime.tensor(X)])
+    prepared.run()
+    np.testing.assert_array_equal(prepared.results()[0].numpy(), 2 * X)
+
+
+@pytest.fixture(scope="module")
+def executable(shared):
+    return octavo.compile(octavo.load(shared / "models/tflite/resnet8_cifar10_int8.tflite"))
+
+
+def test_overlapping_calls_of_several_threads_give_each_its_own_result(executable):
+    rng = np.random.default_rng(1)
+    inputs = [rng.integers(-128, 128, executable.inputs[0].shape).astype(np.int8) for _ in range(8)]
+    alone = [next(iter(executable(x).values())) for x in inputs]
+
+    def many(index: int) -> bool:
+        call = executable.bind(inputs[index])
+        same = [np.array_equal(next(iter(executable(inputs[index]).values())), alone[index]) for _ in range(100)]
+        same += [np.array_equal(next(iter(call().values())), alone[index]) for _ in range(100)]
+        return all(same)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(many, range(8)))
+
+
+def test_results_of_earlier_calls_stay_as_they_were(executable):
+    rng = np.random.default_rng(2)
+    first, second = (rng.integers(-128, 128, executable.inputs[0].shape).astype(np.int8) for _ in range(2))
+    call = executable.bind(first)
+    (kept,) = call().values()
+    copy = kept.copy()
+    call.inputs[executable.inputs[0].source_name][:] = second
+    call()
+    executable(second)
+    np.testing.assert_array_equal(kept, copy)
+
+
+def test_kernels_stay_calls(executable):
+    """TVM marks the buffers of one function as distinct by their variables, so kernels must not be merged into their caller."""
+    source = executable._code.library.inspect_source("ll")
+    entry = source[source.index("@octavo_main_compute_(") :]
+    calls = [line for line in entry.splitlines() if "call i32 @octavo_" in line]
+    kernels = [op for op in octavo.explain(executable).ops if op.kernel]
+    assert len(calls) >= len(kernels) > 10
