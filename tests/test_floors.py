@@ -23,6 +23,7 @@ FLOORS = {
     "lower": 3,
     "build": 3,
     "pipeline": 4,
+    "verify": 5,
     "report": 5,
     "cli": 5,
     "__init__": 6,

@@ -9,6 +9,7 @@ from octavo import errors
 PUBLIC = {
     "Executable",
     "Explanation",
+    "Lineage",
     "Model",
     "ModelBuilder",
     "OctavoError",
@@ -24,6 +25,7 @@ PUBLIC = {
     "profile",
     "quantize",
     "relax_pipeline",
+    "verify_lineage",
 }
 STAGES = ("load", "profile", "quantize", "compile", "load_executable", "explain", "export_onnx", "relax_pipeline")
 

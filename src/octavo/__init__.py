@@ -10,6 +10,9 @@ outputs = exe(x)
 # Errors
 from .errors import OctavoError
 
+# Which tensor is which, after any pass
+from .graph.lineage import Lineage
+
 # A model from arrays, without a file or a framework
 from .importer import ModelBuilder
 
@@ -30,12 +33,14 @@ from .pipeline import (
     quantize,
     relax_pipeline,
 )
+from .verify import verify_lineage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Executable",
     "Explanation",
+    "Lineage",
     "Model",
     "ModelBuilder",
     "OctavoError",
@@ -51,4 +56,5 @@ __all__ = [
     "profile",
     "quantize",
     "relax_pipeline",
+    "verify_lineage",
 ]

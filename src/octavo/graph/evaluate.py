@@ -1,0 +1,218 @@
+"""Computing numbered values: what a value is for given inputs, whichever module it came from.
+
+Values are kept, so what several modules share is computed once. Builds with TVM's plain lowering; never timed, never saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax as _relax
+from tvm.ir import Call
+from tvm.relax import BlockBuilder, Expr, Var
+
+from .dataflow import BodyWriter, write_function
+from .value_numbers import Node, ValueNumbers
+
+# TVM annotates its functions more narrowly than what they take.
+relax: Any = _relax
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Evaluator:
+    """Values by number.
+
+    Parameters
+    ----------
+    numbers
+        The numbers whose values are asked for.
+    inputs
+        The value of each input, by its key.
+    target
+        What to build for.
+    """
+
+    numbers: ValueNumbers
+    inputs: Mapping[Any, Array]
+    target: tvm.target.Target
+    values: dict[int, Array] = field(default_factory=dict[int, Array])
+    failed: dict[int, str] = field(default_factory=dict[int, str])
+
+    def get(self, wanted: Iterable[int]) -> dict[int, Array]:
+        """Return the values of those numbers that are tensors and can be computed."""
+        asked = list(dict.fromkeys(wanted))
+        order = self._missing(asked)
+        if order:
+            try:
+                self._run(order)
+            except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError) as error:
+                self._run_apart(order, error)
+        return {number: self.values[number] for number in asked if number in self.values}
+
+    def _run_apart(self, order: list[int], error: Exception) -> None:
+        """Compute one by one what could not be built together, and note what fails."""
+        if len(order) == 1:
+            self.failed[order[0]] = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            return
+        half = len(order) // 2
+        for part in (order[:half], order[half:]):
+            ready = [number for number in part if not self._blocked(number)]
+            if not ready:
+                continue
+            try:
+                self._run(ready)
+            except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError) as inner:
+                self._run_apart(ready, inner)
+
+    def _blocked(self, number: int) -> bool:
+        if any(operand in self.failed for operand in self._leaves(number)):
+            self.failed[number] = "it reads what cannot be computed"
+            return True
+        return False
+
+    def _leaves(self, number: int) -> list[int]:
+        """Return the numbers that computing this one reads directly, through tuples."""
+        found: list[int] = []
+        for operand in self.numbers.nodes[number].operands:
+            node = self.numbers.nodes[operand]
+            found.extend(self._leaves(operand) if node.kind == "tuple" else [operand])
+        return found
+
+    def _missing(self, wanted: list[int]) -> list[int]:
+        """Return what has to be computed for `wanted`, operands first; fill in constants and inputs."""
+        order: list[int] = []
+        seen: set[int] = set()
+        stack = [(number, False) for number in reversed(wanted)]
+        while stack:
+            number, is_done = stack.pop()
+            if is_done:
+                order.append(number)
+                continue
+            if number in seen or number in self.values or number in self.failed:
+                continue
+            seen.add(number)
+            node = self.numbers.nodes[number]
+            if node.kind == "constant":
+                self.values[number] = node.payload.numpy()
+            elif node.kind == "input":
+                if node.payload in self.inputs:
+                    self.values[number] = self.inputs[node.payload]
+                else:
+                    self.failed[number] = "an input of which nothing is known"
+            elif node.kind == "opaque":
+                self.failed[number] = "nothing says how it is computed"
+            else:
+                stack.append((number, True))
+                stack.extend((operand, False) for operand in node.operands)
+        return [number for number in order if not self._blocked(number)]
+
+    def _run(self, order: list[int]) -> None:
+        writer = _Writing(self.numbers, set(order), self.values)
+        module, results = writer.module(order)
+        target = unoptimized(self.target)
+        with tvm.transform.PassContext(opt_level=3), target:
+            executable = relax.build(_lowered(module), target=target, relax_pipeline=None)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        given = machine["main"](*(tvm.runtime.tensor(np.asarray(self.values[number], order="C")) for number in writer.read))
+        for number, value in zip(results, given, strict=True):
+            self.values[number] = value.numpy()
+
+
+def unoptimized(target: tvm.target.Target) -> tvm.target.Target:
+    """Return a target whose code is made fastest: it runs once, so optimizing costs more than it saves."""
+    config = {key: value for key, value in dict(target.export()).items() if key != "tag"}
+    return tvm.target.Target({**config, "opt-level": 0}) if config.get("kind") == "llvm" else target
+
+
+def _lowered(module: tvm.IRModule) -> tvm.IRModule:
+    transform = relax.transform
+    passes = [
+        transform.LegalizeOps(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+    return tvm.transform.Sequential(passes)(module)
+
+
+class _Writing:
+    """Writes one function that computes a list of numbers; what it reads from outside becomes its parameters."""
+
+    def __init__(self, numbers: ValueNumbers, inside: set[int], values: Mapping[int, Array]) -> None:
+        self._numbers = numbers
+        self._inside = inside
+        self._values = values
+        self._written: dict[int, Expr] = {}
+        self._kernels: dict[Any, tvm.ir.GlobalVar] = {}
+        self.read: list[int] = []
+
+    def module(self, order: list[int]) -> tuple[tvm.IRModule, list[int]]:
+        """Return the module and the numbers of what "main" returns, in order."""
+        outside = dict.fromkeys(operand for number in order for operand in self._leaves(number) if operand not in self._inside)
+        self.read = list(outside)
+        params: list[Var] = []
+        for number in self.read:
+            array = self._values[number]
+            param = relax.Var(f"v{number}", relax.TensorType(array.shape, str(array.dtype)))
+            self._written[number] = param
+            params.append(param)
+        results = [number for number in order if isinstance(self._numbers.nodes[number].ty, relax.TensorType)]
+        builder = BlockBuilder()
+
+        def body(writer: BodyWriter) -> Expr:
+            for number in order:
+                is_output = number in results
+                self._written[number] = writer.emit(f"v{number}", self._expression(builder, number), is_output=is_output)
+            return relax.Tuple([self._written[number] for number in results])
+
+        write_function(builder, "main", params, body)
+        return builder.get(), results
+
+    def _leaves(self, number: int) -> list[int]:
+        found: list[int] = []
+        for operand in self._numbers.nodes[number].operands:
+            node = self._numbers.nodes[operand]
+            found.extend(self._leaves(operand) if node.kind == "tuple" and operand not in self._inside else [operand])
+        return found
+
+    def _operand(self, number: int) -> Expr:
+        node = self._numbers.nodes[number]
+        if node.kind == "tuple":
+            return relax.Tuple([self._operand(operand) for operand in node.operands])
+        return self._written[number]
+
+    def _expression(self, builder: BlockBuilder, number: int) -> Expr:
+        node = self._numbers.nodes[number]
+        operands = [self._operand(operand) for operand in node.operands]
+        if node.kind == "tuple":
+            return relax.Tuple(operands)
+        if node.kind == "item":
+            return relax.TupleGetItem(operands[0], node.payload)
+        if node.kind == "kernel":
+            return self._kernel_call(builder, node, operands)
+        return node.payload(operands)
+
+    def _kernel_call(self, builder: BlockBuilder, node: Node, operands: list[Expr]) -> Expr:
+        function, literals = node.payload
+        if function not in self._kernels:
+            symbol = f"kernel_{len(self._kernels)}"
+            self._kernels[function] = builder.add_func(function.with_attr("global_symbol", symbol), symbol)
+        types = list(node.ty.fields) if isinstance(node.ty, relax.TupleType) else [node.ty]
+        args: list[Any] = [self._kernels[function], relax.Tuple(operands), *literals]
+        out = types[0] if len(types) == 1 else relax.TupleType(types)
+        return Call(_CALL_TIR, args, None, [out])
+
+
+_CALL_TIR: Any = tvm.ir.Op.get("relax.call_tir")

@@ -1,0 +1,301 @@
+"""Lineage: a pass instrument that can say of each source tensor, after each pass, what became of it.
+
+While passes run it only keeps the states of the module, which share what did not change. What became of the tensors is worked
+out when somebody asks, by tracking.py. Works with any Relax pass; knows nothing of quantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.ir.instrument import PassInstrument
+
+from ..errors import DataError, ModelError, check_type
+from ..identity import Change, NameSupply, TensorId, TensorState
+from .dataflow import static_shape
+from .evaluate import Evaluator
+from .model import Model
+from .tracking import Tracker
+from .value_graph import GraphReader, ValueGraph
+from .value_numbers import ValueNumbers
+from .value_search import tolerance_of
+
+Array = npt.NDArray[Any]
+_GIVEN = "(given)"
+_BETWEEN = "(between passes)"
+_PROBE_SCALE = 3.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One state of the module: the pass that made it, and its functions."""
+
+    pass_name: str
+    functions: Any
+    externs: Mapping[str, Any]
+
+    def by_name(self) -> dict[str, Any]:
+        """Return the functions by name."""
+        return {var.name_hint: function for var, function in self.functions.items()}
+
+
+class Lineage(PassInstrument):
+    """Follows the tensors of a model through a pass pipeline.
+
+    Example::
+
+        lineage = octavo.Lineage(model)
+        with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+            module = relax.get_pipeline("zero")(model.bound())
+        print(lineage["conv1"])               # where it is now
+        for change in lineage.story("conv1"): print(change.pass_name, change.state)
+
+    Parameters
+    ----------
+    source
+        A Model, whose TensorIds are followed; or an IRModule, where every tensor variable of its entry function is followed by
+        its name (the second of a name gets the suffix "_2").
+    probe
+        Inputs for comparing values where structure doesn't tell: arrays by parameter name, or one array. By default random
+        values that are the same each time. Give real ones where random ones make no sense (indices, say).
+    entry
+        Name of the entry function.
+    params
+        Constants by parameter name, for an IRModule whose constants are bound by a later pass; a Model brings its own.
+    target
+        What to build the comparisons for; this machine's baseline by default.
+    """
+
+    # TVM's classes have no room for attributes of their own.
+    __slots__ = ("__dict__",)
+
+    def __init__(
+        self,
+        source: Model | tvm.IRModule,
+        *,
+        probe: Array | Mapping[str, Array] | None = None,
+        entry: str = "main",
+        params: Mapping[str, Array] | None = None,
+        target: tvm.target.Target | None = None,
+    ) -> None:
+        super().__init__()
+        check_type(source, Model | tvm.IRModule, ModelError, "a Model, which octavo.load returns, or a tvm IRModule")
+        module = source.module if isinstance(source, Model) else source
+        if entry not in {var.name_hint for var in module.get_global_vars()}:
+            raise ModelError(f"the module has no function {entry} to follow tensors in; name its entry function")
+        self.entry = entry
+        self.steps: list[Step] = [Step("(source)", module.functions, {})]
+        self._ids = tuple(source.tensors) if isinstance(source, Model) else None
+        self._params: dict[str, Array] = {str(name): value for name, value in (params or {}).items()}
+        if isinstance(source, Model):
+            self._params |= {str(name): value for name, value in source.params.items()}
+        self._probe = probe
+        self._target = target or tvm.target.Target({"kind": "llvm"})
+        self._running: list[bool] = []
+        self._tracker: Tracker | None = None
+        self._param_numbers: list[tuple[str, int]] = []
+        self._history: list[dict[TensorId, TensorState]] = []
+
+    # ------------------------------------------------------------------------------------------------- while passes run
+
+    def enter_pass_ctx(self) -> None:
+        """Listen to what Octavo's own stages announce."""
+        _LISTENING.append(self)
+
+    def exit_pass_ctx(self) -> None:
+        """Stop listening."""
+        _LISTENING.remove(self)
+
+    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        """Keep the module if something other than a pass changed it."""
+        if not self._running:
+            is_ours = self.entry in {var.name_hint for var in mod.get_global_vars()}
+            if is_ours:
+                self.record(_GIVEN if len(self.steps) == 1 else _BETWEEN, mod)
+        else:
+            # Passes within a pass: those of a pipeline go on where the last one ended; others work on modules of their own.
+            is_ours = _same_functions(mod.functions, self.steps[-1].functions)
+        self._running.append(is_ours)
+
+    def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        """Keep the module if the pass changed it."""
+        if self._running.pop():
+            self.record(str(info.name), mod)
+
+    def record(self, name: str, module: tvm.IRModule, externs: Mapping[str, Any] | None = None) -> None:
+        """Take a state of the module as the result of the step `name`: for what is no pass.
+
+        Parameters
+        ----------
+        externs
+            PrimFuncs by symbol, where the module calls external symbols that stand for them.
+        """
+        if not _same_functions(module.functions, self.steps[-1].functions):
+            self.steps.append(Step(name, module.functions, {**self.steps[-1].externs, **(externs or {})}))
+
+    def ends_with(self, module: tvm.IRModule) -> bool:
+        """Return whether `module` is what the last step left."""
+        return _same_functions(module.functions, self.steps[-1].functions)
+
+    # ---------------------------------------------------------------------------------------------- when somebody asks
+
+    @property
+    def states(self) -> dict[TensorId, TensorState]:
+        """The state of every id after the last pass."""
+        return self._analysed()[-1]
+
+    @property
+    def ids(self) -> tuple[TensorId, ...]:
+        """The tensors that are followed, in the order of the source."""
+        return tuple(self._analysed()[0])
+
+    def __getitem__(self, tensor: str) -> TensorState:
+        """Return the state of one id after the last pass; KeyError for an unknown id."""
+        return self.states[TensorId(tensor)]
+
+    def after(self, step: int) -> dict[TensorId, TensorState]:
+        """Return the state of every id after a step, an index into `steps`."""
+        return self._analysed()[step]
+
+    def story(self, tensor: str) -> tuple[Change, ...]:
+        """Return the states that one id went through, each with the pass that brought it there; KeyError for an unknown id."""
+        changes: list[Change] = []
+        for index, states in enumerate(self._analysed()):
+            state = states[TensorId(tensor)]
+            if not changes or not state.is_like(changes[-1].state):
+                changes.append(Change(step=index, pass_name=self.steps[index].pass_name, state=state))
+        return tuple(changes)
+
+    def constant(self, tensor: str) -> Array | None:
+        """Return the constant that holds one id after the last pass, None where a variable or nothing holds it."""
+        state = self[tensor]
+        assert self._tracker is not None
+        if state.position is not None or not state.expression or state.kind == "inside":
+            return None
+        return self._tracker.graph.constants[self._tracker.links[TensorId(tensor)].number].value.numpy()
+
+    def tolerance(self, tensor: str) -> float:
+        """Return how far the value of one id may be from its claim, as a share of its largest magnitude."""
+        assert self._tracker is not None
+        link = self._tracker.links[TensorId(tensor)]
+        return tolerance_of(self._tracker.numbers, link.number, self._tracker.sources[TensorId(tensor)])
+
+    def _analysed(self) -> list[dict[TensorId, TensorState]]:
+        """Work out the steps that were not yet; without the instruments that may be listening just now."""
+        with tvm.transform.PassContext(opt_level=3):
+            if self._tracker is None:
+                self._tracker = self._start()
+                self._history.append(self._complete(self._tracker.states))
+            for step in self.steps[len(self._history) :]:
+                self._tracker.reader.externs.update(step.externs)
+                functions = step.by_name()
+                states = self._tracker.advance(functions, self.entry, self._params_of(functions[self.entry]))
+                self._history.append(self._complete(states))
+        return self._history
+
+    def _start(self) -> Tracker:
+        numbers = ValueNumbers()
+        reader = GraphReader(numbers)
+        functions = self.steps[0].by_name()
+        main = functions[self.entry]
+        constants = {
+            index: numbers.constant(tvm.runtime.tensor(np.asarray(self._params[param.name], order="C")), param.ty)
+            for index, param in enumerate(main.params)
+            if param.name in self._params
+        }
+        graph = reader.read(functions, self.entry, constants)
+        self._param_numbers = [(place.name, place.number) for place in graph.places[: len(main.params)]]
+        inputs = self._probe_arrays(main)
+        return Tracker(reader, Evaluator(numbers, inputs, self._target), self._find_ids(graph), graph)
+
+    def _find_ids(self, graph: ValueGraph) -> dict[TensorId, int]:
+        """Return the number of each id's value in the source module."""
+        tensors = [place for place in graph.places if isinstance(place.ty, relax.TensorType) and not place.path]
+        if self._ids is None:
+            supply = NameSupply()
+            return {TensorId(supply.fresh(place.name or "tensor")): place.number for place in tensors}
+        names = [place.name for place in tensors]
+        wanted = set(self._ids)
+        return {TensorId(place.name): place.number for place in tensors if place.name in wanted and names.count(place.name) == 1}
+
+    def _complete(self, states: dict[TensorId, TensorState]) -> dict[TensorId, TensorState]:
+        """Add the ids that the source module has no variable for."""
+        absent = TensorState(
+            kind="gone", reason="the imported module has no one variable for it: a literal, an attribute, or unread"
+        )
+        return {tensor: states.get(tensor, absent) for tensor in self._ids} if self._ids is not None else states
+
+    def _params_of(self, main: relax.Function) -> dict[int, int]:
+        """Return the number of each parameter of the entry function in the next module.
+
+        A call passes arguments by their order, so the same count means the same parameters whatever their names; where some are
+        gone (bound to constants), the names say which are left.
+        """
+        old = self._param_numbers
+        names = [name for name, _ in old]
+        numbers: dict[int, int] = {}
+        for index, param in enumerate(main.params):
+            if len(main.params) == len(old):
+                numbers[index] = old[index][1]
+            elif names.count(param.name) == 1:
+                numbers[index] = old[names.index(param.name)][1]
+            else:
+                assert self._tracker is not None
+                numbers[index] = self._tracker.numbers.opaque((), param.ty)
+        self._param_numbers = [(param.name, numbers[index]) for index, param in enumerate(main.params)]
+        return numbers
+
+    def _probe_arrays(self, main: relax.Function) -> dict[int, Array]:
+        """Return an array for each parameter of static shape, from the probe or made up."""
+        rng = np.random.default_rng(0)
+        params = [(index, param) for index, param in enumerate(main.params) if param.name not in self._params]
+        given = self._probe
+        if given is not None and not isinstance(given, Mapping):
+            given = {params[0][1].name: given} if params else {}
+        arrays: dict[int, Array] = {}
+        for index, param in params:
+            shape = static_shape(param)
+            if given is not None and param.name in given:
+                arrays[index] = given[param.name]
+                if shape is not None and arrays[index].shape != shape:
+                    raise DataError(f"probe: {param.name} must have shape {list(shape)}, got {list(arrays[index].shape)}")
+            elif shape is not None:
+                arrays[index] = _made_up(rng, shape, str(param.ty.dtype))
+        return arrays
+
+
+_LISTENING: list[Lineage] = []
+
+
+def announce(name: str, module: tvm.IRModule, externs: Mapping[str, Any] | None = None) -> None:
+    """Tell every Lineage that is listening what a step which is no TVM pass made of the module."""
+    for lineage in _LISTENING:
+        lineage.record(name, module, externs)
+
+
+def _same_functions(a: Any, b: Any) -> bool:
+    """Return whether two modules' functions are the same objects."""
+    if a.same_as(b):
+        return True
+    if len(a) != len(b):
+        return False
+    others = {var.name_hint: function for var, function in b.items()}
+    return all(var.name_hint in others and function.same_as(others[var.name_hint]) for var, function in a.items())
+
+
+def _made_up(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return values wide enough to reach the clamps of a network; of integers that may be indices, the lowest."""
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype in ("int8", "uint8"):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+    if dtype.startswith(("int", "uint")):
+        return rng.integers(0, 2, shape).astype(dtype)
+    return (rng.standard_normal(shape) * _PROBE_SCALE).astype(dtype)

@@ -1,0 +1,249 @@
+"""Following source tensors from one state of a module to the next, with proof: by structure, else by value.
+
+A tensor whose computation is still there is kept, whatever it is called (value_numbers.py). For the others both modules are
+computed on a probe, and a variable that agrees in every element is taken; equal ones from then on count as the same value, so
+what was built on them is known by structure again. What is not shown this way is not claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm.relax import Var
+
+from ..identity import TensorId, TensorState
+from ..identity.relation import Relation, agree
+from ..identity.tensor_state import StateKind
+from .enclosing import enclosing_calls, parts_of
+from .evaluate import Evaluator
+from .value_graph import Functions, GraphReader, Place, ValueGraph
+from .value_numbers import ValueNumbers
+from .value_search import Link, Spot, ValueSearch
+
+_CONSTANT_TOLERANCE = 1e-5
+
+
+@dataclass(slots=True, eq=False)
+class Tracker:
+    """The state of every id in the module read last.
+
+    Parameters
+    ----------
+    reader, evaluator
+        Over one set of numbers.
+    sources
+        Number of each id's value in the source module.
+    graph
+        The source module.
+    """
+
+    reader: GraphReader
+    evaluator: Evaluator
+    sources: dict[TensorId, int]
+    graph: ValueGraph
+    links: dict[TensorId, Link] = field(default_factory=dict[TensorId, Link])
+    states: dict[TensorId, TensorState] = field(default_factory=dict[TensorId, TensorState])
+
+    def __post_init__(self) -> None:
+        """Find every id in the source module."""
+        self.links = {tensor: Link(number) for tensor, number in self.sources.items()}
+        self.states = self._states(self.graph, {})
+
+    @property
+    def numbers(self) -> ValueNumbers:
+        """The numbers of all values."""
+        return self.reader.numbers
+
+    def advance(self, functions: Functions, entry: str, params: Mapping[int, int]) -> dict[TensorId, TensorState]:
+        """Read the next module and return the state of each id in it."""
+        before, after = self.graph, self.reader.read(functions, entry, params)
+        known = self._folded(before, after)
+        if known:
+            after = self.reader.read(functions, entry, params)
+        lost = [tensor for tensor, link in self.links.items() if not after.holds(link.number) and self._was_there(tensor)]
+        if lost:
+            found = self._by_value(lost, before, after)
+            equal: dict[int, int] = {}
+            for spot, link in found.values():
+                if link.number == spot.number:
+                    continue
+                if spot.index is None:
+                    self.numbers.identify(spot.number, link.number)
+                equal |= {} if spot.index is None else {spot.index: link.number}
+            if any(link.number != spot.number for spot, link in found.values()):
+                after = self.reader.read(functions, entry, params, equal)
+            for tensor, (spot, link) in found.items():
+                # What was shown to be equal keeps its number; any other value has the one of its place.
+                is_new = link.number == spot.number and spot.index is not None
+                number = after.places[spot.index].number if is_new and spot.index is not None else link.number
+                self.links[tensor] = Link(number, link.relation, "value")
+        lost = [tensor for tensor, link in self.links.items() if not after.holds(link.number)]
+        enclosing = self._enclosing(lost, before, after, known)
+        self.graph = after
+        self.states = self._states(after, enclosing)
+        return self.states
+
+    def _was_there(self, tensor: TensorId) -> bool:
+        return self.graph.holds(self.links[tensor].number)
+
+    # ------------------------------------------------------------------------------------------------ constants folded
+
+    def _folded(self, before: ValueGraph, after: ValueGraph) -> dict[int, int]:
+        """Recognise new constants as values that were computed from constants alone; return number -> constant's number."""
+        nodes = self.numbers.nodes
+        fresh = [number for number in after.constants if not before.holds(number) and nodes[number].kind == "constant"]
+        gone = [number for number in before.by_number if nodes[number].is_constant and not after.holds(number)]
+        if not fresh or not gone:
+            return {}
+        values = self.evaluator.get([*gone, *fresh])
+        found: dict[int, int] = {}
+        for number in gone:
+            if number not in values:
+                continue
+            for constant in fresh:
+                if values[number].dtype == values[constant].dtype and agree(
+                    values[number], values[constant], _CONSTANT_TOLERANCE
+                ):
+                    self.numbers.identify(constant, number)
+                    found[number] = constant
+                    break
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- by value
+
+    def _by_value(self, lost: list[TensorId], before: ValueGraph, after: ValueGraph) -> dict[TensorId, tuple[Spot, Link]]:
+        """Return for each id that is found again where, and the link."""
+        new = [
+            Spot(place.number, place.name, bool(place.path), index)
+            for index, place in enumerate(after.places)
+            if isinstance(place.ty, relax.TensorType) and not before.holds(place.number)
+        ]
+        held = {spot.number for spot in new}
+        new += [
+            Spot(number, "", False, None)
+            for number in after.constants
+            if number not in held and not before.holds(number) and self.numbers.nodes[number].kind == "constant"
+        ]
+        if not new:
+            return {}
+        return ValueSearch(self.numbers, self.evaluator, self.sources, self.links, new).find(lost)
+
+    # ---------------------------------------------------------------------------------------------- what became of the rest
+
+    def _enclosing(
+        self, lost: list[TensorId], before: ValueGraph, after: ValueGraph, folded: Mapping[int, int]
+    ) -> dict[TensorId, TensorState]:
+        """Return the states of ids that no variable holds."""
+        states: dict[TensorId, TensorState] = {}
+        wanted = {self.links[tensor].number for tensor in lost}
+        inside = enclosing_calls(self.numbers, before, after, wanted)
+        into_constant = parts_of(self.numbers, before, folded)
+        for tensor in lost:
+            number = self.links[tensor].number
+            around = inside.get(number)
+            if number in into_constant:
+                states[tensor] = TensorState(kind="folded", relation=self.links[tensor].relation, reason="part of a constant")
+            elif around is not None:
+                states[tensor] = TensorState(
+                    kind="inside",
+                    relation=self.links[tensor].relation,
+                    composite=around.callee,
+                    expression=around.expression,
+                    evidence="structure",
+                )
+            elif self.states[tensor].kind in ("inside", "gone", "folded") and not self.graph.holds(number):
+                states[tensor] = self.states[tensor]
+            else:
+                states[tensor] = TensorState(kind="gone", reason=self._why_gone(number, before))
+        return states
+
+    def _why_gone(self, number: int, before: ValueGraph) -> str:
+        reason = self.evaluator.failed.get(number)
+        if reason is not None:
+            return f"no variable is shown to hold it, and it cannot be computed for comparing: {reason}"
+        if number not in self._live(before):
+            return "nothing read it"
+        return "no variable holds its value any more"
+
+    def _live(self, graph: ValueGraph) -> set[int]:
+        live: set[int] = set()
+        stack = [graph.result]
+        while stack:
+            number = stack.pop()
+            if number not in live:
+                live.add(number)
+                stack.extend(self.numbers.nodes[number].operands)
+                stack.extend(operand for place in graph.by_number.get(number, ()) for operand in place.operands)
+        return live
+
+    def _states(self, graph: ValueGraph, enclosing: Mapping[TensorId, TensorState]) -> dict[TensorId, TensorState]:
+        holders: dict[int, list[TensorId]] = {}
+        for tensor, link in self.links.items():
+            holders.setdefault(link.number, []).append(tensor)
+        shared = {number: _assign(tensors, graph.by_number.get(number, [])) for number, tensors in holders.items()}
+        states: dict[TensorId, TensorState] = {}
+        for tensor, link in self.links.items():
+            if tensor in enclosing:
+                states[tensor] = enclosing[tensor]
+                continue
+            place, others = shared[link.number][tensor]
+            states[tensor] = self._state(graph, link, place, others, self.numbers.nodes[self.sources[tensor]].kind)
+        return states
+
+    def _state(
+        self, graph: ValueGraph, link: Link, place: Place | None, others: tuple[TensorId, ...], source_kind: str
+    ) -> TensorState:
+        common: dict[str, Any] = {"relation": link.relation, "evidence": link.evidence}
+        if place is None:
+            constant = graph.constants[link.number]
+            kind: StateKind = "folded" if source_kind != "constant" else _plain_kind(link.relation)
+            return TensorState(kind=kind, holder="", expression="constant", dtype=str(constant.ty.dtype), **common)
+        dtype = str(getattr(place.ty, "dtype", ""))
+        kind = _plain_kind(link.relation)
+        if others:
+            kind = "merged"
+        elif place.path:
+            kind = "inside"
+        return TensorState(
+            kind=kind,
+            composite=place.path[-1] if place.path else "",
+            holder=place.name,
+            expression=place.expression,
+            position=graph.places.index(place),
+            merged_with=others,
+            dtype=dtype,
+            **common,
+        )
+
+
+def _plain_kind(relation: Relation) -> StateKind:
+    if relation.is_scaled:
+        return "rescaled"
+    return "laid out anew" if relation.is_moved else "kept"
+
+
+def _assign(tensors: list[TensorId], places: list[Place]) -> dict[TensorId, tuple[Place | None, tuple[TensorId, ...]]]:
+    """Give each id that has this value a variable that holds it: its own by name, else one left over, else another's."""
+    outer = [place for place in places if not place.path] or places
+    # A second name for a variable is no second holder.
+    outer = [place for place in outer if not isinstance(place.value, Var)] or outer
+    result: dict[TensorId, tuple[Place | None, tuple[TensorId, ...]]] = {}
+    left = list(outer)
+    for tensor in tensors:
+        own = next((place for place in left if place.name == tensor), None)
+        if own is not None:
+            left.remove(own)
+            result[tensor] = (own, ())
+    for tensor in tensors:
+        if tensor in result:
+            continue
+        if left:
+            result[tensor] = (left.pop(0), ())
+        elif outer:
+            result[tensor] = (outer[0], tuple(other for other in tensors if other != tensor))
+        else:
+            result[tensor] = (None, ())
+    return result

@@ -1,0 +1,88 @@
+"""Networks and passes for testing lineage: every construct that identity has been lost on, and passes that try to mislead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from nets import model_of
+from octavo.graph import Model
+from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, replace_operands, write_function
+
+Rename = Callable[[str], str]
+
+
+def branched_net(seed: int = 0) -> Model:
+    """conv + batch_norm + relu, split, two convolutions with the same weight, concat, a repeated op, mean, dense; NCHW."""
+    rng = np.random.default_rng(seed)
+    params = {
+        "w": (rng.standard_normal((8, 3, 3, 3)) / 5).astype(np.float32),
+        "gamma": rng.uniform(0.5, 1.5, 8).astype(np.float32),
+        "beta": rng.standard_normal(8).astype(np.float32),
+        "mean": rng.standard_normal(8).astype(np.float32),
+        "variance": rng.uniform(0.5, 1.5, 8).astype(np.float32),
+        "shared": (rng.standard_normal((8, 4, 1, 1)) / 2).astype(np.float32),
+        "dense": rng.standard_normal((16, 10)).astype(np.float32),
+        "bias": rng.standard_normal(10).astype(np.float32),
+    }
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        op = relax.op
+        conv = writer.emit("conv", op.nn.conv2d(v["x"], v["w"], padding=1))
+        norm = writer.emit(
+            "_norm", op.nn.batch_norm(conv, v["gamma"], v["beta"], v["mean"], v["variance"], axis=1, training=False)
+        )
+        normed = writer.emit("normed", relax.TupleGetItem(norm, 0))
+        active = writer.emit("active", op.nn.relu(normed))
+        halves = writer.emit("_halves", op.split(active, 2, axis=1))
+        left = writer.emit("left", relax.TupleGetItem(halves, 0))
+        right = writer.emit("right", relax.TupleGetItem(halves, 1))
+        left_conv = writer.emit("left_conv", op.nn.conv2d(left, v["shared"]))
+        right_conv = writer.emit("right_conv", op.nn.conv2d(right, v["shared"]))
+        again = writer.emit("again", op.nn.conv2d(right, v["shared"]))
+        joined = writer.emit("joined", op.concat([left_conv, right_conv], axis=1))
+        once = writer.emit("once", op.tanh(again))
+        folded = writer.emit("folded", op.concat([once, right_conv], axis=1))
+        summed = writer.emit("summed", op.add(joined, folded))
+        writer.emit("unread", op.exp(summed))
+        pooled = writer.emit("pooled", op.mean(summed, axis=[2, 3]))
+        doubled = writer.emit("doubled", op.multiply(v["bias"], relax.const(2.0, "float32")))
+        scores = writer.emit("scores", op.matmul(pooled, v["dense"]))
+        return writer.emit("y", op.add(scores, doubled), is_output=True)
+
+    return model_of({"x": ((1, 3, 8, 8), "float32")}, params, body, ("y",))
+
+
+def python_pass(name: str, change: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
+    """Make a pass of a function."""
+    made: Any = tvm.transform.module_pass(lambda module, _context: change(module), opt_level=0, name=name)
+    return made
+
+
+def rename_pass(rename: Rename) -> tvm.transform.Pass:
+    """Return a pass that gives every variable of "main" another name, parameters too, and changes nothing else."""
+    return python_pass("Rename", lambda module: renamed(module, rename))
+
+
+def renamed(module: tvm.IRModule, rename: Rename) -> tvm.IRModule:
+    """Rewrite "main" under other names."""
+    main = module["main"]
+    view = DataflowView(main)
+    params = [relax.Var(rename(param.name), param.ty) for param in main.params]
+    mapping: dict[Any, Any] = dict(zip(main.params, params, strict=True))
+
+    def body(writer: BodyWriter) -> Any:
+        for binding in view.bindings:
+            value = replace_operands(binding.value, lambda var: mapping[var])
+            mapping[binding.var] = writer.emit(rename(binding.var.name), value, is_output=view.is_returned(binding.var))
+        return replace_operands(view.result, lambda var: mapping[var])
+
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", params, body, attrs_of(main))
+    result = tvm.IRModule(dict(module.functions.items()))
+    result.update_func(result.get_global_var("main"), builder.get()["main"])
+    return result

@@ -1,0 +1,265 @@
+"""Lineage through TVM's passes: every tensor classified, the reason named, every claim right by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from lineage_nets import branched_net, python_pass, rename_pass, renamed
+from tvm import relax
+
+from nets import TARGET
+from octavo.graph import Model
+from octavo.graph.lineage import Lineage
+from octavo.verify import verify_lineage
+
+transform: Any = relax.transform
+
+PASSES = (
+    transform.FoldBatchnormToConv2D(),
+    transform.DecomposeOpsForInference("main"),
+    transform.FoldConstant(),
+    transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}),
+    transform.EliminateCommonSubexpr(),
+    transform.CanonicalizeBindings(),
+    transform.DeadCodeElimination(),
+    transform.LegalizeOps(),
+    transform.AnnotateTIROpPattern(),
+    transform.FuseOps(),
+    transform.FuseTIR(),
+)
+
+
+def followed(model: Model, *passes: tvm.transform.Pass) -> tuple[Lineage, tvm.IRModule]:
+    """Run passes under a Lineage."""
+    lineage = Lineage(model, target=TARGET)
+    module = model.bound()
+    with TARGET, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        for each in passes:
+            module = each(module)
+    return lineage, module
+
+
+def check_right(model: Model, lineage: Lineage, module: tvm.IRModule) -> None:
+    """Every claim holds on an input that the lineage never saw, and no claim goes unchecked."""
+    x = np.random.default_rng(7).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    checks = verify_lineage(model, module, x, lineage=lineage)
+    assert [check.id for check in checks] == list(model.tensors)
+    assert [(check.id, check.max_abs_error) for check in checks if not check.is_right] == []
+    assert all(check.is_compared for check in checks if check.state.is_alive)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """One network for all."""
+    return branched_net()
+
+
+def test_the_pass_list(model: Model) -> None:
+    lineage, module = followed(model, *PASSES)
+    check_right(model, lineage, module)
+    kinds = {str(tensor): state.kind for tensor, state in lineage.states.items()}
+    assert kinds["x"] == "kept"
+    assert kinds["unread"] == "gone"
+    assert kinds["doubled"] == "folded"
+    assert all(state.evidence != "none" for state in lineage.states.values() if state.is_alive)
+
+
+def test_the_default_pipeline(model: Model) -> None:
+    lineage, module = followed(model, relax.pipeline.get_default_pipeline(TARGET))
+    check_right(model, lineage, module)
+    assert lineage["y"].is_alive
+    assert lineage["active"].kind == "inside" or lineage["active"].is_alive
+
+
+def test_batch_norm_folded_into_its_convolution(model: Model) -> None:
+    lineage, _ = followed(model, transform.FoldBatchnormToConv2D())
+    change = lineage.story("conv")[-1]
+    assert (change.pass_name, change.state.kind) == ("FoldBatchnormToConv2D", "rescaled")
+    expected = model.params["gamma"] / np.sqrt(model.params["variance"] + 1e-5)
+    assert change.state.relation.axis == 1
+    np.testing.assert_allclose(change.state.relation.factors, expected, rtol=1e-4)
+    assert lineage["normed"].kind == "kept"
+
+
+def test_batch_norm_swallowed_by_a_kernel_still_has_its_factors(model: Model) -> None:
+    lineage, _ = followed(
+        model,
+        transform.FoldBatchnormToConv2D(),
+        transform.FoldConstant(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+    )
+    state = lineage["conv"]
+    assert (state.kind, state.is_alive) == ("inside", False)
+    assert state.composite.startswith("fused_conv2d")
+    assert state.relation.factors.size == 8
+
+
+def test_layout(model: Model) -> None:
+    lineage, _ = followed(model, transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}))
+    assert lineage["conv"].kind == "laid out anew"
+    assert lineage["conv"].relation.permutation == (0, 2, 3, 1)
+    assert lineage.story("conv")[-1].pass_name == "ConvertLayout"
+    assert lineage["y"].kind == "kept"
+
+
+def test_merging(model: Model) -> None:
+    lineage, _ = followed(model, transform.EliminateCommonSubexpr(), transform.CanonicalizeBindings())
+    assert lineage["again"].kind == "merged"
+    assert lineage["again"].merged_with == ("right_conv",)
+    assert lineage["right_conv"].kind == "kept"
+    assert lineage["left_conv"].kind == "kept"
+
+
+def test_dead_code_and_constants(model: Model) -> None:
+    lineage, _ = followed(model, transform.DeadCodeElimination(), transform.FoldConstant())
+    last = lineage.story("unread")[-1]
+    assert (last.pass_name, last.state.kind) == ("DeadCodeElimination", "gone")
+    assert lineage["unread"].reason == "nothing read it"
+    assert (lineage["doubled"].kind, lineage.story("doubled")[-1].pass_name) == ("folded", "FoldConstant")
+    constant = lineage.constant("doubled")
+    assert constant is not None
+    np.testing.assert_allclose(constant, model.params["bias"] * 2)
+
+
+def test_mixed_precision(model: Model) -> None:
+    lineage, module = followed(model, transform.DecomposeOpsForInference("main"), transform.ToMixedPrecision())
+    check_right(model, lineage, module)
+    assert (lineage["active"].kind, lineage["active"].dtype) == ("kept", "float16")
+
+
+# ---------------------------------------------------------------------------------------------- passes that would mislead
+
+
+def test_a_pass_that_renames_everything(model: Model) -> None:
+    lineage, module = followed(model, rename_pass(lambda name: f"z_{name[::-1]}"), *PASSES)
+    check_right(model, lineage, module)
+    after = lineage.after(2)
+    assert lineage.steps[2].pass_name == "Rename"
+    assert (after["conv"].kind, after["conv"].holder) == ("kept", "z_vnoc")
+
+
+def test_a_pass_that_gives_every_variable_the_same_name(model: Model) -> None:
+    lineage, module = followed(model, rename_pass(lambda _name: "t"), *PASSES)
+    check_right(model, lineage, module)
+    changed = [tensor for tensor, state in lineage.after(2).items() if state.kind != lineage.after(1)[tensor].kind]
+    assert changed == []
+
+
+def test_a_pass_that_swaps_two_names(model: Model) -> None:
+    swap = {"left_conv": "right_conv", "right_conv": "left_conv", "conv": "active", "active": "conv"}
+    lineage, module = followed(model, rename_pass(lambda name: swap.get(name, name)))
+    check_right(model, lineage, module)
+    assert lineage["left_conv"].holder == "right_conv"
+    assert lineage["conv"].holder == "active"
+
+
+def test_a_pass_that_lowers_folds_and_swaps_at_once(model: Model) -> None:
+    swap = {"left_conv": "right_conv", "right_conv": "left_conv", "joined": "folded", "folded": "joined"}
+
+    def change(module: tvm.IRModule) -> tvm.IRModule:
+        lowered = transform.LegalizeOps()(transform.FoldBatchnormToConv2D()(module))
+        return renamed(lowered, lambda name: swap.get(name, name))
+
+    lineage, module = followed(model, python_pass("AllAtOnce", change))
+    check_right(model, lineage, module)
+    assert lineage["joined"].holder == "folded"
+    assert lineage["conv"].kind == "rescaled"
+
+
+def test_a_name_kept_on_another_value_is_not_believed(model: Model) -> None:
+    def change(module: tvm.IRModule) -> tvm.IRModule:
+        return relax.transform.BindSymbolicVars({})(_with_tanh_for_relu(module))
+
+    lineage, module = followed(model, python_pass("Wrong", change))
+    check_right(model, lineage, module)
+    assert lineage["conv"].kind == "kept"
+    assert [(change.pass_name, change.state.kind) for change in lineage.story("active")][-1] == ("Wrong", "gone")
+    assert lineage["y"].kind == "gone"
+
+
+def test_a_pass_that_duplicates_a_function(model: Model) -> None:
+    first = (transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FuseOps())
+    lineage, module = followed(model, *first, python_pass("Duplicate", _with_every_function_twice), transform.FuseTIR())
+    check_right(model, lineage, module)
+    assert "Duplicate" in [step.pass_name for step in lineage.steps]
+    assert lineage["left_conv"].composite == "" or lineage["left_conv"].composite.endswith("_copy")
+
+
+def test_names_that_are_missing_or_stand_twice() -> None:
+    names = iter(["", "a", "a", "x"])
+    x = relax.Var("x", relax.TensorType((2, 8), "float32"))
+    builder = relax.BlockBuilder()
+    bindings: list[Any] = []
+    value: Any = x
+    for op in (relax.op.tanh, relax.op.exp, relax.op.sigmoid, relax.op.nn.relu):
+        call = builder.normalize(op(value))
+        value = relax.Var(next(names), call.ty)
+        bindings.append(relax.VarBinding(value, call))
+    body = builder.normalize(relax.SeqExpr([relax.BindingBlock(bindings)], value))
+    module = tvm.IRModule({tvm.ir.GlobalVar("main"): relax.Function([x], body, ret_ty=value.ty)})
+    lineage = Lineage(module)
+    with TARGET, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        transform.LegalizeOps()(module)
+    assert lineage.ids == ("x", "tensor", "a", "a_2", "x_2")
+    assert [lineage[tensor].position for tensor in lineage.ids] == [0, 1, 2, 3, 4]
+    assert all(lineage[tensor].kind == "kept" for tensor in lineage.ids)
+
+
+def test_a_wrong_claim_is_found(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    lineage, module = followed(model, transform.LegalizeOps())
+    states = lineage.states
+    swapped = {**states, "left_conv": states["right_conv"], "conv": states["normed"]}
+    monkeypatch.setattr(Lineage, "states", property(lambda _self: swapped))
+    x = np.random.default_rng(7).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    wrong = [check.id for check in verify_lineage(model, module, x, lineage=lineage) if not check.is_right]
+    assert wrong == ["conv", "left_conv"]
+
+
+def test_a_pass_within_a_pass_on_another_module_is_no_step(model: Model) -> None:
+    other = branched_net(3).bound()
+
+    def change(module: tvm.IRModule) -> tvm.IRModule:
+        transform.LegalizeOps()(other)
+        return transform.FoldConstant()(module)
+
+    lineage, module = followed(model, python_pass("Outer", change))
+    check_right(model, lineage, module)
+    assert [step.pass_name for step in lineage.steps] == ["(source)", "(given)", "FoldConstant"]
+
+
+def _with_tanh_for_relu(module: tvm.IRModule) -> tvm.IRModule:
+    @relax.expr_functor.mutator
+    class Replace(relax.PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = super().visit_call_(call)
+            return relax.op.tanh(call.args[0]) if getattr(call.op, "name", "") == "relax.nn.relu" else call
+
+    return tvm.IRModule({module.get_global_var("main"): Replace().visit_expr(module["main"])})
+
+
+def _with_every_function_twice(module: tvm.IRModule) -> tvm.IRModule:
+    """Copy each fused function and let every second call go to the copy."""
+    copies: dict[str, Any] = {}
+    result = tvm.IRModule(dict(module.functions.items()))
+    for var, function in module.functions.items():
+        if var.name_hint.startswith("fused"):
+            copies[var.name_hint] = tvm.ir.GlobalVar(f"{var.name_hint}_copy")
+            relax.expr._update_type(copies[var.name_hint], var.ty)
+            result[copies[var.name_hint]] = function
+    calls = iter(range(1000))
+
+    @relax.expr_functor.mutator
+    class Redirect(relax.PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = super().visit_call_(call)
+            copy = copies.get(getattr(call.op, "name_hint", ""))
+            return call if copy is None or next(calls) % 2 else relax.Call(copy, call.args, call.attrs, call.ty_args)
+
+    result.update_func(result.get_global_var("main"), Redirect().visit_expr(result["main"]))
+    return result
