@@ -43,7 +43,7 @@ def test_the_stages_take_what_the_design_says() -> None:
     parameters = {name: list(inspect.signature(getattr(octavo, name)).parameters) for name in STAGES}
     assert parameters == {
         "load": ["source", "shapes"],
-        "profile": ["model", "batches", "threads", "progress"],
+        "profile": ["model", "batches", "tensors", "threads", "numbers", "progress"],
         "quantize": ["model", "profile", "target", "recipe"],
         "compile": ["model", "target", "threads"],
         "load_executable": ["path"],

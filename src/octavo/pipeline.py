@@ -6,7 +6,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .graph.inputs import input_specs
 from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of
 from .lower import Lowered, OpRecord, link, lower
-from .profile import Instrumented, Profile, collect, instrument
+from .profile import Instrumented, Profile, collect, instrument, select
 from .quantize import Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
@@ -57,7 +57,9 @@ def profile(
     model: Model,
     batches: Any,
     *,
+    tensors: str | Iterable[str] | None = None,
     threads: int | None = None,
+    numbers: Iterable[int] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Profile:
     """Run calibration data through the float model with an observer on every tensor.
@@ -66,8 +68,13 @@ def profile(
     ----------
     batches
         An iterable of arrays or {input name: array}. The first dimension of a batch may be any multiple of the model's.
+    tensors
+        Patterns of the tensors to profile: ids, names in the source, or ops ("Conv", "features.1*"); all by default.
     threads
         As `compile` takes it.
+    numbers
+        The samples' numbers in the whole data set, where `batches` are a part of it; 0, 1, 2 ... by default. A profile says in
+        which sample a tensor first held NaN or infinity.
     progress
         Called after each sample with the number of samples so far.
 
@@ -79,24 +86,28 @@ def profile(
     Raises
     ------
     DataError
-        A batch that doesn't fit the model, or holds NaN or infinity; an empty data set.
+        A batch that doesn't fit the model; an empty data set.
     """
-    instrumented, executable = _profiler(checked_model(model), resolve_threads(threads))
-    return collect(model, instrumented, executable.run_flat, batches, progress=progress)
+    checked = checked_model(model)
+    chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
+    instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
+    return collect(checked, instrumented, executable.attach, batches, numbers=numbers, progress=progress)
 
 
-_PROFILERS: WeakKeyDictionary[Model, dict[int, tuple[Instrumented, Executable]]] = WeakKeyDictionary()
+_Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]
+_PROFILERS: WeakKeyDictionary[Model, _Profilers] = WeakKeyDictionary()
 
 
-def _profiler(model: Model, threads: int) -> tuple[Instrumented, Executable]:
+def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None) -> tuple[Instrumented, Executable]:
     """Instrument and build a model once: the parts of a data set profiled one by one share it."""
     built = _PROFILERS.setdefault(model, {})
-    if threads not in built:
-        instrumented = instrument(model)
+    key = threads, tensors
+    if key not in built:
+        instrumented = instrument(model, select(model, tensors))
         target, isas = resolve_target(None)
         lowered = lower(instrumented.module, CPU, isas, threads, model.tensors)
-        built[threads] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
-    return built[threads]
+        built[key] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
+    return built[key]
 
 
 def quantize(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.numerics.histogram import BINS, MAX_EXPONENT, MIN_EXPONENT, ZERO_BIN, Histogram, bin_of, exponent_of
+from octavo.numerics.histogram import CODES, LAST_BIN, SHIFT, Histogram, bin_of, edges_of
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LARGEST = float(np.finfo(np.float32).max)
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+ONE = 127 << 6
 
 
 def histogram(values: list[float]) -> Histogram:
@@ -21,7 +20,7 @@ def histogram(values: list[float]) -> Histogram:
 
 
 def as_bytes(value: Histogram) -> bytes:
-    return bytes([value.exponent - MIN_EXPONENT]) + value.counts.tobytes()
+    return value.bins.tobytes() + value.counts.tobytes()
 
 
 @given(st.lists(FLOATS, min_size=1, max_size=40), st.data())
@@ -40,46 +39,58 @@ def test_any_tree_of_merges_gives_the_bytes_of_one_pass(values: list[float], dat
 
 
 @given(FLOATS)
-def test_exponent_is_the_smallest_that_holds_the_value(value: float) -> None:
-    exponent = exponent_of(abs(value))
-    assert MIN_EXPONENT <= exponent <= MAX_EXPONENT
-    assert abs(value) < 2.0**exponent
-    assert exponent == MIN_EXPONENT or abs(value) >= 2.0 ** (exponent - 1)
+def test_a_bin_holds_its_value_and_is_narrow(value: float) -> None:
+    one = histogram([value])
+    (low,), (high,) = one.edges()
+    assert low <= value <= high
+    assert value >= high or value < high or low == high
+    if abs(value) > 2.0**-126:
+        assert (high - low) <= abs(value) / 64
+        assert low < value <= high if value < 0 else low <= value < high
 
 
-@given(FLOATS, st.integers(0, 200))
-def test_bin_is_half_open_and_coarsening_finds_the_bin_of_the_wider_range(value: float, more: int) -> None:
-    single = np.array([value], np.float32)
-    one = Histogram.of(single)
-    (index,) = np.flatnonzero(one.counts)
-    assert one.edge(int(index)) <= value < one.edge(int(index) + 1)
-    wider = min(one.exponent + more, MAX_EXPONENT)
-    assert np.flatnonzero(one.coarsened(wider).counts).tolist() == bin_of(single, wider).tolist()
+@given(st.lists(FLOATS, min_size=1, max_size=30), FLOATS, FLOATS)
+def test_clamping_the_histogram_is_the_histogram_of_the_clamped(values: list[float], one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    clamped = np.clip(np.array(values, np.float32), np.float32(low), np.float32(high))
+    assert histogram(values).clamped(low, high) == Histogram.of(clamped)
+    assert histogram(values).clamped(0.0, float("inf")) == Histogram.of(np.maximum(np.array(values, np.float32), 0))
+
+
+@given(st.lists(FLOATS, max_size=30))
+def test_counts_by_code_give_the_same_histogram(values: list[float]) -> None:
+    codes = np.array([*values, np.nan, np.inf, -np.inf], np.float32).view(np.uint32) >> SHIFT
+    assert Histogram.of_codes(np.bincount(codes, minlength=CODES)) == histogram(values)
 
 
 @pytest.mark.parametrize(
-    ("value", "exponent", "index"),
+    ("value", "index"),
     [
-        (0.0, MIN_EXPONENT, ZERO_BIN),
-        (-0.0, MIN_EXPONENT, ZERO_BIN),
-        (SMALLEST, MIN_EXPONENT, ZERO_BIN),
-        (-SMALLEST, MIN_EXPONENT, ZERO_BIN - 1),
-        (1.0, 1, ZERO_BIN + 512),
-        (-1.0, 1, ZERO_BIN - 512),
-        (math.nextafter(1, 0), 0, BINS - 1),
-        (LARGEST, MAX_EXPONENT, BINS - 1),
-        (-LARGEST, MAX_EXPONENT, 0),
+        (0.0, 0),
+        (-0.0, 0),
+        (SMALLEST, 0),
+        (-SMALLEST, 0),
+        (2.0**-132, 1),
+        (1.0, ONE),
+        (-1.0, -ONE),
+        (1.0 + 1 / 64, ONE + 1),
+        (float(np.nextafter(np.float32(1), np.float32(0))), ONE - 1),
+        (6.0, (129 << 6) + 32),
+        (LARGEST, LAST_BIN),
+        (-LARGEST, -LAST_BIN),
     ],
 )
-def test_extreme_values(value: float, exponent: int, index: int) -> None:
-    single = np.nextafter(np.float32(1), np.float32(0)) if value == math.nextafter(1, 0) else value
-    one = histogram([float(single)])
-    assert (one.exponent, np.flatnonzero(one.counts).tolist()) == (exponent, [index])
+def test_known_bins(value: float, index: int) -> None:
+    assert bin_of(np.array([value], np.float32)).tolist() == [index]
+    assert histogram([value]).bins.tolist() == [index]
 
 
-def test_a_vanishing_negative_value_stays_below_zero_beside_the_largest() -> None:
-    both = histogram([-SMALLEST, LARGEST])
-    assert np.flatnonzero(both.counts).tolist() == [ZERO_BIN - 1, BINS - 1]
+def test_edges_are_those_of_the_bins() -> None:
+    bins = np.arange(-LAST_BIN, LAST_BIN + 1)
+    edges = edges_of(bins).astype(np.float32)
+    np.testing.assert_array_equal(bin_of(edges), bins)
+    assert (np.diff(edges) > 0).all()
+    assert edges_of(np.array([LAST_BIN + 1])).tolist() == [2.0**128]
 
 
 def test_the_empty_histogram_changes_nothing() -> None:
@@ -87,19 +98,26 @@ def test_the_empty_histogram_changes_nothing() -> None:
     assert Histogram.empty().merge(some) == some
     assert Histogram.merged([]) == Histogram.empty() == Histogram.of(np.zeros((0, 3), np.float32))
     assert some != Histogram.empty()
-    assert (some.total, some.bin_width) == (3, 16 / BINS)
+    assert (some.total, some.count_between(0, LAST_BIN)) == (3, 2)
+
+
+def array(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
 
 
 @pytest.mark.parametrize(
-    ("exponent", "counts", "message"),
+    ("bins", "counts", "message"),
     [
-        (MIN_EXPONENT - 1, np.zeros(BINS, np.int64), "exponent"),
-        (MAX_EXPONENT + 1, np.zeros(BINS, np.int64), "exponent"),
-        (0, np.zeros(BINS - 1, np.int64), "int64"),
-        (0, np.zeros(BINS, np.int32), "int64"),
-        (0, np.full(BINS, -1, np.int64), "negative"),
+        (array(-LAST_BIN - 1), array(1), "ascend within"),
+        (array(LAST_BIN + 1), array(1), "ascend within"),
+        (array(1, 1), array(1, 1), "ascend"),
+        (array(2, 1), array(1, 1), "ascend"),
+        (array(1, 2), array(1), "2 bins have 1 counts"),
+        (array(1), np.ones(1, np.int32), "int64"),
+        (array(1), array(0), "positive"),
+        (array(1), array(-1), "positive"),
     ],
 )
-def test_impossible_histograms_are_refused(exponent: int, counts: np.ndarray, message: str) -> None:
+def test_impossible_histograms_are_refused(bins: np.ndarray, counts: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Histogram(exponent=exponent, counts=counts)
+        Histogram(bins=bins, counts=counts)

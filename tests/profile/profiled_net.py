@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+import octavo
 from octavo.graph import Model
-from octavo.profile import Instrumented, Profile, collect
+from octavo.profile import Profile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,9 +17,7 @@ class Profiled:
     """A model ready to be profiled; `profile(batches)` does it."""
 
     model: Model
-    instrumented: Instrumented
-    run: Callable[[list[np.ndarray]], list[np.ndarray]]
     samples: np.ndarray
 
     def profile(self, batches: Any, **options: Any) -> Profile:
-        return collect(self.model, self.instrumented, self.run, batches, **options)
+        return octavo.profile(self.model, batches, **options)

@@ -13,13 +13,13 @@ import onnxruntime
 import pytest
 from onnx_nets import OnnxWriter, convolutional, shared_and_float
 
+import octavo
 import octavo.importer
 from nets import compiled, residual_net
 from octavo.errors import QuantizationError
 from octavo.graph import Model
 from octavo.graph.inputs import input_specs
 from octavo.numerics.metrics import sqnr_db
-from octavo.profile import collect, instrument
 from octavo.quantize import Recipe, export_onnx, quantize
 from octavo.quantize.onnx_export import onnx_model
 from octavo.target import OpSupport, TargetDescription
@@ -45,8 +45,7 @@ def load(proto: Any, folder: Path) -> Model:
 def profiled(model: Model, count: int = 12) -> tuple[Any, np.ndarray]:
     shape = input_specs(model)[0].shape
     samples = np.random.default_rng(4).standard_normal((count, *shape[1:])).astype(np.float32)
-    instrumented = instrument(model)
-    return collect(model, instrumented, compiled(instrumented.module), samples), samples
+    return octavo.profile(model, samples), samples
 
 
 def session(path: Path, *, optimized: bool) -> onnxruntime.InferenceSession:

@@ -10,10 +10,10 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+import octavo
 from nets import compiled, model_of, residual_net
 from octavo.graph.dataflow import BodyWriter
 from octavo.numerics.metrics import sqnr_db
-from octavo.profile import collect, instrument
 from octavo.quantize import Recipe, quantize
 
 
@@ -64,9 +64,8 @@ def test_before_and_after() -> None:
 )
 def test_the_simulation_follows_the_float_model(recipe: Recipe, decibels: float) -> None:
     model = residual_net()
-    instrumented = instrument(model)
     samples = np.random.default_rng(3).standard_normal((40, 3, 8, 8)).astype(np.float32)
-    profile = collect(model, instrumented, compiled(instrumented.module), samples)
+    profile = octavo.profile(model, samples)
     simulated, real = compiled(quantize(model, profile, recipe=recipe).bound()), compiled(model.bound())
     expected = np.concatenate([real([samples[i : i + 1]])[0] for i in range(40)])
     got = np.concatenate([simulated([samples[i : i + 1]])[0] for i in range(40)])

@@ -10,10 +10,11 @@ import onnxruntime
 import pytest
 from PIL import Image
 
+import octavo
 import octavo.importer
 from nets import compiled
 from octavo.numerics.metrics import sqnr_db
-from octavo.profile import Profile, collect, instrument
+from octavo.profile import Profile
 from octavo.quantize import Recipe, export_onnx, quantize
 
 
@@ -21,16 +22,14 @@ def test_resnet8_profile_is_one_file_however_the_images_come(shared: Path, tmp_p
     model = octavo.importer.load(shared / "models/tflite/resnet8_cifar10_fp32.tflite")
     data = np.load(shared / "data/cifar10/cifar10.npz")["x"][:470].astype(np.float32)
     images, others = data[:70], data[70:]
-    instrumented = instrument(model)
-    run = compiled(instrumented.module)
 
     def saved(profile: Profile) -> bytes:
         profile.save(tmp_path / "p.json")
         return (tmp_path / "p.json").read_bytes()
 
-    whole = collect(model, instrumented, run, images)
-    parts = [collect(model, instrumented, run, part) for part in np.split(images, 7)]
-    shuffled = collect(model, instrumented, run, images[np.random.default_rng(0).permutation(70)])
+    whole = octavo.profile(model, images)
+    parts = [octavo.profile(model, part) for part in np.split(images, 7)]
+    shuffled = octavo.profile(model, images[np.random.default_rng(0).permutation(70)])
     assert saved(reduce(Profile.merge, parts[::-1])) == saved(whole) == saved(shuffled)
 
     simulate, real = compiled(quantize(model, whole).bound()), compiled(model.bound())
@@ -72,8 +71,7 @@ def mobilenet(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     """The float file and its profile of ten calibration images, as it comes back from disk."""
     path = shared / "models/onnx/mobilenet_v2_1.0_224_fp32.onnx"
     model = octavo.importer.load(path)
-    instrumented = instrument(model)
-    profile = collect(model, instrumented, compiled(instrumented.module), images(shared, calibration=True)[::10])
+    profile = octavo.profile(model, images(shared, calibration=True)[::10])
     file = tmp_path_factory.mktemp("profile") / "mobilenet.json"
     profile.save(file)
     assert file.stat().st_size < 4_000_000

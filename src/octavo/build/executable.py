@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,13 @@ class Executable:
     def name_outputs(self, results: list[Any]) -> Outputs:
         """Copy results, which keep the model's order, and give them their names."""
         return {spec.source_name: value.numpy() for spec, value in zip(self.outputs, results, strict=True)}
+
+    def attach(self, arrays: list[npt.NDArray[Any]]) -> Callable[[], None]:
+        """Return a call that works on the memory of these arrays, one for each parameter of "main", and drops the results.
+
+        Nothing is checked or copied. Each array must be writable and contiguous, and start at a multiple of 64 bytes.
+        """
+        return self._run.prepare([tvm.runtime.from_dlpack(array) for array in arrays]).run
 
     def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run on arrays already checked, in order, and return every result in order."""

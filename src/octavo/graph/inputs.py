@@ -67,8 +67,12 @@ def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input")
     return arrays
 
 
-def split_batch(specs: Sequence[InputSpec], data: Any, *, where: str = "batch") -> Iterator[list[npt.NDArray[Any]]]:
+def split_batch(
+    specs: Sequence[InputSpec], data: Any, *, where: str = "batch", finite: bool = True
+) -> Iterator[list[npt.NDArray[Any]]]:
     """Cut a batch into runs of the model's own shape: [100,3,224,224] is 100 runs of a model that takes [1,3,224,224].
+
+    `finite` refuses NaN and infinity, as `check_inputs` does.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def split_batch(specs: Sequence[InputSpec], data: Any, *, where: str = "batch") 
         if runs is not None and count != runs:
             raise DataError(f"{where}: the inputs hold different numbers of samples: {runs} and {count} ({spec.source_name})")
         runs = count
-        _check_values(spec, array, where)
+        _check_values(spec, array, where, finite=finite)
     for index in range(runs or 0):
         yield [
             array if array.shape == spec.shape else array[index * spec.shape[0] : (index + 1) * spec.shape[0]]
@@ -126,13 +130,13 @@ def _as_array(spec: InputSpec, value: Any, where: str) -> npt.NDArray[Any]:
     return value
 
 
-def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str) -> None:
+def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str, *, finite: bool = True) -> None:
     if str(array.dtype) != spec.dtype:
         raise DataError(
             f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and use "
             f'.astype("{spec.dtype}")'
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise DataError(
             f"{where}: input {spec.source_name} holds {array[index]} at index {list(index)}; every value must be finite"

@@ -8,6 +8,7 @@ from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .lookup import LookupSpec, lookup
+from .observe import ObserveSpec, observe
 from .pair_lookup import PairLookupSpec, pair_lookup
 from .pairwise import PairwiseSpec, pairwise
 from .pool2d import pool2d
@@ -46,6 +47,7 @@ __all__ = [
     "GatherSpec",
     "Kernel",
     "LookupSpec",
+    "ObserveSpec",
     "Output",
     "PairLookupSpec",
     "PairwiseSpec",
@@ -68,6 +70,7 @@ __all__ = [
     "isas_of",
     "lookup",
     "matmul",
+    "observe",
     "pair_lookup",
     "pairwise",
     "pool2d",

@@ -1,6 +1,7 @@
 """Rules of the float32 ops with constant weights, nn.conv2d and matmul: what no integer rule took, in float kernels of our own.
 
-A composite holds the op, its bias and its clamps, as far as nobody else reads what lies between. It has no quantize_info.
+A composite holds the op, its bias and its clamps, as far as nobody else reads what lies between; the sum before the clamps may be
+observed. It has no quantize_info.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ..graph.observe import read_observe
 from ..graph.rules import Region, Rejection
-from ..kernels import FloatConv2dSpec
+from ..kernels import FloatConv2dSpec, Kernel
 from .context import KernelContext, shape_of
 from .forms import Form, Layout
+from .observe import Observation
 from .tail import float_clamp
 from .values import ConstantValue, constant_value, real_values
 from .weights import read_bias
@@ -29,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatForm(Form):
-    """clamp(op(x, weight) + bias) in float32; `op` is the Relax op's name."""
+    """clamp(op(x, weight) + bias) in float32; `op` is the Relax op's name. What is observed is the sum, before the clamp."""
 
     op: str
     x: str
@@ -38,6 +41,7 @@ class FloatForm(Form):
     low: float
     high: float
     output_shape: tuple[int, ...]
+    observation: Observation | None
 
     @property
     def macs(self) -> int:
@@ -47,6 +51,24 @@ class FloatForm(Form):
     def quantize_info(self) -> dict[str, Any]:
         """Return nothing: no tensor of it is quantized."""
         return {}
+
+    def _call(
+        self,
+        context: KernelContext,
+        output: Var,
+        kernel: Kernel,
+        arguments: list[Expr],
+        shape: tuple[int, ...],
+        inputs: dict[str, Var],
+        *,
+        is_nhwc: bool,
+    ) -> Expr:
+        """Write the kernel's call, and where its sums are observed the observer's, which clamps them."""
+        if self.observation is None:
+            return context.call(output.name, kernel, arguments, shape, "float32")
+        sums = context.call(f"{output.name}_sums", kernel, arguments, shape, "float32")
+        spec = self.observation.spec(shape, is_nhwc=is_nhwc, low=self.low, high=self.high)
+        return self.observation.write(context, output.name, sums, inputs, spec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,13 +97,13 @@ class FloatConvForm(FloatForm):
             padding=self.padding,
             dilation=self.dilation,
             groups=self.groups,
-            low=self.low,
-            high=self.high,
+            low=-math.inf if self.observation is not None else self.low,
+            high=math.inf if self.observation is not None else self.high,
             threads=context.threads,
         )
         kernel = kernels.float_conv2d(spec, weight=self.weight, bias=self.bias, isa=context.isa)
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-        context.put(output, context.call(output.name, kernel, [x], shape, "float32"), is_nhwc=is_nhwc)
+        context.put(output, self._call(context, output, kernel, [x], shape, inputs, is_nhwc=is_nhwc), is_nhwc=is_nhwc)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -95,12 +117,12 @@ class FloatMatmulForm(FloatForm):
             rows=math.prod(shape_of(x)[:-1]),
             weight=self.weight,
             bias=self.bias,
-            low=self.low,
-            high=self.high,
+            low=-math.inf if self.observation is not None else self.low,
+            high=math.inf if self.observation is not None else self.high,
             threads=context.threads,
             isa=context.isa,
         )
-        context.put(output, context.call(output.name, kernel, [x], self.output_shape, "float32"), is_nhwc=False)
+        context.put(output, self._call(context, output, kernel, [x], self.output_shape, inputs, is_nhwc=False), is_nhwc=False)
 
 
 def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
@@ -133,6 +155,7 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
         bias=tail.bias,
         low=tail.low,
         high=tail.high,
+        observation=tail.observation,
         output_shape=shape,
         layout="NCHW" if layout == "NCHW" else "NHWC",
         strides=_ints(call.attrs.strides)[:2],
@@ -159,13 +182,14 @@ def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
         bias=tail.bias,
         low=tail.low,
         high=tail.high,
+        observation=tail.observation,
         output_shape=shape,
     )
     return _region(view, core, x, tail, form)
 
 
 class _Tail:
-    """The bias and the clamps behind an op, as far as each value has one reader."""
+    """The bias, an observer and the clamps behind an op, as far as each value has one reader."""
 
     def __init__(self, view: DataflowView, core: Var, axis: int, channels: int) -> None:
         self.members: list[Var] = []
@@ -177,12 +201,24 @@ class _Tail:
             self.output, bias = found
             self.members.extend([*_constants_behind(view, view.definition(self.output)), self.output])
             self.bias = np.ascontiguousarray(_real(bias, (0,)))
+        self._observe(view)
         while (user := view.only_user(self.output)) is not None:
             bounds = float_clamp(view.definition(user))
             # A clamp above one already taken can be folded in only while it leaves low <= high.
             if bounds is None or max(self.low, bounds[0]) > min(self.high, bounds[1]):
                 break
             self.low, self.high = max(self.low, bounds[0]), min(self.high, bounds[1])
+            self.members.append(user)
+            self.output = user
+
+    def _observe(self, view: DataflowView) -> None:
+        """Take an observer of the sum, if it has one: it stands before every clamp."""
+        self.observation: Observation | None = None
+        self.states: tuple[Var, ...] = ()
+        user = view.only_user(self.output)
+        call = None if user is None else read_observe(view.definition(user))
+        if user is not None and call is not None:
+            self.observation, self.states = Observation.of(call), (call.ranges, call.counts)
             self.members.append(user)
             self.output = user
 
@@ -218,7 +254,7 @@ def _constants_behind(view: DataflowView, value: Expr) -> list[Var]:
 
 def _region(view: DataflowView, core: Var, x: Var, tail: _Tail, form: FloatForm) -> Region:
     members = (*_constants_behind(view, view.definition(core)), core, *tail.members)
-    return Region(core=core, output=tail.output, members=members, inputs=(x,), attrs={}, form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=(x, *tail.states), attrs={}, form=form)
 
 
 def _ints(values: Any) -> Any:

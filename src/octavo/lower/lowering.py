@@ -30,6 +30,7 @@ from .context import KernelContext, KernelTable, PlacedKernel
 from .float_conv2d import FloatForm
 from .float_layout import emit_nhwc
 from .forms import Form
+from .observe import ObserveForm
 from .partition import partition_quantized
 from .tensor_ids import held_tensors
 
@@ -124,9 +125,15 @@ def lower(
                 continue
             name, region = composite
             kernel = context.write(region, operand_vars(binding.value), binding.var)
+            if isinstance(region.form, ObserveForm):  # no op of the graph
+                continue
             tensor = _tensor_of(region, held, binding.var)
             records.append(_composite_record(name, region, parts, binding.var, tensor, kernel))
-        return _results(context, writer, view.result)
+        results = _results(context, writer, view.result)
+        if not context.kept:
+            return results
+        fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
+        return relax.Tuple([*fields, *context.kept])
 
     builder = relax.BlockBuilder()
     write_function(builder, "main", list(main.params), body, attrs_of(main))

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to
+from ..graph.observe import OBSERVE
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
 from ..target import ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from .add import match_add
@@ -25,6 +26,7 @@ from .gather import GATHER_OPS, match_gather
 from .hoist import hoist_quantize
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
+from .observe import match_observe
 from .pair_lookup import match_pair_lookup
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
@@ -77,6 +79,7 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
 _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_conv2d", ops=("nn.conv2d",), match=match_float_conv2d),
     Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
+    Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
 )
 
 

@@ -1,9 +1,11 @@
-"""A histogram whose merge is exact: its range is a power of two and doubles by adding neighbouring bins.
+"""A histogram whose bins are float32 numbers rounded toward zero to 7 significant bits: no range to choose, nothing to rescale.
 
-The 2048 bins split [-2^e; 2^e) evenly into half-open intervals. A value x falls into bin floor(x * 2^(10 - e)) + 1024; the
-factor is a power of two, so the product is exact and so is the bin. Doubling the range maps bin i to
-floor((i - 1024) / 2) + 1024, which is the bin that the value itself would have had: coarsening composes, so any split, order or
-grouping of the same values ends in the same counts. Nothing here knows which tensor it counts, and nothing here needs TVM.
+The bin of a value is the upper half of its own bits: exponent and 6 bits of the mantissa, `m = bits[30:17]`, with the value's
+sign; 64 bins split every octave, so a bin is 1/64 to 1/127 as wide as the values in it are large. Bin 0 holds zeros of both signs
+(and magnitudes below 2^-132, which no 8-bit number tells from 0). The bin depends on the value alone: merging adds counts, is
+exact, associative and commutative, whatever the split, the order or the magnitudes.
+
+Only bins in use are kept. Nothing here knows which tensor it counts, and nothing here needs TVM.
 """
 
 from __future__ import annotations
@@ -14,98 +16,118 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-BINS = 2048
-"""Bins of every histogram: an 8-bit step is at least 4 bins wide even where only one side of zero is in use."""
-ZERO_BIN = BINS // 2
-"""The bin whose lower edge is 0."""
-MIN_EXPONENT = -64
-"""Smallest exponent in use; tensors of smaller values (zeros, denormals) are counted in [-2^-64; 2^-64)."""
-MAX_EXPONENT = 128
-"""Largest exponent: every finite float32 lies within (-2^128; 2^128)."""
+MANTISSA_BITS = 6
+"""Bits of the mantissa that a bin keeps: ends of a range are known to 1.6%, and interpolated within that."""
+SHIFT = 23 - MANTISSA_BITS
+"""How far the bits of a float32 are shifted right to become its code: sign, exponent and the kept bits of the mantissa."""
+CODES = 1 << (32 - SHIFT)
+"""Codes that any float32 can have, infinities and NaNs included."""
+LAST_BIN = (0xFF << MANTISSA_BITS) - 1
+"""The bin of the largest finite float32; bins are -LAST_BIN to LAST_BIN."""
+
+_SIGN = CODES >> 1
+
+Integers = npt.NDArray[np.int64]
 
 
-def exponent_of(max_abs: float) -> int:
-    """Return the smallest e >= MIN_EXPONENT with max_abs < 2^e, for a finite float32 magnitude."""
-    assert 0 <= max_abs < 2.0**MAX_EXPONENT, f"{max_abs} is not a finite float32 magnitude"
-    # frexp: max_abs = m * 2^e with m in [0.5; 1), so max_abs < 2^e and max_abs >= 2^(e - 1).
-    return max(int(np.frexp(np.float64(max_abs))[1]), MIN_EXPONENT) if max_abs else MIN_EXPONENT
+def bin_of(values: npt.NDArray[np.float32]) -> Integers:
+    """Return the bin of each finite float32 value: negative for negative values, 0 for zeros."""
+    codes = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> np.uint32(SHIFT)).astype(np.int64)
+    magnitudes = codes & (_SIGN - 1)
+    return np.where(codes & _SIGN, -magnitudes, magnitudes)
 
 
-def bin_of(values: npt.NDArray[np.float32], exponent: int) -> npt.NDArray[np.int64]:
-    """Return the bin of each finite float32 value; every |value| must be below 2^exponent."""
-    scaled = np.floor(values.astype(np.float64) * 2.0 ** (BINS.bit_length() - 2 - exponent))
-    return scaled.astype(np.int64) + ZERO_BIN
+def edges_of(bins: Integers) -> npt.NDArray[np.float64]:
+    """Return for each bin the end of it that is nearer to 0, exact; of LAST_BIN + 1 it is the 2^128 that no float32 reaches."""
+    magnitudes = np.abs(bins)
+    octave, part = magnitudes >> MANTISSA_BITS, magnitudes & ((1 << MANTISSA_BITS) - 1)
+    # The octave 0 is that of the denormals: as wide as octave 1, without the leading bit.
+    fraction = part / (1 << MANTISSA_BITS) + (octave > 0)
+    return np.sign(bins) * np.ldexp(fraction, np.maximum(octave, 1) - 127)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Histogram:
-    """Counts of float32 values over [-2^exponent; 2^exponent).
+    """Counts of finite float32 values by bin.
 
     Parameters
     ----------
-    exponent
-        In [MIN_EXPONENT; MAX_EXPONENT].
+    bins
+        int64 (n,), bins in use, ascending, each in [-LAST_BIN; LAST_BIN].
     counts
-        int64 (2048,), bin i counts values in [(i - 1024) * bin_width; (i - 1023) * bin_width).
+        int64 (n,), values in each of them, at least 1.
     """
 
-    exponent: int
-    counts: npt.NDArray[np.int64]
+    bins: Integers
+    counts: Integers
 
     def __post_init__(self) -> None:
-        """Check exponent and counts; ValueError says which is off."""
-        if not MIN_EXPONENT <= self.exponent <= MAX_EXPONENT:
-            raise ValueError(f"exponent must lie in [{MIN_EXPONENT}; {MAX_EXPONENT}], got {self.exponent}")
-        if self.counts.shape != (BINS,) or self.counts.dtype != np.int64:
-            raise ValueError(f"counts must be int64 ({BINS},), got {self.counts.dtype} {self.counts.shape}")
-        if (self.counts < 0).any():
-            raise ValueError("counts must not be negative")
+        """Check bins and counts; ValueError says which is off."""
+        if self.bins.ndim != 1 or self.bins.dtype != np.int64 or self.counts.dtype != np.int64:
+            raise ValueError(f"bins and counts must be int64 (n,), got {self.bins.dtype} {self.bins.shape}, {self.counts.dtype}")
+        if self.bins.shape != self.counts.shape:
+            raise ValueError(f"{self.bins.size} bins have {self.counts.size} counts")
+        if self.bins.size and (self.bins[0] < -LAST_BIN or self.bins[-1] > LAST_BIN or (np.diff(self.bins) <= 0).any()):
+            raise ValueError(f"bins must ascend within [{-LAST_BIN}; {LAST_BIN}]")
+        if (self.counts < 1).any():
+            raise ValueError("counts must be positive; a bin without values is left out")
 
     @staticmethod
     def empty() -> Histogram:
         """Return the histogram of no values: merging it changes nothing."""
-        return Histogram(exponent=MIN_EXPONENT, counts=np.zeros(BINS, np.int64))
+        return Histogram(bins=np.zeros(0, np.int64), counts=np.zeros(0, np.int64))
 
     @staticmethod
     def of(values: npt.NDArray[np.float32]) -> Histogram:
         """Count finite float32 values of any shape."""
-        flat = values.reshape(-1)
-        if not flat.size:
-            return Histogram.empty()
-        exponent = exponent_of(float(np.abs(flat).max()))
-        return Histogram(exponent=exponent, counts=np.bincount(bin_of(flat, exponent), minlength=BINS).astype(np.int64))
+        bins, counts = np.unique(bin_of(values.reshape(-1)), return_counts=True)
+        return Histogram(bins=bins, counts=counts.astype(np.int64))
+
+    @staticmethod
+    def of_codes(table: npt.NDArray[np.integer]) -> Histogram:
+        """Take over counts by code, (CODES,); those of infinities and NaNs are left out."""
+        assert table.shape == (CODES,), f"{table.shape} is no table of {CODES} counts"
+        positive, negative = table[: LAST_BIN + 1].astype(np.int64), table[_SIGN : _SIGN + LAST_BIN + 1].astype(np.int64)
+        positive[0] += negative[0]
+        dense = np.concatenate([negative[:0:-1], positive])
+        used = np.flatnonzero(dense)
+        return Histogram(bins=used - LAST_BIN, counts=dense[used])
 
     def __eq__(self, other: object) -> bool:
-        """Compare exponent and counts."""
-        return isinstance(other, Histogram) and self.exponent == other.exponent and np.array_equal(self.counts, other.counts)
+        """Compare bins and counts."""
+        return (
+            isinstance(other, Histogram) and np.array_equal(self.bins, other.bins) and np.array_equal(self.counts, other.counts)
+        )
 
-    __hash__ = None  # type: ignore[assignment]  # mutable counts
-
-    @property
-    def bin_width(self) -> float:
-        """Width of one bin, a power of two."""
-        return 2.0 ** (self.exponent + 1) / BINS
+    __hash__ = None  # type: ignore[assignment]  # mutable arrays
 
     @property
     def total(self) -> int:
         """Number of values counted."""
         return int(self.counts.sum())
 
-    def coarsened(self, exponent: int) -> Histogram:
-        """Return the same values counted over [-2^exponent; 2^exponent), a range no smaller than this one's."""
-        assert exponent >= self.exponent, "a histogram can only be coarsened"
-        counts = self.counts
-        # After eleven doublings every value lies in one of the two bins beside zero, and stays there.
-        for _ in range(min(exponent - self.exponent, BINS.bit_length() - 1)):
-            doubled = np.zeros(BINS, np.int64)
-            doubled[ZERO_BIN // 2 : ZERO_BIN // 2 + ZERO_BIN] = counts.reshape(-1, 2).sum(axis=1)
-            counts = doubled
-        return Histogram(exponent=exponent, counts=counts)
+    def edges(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the lower and upper end of each bin in use, float64 (n,); bin 0 spans [-2^-132; 2^-132]."""
+        inner, outer = edges_of(self.bins), edges_of(self.bins + np.where(self.bins < 0, -1, 1))
+        low, high = np.where(self.bins < 0, outer, inner), np.where(self.bins < 0, inner, outer)
+        return np.where(self.bins == 0, -high, low), high
+
+    def count_between(self, low: int, high: int) -> int:
+        """Return how many values lie in the bins low to high, both included."""
+        return int(self.counts[(self.bins >= low) & (self.bins <= high)].sum())
+
+    def clamped(self, low: float, high: float) -> Histogram:
+        """Return the histogram of the same values clamped to [low; high], exact: clamping moves a value to the bin of the bound.
+
+        A value within the bin of a bound stays in it, whether the bound moves the value or not.
+        """
+        ends = np.clip(np.array([low, high], np.float32), -np.finfo(np.float32).max, np.finfo(np.float32).max)
+        first, last = bin_of(ends)
+        return _summed(np.clip(self.bins, first, last), self.counts)
 
     def merge(self, other: Histogram) -> Histogram:
         """Return the histogram of both sets of values; associative, commutative and exact."""
-        exponent = max(self.exponent, other.exponent)
-        return Histogram(exponent=exponent, counts=self.coarsened(exponent).counts + other.coarsened(exponent).counts)
+        return _summed(np.concatenate([self.bins, other.bins]), np.concatenate([self.counts, other.counts]))
 
     @staticmethod
     def merged(parts: Iterable[Histogram]) -> Histogram:
@@ -115,6 +137,9 @@ class Histogram:
             total = total.merge(part)
         return total
 
-    def edge(self, index: int) -> float:
-        """Return the lower edge of bin `index`, exact; index 2048 is the upper edge of the last bin."""
-        return (index - ZERO_BIN) * self.bin_width
+
+def _summed(bins: Integers, counts: Integers) -> Histogram:
+    unique, place = np.unique(bins, return_inverse=True)
+    total = np.zeros(unique.size, np.int64)
+    np.add.at(total, place, counts)
+    return Histogram(bins=unique, counts=total)

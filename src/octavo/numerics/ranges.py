@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .histogram import BINS, Histogram
+from .histogram import Histogram
 from .quant_params import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 
 SMALLEST_RANGE = 2.0**-100
@@ -23,26 +23,39 @@ def min_max_range(minimum: float, maximum: float) -> tuple[float, float]:
 
 
 def percentile_range(histogram: Histogram, minimum: float, maximum: float, percentile: float) -> tuple[float, float]:
-    """Return the narrowest run of bins that keeps `percentile` percent of the values, half of the rest cut on each side.
+    """Return the range that keeps `percentile` percent of the values, half of the rest cut on each side.
 
-    Never wider than [minimum; maximum]; its ends are bin edges where it is narrower.
+    Within the bin that an end falls into, values are taken as evenly spread. Never wider than [minimum; maximum].
 
     Parameters
     ----------
     percentile
-        In (0; 100], e.g. 99.99 cuts at most 0.005% of the values on each side.
+        In (0; 100], e.g. 99.99 cuts 0.005% of the values on each side.
     """
     total = histogram.total
     if not total:
         return min_max_range(minimum, maximum)
     cut = total * (100.0 - percentile) / 200.0
-    below = np.cumsum(histogram.counts)
-    # First bin where more than `cut` values lie at or below it, last bin where more than `cut` lie at or above it.
-    first = int(np.searchsorted(below, cut, side="right"))
-    last = BINS - 1 - int(np.searchsorted(np.cumsum(histogram.counts[::-1]), cut, side="right"))
+    lower, upper = histogram.edges()
+    first, below = _bin_beyond(histogram.counts, cut)
+    last, above = _bin_beyond(histogram.counts[::-1], cut)
+    last = histogram.counts.size - 1 - last
     if first > last:
         return min_max_range(minimum, maximum)
-    return max(float(minimum), histogram.edge(first)), min(float(maximum), histogram.edge(last + 1))
+    low = float(lower[first] + below * (upper[first] - lower[first]))
+    high = float(upper[last] - above * (upper[last] - lower[last]))
+    if low > high:  # both in one bin
+        return min_max_range(minimum, maximum)
+    return min(max(float(minimum), low), float(maximum)), max(min(float(maximum), high), float(minimum))
+
+
+def _bin_beyond(counts: npt.NDArray[np.int64], cut: float) -> tuple[int, float]:
+    """Return the first bin up to which more than `cut` values lie, and the part of its own values that `cut` takes, in [0; 1)."""
+    below = np.cumsum(counts)
+    index = int(np.searchsorted(below, cut, side="right"))
+    if index == counts.size:
+        return index, 0.0
+    return index, float(cut - (below[index] - counts[index])) / float(counts[index])
 
 
 def asymmetric_params(low: float, high: float, dtype: str) -> QuantParams:

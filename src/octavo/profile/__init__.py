@@ -1,21 +1,25 @@
 """Profile: observers inside the graph, and the statistics they leave."""
 
 # The stage
-from .accumulator import Accumulator, Run, collect
+from .accumulator import Accumulator, Attach
+from .collect import collect
 from .instrument import Instrumented, Observation, instrument
 
 # Its product
 from .profile import Profile, check_model
-from .statistics import TensorStatistics
+from .selection import select
+from .statistics import NonFinite, TensorStatistics
 
 __all__ = [
     "Accumulator",
+    "Attach",
     "Instrumented",
+    "NonFinite",
     "Observation",
     "Profile",
-    "Run",
     "TensorStatistics",
     "check_model",
     "collect",
     "instrument",
+    "select",
 ]

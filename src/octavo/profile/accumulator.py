@@ -1,11 +1,12 @@
-"""Folding what the observers of each run bring back into running statistics; memory does not grow with the samples.
+"""Running a model's observers over samples; memory does not grow with the samples.
 
-Nothing is compiled here: `collect` is given a function that runs the instrumented model.
+The statistics live in memory that the observers write to. Here it is allotted, and read out once at the end, or before a count
+could overflow. Nothing is compiled here: `Accumulator` is given a function that binds the instrumented model to memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,22 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..graph import Model
-from ..graph.inputs import input_specs, split_batch
+from ..graph.inputs import input_specs
 from ..identity import TensorId
+from ..kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
+from ..numerics.histogram import CODES, LAST_BIN, Histogram
+from .constants import profile_constants
 from .instrument import Instrumented, Observation
-from .observer import Observed, decode
 from .profile import Profile
-from .statistics import TensorStatistics, constant_statistics
+from .statistics import NonFinite, TensorStatistics, described
 
-Run = Callable[[list[npt.NDArray[Any]]], Sequence[npt.NDArray[Any]]]
-"""Runs the instrumented model on one array per input, returns everything that its "main" returns."""
+Array = npt.NDArray[Any]
+Attach = Callable[[list[Array]], Callable[[], None]]
+"""Binds the instrumented "main" to arrays, one for each of its parameters (aligned to 64 bytes); what it returns runs it once."""
+
+_ALIGNMENT = 64
+_MOST_COUNTED = 2**32 - 1
+_SIGN = CODES >> 1
 
 
 class Accumulator:
@@ -33,124 +41,114 @@ class Accumulator:
         The model as it was instrumented.
     instrumented
         What `instrument` made of it.
+    attach
+        Binds the built module to memory.
     """
 
-    def __init__(self, model: Model, instrumented: Instrumented) -> None:
+    def __init__(self, model: Model, instrumented: Instrumented, attach: Attach) -> None:
         self._model = model
-        self._observations = instrumented.observations
-        self._output_count = instrumented.output_count
-        self._running: list[Observed | None] = [None] * len(self._observations)
-        self.runs = 0
-        shapes = [spec.shape for spec in input_specs(model)]
-        rows = {shape[0] if shape else 1 for shape in shapes}
+        self._instrumented = instrumented
+        specs = input_specs(model)
+        self._inputs = [_aligned(spec.shape, spec.dtype) for spec in specs]
+        observations = instrumented.observations
+        self._ranges = [_aligned((2 * item.channels,), "float32") for item in observations]
+        for ranges, item in zip(self._ranges, observations, strict=True):
+            ranges[:] = empty_ranges(item.channels)
+        # Pages of it that no count touches take no memory: they stay what the system gave.
+        self._counts = _aligned((len(observations), COUNTS_SIZE), "int32")
+        states = [state for pair in zip(self._ranges, self._counts, strict=True) for state in pair]
+        self._run = attach([*self._inputs, *states])
+        self._firsts: list[NonFinite | None] = [None] * len(observations)
+        self._drained: list[npt.NDArray[np.int64]] | None = None
+        self._runs_since_drain = 0
+        largest = max((item.size for item in observations), default=1)
+        self._most_runs = max(1, _MOST_COUNTED // largest)
+        rows = {spec.shape[0] if spec.shape else 1 for spec in specs}
         self._rows_per_run = rows.pop() if len(rows) == 1 else 1
+        self.runs = 0
 
     @property
     def samples(self) -> int:
         """Samples folded so far: rows of the inputs (runs, where the inputs disagree on their first dimension)."""
         return self.runs * self._rows_per_run
 
-    def fold(self, outputs: Sequence[npt.NDArray[Any]], *, where: str = "") -> None:
-        """Add one run's outputs; `where` opens error messages ("batch 3, sample 0").
+    @property
+    def rows_per_run(self) -> int:
+        """Samples of one run."""
+        return self._rows_per_run
 
-        Raises
-        ------
-        DataError
-            If a tensor holds NaN or infinity; nothing of this run is added then.
-        """
-        vectors = outputs[self._output_count :]
-        assert len(vectors) == len(self._observations), "the outputs are not those of the instrumented model"
-        run = [decode(vector, item.channels) for vector, item in zip(vectors, self._observations, strict=True)]
-        for observed, item in zip(run, self._observations, strict=True):
-            if observed.non_finite:
-                entry = self._model.tensors[item.tensor]
-                made_by = f"{entry.op} output " if entry.op else ""
-                raise DataError(
-                    f"{where or f'run {self.runs}'}: {made_by}{entry.source_name} holds {observed.non_finite} values that are "
-                    "NaN or infinite, the first such tensor of the graph; check the preprocessing of this sample"
-                )
-        self._running = [new if old is None else _add(old, new) for old, new in zip(self._running, run, strict=True)]
+    def fold(self, arrays: Sequence[Array], *, number: int) -> None:
+        """Run once on arrays that fit the inputs, and add what the observers saw; `number` is that of the run's first sample."""
+        if self._runs_since_drain >= self._most_runs:
+            self._drain()
+        for memory, array in zip(self._inputs, arrays, strict=True):
+            memory[...] = array
+        self._run()
         self.runs += 1
+        self._runs_since_drain += 1
+        for index in np.flatnonzero(self._counts[:, 0]):
+            self._note_non_finite(int(index), number)
 
     def profile(self) -> Profile:
         """Return the profile of everything folded; DataError if nothing was."""
         if not self.runs:
             raise DataError("no samples: the data set is empty; give at least one batch")
         tensors: dict[TensorId, TensorStatistics] = {}
-        for item, observed in zip(self._observations, self._running, strict=True):
-            assert observed is not None, "there was a run"
-            tensors[item.tensor] = self._statistics(item, observed)
-        for name, value in self._model.params.items():
-            entry = self._model.tensors.get(name)
-            if entry is not None and value.dtype.kind == "f":
-                tensors[entry.id] = constant_statistics(entry, value)
+        for index, item in enumerate(self._instrumented.observations):
+            tensors[item.tensor] = self._statistics(index, item)
+        for clamp in self._instrumented.clamped:
+            source = tensors[clamp.source]
+            tensors[clamp.tensor] = source.clamped(self._model.tensors[clamp.tensor], clamp.low, clamp.high)
+        tensors |= profile_constants(self._model, self._instrumented.selected)
         return Profile(fingerprint=self._model.fingerprint, samples=self.samples, tensors=tensors)
 
-    def _statistics(self, item: Observation, observed: Observed) -> TensorStatistics:
+    def _note_non_finite(self, index: int, number: int) -> None:
+        item = self._instrumented.observations[index]
+        position = first_non_finite(self._counts[index], item.size)
+        assert position is not None, "the observer saw one"
+        place = tuple(int(at) for at in np.unravel_index(position, item.shape or (1,)))[: len(item.shape)]
+        row = place[0] if self._rows_per_run > 1 and item.shape[:1] == (self._rows_per_run,) else 0
+        found = NonFinite(sample=number + row, index=place)
+        known = self._firsts[index]
+        self._firsts[index] = found if known is None else min(known, found)
+        self._counts[index, 0] = 0
+
+    def _drain(self) -> None:
+        """Move counts elsewhere before one could overflow."""
+        totals = [total_counts(counts) for counts in self._counts]
+        self._drained = totals if self._drained is None else [a + b for a, b in zip(self._drained, totals, strict=True)]
+        self._counts[:, table(0) :] = 0
+        self._runs_since_drain = 0
+
+    def _codes(self, index: int) -> npt.NDArray[np.int64]:
+        counts = total_counts(self._counts[index])
+        return counts if self._drained is None else counts + self._drained[index]
+
+    def _statistics(self, index: int, item: Observation) -> TensorStatistics:
+        codes = self._codes(index)
+        histogram = Histogram.of_codes(codes)
         entry = self._model.tensors[item.tensor]
-        has_axis = item.channel_axis is not None
-        none = np.zeros(0, np.float32)
+        # -0.0 becomes 0.0, so that equal minima are equal bytes.
+        least, greatest = self._ranges[index].reshape(2, item.channels) + np.float32(0)
+        has_axis, none = item.channel_axis is not None, np.zeros(0, np.float32)
         return TensorStatistics(
-            id=entry.id,
-            source_name=entry.source_name,
-            kind=entry.kind,
-            op=entry.op,
-            shape=entry.shape,
-            dtype=entry.dtype,
+            **described(entry),
             count=item.size * self.runs,
-            zeros=observed.zeros,
-            non_finite=0,
-            minimum=float(observed.minimum.min()),
-            maximum=float(observed.maximum.max()),
+            zeros=histogram.count_between(0, 0),
+            non_finite=int(codes[LAST_BIN + 1 : _SIGN].sum() + codes[_SIGN + LAST_BIN + 1 :].sum()),
+            first_non_finite=self._firsts[index],
+            minimum=float(least.min()) if histogram.total else 0.0,
+            maximum=float(greatest.max()) if histogram.total else 0.0,
             channel_axis=item.channel_axis,
-            channel_minimum=observed.minimum if has_axis else none,
-            channel_maximum=observed.maximum if has_axis else none,
-            histogram=observed.histogram,
+            channel_minimum=least if has_axis else none,
+            channel_maximum=greatest if has_axis else none,
+            histogram=histogram,
         )
 
 
-def _add(old: Observed, new: Observed) -> Observed:
-    return Observed(
-        zeros=old.zeros + new.zeros,
-        non_finite=old.non_finite + new.non_finite,
-        minimum=np.minimum(old.minimum, new.minimum),
-        maximum=np.maximum(old.maximum, new.maximum),
-        histogram=old.histogram.merge(new.histogram),
-    )
-
-
-def collect(
-    model: Model,
-    instrumented: Instrumented,
-    run: Run,
-    batches: Any,
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> Profile:
-    """Drive batches through an instrumented model and return its profile.
-
-    Parameters
-    ----------
-    batches
-        An iterable of arrays or {input name: array}; a single array or dict is one batch. A batch whose first dimension is a
-        multiple of the model's is cut into several runs.
-    progress
-        Called after each run with the number of samples so far.
-
-    Raises
-    ------
-    DataError
-        Naming the batch: wrong shape or dtype, missing or unknown input, NaN or infinity, no batches at all.
-    """
-    if isinstance(batches, (np.ndarray, Mapping)):
-        batches = [batches]
-    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
-        raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
-    specs = input_specs(model)
-    accumulator = Accumulator(model, instrumented)
-    for batch_index, batch in enumerate(batches):
-        for run_index, arrays in enumerate(split_batch(specs, batch, where=f"batch {batch_index}")):
-            accumulator.fold(run(arrays), where=f"batch {batch_index}, sample {run_index}")
-            if progress is not None:
-                progress(accumulator.samples)
-    return accumulator.profile()
+def _aligned(shape: tuple[int, ...], dtype: str) -> Array:
+    """Return zeros whose memory starts at a multiple of 64 bytes, as the kernels take it."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)

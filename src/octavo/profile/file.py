@@ -1,6 +1,6 @@
 """The profile file: JSON, versioned, deterministic, and distrusted on reading. docs/profile.schema.json describes it.
 
-One tensor a line, keys sorted, floats as the shortest decimal that is the same float32, histograms without their empty ends.
+One tensor a line, keys sorted, floats as the shortest decimal that is the same float32, of histograms the bins in use.
 Nothing in a file is ever executed or looked up; every value is checked before it is used.
 """
 
@@ -19,21 +19,23 @@ import numpy.typing as npt
 
 from ..errors import ProfileError
 from ..identity import TensorId
-from ..numerics.histogram import BINS, MIN_EXPONENT, Histogram
-from .statistics import MAX_COUNT, TensorStatistics
+from ..numerics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 
 FORMAT = "octavo-profile"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-_HEADER_KEYS = ("bins", "fingerprint", "format", "samples", "schema_version", "tensors")
+_HEADER_KEYS = ("fingerprint", "format", "mantissa_bits", "samples", "schema_version", "tensors")
 _TENSOR_KEYS = (
     "channel_axis",
     "channel_max",
     "channel_min",
     "count",
     "dtype",
+    "first_non_finite",
     "histogram",
     "kind",
+    "layer",
     "max",
     "min",
     "non_finite",
@@ -88,9 +90,9 @@ def encode(content: ProfileFile) -> str:
         f"{json.dumps(str(key))}:{_dumps(_tensor_to_json(value))}" for key, value in sorted(content.tensors.items())
     )
     header: dict[str, Any] = {
-        "bins": BINS,
         "fingerprint": content.fingerprint,
         "format": FORMAT,
+        "mantissa_bits": MANTISSA_BITS,
         "samples": content.samples,
         "schema_version": SCHEMA_VERSION,
     }
@@ -107,21 +109,26 @@ def _decimal(value: float) -> float:
     return float(str(np.float32(value)))
 
 
+def _decimal_or_null(value: float) -> float | None:
+    """Return None for the bound of a channel without values."""
+    return None if np.isinf(value) else _decimal(value)
+
+
 def _tensor_to_json(value: TensorStatistics) -> dict[str, Any]:
-    used = np.flatnonzero(value.histogram.counts)
-    first, last = (int(used[0]), int(used[-1])) if used.size else (0, -1)
+    first = value.first_non_finite
     return {
         "channel_axis": value.channel_axis,
-        "channel_max": [_decimal(number) for number in value.channel_maximum],
-        "channel_min": [_decimal(number) for number in value.channel_minimum],
+        "channel_max": [_decimal_or_null(number) for number in value.channel_maximum],
+        "channel_min": [_decimal_or_null(number) for number in value.channel_minimum],
         "count": value.count,
         "dtype": value.dtype,
+        "first_non_finite": None if first is None else {"index": list(first.index), "sample": first.sample},
         "histogram": {
-            "counts": value.histogram.counts[first : last + 1].tolist(),
-            "exponent": value.histogram.exponent,
-            "first": first,
+            "counts": value.histogram.counts.tolist(),
+            "gaps": np.diff(value.histogram.bins, prepend=0).tolist(),
         },
         "kind": value.kind,
+        "layer": value.layer,
         "max": _decimal(value.maximum),
         "min": _decimal(value.minimum),
         "non_finite": value.non_finite,
@@ -181,8 +188,9 @@ def _float(value: Any, where: str) -> float:
     return float(np.float32(value))
 
 
-def _floats(value: Any, where: str) -> npt.NDArray[np.float32]:
-    return np.array([_float(number, where) for number in _list(value, where)], np.float32)
+def _floats(value: Any, where: str, null: float) -> npt.NDArray[np.float32]:
+    numbers = [null if number is None else _float(number, where) for number in _list(value, where)]
+    return np.array(numbers, np.float32)
 
 
 def _brief(value: Any) -> str:
@@ -196,7 +204,7 @@ def _decode(data: Any) -> ProfileFile:
     if data.get("schema_version") != SCHEMA_VERSION:
         raise _Malformed(f"schema_version must be {SCHEMA_VERSION}, got {_brief(data.get('schema_version'))}")
     header = _object(cast("Any", data), _HEADER_KEYS, "the profile")
-    _integer(header["bins"], "bins", BINS, BINS)
+    _integer(header["mantissa_bits"], "mantissa_bits", MANTISSA_BITS, MANTISSA_BITS)
     fingerprint = _text(header["fingerprint"], "fingerprint")
     samples = _integer(header["samples"], "samples", 1)
     if not isinstance(header["tensors"], dict):
@@ -221,30 +229,39 @@ def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
             source_name=_text(data["source_name"], f"{where}: source_name"),
             kind=kind,
             op=_text(data["op"], f"{where}: op"),
+            layer=_text(data["layer"], f"{where}: layer"),
             shape=tuple(dim if isinstance(dim, str) else _integer(dim, f"{where}: shape") for dim in shape),
             dtype=_text(data["dtype"], f"{where}: dtype"),
             count=_integer(data["count"], f"{where}: count"),
             zeros=_integer(data["zeros"], f"{where}: zeros"),
             non_finite=_integer(data["non_finite"], f"{where}: non_finite"),
+            first_non_finite=_non_finite_from_json(data["first_non_finite"], f"{where}: first_non_finite"),
             minimum=_float(data["min"], f"{where}: min"),
             maximum=_float(data["max"], f"{where}: max"),
             channel_axis=None if axis is None else _integer(axis, f"{where}: channel_axis", 0, max(len(shape) - 1, 0)),
-            channel_minimum=_floats(data["channel_min"], f"{where}: channel_min"),
-            channel_maximum=_floats(data["channel_max"], f"{where}: channel_max"),
+            channel_minimum=_floats(data["channel_min"], f"{where}: channel_min", np.inf),
+            channel_maximum=_floats(data["channel_max"], f"{where}: channel_max", -np.inf),
             histogram=_histogram_from_json(data["histogram"], f"{where}: histogram"),
         )
     except ValueError as error:
         raise _Malformed(f"{where}: {error}") from error
 
 
+def _non_finite_from_json(value: Any, where: str) -> NonFinite | None:
+    if value is None:
+        return None
+    data = _object(value, ("index", "sample"), where)
+    index = tuple(_integer(number, f"{where}: index") for number in _list(data["index"], f"{where}: index"))
+    return NonFinite(sample=_integer(data["sample"], f"{where}: sample"), index=index)
+
+
 def _histogram_from_json(value: Any, where: str) -> Histogram:
-    data = _object(value, ("counts", "exponent", "first"), where)
-    counts = np.zeros(BINS, np.int64)
-    first = _integer(data["first"], f"{where}: first", 0, BINS - 1)
-    span = [_integer(count, f"{where}: counts") for count in _list(data["counts"], f"{where}: counts")]
-    if first + len(span) > BINS:
-        raise _Malformed(f"{where}: {len(span)} counts from bin {first} exceed {BINS} bins")
-    if sum(span) > MAX_COUNT:
+    data = _object(value, ("counts", "gaps"), where)
+    counts = [_integer(count, f"{where}: counts", 1) for count in _list(data["counts"], f"{where}: counts")]
+    if sum(counts) > MAX_COUNT:
         raise _Malformed(f"{where}: counts must add up to at most {MAX_COUNT}")
-    counts[first : first + len(span)] = span
-    return Histogram(exponent=_integer(data["exponent"], f"{where}: exponent", MIN_EXPONENT, 128), counts=counts)
+    listed = _list(data["gaps"], f"{where}: gaps")
+    gaps = [_integer(gap, f"{where}: gaps", 1 if place else -LAST_BIN, 2 * LAST_BIN) for place, gap in enumerate(listed)]
+    if len(gaps) > 2 * LAST_BIN + 1:
+        raise _Malformed(f"{where}: {len(gaps)} gaps, there are {2 * LAST_BIN + 1} bins")
+    return Histogram(bins=np.cumsum(np.array(gaps, np.int64)), counts=np.array(counts, np.int64))

@@ -1,11 +1,17 @@
-"""Instrumenting a model: every float tensor of the source gets an observer inside the graph. Nothing is built or run here."""
+"""Instrumenting a model: every float tensor of the source is observed inside the graph. Nothing is built or run here.
+
+A clamp of an observed tensor (relu, clip) needs no observer: its statistics follow from those of what it clamps, exactly.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
@@ -16,27 +22,50 @@ from ..graph.dataflow import (
     BodyWriter,
     DataflowView,
     attrs_of,
+    call_to,
     dtype_of,
-    operand_vars,
     replace_operands,
     static_shape,
     write_function,
 )
-from ..identity import TensorId
-from .observer import observer, statistics_size
+from ..graph.observe import ObserveCall, write_observe
+from ..identity import TensorEntry, TensorId
+from ..kernels.observe_state import COUNTS_SIZE
 
 MAX_CHANNELS = 4096
 """Axes longer than this (a flattened feature map) are no channels worth keeping apart."""
 
+Selected = Callable[[TensorEntry], bool]
+"""Whether a tensor is to be profiled."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One observed tensor: which, its channel axis (None: none known), its channels (1 without an axis), its elements per run."""
+    """One observed tensor: which, its shape, its channel axis (None: none known), its channels (1 without an axis)."""
 
     tensor: TensorId
+    shape: tuple[int, ...]
     channel_axis: int | None
-    channels: int
-    size: int
+
+    @property
+    def channels(self) -> int:
+        """Channels whose ranges are kept apart."""
+        return 1 if self.channel_axis is None else self.shape[self.channel_axis]
+
+    @property
+    def size(self) -> int:
+        """Elements of one run."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clamped:
+    """A tensor that is another one, observed or clamped itself, clamped to [low; high]."""
+
+    tensor: TensorId
+    source: TensorId
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -46,101 +75,163 @@ class Instrumented:
     Parameters
     ----------
     module
-        Constants are bound: "main" takes the graph's inputs and returns a flat tuple, the graph's outputs, then one statistics
-        vector (int32, see observer.py) for each observation.
+        Constants are bound: "main" takes the graph's inputs, then ranges and counts of each observation, which it writes to (see
+        kernels/observe_state.py). It returns the graph's outputs first.
     observations
-        In the order of the vectors.
-    output_count
-        How many of the values returned are the graph's own outputs.
+        In the order of their parameters.
+    clamped
+        Tensors without an observer of their own, each behind its source.
+    selected
+        Which tensors are to be profiled.
     """
 
     module: tvm.IRModule
     observations: tuple[Observation, ...]
-    output_count: int
+    clamped: tuple[Clamped, ...]
+    selected: Selected
 
 
-def instrument(model: Model) -> Instrumented:
-    """Return the model with an observer on every float tensor of its source, inputs and activations.
+def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumented:
+    """Return the model with an observer on every selected float tensor of its source, inputs and activations.
 
     Before::
 
-        y: R.Tensor((1, 8, 4, 4)) = R.nn.relu(x)
-        return y
+        y: R.Tensor((1, 8, 4, 4)) = R.nn.conv2d(x, w)
+        z: R.Tensor((1, 8, 4, 4)) = R.nn.relu(y)
+        return z
 
     After::
 
-        y: R.Tensor((1, 8, 4, 4)) = R.nn.relu(x)
-        y_statistics = R.call_tir(cls.observe, (y,), out_ty=R.Tensor((2067,), "int32"))
-        return (y, ..., y_statistics)
+        y: R.Tensor((1, 8, 4, 4)) = R.nn.conv2d(x, w)
+        y_observed = R.call_dps_packed("octavo.observe", (y, y_ranges, y_counts, R.const(1)), out_ty=R.Tensor((1, 8, 4, 4)))
+        z: R.Tensor((1, 8, 4, 4)) = R.nn.relu(y_observed)
+        return z
 
     Raises
     ------
     ModelError
-        If a float tensor has a symbolic shape.
+        If a float tensor has a symbolic shape, or more than 2^31 - 1 elements.
     """
-    view = DataflowView(model.bound()["main"])
-    observers = _Observers(model, channels_last=_is_channels_last(view))
-    outputs = _fields(view.result)
-    returned = {var for output in outputs for var in operand_vars(output)}
+    bound = model.bound()
+    view = DataflowView(bound["main"])
+    plan = _Plan(model, view, selected)
+    mapping: dict[Var, Expr] = {}
+    unread: list[Expr] = []
+
+    def observe(writer: BodyWriter, var: Var, value: Var) -> None:
+        """Emit the observer of `var`, which is `value` in the new function; who reads the one reads the observed other."""
+        mapping[var] = value
+        states = plan.states.get(var)
+        if states is None:
+            return
+        is_single = dtype_of(var) == "float32"
+        tensor = value if is_single else writer.emit(f"{var.name}_float32", relax.op.astype(value, "float32"))
+        call = ObserveCall(tensor=tensor, ranges=states[0], counts=states[1], channel_axis=plan.axes[var])
+        # What nobody reads is returned, so that it stays.
+        is_kept = not is_single or not (view.users(var) or view.is_returned(var))
+        observed = writer.emit(f"{var.name}_observed", write_observe(call), is_output=is_kept or view.is_returned(var))
+        if is_single:
+            mapping[var] = observed
+        if is_kept:
+            unread.append(observed)
 
     def body(writer: BodyWriter) -> Expr:
         for param in view.function.params:
-            observers.observe(writer, param)
-        mapping: dict[Var, Expr] = {}
+            observe(writer, param, param)
         for binding in view.bindings:
             value = replace_operands(binding.value, lambda var: mapping.get(var, var))
-            var = writer.emit(binding.var.name, value, is_output=binding.var in returned)
-            mapping[binding.var] = var
-            observers.observe(writer, var)
-        results = [replace_operands(output, lambda var: mapping.get(var, var)) for output in outputs]
-        return relax.Tuple([*results, *observers.vectors])
+            observe(writer, binding.var, writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var)))
+        results = [replace_operands(output, lambda var: mapping.get(var, var)) for output in _fields(view.result)]
+        return relax.Tuple([*results, *unread])
 
     scratch = relax.BlockBuilder()
-    write_function(scratch, "main", list(view.function.params), body, attrs_of(view.function))
-    module = observers.builder.get()
-    module.update_func(module.get_global_var("main"), scratch.get()["main"])
-    return Instrumented(module=module, observations=tuple(observers.observations), output_count=len(outputs))
+    params = [*view.function.params, *(state for states in plan.states.values() for state in states)]
+    write_function(scratch, "main", params, body, attrs_of(view.function))
+    bound.update_func(bound.get_global_var("main"), scratch.get()["main"])
+    return Instrumented(module=bound, observations=tuple(plan.observations), clamped=tuple(plan.clamped), selected=selected)
 
 
-class _Observers:
-    """Adds observers to a function while it is written; tensors of one shape share a PrimFunc."""
+class _Plan:
+    """Which variables are observed, and which follow from another.
 
-    def __init__(self, model: Model, *, channels_last: bool) -> None:
-        self.builder = relax.BlockBuilder(model.bound())
+    Parameters
+    ----------
+    states
+        The parameters (ranges, counts) of each observed variable.
+    axes
+        Their channel axes.
+    """
+
+    def __init__(self, model: Model, view: DataflowView, selected: Selected) -> None:
+        self.states: dict[Var, tuple[Var, Var]] = {}
+        self.axes: dict[Var, int | None] = {}
         self.observations: list[Observation] = []
-        self.vectors: list[Var] = []
-        self._tensors = model.tensors
-        self._channels_last = channels_last
-        self._functions: dict[tuple[tuple[int, ...], int | None], tvm.ir.GlobalVar] = {}
+        self.clamped: list[Clamped] = []
+        self._view = view
+        self._channels_last = _is_channels_last(view)
+        self._known: dict[Var, TensorId] = {}
+        variables = [*view.function.params, *(binding.var for binding in view.bindings)]
+        for var in variables:
+            entry = model.tensors.get(TensorId(var.name))
+            if entry is not None and entry.kind != "constant" and dtype_of(var).startswith("float") and selected(entry):
+                self._add(var, entry)
 
-    def observe(self, writer: BodyWriter, var: Var) -> None:
-        """Emit an observer of `var` if it holds a float tensor of the source, nothing otherwise."""
-        entry = self._tensors.get(TensorId(var.name))
-        if entry is None or entry.kind == "constant" or not dtype_of(var).startswith("float"):
-            return
+    def _add(self, var: Var, entry: TensorEntry) -> None:
         shape = static_shape(var)
         if shape is None:
             raise ModelError(
                 f"{entry.source_name} has a symbolic shape and cannot be profiled; give the model a fixed input shape"
             )
         size = math.prod(shape)
+        if size >= 2**31:
+            raise ModelError(f"{entry.source_name} has {size} elements; a tensor of 2^31 and more cannot be profiled")
         if not size:
             return
+        clamp = self._clamp_of(var, entry)
+        if clamp is not None:
+            self.clamped.append(clamp)
+            self._known[var] = entry.id
+            return
         axis = self._channel_axis(shape)
-        if (shape, axis) not in self._functions:
-            self._functions[shape, axis] = self.builder.add_func(observer(shape, axis), "observe")
-        value: Expr = var if dtype_of(var) == "float32" else writer.emit(f"{var.name}_float32", relax.op.astype(var, "float32"))
-        channels = 1 if axis is None else shape[axis]
-        vector_type = relax.TensorType([tvm.tirx.IntImm("int64", statistics_size(channels))], "int32")
-        call = relax.call_tir(self._functions[shape, axis], relax.Tuple([value]), out_ty=vector_type)
-        self.vectors.append(writer.emit(f"{var.name}_statistics", call, is_output=True))
-        self.observations.append(Observation(tensor=entry.id, channel_axis=axis, channels=channels, size=size))
+        observation = Observation(tensor=entry.id, shape=shape, channel_axis=axis)
+        number = len(self.observations)
+        self.observations.append(observation)
+        self.axes[var] = axis
+        self.states[var] = (
+            relax.Var(f"octavo_ranges_{number}", _type(2 * observation.channels, "float32")),
+            relax.Var(f"octavo_counts_{number}", _type(COUNTS_SIZE, "int32")),
+        )
+        self._known[var] = entry.id
+
+    def _clamp_of(self, var: Var, entry: TensorEntry) -> Clamped | None:
+        """Return what `var` clamps if that is an observed float32 tensor and both bounds are numbers in order."""
+        call: Any = call_to(self._view.definition(var), "nn.relu", "clip")
+        if call is None:
+            return None
+        bound = self._view.binding_of(call.args[0])
+        source = call.args[0] if bound is None else bound
+        if not isinstance(source, Var) or source not in self._known or dtype_of(var) != "float32":
+            return None
+        bounds = (
+            [0.0, math.inf] if call_to(call, "nn.relu") is not None else [getattr(arg, "value", None) for arg in call.args[1:3]]
+        )
+        if None in bounds:
+            return None
+        with np.errstate(over="ignore"):
+            low, high = (float(np.float32(bound)) for bound in bounds)
+        if not low <= high:
+            return None
+        return Clamped(tensor=entry.id, source=self._known[source], low=low, high=high)
 
     def _channel_axis(self, shape: tuple[int, ...]) -> int | None:
         if len(shape) < 2:
             return None
         axis = len(shape) - 1 if self._channels_last or len(shape) == 2 else 1
         return axis if shape[axis] <= MAX_CHANNELS else None
+
+
+def _type(size: int, dtype: str) -> relax.TensorType:
+    return relax.TensorType([tvm.tirx.IntImm("int64", size)], dtype)
 
 
 def _fields(result: Expr) -> list[Expr]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..identity import TensorEntry, TensorId, TensorKind
-from ..numerics.histogram import Histogram, bin_of, exponent_of
+from ..numerics.histogram import Histogram, bin_of
 
 MAX_COUNT = 2**53 - 1
 """Largest count, the largest integer that every JSON reader keeps exact."""
 
 Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class NonFinite:
+    """Where a tensor first held NaN or infinity: the number of the sample, and the index within the tensor of that run."""
+
+    sample: int
+    index: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -22,20 +31,22 @@ class TensorStatistics:
 
     Parameters
     ----------
-    id, source_name, kind, op, shape, dtype
+    id, source_name, kind, op, layer, shape, dtype
         As in the model's TensorTable.
     count
         Values seen.
     zeros
-        Values equal to 0.
+        Values of bin 0 of the histogram: zeros of both signs, and magnitudes below 2^-132.
     non_finite
-        Values that are NaN or infinite; only constants may hold any.
+        Values that are NaN or infinite.
+    first_non_finite
+        The first of them, by number of sample and then by index; None where there is none, and for constants.
     minimum, maximum
         Of the finite values, exact float32; 0.0 where there are none.
     channel_axis
         Axis of the channels, or None where none is known.
     channel_minimum, channel_maximum
-        float32 (channels,); (0,) without an axis.
+        float32 (channels,); (0,) without an axis. A channel without finite values has minimum +inf and maximum -inf.
     histogram
         Of the finite values.
     """
@@ -44,11 +55,13 @@ class TensorStatistics:
     source_name: str
     kind: TensorKind
     op: str
+    layer: str
     shape: tuple[int | str, ...]
     dtype: str
     count: int
     zeros: int
     non_finite: int
+    first_non_finite: NonFinite | None
     minimum: float
     maximum: float
     channel_axis: int | None
@@ -58,78 +71,127 @@ class TensorStatistics:
 
     def __post_init__(self) -> None:
         """Check that the fields agree with each other; ValueError names the one that doesn't."""
-        finite = self.count - self.non_finite
         if not 0 <= self.count <= MAX_COUNT:
             raise ValueError(f"count must lie in [0; {MAX_COUNT}], got {self.count}")
-        if not 0 <= self.non_finite <= self.count or not 0 <= self.zeros <= finite:
+        if not 0 <= self.non_finite <= self.count or not 0 <= self.zeros <= self.finite:
             raise ValueError(f"zeros {self.zeros} and non_finite {self.non_finite} do not fit count {self.count}")
-        if self.histogram.total != finite:
-            raise ValueError(f"histogram counts {self.histogram.total} values, expected {finite}")
+        if self.histogram.total != self.finite:
+            raise ValueError(f"histogram counts {self.histogram.total} values, expected {self.finite}")
+        if self.histogram.count_between(0, 0) != self.zeros:
+            raise ValueError(f"histogram counts {self.histogram.count_between(0, 0)} zeros, expected {self.zeros}")
+        if self.first_non_finite is not None and (not self.non_finite or self.kind == "constant"):
+            raise ValueError("first_non_finite must be null for a constant, and where non_finite is 0")
         if not (np.isfinite(self.minimum) and np.isfinite(self.maximum) and self.minimum <= self.maximum):
             raise ValueError(f"min {self.minimum} and max {self.maximum} must be finite and in order")
-        if finite:
-            self._check_range()
+        if self.finite:
+            ends = bin_of(np.array([self.minimum, self.maximum], np.float32))
+            if not np.array_equal(ends, self.histogram.bins[[0, -1]]):
+                spanned = self.histogram.bins[[0, -1]].tolist()
+                raise ValueError(f"histogram spans bins {spanned}, min and max lie in {ends.tolist()}")
         self._check_channels()
 
-    def _check_range(self) -> None:
-        exponent = exponent_of(max(abs(self.minimum), abs(self.maximum)))
-        if self.histogram.exponent != exponent:
-            raise ValueError(f"histogram exponent {self.histogram.exponent} does not fit min and max, expected {exponent}")
-        used = np.flatnonzero(self.histogram.counts)
-        ends = bin_of(np.array([self.minimum, self.maximum], np.float32), exponent)
-        if not np.array_equal(ends, used[[0, -1]]):
-            raise ValueError(f"histogram spans bins [{used[0]}; {used[-1]}], min and max lie in {ends.tolist()}")
+    @property
+    def finite(self) -> int:
+        """Values that are neither NaN nor infinite."""
+        return self.count - self.non_finite
+
+    @property
+    def non_finite_note(self) -> str:
+        """Return what is to be said of values that are NaN or infinite, "" where there are none."""
+        if not self.non_finite:
+            return ""
+        made_by = f"{self.op} output " if self.op else ""
+        first = self.first_non_finite
+        place = "" if first is None else f", the first in sample {first.sample} at {list(first.index)}"
+        return f"{made_by}{self.source_name} held {self.non_finite} values that are NaN or infinite{place}"
 
     def _check_channels(self) -> None:
         low, high = self.channel_minimum, self.channel_maximum
         if low.shape != high.shape or low.ndim != 1 or (self.channel_axis is None) != (low.size == 0):
             raise ValueError("channel_min and channel_max must be lists of one length, empty where there is no channel_axis")
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
-            raise ValueError("channel_min and channel_max must be finite and in order")
-        if low.size and (float(low.min()) != self.minimum or float(high.max()) != self.maximum):
+        unseen = np.isposinf(low) & np.isneginf(high)
+        if not (unseen | (np.isfinite(low) & np.isfinite(high) & (low <= high))).all():
+            raise ValueError("channel_min and channel_max must be finite and in order, or both without a value")
+        if low.size and self.finite and (float(low.min()) != self.minimum or float(high.max()) != self.maximum):
             raise ValueError("channel_min and channel_max do not fit min and max")
 
     def merge(self, other: TensorStatistics) -> TensorStatistics:
         """Return the statistics of both sets of values; of a constant, its own. ValueError if they describe different tensors."""
-        for field in ("id", "source_name", "kind", "op", "shape", "dtype", "channel_axis"):
+        for field in ("id", "source_name", "kind", "op", "layer", "shape", "dtype", "channel_axis"):
             if getattr(self, field) != getattr(other, field):
                 raise ValueError(f"{self.id}: {field} {getattr(self, field)!r} and {getattr(other, field)!r} differ")
         if self.channel_minimum.shape != other.channel_minimum.shape:
             raise ValueError(f"{self.id}: {self.channel_minimum.size} and {other.channel_minimum.size} channels")
         if self.kind == "constant":
             return self
+        seen = [part for part in (self, other) if part.finite]
+        firsts = [part.first_non_finite for part in (self, other) if part.first_non_finite is not None]
         return replace(
             self,
             count=self.count + other.count,
             zeros=self.zeros + other.zeros,
             non_finite=self.non_finite + other.non_finite,
-            minimum=min(self.minimum, other.minimum),
-            maximum=max(self.maximum, other.maximum),
+            first_non_finite=min(firsts, default=None),
+            minimum=min((part.minimum for part in seen), default=0.0),
+            maximum=max((part.maximum for part in seen), default=0.0),
             channel_minimum=np.minimum(self.channel_minimum, other.channel_minimum),
             channel_maximum=np.maximum(self.channel_maximum, other.channel_maximum),
             histogram=self.histogram.merge(other.histogram),
         )
 
+    def clamped(self, entry: TensorEntry, low: float, high: float) -> TensorStatistics:
+        """Return the statistics of the same values clamped to [low; high], exact, as those of the tensor `entry`.
 
-def constant_statistics(entry: TensorEntry, values: npt.NDArray[np.floating]) -> TensorStatistics:
+        NaN and infinities stay what they are: what a clamp makes of them depends on the machine.
+        """
+
+        def bounded(values: Any) -> Any:
+            # -0.0 and 0.0 are one number, and one of them is written.
+            clipped = np.clip(values, np.float32(low), np.float32(high)) + np.float32(0)
+            return np.where(np.isfinite(values), clipped, values).astype(np.float32)
+
+        histogram = self.histogram.clamped(low, high)
+        ends = bounded(np.array([self.minimum, self.maximum], np.float32)) if self.finite else np.zeros(2, np.float32)
+        return replace(
+            self,
+            **described(entry),
+            zeros=histogram.count_between(0, 0),
+            minimum=float(ends[0]),
+            maximum=float(ends[1]),
+            channel_minimum=bounded(self.channel_minimum),
+            channel_maximum=bounded(self.channel_maximum),
+            histogram=histogram,
+        )
+
+
+def described(entry: TensorEntry) -> dict[str, Any]:
+    """Return what statistics take over from the model's table."""
+    names = ("id", "source_name", "kind", "op", "layer", "shape", "dtype")
+    return {name: getattr(entry, name) for name in names}
+
+
+def constant_statistics(
+    entry: TensorEntry, values: npt.NDArray[np.floating], channel_axis: int | None = None
+) -> TensorStatistics:
     """Return the statistics of a constant's values, which may hold infinities (an unbounded clip, say)."""
     with np.errstate(over="ignore"):  # a float64 beyond float32 counts as infinite
         single = values.astype(np.float32)
-    finite = single[np.isfinite(single)]
+    is_finite = np.isfinite(single)
+    finite = single[is_finite]
+    histogram = Histogram.of(finite)
+    low, high = np.where(is_finite, single, np.inf), np.where(is_finite, single, -np.inf)
+    axes = tuple(axis for axis in range(single.ndim) if axis != channel_axis)
+    none = np.zeros(0, np.float32)
     return TensorStatistics(
-        id=entry.id,
-        source_name=entry.source_name,
-        kind=entry.kind,
-        op=entry.op,
-        shape=entry.shape,
-        dtype=entry.dtype,
+        **described(entry),
         count=single.size,
-        zeros=int((finite == 0).sum()),
+        zeros=histogram.count_between(0, 0),
         non_finite=single.size - finite.size,
+        first_non_finite=None,
         minimum=float(finite.min()) + 0.0 if finite.size else 0.0,
         maximum=float(finite.max()) + 0.0 if finite.size else 0.0,
-        channel_axis=None,
-        channel_minimum=np.zeros(0, np.float32),
-        channel_maximum=np.zeros(0, np.float32),
-        histogram=Histogram.of(finite),
+        channel_axis=channel_axis,
+        channel_minimum=none if channel_axis is None else low.min(axis=axes).astype(np.float32) + np.float32(0),
+        channel_maximum=none if channel_axis is None else high.max(axis=axes).astype(np.float32) + np.float32(0),
+        histogram=histogram,
     )

@@ -45,6 +45,11 @@ class TensorRange(Protocol):
         """Counts of the values."""
         ...
 
+    @property
+    def non_finite_note(self) -> str:
+        """What is to be said of values that are NaN or infinite, "" where there are none."""
+        ...
+
 
 class Statistics(Protocol):
     """What is read of a profile."""
@@ -167,6 +172,10 @@ class ParameterChooser:
 
     def _from_range(self, var: Var) -> QuantParams:
         entry = self.statistics[TensorId(var.name)]
+        if entry.non_finite_note:
+            raise QuantizationError(
+                f"{entry.non_finite_note}; profile without the samples that cause them, or exclude the op that reads it"
+            )
         if self.recipe.range_estimator == "percentile":
             low, high = percentile_range(entry.histogram, entry.minimum, entry.maximum, self.recipe.percentile)
         else:

@@ -1,0 +1,82 @@
+"""Driving a stream of batches through an accumulator: checks, cuts and numbers the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+from ..graph.inputs import InputSpec, input_specs, split_batch
+from ..graph.model import Model
+from .accumulator import Accumulator, Attach
+from .instrument import Instrumented
+from .profile import Profile
+
+
+def collect(
+    model: Model,
+    instrumented: Instrumented,
+    attach: Attach,
+    batches: Any,
+    *,
+    numbers: Iterable[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Profile:
+    """Drive batches through an instrumented model and return its profile.
+
+    Parameters
+    ----------
+    batches
+        An iterable of arrays or {input name: array}; a single array or dict is one batch. A batch whose first dimension is a
+        multiple of the model's is cut into several runs.
+    numbers
+        The samples' numbers in the whole data set, where `batches` are a part of it; 0, 1, 2 ... by default. They say in which
+        sample a tensor first held NaN or infinity.
+    progress
+        Called after each run with the number of samples so far.
+
+    Raises
+    ------
+    DataError
+        Naming the batch: wrong shape or dtype, missing or unknown input, no batches at all, more samples than numbers.
+    """
+    if isinstance(batches, (np.ndarray, Mapping)):
+        batches = [batches]
+    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
+        raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
+    specs = input_specs(model)
+    accumulator = Accumulator(model, instrumented, attach)
+    supply = _Numbers(count() if numbers is None else numbers, accumulator.rows_per_run)
+    for where, arrays in _runs(specs, batches):
+        accumulator.fold(arrays, number=supply.next(where))
+        if progress is not None:
+            progress(accumulator.samples)
+    return accumulator.profile()
+
+
+def _runs(specs: tuple[InputSpec, ...], batches: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:
+    for index, batch in enumerate(batches):
+        where = f"batch {index}"
+        for arrays in split_batch(specs, batch, where=where, finite=False):
+            yield where, arrays
+
+
+class _Numbers:
+    """The samples' numbers, `rows` at a time; a run is known by its first."""
+
+    def __init__(self, numbers: Iterable[Any], rows: int) -> None:
+        self._numbers = iter(numbers)
+        self._rows = rows
+
+    def next(self, where: str) -> int:
+        try:
+            taken = [next(self._numbers) for _ in range(self._rows)]
+        except StopIteration:
+            raise DataError(f"{where}: there are more samples than numbers; give one number for each sample") from None
+        first = taken[0]
+        if isinstance(first, bool) or not isinstance(first, (int, np.integer)) or first < 0:
+            raise DataError(f"{where}: numbers of samples must be integers from 0 on, got {first!r}")
+        return int(first)
