@@ -69,6 +69,11 @@ def plus_minus_one(picture: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray((picture.astype(np.float32) / 127.5 - 1.0).transpose(2, 0, 1))
 
 
+def blue_first(picture: np.ndarray) -> np.ndarray:
+    """float32 pixels as they are, NCHW with blue first."""
+    return np.ascontiguousarray(picture[:, :, ::-1].astype(np.float32).transpose(2, 0, 1))
+
+
 def imagenet_normalized(picture: np.ndarray) -> np.ndarray:
     """float32 (pixel / 255 - mean) / std per channel, NCHW."""
     mean = np.array([0.485, 0.456, 0.406], np.float32)

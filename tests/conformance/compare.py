@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tflite_case import Case, litert, write
 
 import octavo
 from octavo.errors import OctavoError
@@ -17,10 +17,22 @@ FLOAT_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
+class Framework:
+    """Where cases come from: how several are written as one file, and what the framework's own runtime computes for it.
+
+    A case has `op`, `label`, `kind`, `fed` (its input arrays) and `outputs`; the tensors of case n are called c<n>_...
+    """
+
+    suffix: str
+    write: Callable[[list[Any]], bytes]
+    run: Callable[[bytes, list[Any]], list[list[np.ndarray]]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One case: differences over all its results, in quantization steps or, for floats, relative to the largest value."""
 
-    case: Case
+    case: Any
     values: int
     different: int
     largest: float
@@ -40,8 +52,12 @@ class Row:
     @property
     def equal(self) -> float:
         """Share of equal values, 0 to 1."""
-        values = sum(outcome.values for outcome in self.outcomes)
-        return 1.0 - sum(outcome.different for outcome in self.outcomes) / max(values, 1)
+        return 1.0 - self.different / max(sum(outcome.values for outcome in self.outcomes), 1)
+
+    @property
+    def different(self) -> int:
+        """Values that differ."""
+        return sum(outcome.different for outcome in self.outcomes)
 
     @property
     def largest(self) -> float:
@@ -59,9 +75,9 @@ class Row:
         return tuple(outcome.error for outcome in self.outcomes if outcome.error)
 
 
-def rows(cases: list[Case], folder: Path) -> list[Row]:
+def rows(cases: list[Any], folder: Path, framework: Framework) -> list[Row]:
     """Run the cases of one op as one graph and sort them by kind of tensors."""
-    outcomes = run(cases, folder)
+    outcomes = run(cases, folder, framework)
     kinds = dict.fromkeys(outcome.case.kind for outcome in outcomes)
     return [
         Row(op=cases[0].op, kind=kind, outcomes=tuple(outcome for outcome in outcomes if outcome.case.kind == kind))
@@ -69,18 +85,18 @@ def rows(cases: list[Case], folder: Path) -> list[Row]:
     ]
 
 
-def run(cases: list[Case], folder: Path) -> list[Outcome]:
+def run(cases: list[Any], folder: Path, framework: Framework) -> list[Outcome]:
     """Compile all cases as one graph; where that fails, each alone, so that the others still count."""
-    data = write(cases)
-    path = folder / "cases.tflite"
+    data = framework.write(cases)
+    path = folder / f"cases.{framework.suffix}"
     path.write_bytes(data)
     try:
         executable = octavo.compile(octavo.load(path))
     except OctavoError as error:
         if len(cases) > 1:
-            return [outcome for case in cases for outcome in run([case], folder)]
+            return [outcome for case in cases for outcome in run([case], folder, framework)]
         return [Outcome(case=cases[0], values=0, different=0, largest=0.0, is_integer=False, reasons=(), error=str(error))]
-    expected = litert(data, cases)
+    expected = framework.run(data, cases)
     fed = [array for case in cases for array in case.fed]
     results = executable(dict(zip((spec.id for spec in executable.inputs), fed, strict=True)))
     arrays = iter(results.values())
@@ -92,7 +108,7 @@ def run(cases: list[Case], folder: Path) -> list[Outcome]:
     ]
 
 
-def _outcome(case: Case, expected: list[np.ndarray], actual: list[np.ndarray], ops: list[Any]) -> Outcome:
+def _outcome(case: Any, expected: list[np.ndarray], actual: list[np.ndarray], ops: list[Any]) -> Outcome:
     values = different = 0
     largest = 0.0
     for want, got in zip(expected, actual, strict=True):

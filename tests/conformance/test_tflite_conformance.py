@@ -1,6 +1,7 @@
 """Every TFLite op on generated cases against LiteRT: 99.9% of the values equal, none off by more than one step."""
 
 import compare
+import frameworks
 import pytest
 from tflite_allowances import ALLOWANCES
 from tflite_cases import INTEGER_OPS, SUITE, cases
@@ -11,7 +12,7 @@ FLOAT_KINDS = ("float32", "float16 weights")
 
 @pytest.mark.parametrize("op", SUITE)
 def test_op(op, tmp_path):
-    for row in compare.rows(CASES[op], tmp_path):
+    for row in compare.rows(CASES[op], tmp_path, frameworks.TFLITE):
         assert not row.errors
         allowed = ALLOWANCES.get((op, row.kind))
         least, most = (allowed.equal, allowed.largest) if allowed else (0.999, 1e-5 if row.kind in FLOAT_KINDS else 1)

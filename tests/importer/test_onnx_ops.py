@@ -46,6 +46,13 @@ CASES = {
     "global_max_pool": ("GlobalMaxPool", {}, X, [], 17),
     "reduce_mean": ("ReduceMean", {"axes": [2, 3], "keepdims": 0}, X, [], 13),
     "reduce_mean_18": ("ReduceMean", {"keepdims": 1}, X, [ints(-1, 1)], 18),
+    "gather_scalar": ("Gather", {"axis": -2}, X, [np.int64(-3)], 17),
+    "gather_row": ("Gather", {"axis": 1}, X, [ints(-1, 0, 2)], 17),
+    "gather_table": ("Gather", {"axis": 3}, X, [ints([0, -1], [5, 2])], 17),
+    "tile": ("Tile", {}, X, [ints(1, 2, 1, 3)], 17),
+    "expand_keeping": ("Expand", {}, (1, 4, 1), [ints(2, 1, 1, 5)], 17),
+    "gemm_column": ("Gemm", {"alpha": 0.5, "beta": 2.0, "transA": 1, "transB": 1}, (7, 3), [weights(5, 7), weights(3, 1)], 17),
+    "gemm_negative": ("Gemm", {"alpha": -0.5}, (3, 7), [weights(7, 5)], 17),
     "relu": ("Relu", {}, X, [], 17),
     "clip": ("Clip", {}, X, [np.float32(-0.5), np.float32(0.75)], 17),
     "clip_opset_6": ("Clip", {"min": -0.5, "max": 0.75}, X, [], 6),
@@ -157,6 +164,8 @@ REJECTED = {
     "resize_fraction": ("Resize", {"mode": "linear"}, X, [None, np.float32([1, 1, 1.5, 2])], 13, "make no whole numbers"),
     "pad_negative": ("Pad", {}, X, [ints(0, 0, -1, 0, 0, 0, 0, 0)], 17, "negative pads"),
     "conv_rank": ("Conv", {}, (2, 3), [weights(4, 3)], 17, "no 1-d to 3-d convolution"),
+    "gather_out_of_range": ("Gather", {"axis": 1}, (2, 3), [ints(-4)], 17, "out of range on axis 1"),
+    "tile_nothing": ("Tile", {}, (2, 3), [ints(0, 1)], 17, "do not fit"),
     "unknown_op": ("Multinomial", {"sample_size": 3, "dtype": 6}, (2, 3), [], 17, "is not supported by the importer"),
 }
 

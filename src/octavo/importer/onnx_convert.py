@@ -1,8 +1,9 @@
 """Convert an ONNX graph to Relax with TVM's importer, mended where it leaves more than plain ops. Reads no file.
 
-TVM's converters do most ops. Ours come first, for these: Clip (TVM: PrimFuncs), Conv and the pools (auto_pad as attributes), Pad
-(TVM: PrimFuncs), Dropout (the identity of inference), Softmax before opset 13, Resize of opset 10; QuantizeLinear and
-DequantizeLinear (one spelling of their parameters) and the ops that compute in integers.
+TVM's converters do most ops. Ours come first, for these: Clip, Pad and Tile (TVM: PrimFuncs), Conv and the pools (auto_pad as
+attributes), ConvTranspose, Gemm and Expand (forms that integer kernels take), Gather (indices in range), Dropout (the identity of
+inference), Softmax before opset 13, Resize of opset 10; QuantizeLinear and DequantizeLinear (one spelling of their parameters)
+and the ops that compute in integers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from ..errors import ModelError, OctavoError, UnsupportedOpError
-from . import onnx_ops, onnx_quantized, onnx_quantized_integer
+from . import onnx_moves, onnx_ops, onnx_quantized, onnx_quantized_integer, onnx_weighted
 from .assemble import Assembled, assemble
 from .onnx_ops import NodeContext, RejectedNodeError
 from .onnx_prepare import PreparedOnnx, describe
@@ -24,7 +25,12 @@ from .quiet import discard, quiet, reason
 from .source_tensor import SourceTensor
 
 _frontend: Any = onnx_frontend
-_CONVERTERS = {**onnx_ops.CONVERTERS, **onnx_quantized_integer.CONVERTERS}
+_CONVERTERS = {
+    **onnx_ops.CONVERTERS,
+    **onnx_moves.CONVERTERS,
+    **onnx_weighted.CONVERTERS,
+    **onnx_quantized_integer.CONVERTERS,
+}
 # How ONNX Runtime rounds where it does not round half to even about the zero point; see `octavo.lower.rounding`, which reads it.
 # It has no kernel for a quantized Sub: that is a float32 difference, quantized.
 _ROUNDING = {

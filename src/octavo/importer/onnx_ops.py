@@ -83,7 +83,7 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int, *, lower: b
     return (large, small) if lower else (small, large)
 
 
-def _padding(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:
+def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:
     """Return explicit pads, all befores first, as ONNX and Relax write them."""
     rank = len(spatial)
     mode = context.text("auto_pad", "NOTSET")
@@ -96,44 +96,6 @@ def _padding(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
     pairs = [same_padding(*axis, lower=mode == "SAME_LOWER") for axis in zip(spatial, kernel, strides, dilations, strict=True)]
     return [before for before, _ in pairs] + [after for _, after in pairs]
-
-
-_CONVOLUTIONS = {
-    1: (_ops.nn.conv1d, "NCW", "OIW"),
-    2: (_ops.nn.conv2d, "NCHW", "OIHW"),
-    3: (_ops.nn.conv3d, "NCDHW", "OIDHW"),
-}
-
-
-def convolution(context: NodeContext, data: Any, weight: Any, out_dtype: str = "") -> Any:
-    """Return the convolution of a node's data and weight, without bias; `out_dtype` "" keeps theirs."""
-    spatial, kernel = shape_of(data)[2:], shape_of(weight)[2:]
-    rank = len(spatial)
-    if rank not in _CONVOLUTIONS or len(kernel) != rank:
-        raise RejectedNodeError(
-            f"input of shape {shape_of(data)} and weight of shape {shape_of(weight)} make no 1-d to 3-d convolution"
-        )
-    op, data_layout, kernel_layout = _CONVOLUTIONS[rank]
-    return op(
-        data,
-        weight,
-        strides=context.ints("strides", [1] * rank),
-        padding=_padding(context, spatial, kernel),
-        dilation=context.ints("dilations", [1] * rank),
-        groups=int(context.attrs.get("group", 1)),
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-        **({"out_dtype": out_dtype} if out_dtype else {}),
-    )
-
-
-def _conv(context: NodeContext, inputs: list[Any]) -> Any:
-    bias = input_at(inputs, 2)
-    result = convolution(context, inputs[0], inputs[1])
-    if bias is None:
-        return result
-    rank = len(shape_of(inputs[1])) - 2
-    return _ops.add(context.builder.emit(result), _ops.reshape(bias, [1, shape_of(bias)[0], *[1] * rank]))
 
 
 def _pool(context: NodeContext, inputs: list[Any]) -> Any:
@@ -149,7 +111,7 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
         inputs[0],
         pool_size=kernel,
         strides=context.ints("strides", [1] * rank),
-        padding=_padding(context, spatial, kernel),
+        padding=padding_of(context, spatial, kernel),
         dilation=context.ints("dilations", [1] * rank),
         ceil_mode=ceil_mode,
         count_include_pad=bool(context.attrs.get("count_include_pad", 0)),
@@ -285,7 +247,6 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
 CONVERTERS: dict[str, Converter] = {
     "AveragePool": _pool,
     "Clip": _clip,
-    "Conv": _conv,
     "Dropout": _dropout,
     "LogSoftmax": _softmax,
     "MaxPool": _pool,

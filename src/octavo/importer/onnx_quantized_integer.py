@@ -16,7 +16,8 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ..numerics import INTEGER_RANGE
-from .onnx_ops import Converter, NodeContext, RejectedNodeError, convolution, input_at, shape_of
+from .onnx_ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
+from .onnx_weighted import convolution
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op

@@ -185,7 +185,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     x, weight = operands
     shape = static_shape(core)
     x_shape = static_shape(x.source)
-    if weight.values.ndim != 2 or shape is None or x_shape is None or len(x_shape) < 2 or 0 in (*shape, *x_shape):
+    if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
     start, bias = _with_bias(view, core, len(shape) - 1, shape[-1], support)
     tail = _tail(view, start, support, None)

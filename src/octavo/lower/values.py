@@ -85,7 +85,7 @@ def dequantized(view: DataflowView, expr: Expr) -> Dequantized | None:
 
 
 def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
-    """Return the constant behind `expr` through dequantize, reshape and transposition; None if it isn't constant."""
+    """Return the constant behind `expr` through dequantize, reshape, transposition and flip; None if it isn't constant."""
     literal = numpy_constant(expr)
     if literal is not None:
         return ConstantValue(values=literal, scale=None, zero_point=None, name="", members=())
@@ -96,7 +96,7 @@ def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
         # The variable itself must come along: whoever reads it inside a composite reads it by name.
         members = () if var is None else (var,)
         return ConstantValue(values=literal, scale=None, zero_point=None, name=getattr(expr, "name", ""), members=members)
-    call = call_to(definition, "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype")
+    call = call_to(definition, "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "flip", "astype")
     if call is None or var is None:
         return None
     inner = constant_value(view, call.args[0])
@@ -132,13 +132,15 @@ def _dequantized_constant(call: Any, inner: ConstantValue, var: Var, members: tu
 
 
 def _moved(call: Any, inner: ConstantValue, members: tuple[Var, ...]) -> ConstantValue:
-    """Apply a reshape or transposition to values, scales and zero points alike."""
+    """Apply a reshape, transposition or flip to values, scales and zero points alike."""
     shape = tuple(int(dim) for dim in call.ty.shape.values)
 
     def move(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if call_to(call, "permute_dims") is not None:
             axes = call.attrs.axes
             return np.transpose(array, None if axes is None else [int(axis) for axis in axes])
+        if call_to(call, "flip") is not None:
+            return np.flip(array, int(call.attrs.axis))
         return array.reshape(shape)
 
     return ConstantValue(

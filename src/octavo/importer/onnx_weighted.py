@@ -1,0 +1,187 @@
+"""Our converters of ONNX ops with weights: Conv, ConvTranspose, Gemm, in the forms that integer kernels are recognised by.
+
+One-dimensional convolutions become two-dimensional ones of height 1. A transposed convolution of dequantized values becomes the
+convolution that it is. Factors of Gemm go into its weights and its bias. All shapes are static here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+from .onnx_ops import Converter, NodeContext, RejectedNodeError, input_at, padding_of, shape_of
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+_CONVOLUTIONS = {2: (_ops.nn.conv2d, "NCHW", "OIHW"), 3: (_ops.nn.conv3d, "NCDHW", "OIDHW")}
+
+
+def convolution(context: NodeContext, data: Any, weight: Any, out_dtype: str = "", bias: Any = None) -> Any:
+    """Return the convolution of a node's data and weight; `out_dtype` "" keeps theirs."""
+    emit = context.builder.emit
+    spatial, kernel = shape_of(data)[2:], shape_of(weight)[2:]
+    rank = len(spatial)
+    if rank not in (1, *_CONVOLUTIONS) or len(kernel) != rank:
+        raise RejectedNodeError(
+            f"input of shape {shape_of(data)} and weight of shape {shape_of(weight)} make no 1-d to 3-d convolution"
+        )
+    strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+    padding = padding_of(context, spatial, kernel)
+    is_row = rank == 1
+    if is_row:
+        data, weight = emit(_ops.expand_dims(data, 2)), emit(_ops.expand_dims(weight, 2))
+        strides, dilations, padding, rank = [1, *strides], [1, *dilations], [0, padding[0], 0, padding[1]], 2
+    op, data_layout, kernel_layout = _CONVOLUTIONS[rank]
+    result = op(
+        data,
+        weight,
+        strides=strides,
+        padding=padding,
+        dilation=dilations,
+        groups=int(context.attrs.get("group", 1)),
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+        **({"out_dtype": out_dtype} if out_dtype else {}),
+    )
+    if bias is not None:
+        result = _with_bias(context, result, bias, rank)
+    return _ops.squeeze(emit(result), [2]) if is_row else result
+
+
+def _with_bias(context: NodeContext, result: Any, bias: Any, rank: int) -> Any:
+    emit = context.builder.emit
+    return _ops.add(emit(result), emit(_ops.reshape(bias, [1, shape_of(bias)[0], *[1] * rank])))
+
+
+def _conv(context: NodeContext, inputs: list[Any]) -> Any:
+    return convolution(context, inputs[0], inputs[1], bias=input_at(inputs, 2))
+
+
+def _dequantize_of(context: NodeContext, expr: Any) -> Any:
+    """Return the dequantize that a variable is bound to; None for anything else."""
+    call: Any = context.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+    return call if getattr(getattr(call, "op", None), "name", "") == "relax.dequantize" else None
+
+
+def _conv_transpose(context: NodeContext, inputs: list[Any]) -> Any:
+    """y[o] = sum of w[k] * x[i] over o = i * stride + k * dilation - before, of dequantized x and w of an image.
+
+    The input is spread by its zero point between rows and columns, then convolved at stride 1 with the turned kernel. Float
+    models and other forms are left to TVM's converter, whose op multiplies no zeros.
+    """
+    x, w = (_dequantize_of(context, inputs[at]) for at in (0, 1))
+    if x is None or w is None or len(shape_of(inputs[0])) != 4 or x.args[1].ty.ndim != 0:
+        return None
+    windows = _transposed_windows(context, shape_of(inputs[0])[2:], shape_of(inputs[1])[2:])
+    if windows is None:
+        return None
+    emit, strides = context.builder.emit, context.ints("strides", [1, 1])
+    integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(after, 0) for _, after in windows])
+    result = _ops.nn.conv2d(
+        emit(_ops.dequantize(integers, *x.args[1:], axis=0, out_dtype=str(inputs[0].ty.dtype))),
+        _turned(context, inputs[1], int(context.attrs.get("group", 1))),
+        padding=[windows[0][0], windows[1][0], max(windows[0][1], 0), max(windows[1][1], 0)],
+        dilation=context.ints("dilations", [1, 1]),
+        groups=int(context.attrs.get("group", 1)),
+        data_layout="NCHW",
+        kernel_layout="OIHW",
+    )
+    bias = input_at(inputs, 2)
+    return result if bias is None else _with_bias(context, result, bias, 2)
+
+
+def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int]) -> list[tuple[int, int]] | None:
+    """Return the padding (before, after) of the convolution for each axis; after < 0 drops as many of the last rows.
+
+    None where a row before the first would have to be dropped. Sizes as in the ONNX operator reference, ConvTranspose:
+    output = stride * (input - 1) + output_padding + reach + 1 - pads, with reach = (kernel - 1) * dilation.
+    """
+    strides, dilations = context.ints("strides", [1, 1]), context.ints("dilations", [1, 1])
+    extra, pads = context.ints("output_padding", [0, 0]), context.ints("pads", [0, 0, 0, 0])
+    mode, stated = context.text("auto_pad", "NOTSET"), context.ints("output_shape", [])
+    windows: list[tuple[int, int]] = []
+    for axis, (size, taps, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
+        reach = (taps - 1) * dilations[axis]
+        whole = stride * (size - 1) + extra[axis] + reach + 1
+        before, after = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + 2])
+        if mode in ("SAME_UPPER", "SAME_LOWER") or stated:
+            wanted = stated[axis - 2] if stated else size * stride
+            total = max(whole - wanted, 0)
+            before = total // 2 if mode != "SAME_LOWER" else total - total // 2
+            # Where the sizes are stated, only SAME_UPPER puts the odd one behind.
+            before = total - total // 2 if stated and mode != "SAME_UPPER" else before
+            after = total - before
+        if before > reach:
+            return None
+        behind = whole - before - after - size * stride + before
+        if -behind >= stride * size:
+            return None
+        windows.append((reach - before, behind))
+    return windows
+
+
+def _spread(context: NodeContext, x: Any, zero_point: int, strides: list[int], dropped: list[int]) -> Any:
+    """Put stride - 1 zero points behind each row and column of integers; `dropped` (0 or less) takes off some of the last."""
+    emit = context.builder.emit
+    batch, channels, height, width = shape_of(x)
+    rows, columns = height * strides[0], width * strides[1]
+    if strides != [1, 1]:
+        x = emit(_ops.reshape(x, [batch, channels, height, 1, width, 1]))
+        x = emit(_ops.nn.pad(x, [0, 0, 0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1], pad_value=zero_point))
+        x = emit(_ops.reshape(x, [batch, channels, rows, columns]))
+    if min(dropped) < 0:
+        x = emit(_ops.strided_slice(x, axes=[2, 3], begin=[0, 0], end=[rows + dropped[0], columns + dropped[1]]))
+    return x
+
+
+def _turned(context: NodeContext, weight: Any, groups: int) -> Any:
+    """Return a transposed convolution's weight [in, out / groups, rows, columns] as a convolution's [out, in / groups, ...]."""
+    emit = context.builder.emit
+    channels, outputs, *kernel = shape_of(weight)
+    for axis, taps in enumerate(kernel):
+        weight = emit(_ops.flip(weight, 2 + axis)) if taps > 1 else weight
+    if groups == 1:
+        return emit(_ops.permute_dims(weight, [1, 0, 2, 3]))
+    weight = emit(_ops.reshape(weight, [groups, channels // groups, outputs, *kernel]))
+    weight = emit(_ops.permute_dims(weight, [0, 2, 1, 3, 4]))
+    return emit(_ops.reshape(weight, [groups * outputs, channels // groups, *kernel]))
+
+
+def _gemm(context: NodeContext, inputs: list[Any]) -> Any:
+    """alpha * A @ B + beta * C; alpha goes into B and beta into C, into their scales where they are quantized constants."""
+    emit = context.builder.emit
+    a, b, c = inputs[0], inputs[1], input_at(inputs, 2)
+    alpha, beta = (float(context.attrs.get(name, 1.0)) for name in ("alpha", "beta"))
+    if not all(np.isfinite([alpha, beta])):
+        raise RejectedNodeError(f"alpha {alpha} and beta {beta} must be finite")
+    b = _scaled(context, b, alpha)
+    if context.attrs.get("transA", 0):
+        a = emit(_ops.permute_dims(a, [1, 0]))
+    if context.attrs.get("transB", 0):
+        b = emit(_ops.permute_dims(b, [1, 0]))
+    result = _ops.matmul(a, b)
+    return result if c is None else _ops.add(emit(result), _scaled(context, c, beta))
+
+
+def _scaled(context: NodeContext, value: Any, factor: float) -> Any:
+    """Return factor * value, in the scale of a dequantize where that can be."""
+    if factor == 1.0:
+        return value
+    dtype = str(value.ty.dtype)
+    if isinstance(value, Constant):
+        return relax.const(value.value.numpy() * np.dtype(dtype).type(factor), dtype)
+    call = _dequantize_of(context, value)
+    if call is not None and factor > 0 and isinstance(call.args[1], Constant):
+        scale = call.args[1].value.numpy()
+        scaled = (scale * np.float32(factor)).astype(scale.dtype)
+        if np.isfinite(scaled).all() and (scaled > 0).all():
+            parameters = [relax.const(scaled, str(scale.dtype)), call.args[2]]
+            return context.builder.emit(_ops.dequantize(call.args[0], *parameters, axis=call.attrs.axis, out_dtype=dtype))
+    return context.builder.emit(_ops.multiply(value, relax.const(factor, dtype)))
+
+
+CONVERTERS: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm}
+"""Our converters by ONNX op."""
