@@ -34,8 +34,5 @@ ALLOWANCES: dict[tuple[str, str], Allowance] = {
     ("LOGISTIC", "int16"): Allowance(equal=0.8, largest=1, reason=_TABLE_16),
     ("TANH", "int16"): Allowance(equal=0.5, largest=1, reason=_TABLE_16),
     ("SOFTMAX", "int16"): Allowance(equal=0.3, largest=4, reason=_TABLE_16),
-    ("L2_NORMALIZATION", "uint8"): Allowance(
-        equal=0.95, largest=1, reason="a float island, where LiteRT takes an inverse square root in fixed point"
-    ),
 }
 """(op, kind of tensors) -> what is allowed instead of 99.9% equal and none off by more than one step."""

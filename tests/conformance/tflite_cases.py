@@ -499,7 +499,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
 }
 """op -> (maker, dtypes, cases of each)."""
 
-INTEGER_OPS = frozenset(SUITE) - {"BATCH_MATMUL", "L2_NORMALIZATION", "LOG_SOFTMAX"}
+INTEGER_OPS = frozenset(SUITE) - {"BATCH_MATMUL"}
 """Ops whose 8-bit cases run as integer kernels, all of them."""
 
 

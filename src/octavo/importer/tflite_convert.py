@@ -200,6 +200,7 @@ _ROUNDING = {
     "AVERAGE_POOL_2D": ("nn.avg_pool2d", "half_away"),
     "MEAN": ("mean", "half_even_stored"),
     "QUANTIZE": ("quantize", "half_up"),
+    "L2_NORMALIZATION": ("divide", "fixed_point"),
     "PRELU": ("nn.prelu", "half_up"),
     "LEAKY_RELU": ("nn.leakyrelu", "half_up"),
     "RESIZE_BILINEAR": ("image.resize2d", "half_up"),

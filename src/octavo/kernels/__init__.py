@@ -7,6 +7,8 @@ from .float_conv2d import float_conv2d, float_matmul
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
+from .l2_normalize import L2NormalizeSpec, l2_normalize
+from .log_softmax import log_softmax
 from .lookup import LookupSpec, lookup
 from .observe import ObserveSpec, observe
 from .pair_lookup import PairLookupSpec, pair_lookup
@@ -46,6 +48,7 @@ __all__ = [
     "FloatOutput",
     "GatherSpec",
     "Kernel",
+    "L2NormalizeSpec",
     "LookupSpec",
     "ObserveSpec",
     "Output",
@@ -68,6 +71,8 @@ __all__ = [
     "gather",
     "host_target",
     "isas_of",
+    "l2_normalize",
+    "log_softmax",
     "lookup",
     "matmul",
     "observe",

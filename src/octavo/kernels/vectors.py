@@ -66,6 +66,16 @@ def _span(start: Expr, lanes: int) -> Expr:
     return start if lanes == 1 else B.ramp(start, 1, lanes)
 
 
+def kept(value: Expr, dtype: str) -> Expr:
+    """Emit the store of a scalar to a variable of its own and return that.
+
+    What is bound, TVM's simplifier may put in wherever it is read; in a long chain of values that are read twice that has no end.
+    """
+    variable: Any = B.alloc_buffer((1,), dtype, scope="local")
+    B.buffer_store(variable, value, [0])
+    return variable[0]
+
+
 @contextmanager
 def chunked(count: int, threads: int) -> Generator[Expr, None, None]:
     """Emit a loop over range(count), in `threads` balanced chunks that run in parallel; yield its variable."""

@@ -24,6 +24,7 @@ from .edge import match_dequantize, match_quantize
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .hoist import hoist_quantize
+from .l2_normalize import match_l2_normalize
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .observe import match_observe
@@ -59,12 +60,14 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.reduce", ("mean", "sum", "max", "min"), match_reduce),
     ("octavo.place", ("argmax", "argmin"), match_place),
     ("octavo.softmax", ("nn.softmax",), match_softmax),
+    ("octavo.log_softmax", ("nn.log_softmax",), match_softmax),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),
     ("octavo.resize", ("image.resize2d",), match_resize),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
     (_PAIR_LOOKUP, (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
+    ("octavo.l2_normalize", ("divide",), match_l2_normalize),
     ("octavo.move", ("quantize",), match_requantize),
     # Results of one op that leads to several: each is a table.
     (_LOOKUP, ("quantize",), match_lookup),

@@ -1,4 +1,4 @@
-"""Rule of softmax over the axis whose values lie next to each other in memory, in the source's layout or the kernels'."""
+"""Rule of softmax and its logarithm, over the axis whose values are neighbours in memory, in the source's layout or ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import SoftmaxSpec
-from ..numerics import SOFTMAX_MAX_COLUMNS
+from ..numerics import LOG_SOFTMAX_LEAST_SCALE, SOFTMAX_MAX_COLUMNS
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
@@ -23,12 +23,13 @@ from .values import Dequantized, dequantized, numpy_constant
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SoftmaxForm(Form):
-    """softmax(beta * x) along `axis` of the source's layout."""
+    """softmax(beta * x), or its logarithm, along `axis` of the source's layout."""
 
     x: TensorForm
     y: OutputForm
     axis: int
     beta: float
+    is_log: bool
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
@@ -47,13 +48,13 @@ class SoftmaxForm(Form):
             output=self.y.spec(),
             threads=context.threads,
         )
-        kernel = kernels.softmax(spec, isa=context.isa)
+        kernel = (kernels.log_softmax if self.is_log else kernels.softmax)(spec, isa=context.isa)
         context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
 
 
 def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim quantize(softmax(dequantize(x))), or of a positive constant times dequantize(x)."""
-    call = call_to(view.definition(core), "nn.softmax")
+    """Claim quantize(softmax(dequantize(x))), or quantize(log_softmax(...)), or of a positive constant times dequantize(x)."""
+    call = call_to(view.definition(core), "nn.softmax", "nn.log_softmax")
     assert call is not None
     found = _source(view, call.args[0])
     if isinstance(found, Rejection):
@@ -73,7 +74,11 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
-    form = SoftmaxForm(x=TensorForm(name=x.source.name, shape=shape, params=x.params), y=tail.form, axis=axis, beta=beta)
+    is_log = call_to(call, "nn.log_softmax") is not None
+    if is_log and float(tail.form.tensor.params.scale) < LOG_SOFTMAX_LEAST_SCALE:
+        return Rejection(reason=f"its result has steps of {float(tail.form.tensor.params.scale)}, too small for the kernel")
+    source = TensorForm(name=x.source.name, shape=shape, params=x.params)
+    form = SoftmaxForm(x=source, y=tail.form, axis=axis, beta=beta, is_log=is_log)
     return Region(
         core=core,
         output=tail.output,

@@ -9,6 +9,8 @@ from .elementwise import ELEMENTWISE
 from .extremes import larger, smaller
 from .float_sum import FloatSumParameters, float_sum, float_sum_parameters, fused_multiply_add
 from .gather import gather
+from .l2_normalize import L2_MAX_COLUMNS, l2_normalize, l2_normalize_fixed
+from .log_softmax import LOG_SOFTMAX_LEAST_SCALE, LogSoftmaxParameters, log_softmax, log_softmax_parameters
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
 from .pair_lookup import every_real, pair_lookup
@@ -25,11 +27,14 @@ __all__ = [
     "ELEMENTWISE",
     "FRACTION_BITS",
     "INTEGER_RANGE",
+    "L2_MAX_COLUMNS",
+    "LOG_SOFTMAX_LEAST_SCALE",
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
     "FloatSumParameters",
     "Granularity",
     "LinearTaps",
+    "LogSoftmaxParameters",
     "PerAxis",
     "PerTensor",
     "QuantParams",
@@ -47,8 +52,12 @@ __all__ = [
     "fused_multiply_add",
     "gather",
     "global_avg_pool2d",
+    "l2_normalize",
+    "l2_normalize_fixed",
     "larger",
     "linear_taps",
+    "log_softmax",
+    "log_softmax_parameters",
     "lookup",
     "lookup_table",
     "matmul",

@@ -31,6 +31,8 @@ CPU = TargetDescription(
         OpSupport(op="argmin"),
         OpSupport(op="nn.max_pool2d", same_params=True),
         OpSupport(op="nn.softmax"),
+        OpSupport(op="nn.log_softmax"),
+        OpSupport(op="divide", fusions=_CLAMPS),
         OpSupport(op="concat"),
         OpSupport(op="reshape", same_params=True),
         OpSupport(op="nn.batch_flatten", same_params=True),
