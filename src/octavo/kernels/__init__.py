@@ -3,6 +3,7 @@
 from .add import add
 from .concat import concat
 from .conv2d import conv2d, matmul
+from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
 from .float_conv2d import float_conv2d, float_matmul
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
@@ -44,6 +45,7 @@ __all__ = [
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
+    "DynamicSpec",
     "FloatConv2dSpec",
     "FloatOutput",
     "GatherSpec",
@@ -66,6 +68,8 @@ __all__ = [
     "concat",
     "conv2d",
     "dequantize",
+    "dynamic_parameters",
+    "dynamic_quantize",
     "float_conv2d",
     "float_matmul",
     "gather",

@@ -68,3 +68,18 @@ def requantized_input(value: Expr, multiplier: float, zero_point: int, output: O
         return value
     centered = value.astype(vector_type("int32", lanes)) - splat(B.int32(zero_point), lanes)
     return requantized(centered, float(multiplier), output, lanes)
+
+
+def integer_of(value: Expr, lanes: int) -> Expr:
+    """Return rint(value) as int32, half to even, of a float32 vector within +-2**22 that is no bare product (see `rounded`)."""
+    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC), lanes))
+    return bits - splat(B.int32(_MAGIC_BITS), lanes)
+
+
+def run_time_rounded(value: Expr, zero_point: Expr, lanes: int) -> Expr:
+    """Return uint8 saturate(rint(value) + zero_point) of a float32 vector; the zero point is a float32 expression of one lane."""
+    low, high = splat(B.float32(0) - zero_point, lanes), splat(B.float32(255) - zero_point, lanes)
+    value = B.Bind(value)
+    value = B.Bind(B.Select(value > low, value, low))
+    value = B.Bind(B.Select(value < high, value, high))
+    return (integer_of(value, lanes) + splat(zero_point.astype("int32"), lanes)).astype(vector_type("uint8", lanes))
