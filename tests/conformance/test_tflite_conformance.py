@@ -7,7 +7,7 @@ from tflite_allowances import ALLOWANCES
 from tflite_cases import INTEGER_OPS, SUITE, cases
 
 CASES = {op: list(cases(op)) for op in SUITE}
-FLOAT_KINDS = ("float32", "float16 weights")
+FLOAT_KINDS = ("float32", "float16 weights", "dynamic range")
 
 
 @pytest.mark.parametrize("op", SUITE)
@@ -19,7 +19,7 @@ def test_op(op, tmp_path):
         found = f"{op} {row.kind}: {row.equal:.4%} equal, off by {row.largest:.3g} at most"
         assert row.equal >= least, found
         assert row.largest <= most, found
-        if op in INTEGER_OPS and row.kind in ("int8", "uint8"):
+        if op in INTEGER_OPS and row.kind in ("int8", "uint8", "dynamic range"):
             assert row.integer == len(row.outcomes), [outcome.reasons for outcome in row.outcomes if outcome.reasons]
 
 

@@ -14,15 +14,10 @@ class Allowance:
     reason: str
 
 
-_DYNAMIC = "LiteRT rounds the activations to 8 bits as it runs; Octavo computes with the dequantized weights in float"
 _FLOAT_16 = "no 16-bit kernel: a float island, where LiteRT multiplies by a factor of 15 bits"
 _TABLE_16 = "no 16-bit kernel: a float island, where LiteRT interpolates in a table of 513 entries"
 
 ALLOWANCES: dict[tuple[str, str], Allowance] = {
-    **{
-        (op, "dynamic range"): Allowance(equal=0.0, largest=0.02, reason=_DYNAMIC)
-        for op in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
-    },
     **{
         (op, "int16"): Allowance(equal=0.8, largest=1, reason=_FLOAT_16)
         for op in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")

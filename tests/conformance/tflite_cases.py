@@ -383,11 +383,24 @@ def hybrid(op: str) -> Maker:
             channels = w.shape[3]
             w = replace(w, scale=w.scale * channels, zero_point=(0,) * channels, axis=3)
         biases = [None if b is None else Value.constant(rng.normal(size=b.shape).astype(np.float32)) for b in rest]
-        base.options.fusedActivationFunction = NONE
         y = Value(shape=base.outputs[0].shape)
         return case(rng, op, f"{base.label} dynamic range", [Value(shape=x.shape), w, *biases], [y], base.options)
 
     return make
+
+
+def hybrid_batch_matmul(rng: Rng, dtype: str) -> Case:
+    """Make a product of float activations and an int8 constant, whose batches are 1."""
+    base = batch_matmul(rng, dtype)
+    x, y = base.inputs
+    assert x is not None
+    assert y is not None
+    rows = x.shape[1:] if not base.options.adjX else x.shape[:0:-1]
+    shape = (1, *y.shape[1:]) if rng.integers(0, 2) else y.shape[1:]
+    w = weight(rng, shape, 0, "int8", per_axis=False)
+    base.options.adjX = False
+    x = Value(shape=(x.shape[0], *rows))
+    return case(rng, "BATCH_MATMUL", f"{x.shape} {shape} dynamic range", [x, w], list(base.outputs), base.options)
 
 
 def half_weights(op: str) -> Maker:
@@ -427,18 +440,18 @@ EIGHT = (I8, U8)
 ALL = (I8, U8, I16)
 
 SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
-    "CONV_2D": [(conv, EIGHT, 6), (conv, (I16,), 3), (hybrid("CONV_2D"), (F32,), 3), (half_weights("CONV_2D"), (F32,), 2)],
+    "CONV_2D": [(conv, EIGHT, 6), (conv, (I16,), 3), (hybrid("CONV_2D"), (F32,), 5), (half_weights("CONV_2D"), (F32,), 2)],
     "DEPTHWISE_CONV_2D": [
         (lambda r, d: conv(r, d, depthwise=True), EIGHT, 5),
         (lambda r, d: conv(r, d, depthwise=True), (I16,), 2),
-        (hybrid("DEPTHWISE_CONV_2D"), (F32,), 2),
+        (hybrid("DEPTHWISE_CONV_2D"), (F32,), 4),
         (half_weights("DEPTHWISE_CONV_2D"), (F32,), 2),
     ],
     "TRANSPOSE_CONV": [(transpose_conv, EIGHT, 4), (transpose_conv, (I16,), 2)],
     "FULLY_CONNECTED": [
         (fully_connected, EIGHT, 5),
         (fully_connected, (I16,), 2),
-        (hybrid("FULLY_CONNECTED"), (F32,), 3),
+        (hybrid("FULLY_CONNECTED"), (F32,), 5),
         (half_weights("FULLY_CONNECTED"), (F32,), 2),
     ],
     "ADD": [(binary("ADD", "AddOptions"), EIGHT, 5), (binary("ADD", "AddOptions"), (I16, F32), 2)],
@@ -491,7 +504,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "L2_NORMALIZATION": [
         (unary("L2_NORMALIZATION", "L2NormOptions", FIXED["L2_NORMALIZATION"], image_like=True), (I8, U8, F32), 2)
     ],
-    "BATCH_MATMUL": [(batch_matmul, (I8, F32), 4)],
+    "BATCH_MATMUL": [(batch_matmul, (I8, F32), 4), (hybrid_batch_matmul, (F32,), 4)],
     "ARG_MAX": [(place("ARG_MAX"), (I8, U8, F32), 2)],
     "ARG_MIN": [(place("ARG_MIN"), (I8, U8, F32), 2)],
     "QUANTIZE": [(quantize, EIGHT, 2), (quantize, (I16,), 1), (requantize, EIGHT, 5), (requantize, (I16,), 1)],

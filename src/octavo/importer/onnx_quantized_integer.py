@@ -15,6 +15,7 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ..graph.dynamic import write_dynamic
 from ..numerics import INTEGER_RANGE
 from .onnx_ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
 from .onnx_weighted import convolution
@@ -169,16 +170,8 @@ def _conv_integer(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _dynamic_quantize(context: NodeContext, inputs: list[Any]) -> Any:
     """uint8 with the range of the very input, 0 included; all zeros have scale 1, as ONNX Runtime does it."""
-    emit = context.builder.emit
-    x = inputs[0]
-    zero, steps = relax.const(0.0, "float32"), relax.const(255.0, "float32")
-    low, high = emit(_ops.minimum(emit(_ops.min(x)), zero)), emit(_ops.maximum(emit(_ops.max(x)), zero))
-    span = emit(_ops.divide(emit(_ops.subtract(high, low)), steps))
-    scale = emit(_ops.where(emit(_ops.equal(span, zero)), relax.const(1.0, "float32"), span))
-    real = emit(_ops.clip(emit(_ops.divide(emit(_ops.subtract(zero, low)), scale)), 0, 255))
-    zero_point = emit(_ops.astype(emit(_ops.round(real)), "uint8"))
-    integers = emit(_ops.quantize(x, scale, emit(_ops.astype(zero_point, "int32")), axis=0, out_dtype="uint8"))
-    return relax.Tuple([integers, scale, zero_point])
+    value = write_dynamic(inputs[0], tuple(shape_of(inputs[0])), "onnx", context.builder.emit)
+    return relax.Tuple([value.integers, value.scale, value.stored_zero_point])
 
 
 CONVERTERS: dict[str, Converter] = {

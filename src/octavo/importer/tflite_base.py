@@ -13,6 +13,7 @@ import tflite
 from tvm import relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
+from ..graph.dynamic import write_dynamic
 from ..numerics import INTEGER_RANGE
 
 # TVM's stubs claim narrower arguments than its ops take.
@@ -105,6 +106,13 @@ class BaseConverter(tflite_frontend.OperatorConverter):
         """Return a tensor's real values: dequantized where it is quantized."""
         expr = self.get_tensor_expr(tensor)
         return self.dequantize(expr, tensor) if tensor.qnn_params else expr
+
+    def _dynamic(self, expr: Any, shape: list[int], weight: Any) -> Any:
+        """Return float activations as they meet int8 weights: quantized for each index of the first axis, and dequantized."""
+        if self.get_tensor_type_str(weight.tensor.Type()) != "int8" or weight.qnn_params["zero_point"].value.numpy().any():
+            return expr
+        value = write_dynamic(self.bb.emit(expr), tuple(shape), "litert", self.bb.emit)
+        return _ops.dequantize(value.integers, value.scale, value.zero_point, axis=0)
 
     def _weight(self, tensor: Any, value: Any, axis: int) -> Any:
         """Make a weight a constant in the module's layout, with its output channels on `axis`, and dequantize it."""

@@ -95,8 +95,11 @@ class OpConverter(MovingConverter, ElementwiseConverter):
             value = value.reshape(*kernel, *((1, outputs) if single else (outputs, 1)))
             layout, axis, groups = ("HWIO", 3, 1) if single else ("HWOI", 2, channels)
         strides, dilation = [options.StrideH(), options.StrideW()], [options.DilationHFactor(), options.DilationWFactor()]
+        real = self._real(data)
+        if weight.qnn_params and not data.qnn_params:
+            real = self._dynamic(real, self._shape(data), weight)
         result = _ops.nn.conv2d(
-            self._real(data),
+            real,
             self._weight(weight, value, axis),
             strides=strides,
             padding=self._spatial_padding(options.Padding(), [height, width], kernel, strides, dilation),
@@ -127,9 +130,17 @@ class OpConverter(MovingConverter, ElementwiseConverter):
         if not options.KeepNumDims() and (len(shape) != 2 or shape[1] != inputs):
             # TFLite takes any input as [batch, inputs]; the reshape goes first, on integers if they are.
             expr = _ops.reshape(expr, [math.prod(shape) // inputs, inputs])
+        output, activation = self.get_output_tensors(op)[0], options.FusedActivationFunction()
+        if weight.qnn_params and not data.qnn_params:
+            rows = [math.prod(shape) // inputs, inputs]
+            real = self._dynamic(expr if shape == rows else _ops.reshape(expr, rows), rows, weight)
+            result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
+            result, wanted = self._finish(result, output, activation), self._shape(output)
+            # Back to the input's axes last, where bias and activation are done.
+            return result if len(wanted) in (0, 2) else _ops.reshape(result, wanted)
         real = self.dequantize(expr, data) if data.qnn_params else expr
         result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
-        return self._finish(result, self.get_output_tensors(op)[0], options.FusedActivationFunction())
+        return self._finish(result, output, activation)
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:
         """Convert AVERAGE_POOL_2D and MAX_POOL_2D; a quantized average is a float average between dequantize and quantize."""
@@ -198,8 +209,25 @@ class OpConverter(MovingConverter, ElementwiseConverter):
         """Convert BATCH_MATMUL; an adjoint operand is transposed in its last two axes."""
         left, right = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.BatchMatMulOptions)
+        if not left.qnn_params and not options.AdjX() and self._is_matrix(right):
+            return self._times_matrix(left, right, self.get_output_tensors(op)[0], adjoint=options.AdjY())
         result = _ops.matmul(self._adjoint(left, options.AdjX()), self._adjoint(right, options.AdjY()))
         return self._quantized(result, self.get_output_tensors(op)[0])
+
+    def _is_matrix(self, tensor: Any) -> bool:
+        """Whether a tensor is a quantized constant of one scale and one batch."""
+        if self.has_expr(tensor.tensor_idx) or not tensor.qnn_params or tensor.qnn_params["scale"].value.numpy().ndim:
+            return False
+        return math.prod(self._shape(tensor)[:-2]) == 1
+
+    def _times_matrix(self, left: Any, right: Any, output: Any, *, adjoint: bool) -> Any:
+        """Return float activations times a quantized constant matrix: rows are quantized as they come, as in FULLY_CONNECTED."""
+        value: Any = self.get_tensor_value(right)
+        value = value.reshape(value.shape[-2:])
+        value = value.T if adjoint else value
+        rows = [math.prod(self._shape(left)) // int(value.shape[0]), int(value.shape[0])]
+        real = self._dynamic(_ops.reshape(self.get_tensor_expr(left), rows), rows, right)
+        return _ops.reshape(self._quantized(_ops.matmul(real, self._weight(right, value, 1)), output), self._shape(output))
 
     def _adjoint(self, tensor: Any, adjoint: bool) -> Any:
         real = self._real(tensor)

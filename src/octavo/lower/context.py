@@ -95,6 +95,8 @@ class KernelContext:
         self._table = table
         self._info: Any = None
         self._ran: Kernel | None = None
+        self.quantized: dict[tuple[Any, ...], list[Expr]] = {}
+        """Activations quantized at run time: integers and parameters by variable and manner."""
         self.storage = Storage(writer, self.call, isa, threads)
 
     def write(self, region: Region, inputs: list[Var], output: Var) -> Kernel | None:

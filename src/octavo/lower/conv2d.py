@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Var
+from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
@@ -16,6 +16,7 @@ from ..kernels import Conv2dSpec
 from ..numerics import QuantParams
 from ..target import OpSupport
 from .context import KernelContext, shape_of
+from .dynamic import UNIT, DynamicForm, DynamicInput, Scaling, dynamic_form, dynamic_input, follow_scaling, integer_weight
 from .forms import FloatResult, Form, Layout, OutputForm, TensorForm
 from .pad import FoldedPad, folded_pad
 from .tail import FloatTail, Tail, check_activation, follow_in_float, follow_to_quantize
@@ -27,7 +28,7 @@ from .weights import WeightForm, read_bias, read_weight, weight_form
 class ConvForm(Form):
     """conv2d + bias + clamp."""
 
-    x: TensorForm
+    x: TensorForm | DynamicForm
     weight: WeightForm
     y: OutputForm | FloatResult
     layout: Layout
@@ -49,9 +50,9 @@ class ConvForm(Form):
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
         is_nhwc = self.layout == "NCHW"
-        x = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
-        batch, height, width, channels = shape_of(x)
-        self.weight.check_overflow(self.x, output.name)
+        x = _read(context, self.x, inputs, is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(x[0])
+        _check_overflow(self.weight, self.x, output.name)
         spec = Conv2dSpec(
             batch=batch,
             in_height=height,
@@ -63,8 +64,7 @@ class ConvForm(Form):
             padding=self.padding,
             dilation=self.dilation,
             groups=self.groups,
-            input_zero_point=self.x.zero_point,
-            output=self.y.spec(),
+            **_parameters(self.x, self.y, self.weight),
             threads=context.threads,
         )
         kernel = kernels.conv2d(
@@ -76,14 +76,14 @@ class ConvForm(Form):
             isa=context.isa,
         )
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-        context.put(output, context.call(output.name, kernel, [x], shape, self.y.kernel_dtype), is_nhwc=is_nhwc)
+        context.put(output, context.call(output.name, kernel, x, shape, self.y.kernel_dtype), is_nhwc=is_nhwc)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MatmulForm(Form):
     """matmul with constant weights [in, out] + bias + clamp; x is [..., in]."""
 
-    x: TensorForm
+    x: TensorForm | DynamicForm
     weight: WeightForm
     y: OutputForm | FloatResult
 
@@ -98,15 +98,14 @@ class MatmulForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        x = context.storage.get(inputs[self.x.name], is_nhwc=False)
-        self.weight.check_overflow(self.x, output.name)
+        x = _read(context, self.x, inputs, is_nhwc=False)
+        _check_overflow(self.weight, self.x, output.name)
         in_features, out_features = self.weight.values.shape
         kernel = kernels.matmul(
             rows=int(np.prod(self.x.shape[:-1])),
             in_features=in_features,
             out_features=out_features,
-            input_zero_point=self.x.zero_point,
-            output=self.y.spec(),
+            **_parameters(self.x, self.y, self.weight),
             threads=context.threads,
             weight=self.weight.values,
             weight_zero_point=self.weight.kernel_zero_point,
@@ -114,7 +113,27 @@ class MatmulForm(Form):
             multiplier=self.weight.multiplier,
             isa=context.isa,
         )
-        context.put(output, context.call(output.name, kernel, [x], self.y.shape, self.y.kernel_dtype), is_nhwc=False)
+        context.put(output, context.call(output.name, kernel, x, self.y.shape, self.y.kernel_dtype), is_nhwc=False)
+
+
+def _read(context: KernelContext, x: TensorForm | DynamicForm, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
+    """Return the input's integers as kernels take them, then its parameters where they come at run time."""
+    if isinstance(x, DynamicForm):
+        return x.read(context, inputs, is_nhwc=is_nhwc)
+    return [context.storage.get(inputs[x.name], is_nhwc=is_nhwc)]
+
+
+def _check_overflow(weight: WeightForm, x: TensorForm | DynamicForm, name: str) -> None:
+    weight.check_overflow_of((0, 255) if isinstance(x, DynamicForm) else (x.zero_point,), name)
+
+
+def _parameters(x: TensorForm | DynamicForm, y: OutputForm | FloatResult, weight: WeightForm) -> dict[str, Any]:
+    """Return the kernel's arguments that say how input and output are quantized."""
+    if not isinstance(x, DynamicForm):
+        return {"input_zero_point": x.zero_point, "output": y.spec()}
+    assert isinstance(y, FloatResult)
+    pixels = int(np.prod(y.shape)) // weight.values.shape[-1]
+    return {"input_zero_point": 0, "output": replace(y.spec(), pixels_per_scale=pixels // x.scales)}
 
 
 def kernel_bias(weight: WeightForm, y: OutputForm | FloatResult) -> npt.NDArray[np.int32 | np.float32]:
@@ -153,12 +172,15 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
-    start, bias = _with_bias(view, core, channel_axis, shape[channel_axis], support)
-    tail = _tail(view, start, support, channel_axis)
+    scaling = _scaling(view, core, x, channel_axis)
+    if isinstance(scaling, Rejection):
+        return scaling
+    start, bias = _with_bias(view, scaling.output, channel_axis, shape[channel_axis], support)
+    tail = _tail(view, start, support, channel_axis, x)
     if isinstance(tail, Rejection):
         return tail
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
-    formed = _weights_and_result(weight, order, bias, x.params, tail, support)
+    formed = _weights_and_result(weight, order, bias, x.params, tail, support, scaling.factor)
     if isinstance(formed, Rejection):
         return formed
     form = ConvForm(
@@ -171,7 +193,7 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         dilation=_pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
-    region = _weighted_region(view, core, start, x, weight, bias, tail, form)
+    region = _weighted_region(core, scaling, start, x, weight, bias, tail, form)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
 
@@ -187,21 +209,26 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     x_shape = static_shape(x.source)
     if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    start, bias = _with_bias(view, core, len(shape) - 1, shape[-1], support)
-    tail = _tail(view, start, support, None)
+    scaling = _scaling(view, core, x, len(shape) - 1)
+    if isinstance(scaling, Rejection):
+        return scaling
+    start, bias = _with_bias(view, scaling.output, len(shape) - 1, shape[-1], support)
+    tail = _tail(view, start, support, None, x)
     if isinstance(tail, Rejection):
         return tail
-    formed = _weights_and_result(weight, (0, 1), bias, x.params, tail, support)
+    formed = _weights_and_result(weight, (0, 1), bias, x.params, tail, support, scaling.factor)
     if isinstance(formed, Rejection):
         return formed
     form = MatmulForm(x=_input_form(x), weight=formed[0], y=formed[1])
-    return _weighted_region(view, core, start, x, weight, bias, tail, form)
+    return _weighted_region(core, scaling, start, x, weight, bias, tail, form)
 
 
 def _operands(
     view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None, channel_axis: int | None = None
-) -> tuple[Dequantized, ConstantValue] | Rejection:
+) -> tuple[Dequantized | DynamicInput, ConstantValue] | Rejection:
     x = dequantized(view, call.args[0]) if pad is None else pad.source
+    if x is None and support.float_output:
+        x = dynamic_input(view, call.args[0])
     name = getattr(call.args[0], "name", "constant")
     if x is None or not isinstance(x.source, Var):
         return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
@@ -210,7 +237,8 @@ def _operands(
     problem = check_activation(x.source.name, x.params, support, channel_axis)
     if problem is not None:
         return problem
-    weight = read_weight(view, call.args[1], support)
+    weight = integer_weight(view, call.args[1]) if dtype_of(call) == "int32" else None
+    weight = weight or read_weight(view, call.args[1], support)
     return weight if isinstance(weight, Rejection) else (x, weight)
 
 
@@ -219,12 +247,21 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
     return (core, None) if found is None else found
 
 
-_UNIT = QuantParams.per_tensor("uint8", 1.0, 0)
-"""Parameters of a result in real numbers: the multiplier is then the real value of one unit of the accumulator."""
+def _scaling(view: DataflowView, core: Var, x: Dequantized | DynamicInput, channel_axis: int) -> Scaling | Rejection:
+    """Return what makes reals of the op's result: nothing, but where it is int32."""
+    if dtype_of(core) == "float32":
+        return Scaling(members=(), output=core, factor=np.ones(1, np.float32))
+    if not isinstance(x, DynamicInput):
+        return Rejection(reason=f"the result {core.name} is {dtype_of(core)}")
+    return follow_scaling(view, core, x, channel_axis)
 
 
-def _tail(view: DataflowView, start: Var, support: OpSupport, channel_axis: int | None) -> Tail | FloatTail | Rejection:
+def _tail(
+    view: DataflowView, start: Var, support: OpSupport, channel_axis: int | None, x: Dequantized | DynamicInput
+) -> Tail | FloatTail | Rejection:
     """Follow the result to its quantize; where there is none, to where it is read in float."""
+    if isinstance(x, DynamicInput):
+        return follow_in_float(view, start, support)
     tail = follow_to_quantize(view, start, support, channel_axis=channel_axis)
     if isinstance(tail, Rejection) and support.float_output and dtype_of(start) == "float32":
         return follow_in_float(view, start, support)
@@ -238,14 +275,16 @@ def _weights_and_result(
     x_params: QuantParams,
     tail: Tail | FloatTail,
     support: OpSupport,
+    factor: npt.NDArray[np.float32],
 ) -> tuple[WeightForm, OutputForm | FloatResult] | Rejection:
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
     if isinstance(tail, Tail):
         weights = weight_form(weight, order, bias, x_params, tail.form.tensor.params, support)
         return weights if isinstance(weights, Rejection) else (weights, tail.form)
-    weights = weight_form(weight, order, None, x_params, _UNIT, support)
+    weights = weight_form(weight, order, None, x_params, UNIT, support)
     if isinstance(weights, Rejection):
         return weights
+    weights = replace(weights, multiplier=(weights.multiplier * factor).astype(np.float32))
     real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
     shape = static_shape(tail.output)
     assert shape is not None
@@ -254,7 +293,9 @@ def _weights_and_result(
     return weights, FloatResult(name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, **bounds)
 
 
-def _input_form(x: Dequantized) -> TensorForm:
+def _input_form(x: Dequantized | DynamicInput) -> TensorForm | DynamicForm:
+    if isinstance(x, DynamicInput):
+        return dynamic_form(x)
     assert isinstance(x.source, Var)
     shape = static_shape(x.source)
     assert shape is not None
@@ -262,18 +303,19 @@ def _input_form(x: Dequantized) -> TensorForm:
 
 
 def _weighted_region(
-    view: DataflowView,
     core: Var,
+    scaling: Scaling,
     start: Var,
-    x: Dequantized,
+    x: Dequantized | DynamicInput,
     weight: ConstantValue,
     bias: ConstantValue | None,
     tail: Tail | FloatTail,
     form: ConvForm | MatmulForm,
 ) -> Region:
     assert isinstance(x.source, Var)
-    members = [*([x.var] if x.var is not None else []), *weight.members, core, *(bias.members if bias is not None else ())]
-    if not start.same_as(core):
+    entry = x.members if isinstance(x, DynamicInput) else () if x.var is None else (x.var,)
+    members = [*entry, *weight.members, core, *scaling.members, *(bias.members if bias is not None else ())]
+    if not start.same_as(scaling.output):
         members.append(start)
     return Region(
         core=core,

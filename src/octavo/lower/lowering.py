@@ -17,6 +17,7 @@ from ..graph.dataflow import (
     BodyWriter,
     DataflowView,
     attrs_of,
+    call_to,
     op_name,
     operand_vars,
     replace_operands,
@@ -180,6 +181,7 @@ def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
 
 
 _UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype")
+_VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
 def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription) -> OpRecord | None:
@@ -188,6 +190,8 @@ def _float_record(view: DataflowView, parts: Partition, var: Var, target: Target
     rejection = parts.rejections.get(var.name)
     if rejection is None and (name in _UNCOUNTED or not isinstance(value, Call)):
         return None
+    if name in _VIEWS and isinstance(value, Call) and call_to(view.definition(value.args[0]), "dequantize") is None:
+        return None  # floats under another shape: nothing is computed, and nothing could be in integers
     reason = rejection.reason if rejection is not None else f"target {target.name} has no integer kernel for {name}"
     return OpRecord(
         op=name,

@@ -20,6 +20,7 @@ from .add import match_add
 from .cluster import PRELU
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
+from .dynamic import dynamic_members
 from .edge import match_dequantize, match_quantize
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
@@ -125,7 +126,12 @@ def partition_quantized(
     """
     module = sink_dequantize(hoist_quantize(split_to_slices(module)))
     held = held_tensors(DataflowView(module["main"]), ids)
-    compute = partition(module, rules_for(target, _COMPUTE, held), repeatable=_is_repeatable)
+    dynamic = dynamic_members(DataflowView(module["main"]))
+    compute = partition(
+        module,
+        rules_for(target, _COMPUTE, held),
+        repeatable=lambda view, var: var in dynamic or _is_repeatable(view, var),
+    )
     floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)
     edges = partition(floats.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)
     integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}

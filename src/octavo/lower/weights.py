@@ -54,7 +54,12 @@ class WeightForm:
 
     def check_overflow(self, x: TensorForm, name: str) -> None:
         """Prove that no int32 accumulator overflows; CompileError names the layer and the channel where one could."""
-        check_accumulator(self.values, self.zero_point, self.bias, x.zero_point, 0, 255, where=name)
+        self.check_overflow_of((x.zero_point,), name)
+
+    def check_overflow_of(self, zero_points: tuple[int, ...], name: str) -> None:
+        """Prove it for inputs of any of these zero points; 0 and 255 are the worst of all."""
+        for zero_point in zero_points:
+            check_accumulator(self.values, self.zero_point, self.bias, zero_point, 0, 255, where=name)
 
 
 def read_weight(view: DataflowView, expr: Expr, support: OpSupport) -> ConstantValue | Rejection:

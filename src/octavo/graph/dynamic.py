@@ -1,0 +1,139 @@
+"""Quantization at run time in Relax: the one form in which importers write it and by which lowering knows it. Computes nothing.
+
+    low = min(min(x), 0); high = max(max(x), 0); scale, zero_point = f(low, high); x_q = quantize(x, scale, zero_point)
+
+Meaning and styles: `numerics.dynamic`. "litert" has parameters for each index of the first axis, "onnx" one pair for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax import Expr, Var
+from tvm_ffi import structural_equal
+
+from ..numerics.dynamic import DynamicStyle
+from .dataflow import DataflowView, static_shape
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+Emit = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DynamicValue:
+    """The expressions of a value quantized at run time; zero points are int32, and `stored_zero_point` of the integers' dtype."""
+
+    integers: Any
+    scale: Any
+    zero_point: Any
+    stored_zero_point: Any
+
+
+def _number(value: float) -> Any:
+    return relax.const(value, "float32")
+
+
+def write_dynamic(x: Any, shape: tuple[int, ...], style: DynamicStyle, emit: Emit) -> DynamicValue:
+    """Write the quantization of float32 `x` of this shape; `emit` binds each expression, or passes it on."""
+    axes = None if style == "onnx" else list(range(1, len(shape)))
+    low = emit(_ops.minimum(emit(_ops.min(x, axes)), _number(0)))
+    high = emit(_ops.maximum(emit(_ops.max(x, axes)), _number(0)))
+    span = emit(_ops.subtract(high, low))
+    is_empty = emit(_ops.equal(span, _number(0)))
+    if style == "onnx":
+        scale = emit(_ops.where(is_empty, _number(1), emit(_ops.divide(span, _number(255)))))
+        real = emit(_ops.clip(emit(_ops.divide(emit(_ops.subtract(_number(0), low)), scale)), 0, 255))
+        stored = emit(_ops.astype(emit(_ops.round(real)), "uint8"))
+        zero_point = emit(_ops.astype(stored, "int32"))
+        integers = emit(_ops.quantize(x, scale, zero_point, axis=0, out_dtype="uint8"))
+        return DynamicValue(integers=integers, scale=scale, zero_point=zero_point, stored_zero_point=stored)
+    factor = emit(_ops.where(is_empty, _number(1), emit(_ops.divide(_number(255), span))))
+    below, above = emit(_ops.multiply(low, factor)), emit(_ops.multiply(high, factor))
+    errors = emit(_ops.add(emit(_ops.add(_number(-128), below)), emit(_ops.add(_number(127), above))))
+    from_low, from_high = emit(_ops.subtract(_number(-128), below)), emit(_ops.subtract(_number(127), above))
+    real = emit(_ops.where(emit(_ops.greater(errors, _number(0))), from_low, from_high))
+    zero = emit(_ops.round(emit(_ops.clip(real, -128, 127))))
+    scale = emit(_ops.divide(_number(1), factor))
+    column = [shape[0], *[1] * (len(shape) - 1)]
+    steps = emit(_ops.multiply(x, emit(_ops.reshape(emit(_ops.divide(_number(1), scale)), column))))
+    moved = emit(_ops.add(emit(_ops.round(steps)), emit(_ops.reshape(zero, column))))
+    integers = emit(_ops.astype(emit(_ops.clip(moved, -128, 127)), "int8"))
+    zeros = {"zero_point": emit(_ops.astype(zero, "int32")), "stored_zero_point": emit(_ops.astype(zero, "int8"))}
+    return DynamicValue(integers=integers, scale=scale, **zeros)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FoundDynamic:
+    """A float32 variable that is quantized at run time, and the variables that do it."""
+
+    x: Var
+    shape: tuple[int, ...]
+    style: DynamicStyle
+    members: tuple[Var, ...]
+
+
+def find_dynamic(view: DataflowView, integers: Expr, scale: Expr | None, zero_point: Expr) -> FoundDynamic | None:
+    """Return what was quantized at run time to these integers and parameters; None if they are made in any other way.
+
+    A scale of None is not looked at.
+    """
+    shape = static_shape(integers)
+    if not shape:
+        return None
+    for style in ("onnx", "litert"):
+        if style == "litert" and len(shape) < 2:
+            continue
+        x = Var("x", relax.TensorType(list[Any](shape), "float32"))
+        form = write_dynamic(x, shape, style, lambda expr: expr)
+        search = _Search(view, x)
+        pairs = [(integers, form.integers), (zero_point, form.zero_point)]
+        if scale is not None:
+            pairs.append((scale, form.scale))
+        if all(search.same(*pair) for pair in pairs) and search.found is not None:
+            return FoundDynamic(x=search.found, shape=shape, style=style, members=tuple(search.members))
+    return None
+
+
+class _Search:
+    """Compares expressions of a function with a form over the variable `x`, and finds what stands in x's place."""
+
+    def __init__(self, view: DataflowView, x: Var) -> None:
+        self._view = view
+        self._x = x
+        self.found: Var | None = None
+        self.members: dict[Var, None] = {}
+
+    def same(self, expr: Expr, form: Any) -> bool:
+        """Whether `expr` is `form`."""
+        if isinstance(form, Var):
+            return self._is_x(expr)
+        definition: Any = self._view.definition(expr)
+        if isinstance(form, GenericConst):
+            return isinstance(definition, GenericConst) and np.array_equal(definition.value.numpy(), form.value.numpy())
+        if not isinstance(form, Call):
+            return structural_equal(definition, form)
+        if not isinstance(definition, Call) or not definition.op.same_as(form.op) or len(definition.args) != len(form.args):
+            return False
+        if not structural_equal(definition.attrs, form.attrs):
+            return False
+        while isinstance(expr, Var):
+            self.members[expr] = None
+            source = self._view.binding_of(expr)
+            expr = source if source is not None and not source.same_as(expr) else definition
+        return all(self.same(arg, part) for arg, part in zip(definition.args, form.args, strict=True))
+
+    def _is_x(self, expr: Expr) -> bool:
+        source = self._view.binding_of(expr)
+        var = expr if source is None else source
+        if not isinstance(var, Var):
+            return False
+        if self.found is None:
+            self.found = var
+        return self.found.same_as(var)
