@@ -24,6 +24,7 @@ FLOORS = {
     "build": 3,
     "pipeline": 4,
     "verify": 5,
+    "layer_error": 5,
     "report": 5,
     "cli": 5,
     "__init__": 6,

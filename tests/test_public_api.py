@@ -20,6 +20,7 @@ PUBLIC = {
     "compile",
     "explain",
     "export_onnx",
+    "layer_errors",
     "load",
     "load_executable",
     "profile",

@@ -15,6 +15,7 @@ from .graph.lineage import Lineage
 
 # A model from arrays, without a file or a framework
 from .importer import ModelBuilder
+from .layer_error import layer_errors
 
 # The path, stage by stage, and its values
 from .pipeline import (
@@ -51,6 +52,7 @@ __all__ = [
     "compile",
     "explain",
     "export_onnx",
+    "layer_errors",
     "load",
     "load_executable",
     "profile",
