@@ -267,3 +267,17 @@ def test_qdq_without_zero_point_and_with_negative_axis(make_onnx):
     assert (str(quantize.attrs.out_dtype), quantize.args[1].value.numpy().shape) == ("uint8", ())
     assert model.tensors["mq"].dtype == "uint8"
     assert not model.tensors["s"].in_module
+
+
+def test_an_empty_first_dimension_is_no_open_batch(make_onnx):
+    proto = make_onnx([make_node("Relu", ["x"], ["y"])], {"x": (0, 3)}, {"y": (0, 3)})
+    with pytest.raises(ModelError, match=r"input 'x' of shape \(0, 3\) has no elements; pass shapes="):
+        load(proto)
+    assert load(proto, shapes={"x": (2, 3)}).tensors["y"].shape == (2, 3)
+
+
+def test_a_negative_first_dimension_is_an_open_batch(make_onnx):
+    proto = make_onnx([make_node("Relu", ["x"], ["y"])], {"x": (-1, 3)}, {"y": None})
+    model = load(proto)
+    assert model.tensors["x"].shape == (1, 3)
+    assert model.any_batch

@@ -167,14 +167,24 @@ def leaves_batch_open(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ..
     """Return whether every input of the graph names its first dimension instead of fixing it, and nobody gave it a shape."""
     inputs = graph_inputs(graph)
     firsts = [list(value.type.tensor_type.shape.dim)[:1] for value in inputs]
-    return bool(inputs) and not shapes and all(first and not first[0].HasField("dim_value") for first in firsts)
+    return bool(inputs) and not shapes and all(first and _is_open(first[0]) for first in firsts)
+
+
+def _is_open(dim: Any) -> bool:
+    """Return whether a dimension fixes no size: unset, named, or negative, as some exporters write an unknown one."""
+    return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
 def _static_shape(name: str, tensor: Any, origin: str) -> list[int]:
     """Return the stated shape, with 1 for a symbolic first dimension (the batch)."""
     if not tensor.HasField("shape"):
         raise ModelError(f"{origin}: input {name!r} states no shape; pass shapes={{{name!r}: (...)}}")
-    stated: list[int | str] = [dim.dim_value if dim.dim_value > 0 else dim.dim_param or "?" for dim in tensor.shape.dim]
+    stated: list[int | str] = [dim.dim_param or "?" if _is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
+    if 0 in stated:
+        raise ModelError(
+            f"{origin}: input {name!r} of shape ({', '.join(map(str, stated))}) has no elements; "
+            f"pass shapes={{{name!r}: (...)}} if a dimension of 0 stands for any size"
+        )
     wanted = [1 if position == 0 and isinstance(dim, str) else dim for position, dim in enumerate(stated)]
     if any(isinstance(dim, str) for dim in wanted):
         raise ModelError(
