@@ -8,6 +8,7 @@ _TIES = (
     "equal parameters make ties: ONNX Runtime sums dequantized float32 values, whose rounding errors then decide; Octavo's sums "
     "of integers are exact"
 )
+_BIAS = "Octavo holds a float bias in whole units of the accumulator: one of 281 values"
 _WHOLE_STEPS = "ONNX Runtime cuts 1 / scale of the result to a whole number"
 
 ALLOWANCES: dict[tuple[str, str], Allowance] = {

@@ -1,7 +1,8 @@
-"""Our converters of ONNX ops with weights: Conv, ConvTranspose, Gemm, in the forms that integer kernels are recognised by.
+"""Our converters of ONNX ops with weights: Conv, ConvTranspose, Gemm, BatchNormalization, as integer kernels recognise them.
 
 One-dimensional convolutions become two-dimensional ones of height 1. A transposed convolution of dequantized values becomes the
-convolution that it is. Factors of Gemm go into its weights and its bias. All shapes are static here.
+convolution that it is; normalization of them, a product and a sum. Factors of Gemm go into its weights and its bias. All shapes
+are static here.
 """
 
 from __future__ import annotations
@@ -183,5 +184,31 @@ def _scaled(context: NodeContext, value: Any, factor: float) -> Any:
     return context.builder.emit(_ops.multiply(value, relax.const(factor, dtype)))
 
 
-CONVERTERS: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm}
+def _batch_norm(context: NodeContext, inputs: list[Any]) -> Any:
+    """Return x * factor + shift for dequantized x: a function of one value in each channel. Else TVM's op, which convs absorb."""
+    statistics = inputs[1:5]
+    if _dequantize_of(context, inputs[0]) is None or not all(isinstance(value, Constant) for value in statistics):
+        return None
+    if context.attrs.get("training_mode", 0) or any(context.is_read(output) for output in range(1, len(context.node.output))):
+        return None
+    shape = shape_of(inputs[0])
+    scale, bias, mean, variance = (value.value.numpy().astype(np.float64) for value in statistics)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + float(context.attrs.get("epsilon", 1e-5)))
+        shift = bias - mean * factor
+    if len(shape) < 2 or any(value.shape != (shape[1],) or not np.isfinite(value).all() for value in (factor, shift)):
+        return None
+    along = [1, shape[1], *[1] * (len(shape) - 2)]
+    factor_of, shift_of = (relax.const(value.reshape(along).astype(np.float32), "float32") for value in (factor, shift))
+    result = _ops.add(context.builder.emit(_ops.multiply(inputs[0], factor_of)), shift_of)
+    # The op has more results than the one that inference reads.
+    return relax.Tuple([result, *inputs[3:5]]) if len(context.node.output) > 1 else result
+
+
+CONVERTERS: dict[str, Converter] = {
+    "BatchNormalization": _batch_norm,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+}
 """Our converters by ONNX op."""
