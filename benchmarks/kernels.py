@@ -14,7 +14,8 @@ import numpy as np
 import tvm
 from tvm.script.ir_builder import tirx as T
 
-from octavo.kernels import AVX512_VNNI, KNOWN_ISAS, Conv2dSpec, Kernel, Output, conv2d, host_target
+from octavo.build import llvm_module
+from octavo.kernels import AVX512_VNNI, KERNEL_ATTR, KNOWN_ISAS, Conv2dSpec, Kernel, Output, conv2d, host_target
 from octavo.kernels.vectors import prim_func
 from octavo.kernels.x86 import vector
 
@@ -100,10 +101,10 @@ NETWORKS = {"mobilenet_v2": mobilenet_v2, "resnet50": resnet50}
 
 def seconds(function: object, arguments: list[np.ndarray], repeat: int) -> float:
     """The least time of one call, of `repeat` measurements of 2 ms or more each: other work on the machine only ever adds."""
-    library = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target=host_target())
+    library = llvm_module({"kernel": function.with_attr(KERNEL_ATTR, "kernel")}, host_target())
     tensors = [tvm.runtime.tensor(value) for value in arguments]
-    library["main"](*tensors)
-    timer = library.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=repeat, min_repeat_ms=2)
+    library["kernel"](*tensors)
+    timer = library.time_evaluator("kernel", tvm.cpu(), number=1, repeat=repeat, min_repeat_ms=2)
     return min(timer(*tensors).results)
 
 

@@ -1,6 +1,8 @@
-"""What every test shares: where the trained models and labelled data lie, and how property tests draw their examples."""
+"""What every test shares: where models and data lie, how property tests draw their examples, and the cache of machine code."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,20 @@ from hypothesis import settings
 # The same examples on every run, and no deadline, which a busy machine would miss.
 settings.register_profile("octavo", deadline=None, derandomize=True)
 settings.load_profile("octavo")
+
+
+_CACHE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One cache of machine code for all processes of this run, empty at its start: no run sees the code of an earlier one."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[_CACHE] = os.environ["OCTAVO_CACHE"] = tempfile.mkdtemp(prefix="octavo-test-cache-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _CACHE in config.stash:
+        shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -91,6 +91,17 @@ def test_a_file_may_have_any_name(executable, batch, tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_file_written_anew_is_read_anew(executable, batch, shared, tmp_path):
+    path = tmp_path / "m.so"
+    executable.save(path)
+    first = Executable.load(path)
+    pipeline.compile(load(shared / "models/tflite/autoencoder_ad01_int8.tflite")).save(path)
+    second = Executable.load(path)
+    assert first.inputs[0].shape != second.inputs[0].shape
+    second(np.zeros(second.inputs[0].shape, np.int8))
+    np.testing.assert_array_equal(*first(batch).values(), *executable(batch).values())
+
+
 @pytest.mark.parametrize("cut", [1, 100, 5000])
 def test_a_truncated_file_is_refused(saved, cut):
     saved.write_bytes(saved.read_bytes()[:-cut])

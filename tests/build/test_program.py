@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,8 +11,8 @@ import tvm
 from tvm import relax
 
 import octavo
-from octavo.build import Code, generate, runner_of
-from octavo.build.program import native_program
+from octavo.build import Code, generate, llvm_module, runner_of
+from octavo.build.program import ENTRY, native_program
 from octavo.build.runner import MachineRunner
 from octavo.graph.dataflow import BodyWriter, write_function
 from octavo.kernels import host_target
@@ -144,8 +145,12 @@ def test_results_of_earlier_calls_stay_as_they_were(executable):
 
 def test_kernels_stay_calls(executable):
     """TVM marks the buffers of one function as distinct by their variables, so kernels must not be merged into their caller."""
-    source = executable._code.library.inspect_source("ll")
-    entry = source[source.index("@octavo_main_compute_(") :]
-    calls = [line for line in entry.splitlines() if "call i32 @octavo_" in line]
+    entry = executable._code.functions[ENTRY]
+    module = llvm_module({ENTRY: entry.function}, host_target())
+    called = {name for name in executable._code.functions if name != ENTRY}
+    source = module.inspect_source("ll")
+    calls = re.findall(r"call i32 @(\w+)\(", source)
+    assert called == {name for name in calls if name in called}
+    assert not any(f"define i32 @{name}" in source for name in called)
     kernels = [op for op in octavo.explain(executable).ops if op.kernel]
-    assert len(calls) >= len(kernels) > 10
+    assert sum(name in called for name in calls) >= len(kernels) > 10

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import tvm
 from conv2d_cases import Layers, matmul_case
-from kernel_runner import Case, host_target
+from kernel_runner import Case, compiled, host_target
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 64
@@ -65,8 +65,7 @@ def main(isa: str) -> None:
     """Compile all cases in one module and run each twice, at either end of its pages."""
     given = cases(isa)
     functions = {f"kernel_{i}": case.kernel.func for i, case in enumerate(given)}
-    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
-    library = tvm.compile(module, target=host_target())
+    library = compiled(functions, host_target())
     for name, case in zip(functions, given, strict=True):
         print(case.about, flush=True)  # the last line names the culprit
         for at_end in (True, False):

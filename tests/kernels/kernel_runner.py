@@ -1,12 +1,13 @@
 """Runs kernels against their oracles: many PrimFuncs in one compilation, each compared bit for bit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import tvm
 
-from octavo.kernels import GENERIC, Kernel, host_target, isas_of
+from octavo.build import llvm_module
+from octavo.kernels import GENERIC, KERNEL_ATTR, Kernel, host_target, isas_of
 
 GUARD = 256
 """Bytes behind every output that a kernel must leave alone."""
@@ -32,10 +33,14 @@ def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> Non
     """Compile every kernel for `target` (the host by default), run it, and compare with the oracle."""
     cases = list(cases)
     functions = {f"kernel_{i}": case.kernel.func for i, case in enumerate(cases)}
-    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
-    library = tvm.compile(module, target=target or host_target())
+    library = compiled(functions, target or host_target())
     wrong = [case.about for name, case in zip(functions, cases, strict=True) if not _equal(library[name], case)]
     assert not wrong, f"{len(wrong)} of {len(cases)} kernels differ from the oracle, the first: {wrong[0]}"
+
+
+def compiled(functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> tvm.runtime.Module:
+    """Compile kernels as a model's are, in one module and past the cache."""
+    return llvm_module({name: func.with_attr(KERNEL_ATTR, name) for name, func in functions.items()}, target)
 
 
 def baseline_target() -> tvm.target.Target:
@@ -59,4 +64,4 @@ def _equal(function: Callable[..., None], case: Case) -> bool:
     return np.array_equal(got[: expected.size], expected)
 
 
-__all__ = ["GENERIC", "HOST_ISAS", "PARALLEL_SIZE", "SIZES", "Case", "baseline_target", "check"]
+__all__ = ["GENERIC", "HOST_ISAS", "PARALLEL_SIZE", "SIZES", "Case", "baseline_target", "check", "compiled"]

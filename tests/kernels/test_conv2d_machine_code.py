@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tvm
 from conv2d_cases import Layers
-from kernel_runner import HOST_ISAS
+from kernel_runner import HOST_ISAS, compiled
 
 from octavo.kernels import AVX512_VNNI, Conv2dSpec
 
@@ -39,8 +39,7 @@ def innermost_loops(assembly: str) -> list[str]:
 def assembly_of(spec: Conv2dSpec, w_zero_point: int) -> str:
     """The assembly for a CPU with AVX-512 VNNI, which need not be this machine's."""
     func = LAYERS.case(spec, AVX512_VNNI, w_zero_point=w_zero_point).kernel.func
-    library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=VNNI_TARGET)
-    return library.mod.inspect_source("asm")
+    return compiled({"kernel": func}, VNNI_TARGET).inspect_source("asm")
 
 
 @pytest.mark.parametrize("w_zero_point", [0, 3])

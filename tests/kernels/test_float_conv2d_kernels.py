@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import GUARD, HOST_ISAS, baseline_target, host_target
+from kernel_runner import GUARD, HOST_ISAS, baseline_target, compiled, host_target
 
 from octavo.errors import TargetError
 from octavo.kernels import GENERIC, FloatConv2dSpec, Kernel, float_conv2d, float_matmul
@@ -60,8 +60,7 @@ def operands(spec: FloatConv2dSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def run_all(kernels: list[Kernel], inputs: list[np.ndarray], sizes: list[int], target: tvm.target.Target) -> list[np.ndarray]:
     functions = {f"kernel_{i}": kernel.func for i, kernel in enumerate(kernels)}
-    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
-    library = tvm.compile(module, target=target)
+    library = compiled(functions, target)
     results = []
     for name, kernel, x, size in zip(functions, kernels, inputs, sizes, strict=True):
         filler = np.full(size + GUARD, 77, np.float32)

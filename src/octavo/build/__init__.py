@@ -4,6 +4,7 @@ from .codegen import Code, constant_bytes, generate, vm_passes
 from .executable import BoundCall, Description, Executable, OutputSpec
 from .file import is_executable
 from .runner import runner_of
+from .tir_passes import llvm_module
 
 __all__ = [
     "BoundCall",
@@ -14,6 +15,7 @@ __all__ = [
     "constant_bytes",
     "generate",
     "is_executable",
+    "llvm_module",
     "runner_of",
     "vm_passes",
 ]

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
-import tvm_ffi
 from tvm import relax
 from tvm import tirx as _tirx
-from tvm.ir import Call, GenericConst
+from tvm.ir import Call, GenericConst, GlobalVar
+from tvm.support import cc
+from tvm_ffi import structural_map
 
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
+from .cache import user_cache
+from .objects import Compilable, distinct_functions, named_function, object_code
 from .program import ENTRY, Program, native_program
+from .tir_passes import llvm_module
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
-_STACK = 1 << 14
-"""Bytes of buffers of its own that a kernel may have on the stack."""
-
-_NEED_WRAPPING = (
-    "tirx.tvm_call_packed",
-    "tirx.tvm_call_cpacked",
-    "tirx.tvm_stack_alloca",
-    "tirx.tvm_stack_make_array",
-    "tirx.tvm_stack_make_shape",
-)
-"""Builtins that LowerTVMBuiltin must rewrite."""
 
 _NEVER_INLINE = "-inline-instr-cost:int=1000000"
 """Kernels stay calls: TVM marks the buffers of a function as different memory by their variables, and one kernel's output is the
-next one's input. Inlined side by side, LLVM would take a store for dead that the next kernel reads."""
+next one's input. Inlined side by side, LLVM would take a store for dead that the next kernel reads. Kernels in objects of their
+own are safe from it; this is for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +43,35 @@ class Code:
     ----------
     library
         A tvm.runtime.Module with the entry of a Program, or a tvm.relax.VMExecutable.
+    image
+        The bytes of the shared library that `library` was loaded from; None where LLVM compiled in memory.
+    functions
+        What was compiled, by symbol; none for a loaded library.
     constants, workspace, outputs
         The Program's; None for the virtual machine.
     """
 
     library: Any
+    image: bytes | None = None
+    functions: Mapping[str, Compilable] = field(default_factory=dict[str, Compilable])
     constants: npt.NDArray[np.uint8] | None = None
     workspace: int | None = None
     outputs: tuple[tuple[tuple[int, ...], str], ...] | None = None
+
+    def export(self, path: str) -> None:
+        """Write the code as a shared library. RuntimeError where there is none yet and no C compiler to link one."""
+        if self.image is None:
+            self.library.export_library(path)
+        else:
+            Path(path).write_bytes(self.image)
+
+    def assembly(self, target: tvm.target.Target) -> str | None:
+        """Return the machine code as assembly text, compiled anew where it came from the cache; None for a loaded library."""
+        if self.functions:
+            modules = (llvm_module({each.symbol: each.function}, target) for each in self.functions.values())
+            return "".join(str(module.inspect_source("asm")) for module in modules)
+        root = getattr(self.library, "mod", self.library)
+        return next((str(module.inspect_source("asm")) for module in [root, *root.imports] if module.kind == "llvm"), None)
 
 
 def vm_passes() -> tvm.transform.Pass:
@@ -79,7 +97,7 @@ def vm_passes() -> tvm.transform.Pass:
 
 
 def generate(module: tvm.IRModule, target: tvm.target.Target) -> Code:
-    """Compile a linked module.
+    """Compile a linked module. Equal kernels are compiled once, and machine code is taken from the cache (see `cache`).
 
     Raises
     ------
@@ -92,8 +110,11 @@ def generate(module: tvm.IRModule, target: tvm.target.Target) -> Code:
             if program is None:
                 library = relax.build(vm_passes()(module), target=target, relax_pipeline=None)
                 return Code(library=library)
+            library, image, functions = _native(program, target)
             return Code(
-                library=_native(program, target),
+                library=library,
+                image=image,
+                functions=functions,
                 constants=program.constants,
                 workspace=program.workspace,
                 outputs=program.outputs,
@@ -104,52 +125,59 @@ def generate(module: tvm.IRModule, target: tvm.target.Target) -> Code:
         raise CompileError(f"code generation for {target.attrs.get('mcpu', 'llvm')} failed: {last}") from error
 
 
-def _native(program: Program, target: tvm.target.Target) -> Any:
-    """Compile a Program. The steps are those of tvm.tirx.build, for functions of which all but one take plain pointers."""
-    module = tirx.transform.BindTarget(target.with_host(target))(program.module)
-    lower, finalize, _ = tirx.get_default_tir_pipeline(target)
-    lowered = dict(lower(module).functions.items())
-    light = {name: function for name, function in lowered.items() if name.name_hint != ENTRY and _is_light(function)}
-    others = {
-        name: function if name.name_hint == ENTRY else _with_device(function)
-        for name, function in lowered.items()
-        if name not in light
-    }
-    finished = dict(finalize()(tvm.IRModule(others)).functions.items())
-    finished.update(tirx.transform.LowerIntrin()(tvm.IRModule(light)).functions.items())
-    config = json.loads(str(target))
-    config["cl-opt"] = [*config.get("cl-opt", []), _NEVER_INLINE]
-    return tvm.get_global_func("target.build.llvm")(tvm.IRModule(finished), tvm.target.Target(config))
+def _native(program: Program, target: tvm.target.Target) -> tuple[Any, bytes | None, dict[str, Compilable]]:
+    """Compile a Program, each function on its own; return the library, its bytes, and what was compiled."""
+    kernels = distinct_functions(program.module, target, without=(ENTRY,))
+
+    def renamed(call: Call) -> Any:
+        if not isinstance(call.op, GlobalVar):
+            return call
+        return tirx.call_extern("int32", kernels[call.op.name_hint].symbol, *call.args)
+
+    entry = named_function(ENTRY, structural_map(program.module[ENTRY], (Call, renamed)), target)
+    functions = {each.symbol: each for each in (*kernels.values(), entry)}
+    objects = object_code(functions.values(), target, user_cache()) if cc.get_cc() else {}
+    image = _linked(objects)
+    library = None if image is None else load_library(image)
+    if library is None:
+        config = json.loads(str(target))
+        config["cl-opt"] = [*config.get("cl-opt", []), _NEVER_INLINE]
+        code = llvm_module({each.symbol: each.function for each in functions.values()}, tvm.target.Target(config))
+        return code, None, functions
+    return library, image, functions
 
 
-def _is_light(function: Any) -> bool:
-    """Return whether a kernel can do without LowerTVMBuiltin, which takes its buffers from the heap.
+def _linked(objects: Mapping[str, bytes]) -> bytes | None:
+    """Return the shared library of the objects; None where there are none, or where this machine can't link them."""
+    if not objects:
+        return None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paths: list[str] = []
+        for number, code in enumerate(objects.values()):
+            path = folder / f"{number}.o"
+            path.write_bytes(code)
+            paths.append(str(path))
+        try:
+            cc.create_shared(str(folder / "library.so"), paths)
+        except (OSError, RuntimeError):  # no such compiler as $CXX names, or one that can't link
+            return None
+        return (folder / "library.so").read_bytes()
 
-    On the stack LLVM keeps them in registers as far as they go.
+
+def load_library(image: bytes) -> Any:
+    """Load a shared library from its bytes; None where the folder for temporary files may run no code.
+
+    Each gets a file of its own, since the loader of the system takes a name that it has seen before for the file it saw then. A
+    loaded library stays when its file goes.
     """
-    sizes: list[int] = []
-    builtins: list[Call] = []
-
-    def allocated(node: Any) -> None:
-        size = -(-int(tvm.DataType(str(node.buffer.ty.dtype)).bits) // 8)
-        for dim in node.buffer.ty.shape:
-            size *= int(dim) if isinstance(dim, _tirx.IntImm) else _STACK + 1
-        sizes.append(size)
-
-    def called(node: Any) -> None:
-        if getattr(node.op, "name", "") in _NEED_WRAPPING:
-            builtins.append(node)
-
-    tvm_ffi.structural_walk(function.body, ((_tirx.AllocBuffer, allocated), (Call, called)))
-    return not builtins and sum(sizes) <= _STACK
-
-
-def _with_device(function: Any) -> Any:
-    """Say where the buffers of a kernel's own lie: TVM's checking wrapper would, which the kernels don't have."""
-    body = function.body
-    for key, value in (("device_id", 0), ("device_type", tvm.cpu().dlpack_device_type())):
-        body = tirx.AttrStmt("default", key, tirx.IntImm("int32", value), body)
-    return function.with_body(body)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "library.so"
+        path.write_bytes(image)
+        try:
+            return tvm.runtime.load_module(str(path))
+        except (OSError, RuntimeError):
+            return None
 
 
 def constant_bytes(module: tvm.IRModule) -> int:

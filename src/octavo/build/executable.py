@@ -203,15 +203,14 @@ class Executable:
 
     def assembly(self) -> str:
         """Return the machine code of the kernels as assembly text; ExecutableError on a loaded file, which keeps none."""
-        root = getattr(self._code.library, "mod", self._code.library)
-        for module in [root, *root.imports]:
-            if module.kind == "llvm":
-                return str(module.inspect_source("asm"))
-        raise ExecutableError("a loaded executable keeps no assembly text; compile the model in this process to read it")
+        text = self._code.assembly(tvm.target.Target(self.description.target))
+        if text is None:
+            raise ExecutableError("a loaded executable keeps no assembly text; compile the model in this process to read it")
+        return text
 
     def save(self, path: str | Path) -> None:
         """Write one file (library, weights, description), under a temporary name first. Needs a C compiler to link."""
-        write_executable(path, self._code.library.export_library, self._code.constants, self.description.to_json())
+        write_executable(path, self._code.export, self._code.constants, self.description.to_json())
 
     @staticmethod
     def load(path: str | Path) -> Executable:
@@ -244,9 +243,11 @@ def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:
 
 
 def _loaded(path: Path) -> Any:
-    """Load a library whatever its name: TVM knows one by the suffix .so alone."""
-    if path.suffix == ".so":
-        return tvm.runtime.load_module(str(path))
+    """Load a copy of a library, under a name of its own.
+
+    TVM knows a library by the suffix .so alone, and the loader of the system takes a name that it has seen before for the file it
+    saw then, which may have been written anew.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "library.so"
         shutil.copyfile(path, copied)  # TVM follows a link back to the other name

@@ -21,14 +21,12 @@ from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from .memory import Lifetime, align, place
+from .tir_passes import PLAIN_CALL
 
 ENTRY = "octavo_main"
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
-
-_PLAIN_CALL = 1
-"""TVM's CallingConv::kCPackedFunc: a function that gets no checking wrapper around it; its callers pass plain pointers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,7 +242,7 @@ def _on_pointers(kernel: Any, symbol: str) -> Any:
     # A parallel loop that fails returns its error code, so a kernel must return one, too.
     body = tirx.SeqStmt([*views, kernel.body, tirx.Return(tirx.IntImm("int32", 0))])
     made = tirx.PrimFunc(params, body, tvm.ir.PrimType("int32"), kernel.attrs)
-    return made.with_attr("global_symbol", symbol).with_attr("calling_conv", _PLAIN_CALL)
+    return made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
 
 
 def _fields(ty: Any) -> Sequence[Any]:

@@ -22,6 +22,7 @@ from .requantize import requantize
 from .resize import ResizeSpec, resize_bilinear
 from .softmax import SoftmaxSpec, softmax
 from .spec import (
+    KERNEL_ATTR,
     AddSpec,
     ConcatSpec,
     Conv2dSpec,
@@ -39,6 +40,7 @@ from .transpose import TransposeSpec, transpose
 __all__ = [
     "AVX512_VNNI",
     "GENERIC",
+    "KERNEL_ATTR",
     "KNOWN_ISAS",
     "REDUCE_MAX_EXTENT",
     "AddSpec",

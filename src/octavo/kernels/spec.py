@@ -16,6 +16,9 @@ import tvm
 from ..numerics import FloatSumParameters
 from ..numerics.pool2d import PoolRounding
 
+KERNEL_ATTR = "octavo.kernel"
+"""Attribute of a kernel's PrimFunc in a module: the kernel's name. It marks plain loops, without s_tir blocks."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:

@@ -15,6 +15,7 @@ from tvm.relax import Expr, Var
 
 from ..errors import CompileError
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
+from ..kernels import KERNEL_ATTR
 from .context import PlacedKernel
 from .lowering import Lowered
 
@@ -63,7 +64,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
     builder = relax.BlockBuilder(module)
     placed = {
-        symbol: builder.add_func(kernel.func.with_attr("global_symbol", symbol), symbol)
+        symbol: builder.add_func(kernel.func.with_attr("global_symbol", symbol).with_attr(KERNEL_ATTR, kernel.name), symbol)
         for symbol, kernel in lowered.kernels.items()
     }
     main = module["main"]

@@ -1,0 +1,119 @@
+"""Object code of functions: each distinct one compiled once, several at a time, and found again in the cache.
+
+A function's symbol is made of what decides its machine code, so equal layers of a model share one, and so do equal layers of
+different models, in the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm_ffi import StructuralKey, structural_hash
+
+from ..kernels import KERNEL_ATTR
+from . import tir_passes
+from .cache import ObjectCache
+from .tir_passes import llvm_module
+
+_INSTANCE_ATTRS = ("global_symbol", "quantize_info")
+"""Attributes that tell one use of a function from another and leave its code alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Compilable:
+    """One distinct function: its symbol, the key of its machine code, its size as text, and itself less what names its use."""
+
+    symbol: str
+    key: str
+    size: int
+    function: tvm.tirx.PrimFunc
+
+
+def distinct_functions(
+    module: tvm.IRModule, target: tvm.target.Target, *, without: Collection[str] = ()
+) -> dict[str, Compilable]:
+    """Return what each PrimFunc of a module compiles as, by its name in the module; equal functions share one Compilable."""
+    by_content: dict[Any, Compilable] = {}
+    by_name: dict[str, Compilable] = {}
+    platform = _platform(target)
+    for var, function in module.functions_items():
+        name = str(var.name_hint)
+        if name in without:
+            continue
+        plain: Any = function
+        for attr in _INSTANCE_ATTRS:
+            plain = plain.without_attr(attr)
+        content = StructuralKey(plain)
+        if content not in by_content:
+            stem = re.sub(r"\W+", "_", f"octavo_{plain.attrs[KERNEL_ATTR]}" if KERNEL_ATTR in plain.attrs else name)
+            key, size = _key(platform, stem, plain)
+            by_content[content] = Compilable(symbol=f"{stem}_{key[:16]}", key=key, size=size, function=plain)
+        by_name[name] = by_content[content]
+    return by_name
+
+
+def named_function(symbol: str, function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Compilable:
+    """Return a function that keeps its symbol."""
+    key, size = _key(_platform(target), symbol, function)
+    return Compilable(symbol=symbol, key=key, size=size, function=function)
+
+
+def _key(platform: str, name: str, function: Any) -> tuple[str, int]:
+    """Return the key of a function's machine code, and the size of its text."""
+    text = function.script()
+    # The text tells functions apart that share a 64-bit hash; the hash those that differ in what the text leaves out.
+    content = "\0".join((platform, name, str(structural_hash(function)), text))
+    return hashlib.sha256(content.encode()).hexdigest(), len(text)
+
+
+def _platform(target: tvm.target.Target) -> str:
+    """Say what decides machine code besides the function: target, machine, versions, and the passes as they are written here."""
+    llvm = tvm.target.codegen
+    passes = inspect.getsource(tir_passes)
+    return "\0".join((str(target), str(llvm.llvm_get_system_triple()), str(llvm.llvm_version_major()), tvm.__version__, passes))
+
+
+def object_code(functions: Iterable[Compilable], target: tvm.target.Target, cache: ObjectCache | None) -> dict[str, bytes]:
+    """Return the object file of each function, by symbol, from the cache or compiled.
+
+    LLVM works outside Python's global lock, one function to a thread; the largest come first, so that the threads end together.
+    """
+    wanted = {each.symbol: each for each in functions}
+    codes = {symbol: cache.read(each.key) if cache else None for symbol, each in wanted.items()}
+    missing = sorted((each for symbol, each in wanted.items() if codes[symbol] is None), key=lambda each: -each.size)
+
+    def compiled(each: Compilable) -> bytes:
+        code = _compiled(each, target)
+        if cache:
+            cache.write(each.key, code)
+        return code
+
+    with ThreadPoolExecutor(max(1, min(_cores(), len(missing)))) as pool:
+        for each, code in zip(missing, pool.map(compiled, missing), strict=True):
+            codes[each.symbol] = code
+    if cache and missing:
+        cache.trim()
+    return {symbol: code for symbol, code in codes.items() if code is not None}
+
+
+def _compiled(each: Compilable, target: tvm.target.Target) -> bytes:
+    module = llvm_module({each.symbol: each.function}, target)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "function.o"
+        module.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

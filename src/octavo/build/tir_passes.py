@@ -1,0 +1,135 @@
+"""From PrimFuncs to an LLVM module: TVM's passes below TIR. Knows no graph, no files and no caches.
+
+Two lists of passes, by what a function is made of. What TVM legalised consists of s_tir blocks and takes TVM's default pipeline.
+Octavo's kernels are plain loops over flat buffers whose loads, stores and local accumulators are final: of that pipeline they
+need a third, and the rest (compaction of buffers, virtual threads, GPU memory scopes, hoisting) costs more than LLVM does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir as _s_tir
+from tvm import tirx as _tirx
+from tvm.ir import Call
+
+from ..kernels import KERNEL_ATTR
+
+# TVM annotates its constructors more narrowly than what they take, and its passes not at all.
+tirx: Any = _tirx
+s_tir: Any = _s_tir
+
+PLAIN_CALL = 1
+"""TVM's CallingConv::kCPackedFunc: a function that gets no checking wrapper around it; its callers pass plain pointers."""
+
+_STACK = 1 << 14
+"""Bytes of buffers of its own that a kernel may have on the stack."""
+
+_NEED_WRAPPING = (
+    "tirx.tvm_call_packed",
+    "tirx.tvm_call_cpacked",
+    "tirx.tvm_stack_alloca",
+    "tirx.tvm_stack_make_array",
+    "tirx.tvm_stack_make_shape",
+)
+"""Builtins that LowerTVMBuiltin must rewrite."""
+
+Functions = Mapping[str, tvm.tirx.PrimFunc]
+
+
+def kernel_passes() -> tvm.transform.Pass:
+    """Return the passes for kernels of plain loops, up to functions of TVM's calling convention."""
+    return tvm.transform.Sequential(
+        [
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.NarrowDataType(32),
+            tirx.transform.VectorizeLoop(),
+            # Without it every local accumulator becomes its own array on the stack, and LLVM keeps none in registers.
+            tirx.transform.StorageRewrite(),
+            tirx.transform.UnrollLoop(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.RemoveNoOp(),
+            s_tir.transform.RewriteUnsafeSelect(),
+            tirx.transform.CommonSubexprElim(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
+
+
+def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
+    """Compile functions to one LLVM module (tvm.runtime.Module): optimised IR, which emits objects or runs in place.
+
+    The same input gives the same code whatever TVM PassContext the caller has entered: machine code is cached by its input.
+
+    Parameters
+    ----------
+    functions
+        By symbol. Those that carry the attribute KERNEL_ATTR must be plain loops; those whose calling convention is PLAIN_CALL
+        get no checks of their arguments.
+    """
+    kernels = {symbol: function for symbol, function in functions.items() if KERNEL_ATTR in function.attrs}
+    others = {symbol: function for symbol, function in functions.items() if symbol not in kernels}
+    with tvm.transform.PassContext(opt_level=2), target:
+        lowered: dict[Any, Any] = {}
+        if kernels:
+            lowered.update(kernel_passes()(_bound(kernels, target)).functions.items())
+        if others:
+            default, _, _ = tirx.get_default_tir_pipeline(target)
+            lowered.update(default(_bound(others, target)).functions.items())
+        plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain), target)
+
+
+def _bound(functions: Functions, target: tvm.target.Target) -> tvm.IRModule:
+    named: Any = {symbol: function.with_attr("global_symbol", symbol) for symbol, function in functions.items()}
+    return tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(named))
+
+
+def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
+    """Replace what LLVM doesn't know; `plain` functions take pointers, the others TVM's packed arguments."""
+    light = {var: function for var, function in lowered.items() if var.name_hint in plain and _is_light(function)}
+    heavy = {
+        var: _with_device(function) if var.name_hint in plain else function
+        for var, function in lowered.items()
+        if var not in light
+    }
+    finish = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+    finished = finish(tvm.IRModule(heavy))
+    finished.update(tirx.transform.LowerIntrin()(tvm.IRModule(light)))
+    return finished
+
+
+def _is_light(function: Any) -> bool:
+    """Return whether a kernel can do without LowerTVMBuiltin, which takes its buffers from the heap.
+
+    On the stack LLVM keeps them in registers as far as they go.
+    """
+    sizes: list[int] = []
+    builtins: list[Call] = []
+
+    def allocated(node: Any) -> None:
+        size = -(-int(tvm.DataType(str(node.buffer.ty.dtype)).bits) // 8)
+        for dim in node.buffer.ty.shape:
+            size *= int(dim) if isinstance(dim, _tirx.IntImm) else _STACK + 1
+        sizes.append(size)
+
+    def called(node: Any) -> None:
+        if getattr(node.op, "name", "") in _NEED_WRAPPING:
+            builtins.append(node)
+
+    tvm_ffi.structural_walk(function.body, ((_tirx.AllocBuffer, allocated), (Call, called)))
+    return not builtins and sum(sizes) <= _STACK
+
+
+def _with_device(function: Any) -> Any:
+    """Say where the buffers of a kernel's own lie: TVM's checking wrapper would, which the kernels don't have."""
+    body = function.body
+    for key, value in (("device_id", 0), ("device_type", tvm.cpu().dlpack_device_type())):
+        body = tirx.AttrStmt("default", key, tirx.IntImm("int32", value), body)
+    return function.with_body(body)

@@ -1,0 +1,252 @@
+"""The cache of machine code: found again, never mistaken, shared by processes, bounded, and never a reason to fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from octavo import pipeline
+from octavo.build import cache as cache_module
+from octavo.build import objects
+from octavo.build.cache import ObjectCache, user_cache
+from octavo.importer import load
+
+CODE = bytes(range(256)) * 20
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return ObjectCache(folder=tmp_path, limit_bytes=1 << 20)
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """An empty cache of this test's own; its entries are under the folder returned."""
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "objects-1"
+
+
+@pytest.fixture(scope="module")
+def model(shared):
+    return load(shared / "models/tflite/dscnn_kws_int8.tflite")
+
+
+@pytest.fixture
+def batch():
+    return np.random.default_rng(0).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8)
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The functions that LLVM compiled."""
+    seen = []
+    compiled = objects._compiled
+    monkeypatch.setattr(objects, "_compiled", lambda each, target: seen.append(each) or compiled(each, target))
+    return seen
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*") if path.is_file())
+
+
+# ---------------------------------------------------------------------------------------------------------- one entry
+
+
+def test_an_entry_is_read_back_and_others_are_not_here(cache):
+    assert cache.read("ab" * 32) is None
+    cache.write("ab" * 32, CODE)
+    assert cache.read("ab" * 32) == CODE
+    assert cache.read("ab" * 31 + "ac") is None
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "longer", "empty", "foreign"])
+def test_a_damaged_entry_is_not_here_and_goes(cache, damage):
+    cache.write("ab" * 32, CODE)
+    (path,) = entries(cache.folder)
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-100] ^= 1
+    path.write_bytes(
+        {"flipped": bytes(flipped), "cut": whole[:-1], "longer": whole + b"\0", "empty": b"", "foreign": CODE}[damage]
+    )
+    assert cache.read("ab" * 32) is None
+    assert entries(cache.folder) == []
+
+
+def test_an_entry_under_another_name_is_not_here(cache):
+    """An entry says what it is for: no renaming makes it code for something else."""
+    cache.write("ab" * 32, CODE)
+    (path,) = entries(cache.folder)
+    path.rename(path.with_name("ab" * 31 + "ac"))
+    assert cache.read("ab" * 31 + "ac") is None
+
+
+def test_trim_removes_what_was_used_least_recently(tmp_path):
+    cache = ObjectCache(folder=tmp_path, limit_bytes=3 * (len(CODE) + 100))
+    keys = [f"{number:02x}" * 32 for number in range(5)]
+    for age, key in enumerate(keys):
+        cache.write(key, CODE)
+        os.utime(cache._path(key), (1000 + age, 1000 + age))
+    assert cache.read(keys[0]) == CODE  # used just now
+    cache.trim()
+    assert [key for key in keys if cache.read(key)] == [keys[0], keys[3], keys[4]]
+
+
+def test_trim_leaves_drafts_in_the_making(cache):
+    cache.write("ab" * 32, CODE)
+    fresh, stale = cache.folder / "ab" / ".fresh", cache.folder / "ab" / ".stale"
+    for draft in (fresh, stale):
+        draft.write_bytes(b"half")
+    long_ago = time.time() - 2 * cache_module._STALE_S
+    os.utime(stale, (long_ago, long_ago))
+    cache.trim()
+    assert fresh.exists()
+    assert not stale.exists()
+    assert cache.read("ab" * 32) == CODE
+
+
+def test_a_full_disk_or_a_lost_folder_is_no_error(cache, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    cache.write("ab" * 32, CODE)
+    assert entries(cache.folder) == []
+    lost = ObjectCache(folder=cache.folder / "none" / "such", limit_bytes=1)
+    lost.write("ab" * 32, CODE)
+    lost.trim()
+    assert lost.read("ab" * 32) is None
+
+
+# ------------------------------------------------------------------------------------------------------- the environment
+
+
+@pytest.mark.parametrize("word", ["off", "OFF"])
+def test_it_can_be_switched_off(monkeypatch, word):
+    monkeypatch.setenv("OCTAVO_CACHE", word)
+    assert user_cache() is None
+
+
+def test_it_lies_in_the_users_cache_folder_and_is_theirs_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("OCTAVO_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = user_cache()
+    assert cache is not None
+    assert cache.folder.is_relative_to(tmp_path)
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_others_can_write_to_is_refused(own_folder):
+    own_folder.mkdir(parents=True)
+    own_folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="others can write"):
+        assert user_cache() is None
+
+
+def test_its_size_can_be_set(own_folder, monkeypatch):
+    monkeypatch.setenv("OCTAVO_CACHE_MIB", "3")
+    assert user_cache().limit_bytes == 3 << 20
+    monkeypatch.setenv("OCTAVO_CACHE_MIB", "lots")
+    with pytest.warns(UserWarning, match="OCTAVO_CACHE_MIB"):
+        assert user_cache().limit_bytes == cache_module.DEFAULT_MIB << 20
+
+
+def test_a_home_that_cannot_be_written_means_no_cache(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "file"))
+    assert user_cache() is None
+
+
+# -------------------------------------------------------------------------------------------------------------- compiling
+
+
+def test_what_was_compiled_once_is_found_again(model, batch, own_folder, compilations):
+    first = pipeline.compile(model)
+    built = [each.key for each in compilations]
+    assert len(set(built)) == len(built), "a function was compiled twice"
+    assert len(entries(own_folder)) == len(built)
+    again = pipeline.compile(model)
+    assert len(compilations) == len(built)
+    np.testing.assert_array_equal(*first(batch).values(), *again(batch).values())
+
+
+def test_equal_layers_share_one_function(model, own_folder, compilations):
+    executable = pipeline.compile(model)
+    kernels = [op for op in pipeline.explain(executable).ops if op.kernel]
+    depthwise = [each for each in compilations if "depthwise" in each.symbol]
+    assert len(depthwise) == 1 < sum("depthwise" in op.kernel for op in kernels)
+
+
+def test_another_target_is_other_code(model, batch, own_folder, compilations):
+    first = pipeline.compile(model)
+    before = {each.key for each in compilations}
+    older = pipeline.compile(model, target="llvm -mcpu=x86-64")
+    assert not before & {each.key for each in compilations[len(before) :]}
+    np.testing.assert_array_equal(*first(batch).values(), *older(batch).values())
+
+
+def test_other_passes_are_other_code(model, own_folder, compilations, monkeypatch):
+    pipeline.compile(model)
+    count = len(compilations)
+    monkeypatch.setattr(objects.inspect, "getsource", lambda module: "other passes")
+    pipeline.compile(model)
+    assert len(compilations) == 2 * count
+
+
+def test_damaged_entries_are_built_again(model, batch, own_folder, compilations):
+    expected = pipeline.compile(model)(batch)
+    count = len(compilations)
+    damaged = entries(own_folder)
+    for path in damaged:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        path.write_bytes(content)
+    np.testing.assert_array_equal(*pipeline.compile(model)(batch).values(), *expected.values())
+    assert len(compilations) == 2 * count
+    assert entries(own_folder) == damaged
+
+
+def test_without_a_compiler_or_a_cache_the_bytes_are_the_same(model, batch, own_folder, monkeypatch, tmp_path):
+    expected = pipeline.compile(model)
+    assert expected._code.image
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    broken = pipeline.compile(model)
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    none = pipeline.compile(model)
+    for executable in (broken, none):
+        assert not executable._code.image
+        np.testing.assert_array_equal(*executable(batch).values(), *expected(batch).values())
+
+
+def test_two_processes_at_once_share_a_cache(shared, own_folder):
+    code = (
+        "import sys, numpy as np, octavo;"
+        "e = octavo.compile(octavo.load(sys.argv[1]));"
+        "x = np.random.default_rng(0).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8);"
+        "print(next(iter(e(x).values())).tobytes().hex())"
+    )
+    path = str(shared / "models/tflite/dscnn_kws_int8.tflite")
+    running = [subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    results = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert results[0] == results[1] != ""
+    cache = user_cache()
+    assert all(cache.read(path.name) for path in entries(own_folder))
+    assert not list(own_folder.glob("*/.*"))
+
+
+def test_machine_code_does_not_depend_on_the_callers_pass_context(model, own_folder, compilations):
+    pipeline.compile(model)
+    count = len(compilations)
+    with tvm.transform.PassContext(opt_level=0, config={"tirx.disable_vectorize": True}):
+        pipeline.compile(model)
+    assert len(compilations) == count
