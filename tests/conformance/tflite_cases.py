@@ -512,7 +512,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
 }
 """op -> (maker, dtypes, cases of each)."""
 
-INTEGER_OPS = frozenset(SUITE) - {"BATCH_MATMUL"}
+INTEGER_OPS = frozenset(SUITE)
 """Ops whose 8-bit cases run as integer kernels, all of them."""
 
 

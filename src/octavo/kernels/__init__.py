@@ -1,6 +1,7 @@
 """Kernels: TIR kernels by ISA, each equal to its oracle in `numerics` bit for bit; they know no graph."""
 
 from .add import add
+from .batch_matmul import BatchMatmulSpec, batch_matmul
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
@@ -44,6 +45,7 @@ __all__ = [
     "KNOWN_ISAS",
     "REDUCE_MAX_EXTENT",
     "AddSpec",
+    "BatchMatmulSpec",
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
@@ -67,6 +69,7 @@ __all__ = [
     "SoftmaxSpec",
     "TransposeSpec",
     "add",
+    "batch_matmul",
     "concat",
     "conv2d",
     "dequantize",

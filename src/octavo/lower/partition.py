@@ -15,8 +15,9 @@ from tvm.relax import Var
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
-from ..target import ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
+from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from .add import match_add
+from .batch_matmul import match_batch_matmul
 from .cluster import PRELU
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
@@ -42,15 +43,17 @@ from .values import constant_value
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 
+_BATCH_MATMUL = "octavo.batch_matmul"
 _LOOKUP = "octavo.lookup"
 _PAIR_LOOKUP = "octavo.pair_lookup"
-_TABLES: dict[str, str] = {_LOOKUP: ELEMENTWISE, _PAIR_LOOKUP: ELEMENTWISE_PAIR}
+_TABLES: dict[str, str] = {_BATCH_MATMUL: BATCH_MATMUL, _LOOKUP: ELEMENTWISE, _PAIR_LOOKUP: ELEMENTWISE_PAIR}
 """What a target must offer for these composites, whatever the op that they start from."""
 
 _MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
 _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
     ("octavo.matmul", ("matmul",), match_matmul),
+    (_BATCH_MATMUL, ("matmul",), match_batch_matmul),
     ("octavo.add", ("add",), match_add),
     ("octavo.add", ("add",), match_pairwise),
     ("octavo.mul", ("multiply",), match_pairwise),

@@ -2,6 +2,7 @@
 
 from .add import AddParameters, add, add_parameters
 from .affine import dequantize, quantize, relabel, requantize_tensor
+from .batch_matmul import BATCH_MATMUL_MAX_INNER, batch_matmul
 from .bounds import check_accumulator, max_accumulator
 from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
@@ -24,6 +25,7 @@ from .scaled import scaled
 from .softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
 
 __all__ = [
+    "BATCH_MATMUL_MAX_INNER",
     "ELEMENTWISE",
     "FRACTION_BITS",
     "INTEGER_RANGE",
@@ -41,6 +43,7 @@ __all__ = [
     "add",
     "add_parameters",
     "avg_pool2d",
+    "batch_matmul",
     "check_accumulator",
     "concat",
     "conv2d",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .description import ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
+from .description import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 
 _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
 
@@ -43,6 +43,7 @@ CPU = TargetDescription(
         *(OpSupport(op=name, same_params=True) for name in _MOVES),
         OpSupport(op="nn.relu"),
         OpSupport(op="clip"),
+        OpSupport(op=BATCH_MATMUL, fusions=_CLAMPS),
         OpSupport(op=ELEMENTWISE),
         OpSupport(op=ELEMENTWISE_PAIR),
         OpSupport(op="quantize"),

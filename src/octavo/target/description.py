@@ -13,6 +13,8 @@ Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]
 Rounding = Literal["half_even", "half_away", "half_up"]
 SCHEMA_VERSION = 1
+BATCH_MATMUL = "batch_matmul"
+"""The `op` of hardware that multiplies two activations; "matmul" is the product with a constant matrix."""
 ELEMENTWISE = "elementwise"
 """The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
 
@@ -28,7 +30,7 @@ class OpSupport:
     ----------
     op
         Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; `ELEMENTWISE` or
-        `ELEMENTWISE_PAIR`.
+        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`.
     activations
         Dtypes allowed for its activation inputs and output, best first.
     weights

@@ -1,0 +1,118 @@
+"""Product of two uint8 activations, batch by batch, in vectors of columns. Oracle: `numerics.batch_matmul`.
+
+    for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
+
+Nothing is packed: b is read as it lies, 16 neighbouring columns at a time, once for four rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm.script.ir_builder import tirx as B
+
+from .broadcast import broadcast_shape
+from .rounding import requantized
+from .spec import Kernel, Output
+from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+
+_LANES = 16
+_ROWS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMatmulSpec:
+    """uint8 a (*a_batch, rows, inner) @ uint8 b (*b_batch, inner, columns); the batch axes broadcast.
+
+    `multiplier` is float32 a_scale * b_scale / out_scale.
+    """
+
+    a_batch: tuple[int, ...]
+    b_batch: tuple[int, ...]
+    rows: int
+    inner: int
+    columns: int
+    a_zero_point: int
+    b_zero_point: int
+    multiplier: float
+    output: Output
+    threads: int = 1
+
+
+def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
+    """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER`."""
+    batch = broadcast_shape(spec.a_batch, spec.b_batch)
+    count = math.prod(batch)
+
+    def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
+        blocks, left = divmod(spec.rows, _ROWS)
+        units = blocks + (left > 0)
+        operations = count * spec.rows * spec.inner * spec.columns
+        with chunked(count, worthwhile(spec.threads, operations, count)) as index:
+            a_at = B.Bind(_offset(index, batch, spec.a_batch) * (spec.rows * spec.inner))
+            b_at = B.Bind(_offset(index, batch, spec.b_batch) * (spec.inner * spec.columns))
+            y_at = B.Bind(index * (spec.rows * spec.columns))
+            if blocks:
+                with B.serial(0, blocks) as block:
+                    first = B.Bind(block * _ROWS)
+                    _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), first, _ROWS)
+            if left:
+                _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), B.int32((units - 1) * _ROWS), left)
+
+    sizes = [
+        math.prod(spec.a_batch) * spec.rows * spec.inner,
+        math.prod(spec.b_batch) * spec.inner * spec.columns,
+        count * spec.rows * spec.columns,
+    ]
+    arguments = [(name, size, "uint8") for name, size in zip("aby", sizes, strict=True)]
+    return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, emit))
+
+
+def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:
+    """Return which of an operand's matrices meets the output's matrix `index`."""
+    padded = (1,) * (len(batch) - len(own)) + own
+    at: Expr = B.int32(0)
+    inner, stride = 1, 1
+    for size, present in zip(reversed(batch), reversed(padded), strict=True):
+        if present > 1:
+            at = at + B.floormod(B.floordiv(index, inner), size) * stride
+        inner, stride = inner * size, stride * present
+    return at
+
+
+def _emit_rows(
+    spec: BatchMatmulSpec, buffers: tuple[Buffer, Buffer, Buffer], at: tuple[Expr, Expr, Expr], first: Expr, rows: int
+) -> None:
+    """Emit `rows` rows of one product: whole vectors of columns, then the columns that are left, one by one."""
+    vectors, left = divmod(spec.columns, _LANES)
+    if vectors:
+        with B.serial(0, vectors) as index:
+            _emit_tile(spec, buffers, at, first, rows, index * _LANES, _LANES)
+    if left:
+        with B.serial(0, left) as index:
+            _emit_tile(spec, buffers, at, first, rows, vectors * _LANES + index, 1)
+
+
+def _emit_tile(
+    spec: BatchMatmulSpec,
+    buffers: tuple[Buffer, Buffer, Buffer],
+    at: tuple[Expr, Expr, Expr],
+    first: Expr,
+    rows: int,
+    column: Expr,
+    lanes: int,
+) -> None:
+    a, b, y = buffers
+    acc = B.alloc_buffer((rows * lanes,), "int32", scope="local")
+    for row in range(rows):
+        store(acc, row * lanes, splat(B.int32(0), lanes), lanes)
+    with B.serial(0, spec.inner) as k:
+        weights = load(b, at[1] + k * spec.columns + column, lanes, "int32") - splat(B.int32(spec.b_zero_point), lanes)
+        weights = B.Bind(weights)
+        for row in range(rows):
+            value = a[at[0] + (first + row) * spec.inner + k].astype("int32") - B.int32(spec.a_zero_point)
+            store(acc, row * lanes, load(acc, row * lanes, lanes) + splat(value, lanes) * weights, lanes)
+    for row in range(rows):
+        result = requantized(load(acc, row * lanes, lanes), spec.multiplier, spec.output, lanes)
+        store(y, at[2] + (first + row) * spec.columns + column, result, lanes)

@@ -1,0 +1,40 @@
+"""Oracle of the quantized product of two activations, batch by batch. No TVM here; the product with constants is in `conv2d`."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .requantize import requantize
+
+BATCH_MATMUL_MAX_INNER = (2**31 - 1) // 255**2
+"""Longest sum of products of two 8-bit integers less their zero points that int32 holds whatever they are."""
+
+
+def batch_matmul(
+    a: npt.NDArray[np.integer],
+    b: npt.NDArray[np.integer],
+    *,
+    a_zero_point: int,
+    b_zero_point: int,
+    multiplier: float,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    out_dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return `requantize` of (a - a_zero_point) @ (b - b_zero_point).
+
+    Parameters
+    ----------
+    a, b
+        8-bit integers (..., rows, inner) and (..., inner, columns), whose other axes broadcast; inner is at most
+        `BATCH_MATMUL_MAX_INNER`.
+    multiplier, zero_point, qmin, qmax, out_dtype
+        As `requantize` takes them; the multiplier is float32 a_scale * b_scale / out_scale.
+    """
+    if a.shape[-1] > BATCH_MATMUL_MAX_INNER:
+        raise ValueError(f"sums of {a.shape[-1]} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
+    # Exact in float64: sums stay below 2**31.
+    sums = (a.astype(np.float64) - a_zero_point) @ (b.astype(np.float64) - b_zero_point)
+    return requantize(sums.astype(np.int32), np.float32(multiplier), zero_point, qmin, qmax, out_dtype)
