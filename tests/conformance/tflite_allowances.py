@@ -29,5 +29,10 @@ ALLOWANCES: dict[tuple[str, str], Allowance] = {
     ("LOGISTIC", "int16"): Allowance(equal=0.8, largest=1, reason=_TABLE_16),
     ("TANH", "int16"): Allowance(equal=0.5, largest=1, reason=_TABLE_16),
     ("SOFTMAX", "int16"): Allowance(equal=0.3, largest=4, reason=_TABLE_16),
+    ("DIV", "uint8"): Allowance(
+        equal=0.98,
+        largest=255,
+        reason="LiteRT shifts by more than 31 bits where the dividend is a few steps from 0, and is wrong there",
+    ),
 }
 """(op, kind of tensors) -> what is allowed instead of 99.9% equal and none off by more than one step."""

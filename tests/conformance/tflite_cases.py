@@ -24,6 +24,7 @@ from tflite_draws import (
     params,
     shape_of,
 )
+from tflite_function_cases import BATCHED_GATHER, FUNCTIONS, NEW_AXES
 from tflite_moving_cases import MOVES, moving
 
 
@@ -509,10 +510,13 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "ARG_MIN": [(place("ARG_MIN"), (I8, U8, F32), 2)],
     "QUANTIZE": [(quantize, EIGHT, 2), (quantize, (I16,), 1), (requantize, EIGHT, 5), (requantize, (I16,), 1)],
     "DEQUANTIZE": [(dequantize, ALL, 2)],
+    **FUNCTIONS,
 }
 """op -> (maker, dtypes, cases of each)."""
+SUITE["GATHER"].append(BATCHED_GATHER)
+SUITE["STRIDED_SLICE"].append(NEW_AXES)
 
-INTEGER_OPS = frozenset(SUITE)
+INTEGER_OPS = frozenset(SUITE) - {"EQUAL", "GREATER", "LESS_EQUAL"}
 """Ops whose 8-bit cases run as integer kernels, all of them."""
 
 

@@ -106,13 +106,11 @@ class MovingConverter(BaseConverter):
         data, *bounds = self.get_input_tensors(op)
         begin, end, strides = ([int(v) for v in self._constant(bound, "bounds")] for bound in bounds)
         options = self._get_builtin_options(op, tflite.StridedSliceOptions)
-        if options.EllipsisMask() or options.NewAxisMask():
-            raise RejectedOpError("an ellipsis or a new axis")
         shape, out = self._shape(data), self._shape(self.get_output_tensors(op)[0])
-        axes: list[int] = []
-        ranges: list[tuple[int, int, int]] = []
-        for axis, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
-            bit = 1 << axis
+        ranges: list[tuple[int, tuple[int, int, int]]] = []
+        for axis, place in sliced_axes(len(begin), len(shape), options.EllipsisMask(), options.NewAxisMask()):
+            start, stop, step = begin[place], end[place], strides[place]
+            bit = 1 << place
             if options.ShrinkAxisMask() & bit:
                 first = start + shape[axis] if start < 0 else start
                 part = (first, first + 1, 1)
@@ -120,19 +118,20 @@ class MovingConverter(BaseConverter):
                 chosen = slice(None if options.BeginMask() & bit else start, None if options.EndMask() & bit else stop, step)
                 part = chosen.indices(shape[axis])
             if part != (0, shape[axis], 1):
-                axes.append(axis)
-                ranges.append(part)
+                ranges.append((axis, part))
 
         def move(x: Any) -> Any:
-            for axis, part in zip(axes, ranges, strict=True):
+            kept = list(shape)
+            for axis, part in ranges:
                 taken = np.arange(*part)
                 if not taken.size:
                     raise RejectedOpError("an empty result")
+                kept[axis] = taken.size
                 if part[2] > 0:
                     x = _ops.strided_slice(x, axes=[axis], begin=[part[0]], end=[part[1]], strides=[part[2]])
                 else:
                     x = _ops.take(x, relax.const(taken.astype(np.int32)), axis=axis, mode="clip")
-            return _ops.reshape(x, out) if any(options.ShrinkAxisMask() >> axis & 1 for axis in range(len(begin))) else x
+            return x if kept == out else _ops.reshape(x, out)
 
         return self._one(op, data, move)
 
@@ -198,23 +197,62 @@ class MovingConverter(BaseConverter):
         return self._finish(_ops.concat(parts, axis=axis), output, activation)
 
     def convert_gather(self, op: Any) -> Any:
-        """Convert GATHER of whole slices; constant indices are checked here, others are clipped at run time."""
+        """Convert GATHER; constant indices are checked here, others are clipped at run time."""
         data, indices = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.GatherOptions)
-        if options.BatchDims():
-            raise RejectedOpError(f"batch_dims = {options.BatchDims()}")
-        axis = options.Axis() % len(self._shape(data))
+        shape, out = self._shape(data), self._shape(self.get_output_tensors(op)[0])
+        axis = options.Axis() % len(shape)
+        batch = options.BatchDims() % max(len(self._shape(indices)), 1) if options.BatchDims() < 0 else options.BatchDims()
+        if batch > axis or shape[:batch] != self._shape(indices)[:batch]:
+            raise RejectedOpError(f"batch_dims = {batch} with axis {axis} of {shape} and indices {self._shape(indices)}")
+        index = self._gather_index(indices, shape[axis])
+        if not batch:
+            flat = _ops.reshape(index, [-1]) if isinstance(index, relax.Expr) else relax.const(index.reshape(-1))
+            wide = [*shape[:axis], math.prod(self._shape(indices)), *shape[axis + 1 :]]
+
+            def whole(x: Any) -> Any:
+                taken = _ops.take(x, flat, axis=axis, mode="clip")
+                return taken if wide == out else _ops.reshape(taken, out)
+
+            return self._one(op, data, whole)
+        return self._one(op, data, lambda x: self._gathered_by_batch(x, index, shape, out, axis, batch))
+
+    def _gather_index(self, indices: Any, extent: int) -> Any:
+        """Return indices into an axis of `extent` elements: an array where they are constant, else an expression."""
         if self.has_expr(indices.tensor_idx):
-            index: Any = _ops.astype(self.get_expr(indices.tensor_idx), "int32")
+            index = _ops.astype(self.get_expr(indices.tensor_idx), "int32")
+            bounds = (relax.const(bound, "int32") for bound in (0, extent - 1))
+            return _ops.minimum(_ops.maximum(index, next(bounds)), next(bounds))
+        value: Any = self.get_tensor_value(indices)
+        if value.size and not 0 <= value.min() <= value.max() < extent:
+            raise RejectedOpError(f"an index out of range on an axis of {extent}")
+        return value.astype(np.int32)
+
+    def _gathered_by_batch(self, x: Any, index: Any, shape: list[int], out: list[int], axis: int, batch: int) -> Any:
+        """Gather along `axis` from each of the first `batch` axes' elements by indices of its own.
+
+        These elements lie one behind the other in one axis, and the indices into it move on by as much.
+        """
+        rank, images, extent = len(shape), math.prod(shape[:batch]), shape[axis]
+        order = [*range(batch), axis, *(other for other in range(batch, rank) if other != axis)]
+        inner = [shape[other] for other in order[batch + 1 :]]
+        x = x if order == list(range(rank)) else _ops.permute_dims(x, order)
+        x = _ops.reshape(x, [images * extent, *inner])
+        moved = (np.arange(images, dtype=np.int32) * extent)[:, None]
+        if isinstance(index, relax.Expr):
+            flat: Any = _ops.reshape(_ops.add(_ops.reshape(index, [images, -1]), relax.const(moved)), [-1])
         else:
-            value: Any = self.get_tensor_value(indices)
-            if value.size and not 0 <= value.min() <= value.max() < self._shape(data)[axis]:
-                raise RejectedOpError(f"an index out of range on axis {axis} of {self._shape(data)}")
-            index = relax.const(value.reshape(-1).astype(np.int32))
-            if value.ndim != 1:
-                out = self._shape(self.get_output_tensors(op)[0])
-                return self._one(op, data, lambda x: _ops.reshape(_ops.take(x, index, axis=axis, mode="clip"), out))
-        return self._one(op, data, lambda x: _ops.take(x, index, axis=axis, mode="clip"))
+            flat = relax.const((index.reshape(images, -1) + moved).reshape(-1))
+        x = _ops.take(x, flat, axis=0, mode="clip")
+        count = len(out) - rank + 1  # axes that the indices leave in the result, behind the batch and what stands before `axis`
+        taken = out[axis : axis + count]
+        x = _ops.reshape(x, [*shape[:batch], *taken, *inner])
+        front = axis - batch
+        if not front:
+            return x
+        stays = [batch + count + place for place in range(front)]
+        back = [*range(batch), *stays, *range(batch, batch + count), *range(batch + count + front, len(out))]
+        return _ops.permute_dims(x, back)
 
     def convert_reverse_v2(self, op: Any) -> Any:
         """Convert REVERSE_V2."""
@@ -337,3 +375,26 @@ class MovingConverter(BaseConverter):
         return _ops.image.resize2d(
             x, tuple(size), None, layout="NHWC", method=method, coordinate_transformation_mode=mode, rounding_method=rounding
         )
+
+
+def sliced_axes(count: int, rank: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:
+    """Return which axis of a tensor each of `count` bounds of a STRIDED_SLICE is about: pairs (axis, place of the bounds).
+
+    Bit i of `ellipsis` says that place i stands for as many whole axes as the others leave, one of `new_axes` that it adds an
+    axis (the ellipsis comes first where both are set).
+    """
+    places = range(count)
+    whole = next((place for place in places if ellipsis >> place & 1), count)
+    added = [place for place in places if place != whole and new_axes >> place & 1]
+    named = count - len(added) - (whole < count)
+    pairs: list[tuple[int, int]] = []
+    axis = 0
+    for place in places:
+        if place == whole:
+            axis += rank - named
+        elif place not in added:
+            pairs.append((axis, place))
+            axis += 1
+    if axis > rank or named > rank:
+        raise RejectedOpError(f"bounds of {named} axes of {rank}")
+    return pairs
