@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from onnx_case import Case, Writer
+from onnx_function_cases import FUNCTIONS
 from onnx_operator_cases import (
     conv_integer,
     dynamic_quantize,
@@ -105,6 +106,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "ConvInteger": [(conv_integer, ("u8u8",), 4)],
     "MatMulInteger": [(matmul_integer, WEIGHTED, 2)],
     "DynamicQuantizeLinear": [(dynamic_quantize, ("f32",), 3)],
+    **FUNCTIONS,
 }
 """op -> (maker, kinds of tensors, cases of each); u8s8 are uint8 activations and int8 weights."""
 

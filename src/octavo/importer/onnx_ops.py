@@ -244,15 +244,29 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     )
 
 
+_CHAINS: dict[str, Callable[[Any, Any], Any]] = {"Max": _ops.maximum, "Min": _ops.minimum, "Sum": _ops.add}
+
+
+def _chain(context: NodeContext, inputs: list[Any]) -> Any:
+    """Convert an op of any number of tensors to one of two after another; TVM's stacks them all."""
+    result, *others = inputs
+    for other in others[:-1]:
+        result = context.builder.emit(_CHAINS[context.op](result, other))
+    return _CHAINS[context.op](result, others[-1]) if others else result
+
+
 CONVERTERS: dict[str, Converter] = {
     "AveragePool": _pool,
     "Clip": _clip,
     "Dropout": _dropout,
     "LogSoftmax": _softmax,
+    "Max": _chain,
     "MaxPool": _pool,
+    "Min": _chain,
     "Pad": _pad,
     "Resize": _resize,
     "Softmax": _softmax,
+    "Sum": _chain,
     "Upsample": _resize,
 }
 """Our converters by ONNX op."""

@@ -1,0 +1,57 @@
+"""Cases of ONNX reductions, places of extremes and functions of single elements in QDQ form. No test and no Octavo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx_case import Writer
+from onnx_qdq_cases import Maker, binary, draw, image, shape_of, unary
+
+
+def reduction(op: str) -> Maker:
+    def make(w: Writer) -> str:
+        shape, keep = image(w), draw(w, 0, 1)
+        axes = sorted(w.rng.choice(4, draw(w, 1, 4), replace=False).tolist())
+        w.quantize(w.node(op, [w.real(w.quantized(shape)), w.constant(np.int64(axes))], keepdims=keep))
+        return f"{shape} axes {axes} keepdims {keep}"
+
+    return make
+
+
+def place(op: str) -> Maker:
+    def make(w: Writer) -> str:
+        shape, keep = shape_of(w, 3), draw(w, 0, 1)
+        axis = draw(w, -3, 2)
+        w.output(w.node(op, [w.real(w.quantized(shape))], axis=axis, keepdims=keep), "int64")
+        return f"{shape} axis {axis} keepdims {keep}"
+
+    return make
+
+
+def log_softmax(w: Writer) -> str:
+    shape = shape_of(w)
+    w.quantize(w.node("LogSoftmax", [w.real(w.quantized(shape, scale=0.05))], axis=-1))
+    return f"{shape}"
+
+
+def gate(w: Writer) -> str:
+    """A gate that stays in float between two tensors: x * sigmoid(g), and the sum of both read twice."""
+    shape = image(w)
+    x, g = w.real(w.quantized(shape)), w.real(w.quantized((1, shape[1], 1, 1), scale=0.03))
+    opened = w.node("Sigmoid", [g])
+    w.quantize(w.node("Mul", [x, opened]))
+    w.quantize(w.node("Add", [x, opened]))
+    return f"{shape}"
+
+
+EIGHT = ("u8", "s8")
+FUNCTIONS: dict[str, list[tuple[Any, tuple[str, ...], int]]] = {
+    **{op: [(binary(op), EIGHT, 4)] for op in ("Max", "Min", "Sum")},
+    **{op: [(reduction(op), EIGHT, 3)] for op in ("ReduceSum", "ReduceMax", "ReduceMin")},
+    **{op: [(place(op), EIGHT, 2)] for op in ("ArgMax", "ArgMin")},
+    "LogSoftmax": [(log_softmax, EIGHT, 2)],
+    **{op: [(unary(op), EIGHT, 1)] for op in ("Abs", "Neg", "Exp", "Softplus")},
+    "gate": [(gate, EIGHT, 2)],
+}
+"""op -> (maker, kinds of tensors, cases of each)."""
