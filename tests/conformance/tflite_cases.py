@@ -24,7 +24,7 @@ from tflite_draws import (
     params,
     shape_of,
 )
-from tflite_function_cases import BATCHED_GATHER, FUNCTIONS, NEW_AXES
+from tflite_function_cases import FUNCTIONS, GATHERS, NEW_AXES
 from tflite_moving_cases import MOVES, moving
 
 
@@ -513,7 +513,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     **FUNCTIONS,
 }
 """op -> (maker, dtypes, cases of each)."""
-SUITE["GATHER"].append(BATCHED_GATHER)
+SUITE["GATHER"] += GATHERS
 SUITE["STRIDED_SLICE"].append(NEW_AXES)
 
 INTEGER_OPS = frozenset(SUITE) - {"EQUAL", "GREATER", "LESS_EQUAL"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tflite_case import Case, Value
-from tflite_draws import RANGE, Maker, Rng, case, options, params, shape_of
+from tflite_draws import RANGE, Maker, Rng, case, feed, options, params, shape_of
 
 
 def function(op: str, table: str = "", *, positive: bool = False) -> Maker:
@@ -69,6 +69,28 @@ def gather_by_batch(rng: Rng, dtype: str) -> Case:
     )
 
 
+def gather_by_batch_at_run_time(rng: Rng, dtype: str) -> Case:
+    drawn = gather_by_batch(rng, dtype)
+    x, places = drawn.inputs
+    assert places is not None
+    inputs = (x, Value(shape=places.shape, dtype="int32"))
+    return Case(**{**_fields(drawn), "inputs": inputs, "fed": (*drawn.fed, places.data)})
+
+
+def gather_at_run_time(rng: Rng, dtype: str) -> Case:
+    """Draw indices that are fed."""
+    shape = shape_of(rng, 3)
+    axis = int(rng.integers(0, 3))
+    places = tuple(int(n) for n in rng.integers(1, 5, int(rng.integers(1, 3))))
+    indices = rng.integers(0, shape[axis], places).astype(np.int32)
+    common = params(rng, dtype)
+    x = Value(shape=shape, **common)
+    y = Value(shape=(*shape[:axis], *places, *shape[axis + 1 :]), **common)
+    table = options("GatherOptions", axis=axis, batchDims=0)
+    inputs, fed = (x, Value(shape=places, dtype="int32")), (feed(rng, x), indices)
+    return Case(op="GATHER", label=f"{shape} axis {axis}", inputs=inputs, outputs=(y,), options=table, fed=fed)
+
+
 def slice_with_new_axes(rng: Rng, dtype: str) -> Case:
     """Draw bounds with an ellipsis, a new axis and an axis that goes."""
     shape = tuple(int(n) for n in rng.integers(2, 6, 3))
@@ -115,5 +137,9 @@ FUNCTIONS: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
 }
 """op -> (maker, dtypes, cases of each)."""
 
-BATCHED_GATHER = (gather_by_batch, (I8, U8, F32), 4)
+GATHERS = [
+    (gather_by_batch, (I8, U8, F32), 4),
+    (gather_by_batch_at_run_time, (F32,), 2),
+    (gather_at_run_time, (I8, U8, F32), 2),
+]
 NEW_AXES = (slice_with_new_axes, (I8, U8, F32), 4)

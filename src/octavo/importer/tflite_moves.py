@@ -205,9 +205,11 @@ class MovingConverter(BaseConverter):
         batch = options.BatchDims() % max(len(self._shape(indices)), 1) if options.BatchDims() < 0 else options.BatchDims()
         if batch > axis or shape[:batch] != self._shape(indices)[:batch]:
             raise RejectedOpError(f"batch_dims = {batch} with axis {axis} of {shape} and indices {self._shape(indices)}")
-        index = self._gather_index(indices, shape[axis])
+        index = self._gather_index(indices, shape[axis], clipped=batch > 0)
         if not batch:
-            flat = _ops.reshape(index, [-1]) if isinstance(index, relax.Expr) else relax.const(index.reshape(-1))
+            flat = index if isinstance(index, relax.Expr) else relax.const(index.reshape(-1))
+            if isinstance(index, relax.Expr) and len(self._shape(indices)) != 1:
+                flat = self.bb.emit(_ops.reshape(index, [-1]))
             wide = [*shape[:axis], math.prod(self._shape(indices)), *shape[axis + 1 :]]
 
             def whole(x: Any) -> Any:
@@ -217,12 +219,14 @@ class MovingConverter(BaseConverter):
             return self._one(op, data, whole)
         return self._one(op, data, lambda x: self._gathered_by_batch(x, index, shape, out, axis, batch))
 
-    def _gather_index(self, indices: Any, extent: int) -> Any:
+    def _gather_index(self, indices: Any, extent: int, *, clipped: bool) -> Any:
         """Return indices into an axis of `extent` elements: an array where they are constant, else an expression."""
         if self.has_expr(indices.tensor_idx):
-            index = _ops.astype(self.get_expr(indices.tensor_idx), "int32")
+            index = self.bb.emit(_ops.astype(self.get_expr(indices.tensor_idx), "int32"))
+            if not clipped:
+                return index
             bounds = (relax.const(bound, "int32") for bound in (0, extent - 1))
-            return _ops.minimum(_ops.maximum(index, next(bounds)), next(bounds))
+            return self.bb.emit(_ops.minimum(self.bb.emit(_ops.maximum(index, next(bounds))), next(bounds)))
         value: Any = self.get_tensor_value(indices)
         if value.size and not 0 <= value.min() <= value.max() < extent:
             raise RejectedOpError(f"an index out of range on an axis of {extent}")
@@ -240,7 +244,9 @@ class MovingConverter(BaseConverter):
         x = _ops.reshape(x, [images * extent, *inner])
         moved = (np.arange(images, dtype=np.int32) * extent)[:, None]
         if isinstance(index, relax.Expr):
-            flat: Any = _ops.reshape(_ops.add(_ops.reshape(index, [images, -1]), relax.const(moved)), [-1])
+            rows = self.bb.emit(_ops.reshape(index, [images, -1]))
+            rows = self.bb.emit(_ops.add(rows, relax.const(moved)))
+            flat: Any = self.bb.emit(_ops.reshape(rows, [-1]))
         else:
             flat = relax.const((index.reshape(images, -1) + moved).reshape(-1))
         x = _ops.take(x, flat, axis=0, mode="clip")

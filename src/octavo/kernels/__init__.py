@@ -36,6 +36,7 @@ from .spec import (
     RelabelSpec,
     RequantizeSpec,
 )
+from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "RequantizeSpec",
     "ResizeSpec",
     "SoftmaxSpec",
+    "TakeSpec",
     "TransposeSpec",
     "add",
     "batch_matmul",
@@ -94,5 +96,6 @@ __all__ = [
     "requantize",
     "resize_bilinear",
     "softmax",
+    "take",
     "transpose",
 ]

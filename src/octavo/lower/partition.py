@@ -38,6 +38,7 @@ from .resize import match_resize
 from .sink import sink_dequantize
 from .softmax import match_softmax
 from .split import split_to_slices
+from .take import match_take
 from .tensor_ids import held_tensors, with_tensor_ids
 from .values import constant_value
 
@@ -68,6 +69,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),
+    ("octavo.take", ("take",), match_take),
     ("octavo.resize", ("image.resize2d",), match_resize),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
     (_PAIR_LOOKUP, (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
