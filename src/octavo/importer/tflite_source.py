@@ -174,8 +174,13 @@ def _tensor(model: Any, tensor: Any, origin: str, *, is_computed: bool) -> Tflit
         raise UnsupportedOpError(f"{origin}: tensor {name!r} has TFLite element type {tensor.Type()}, which is not supported")
     if tensor.Buffer() >= model.BuffersLength():
         raise ModelError(f"{origin}: corrupt .tflite file (buffer {tensor.Buffer()} of tensor {name!r} does not exist)")
-    if tensor.IsVariable() or tensor.Sparsity() is not None:
-        raise UnsupportedOpError(f"{origin}: tensor {name!r} is a variable or sparse, which is not supported")
+    if tensor.IsVariable():
+        raise UnsupportedOpError(
+            f"{origin}: tensor {name!r} is a variable, which keeps its state between calls and is not supported; "
+            "convert an LSTM or GRU unrolled (unroll=True in Keras), so that its state is computed in the graph"
+        )
+    if tensor.Sparsity() is not None:
+        raise UnsupportedOpError(f"{origin}: tensor {name!r} is sparse, which is not supported; store it dense")
     buffer = model.Buffers(tensor.Buffer())
     value = None if is_computed else _constant(buffer, name, shape, dtype, origin)
     # Some converters leave parameters on float tensors; they mean nothing there.
