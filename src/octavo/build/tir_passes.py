@@ -71,7 +71,7 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
     ----------
     functions
         By symbol. Those that carry the attribute KERNEL_ATTR must be plain loops; those whose calling convention is PLAIN_CALL
-        get no checks of their arguments.
+        get no checks of their arguments, and the return of 0 at their end.
     """
     kernels = {symbol: function for symbol, function in functions.items() if KERNEL_ATTR in function.attrs}
     others = {symbol: function for symbol, function in functions.items() if symbol not in kernels}
@@ -99,10 +99,16 @@ def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
         for var, function in lowered.items()
         if var not in light
     }
-    finish = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
-    finished = finish(tvm.IRModule(heavy))
-    finished.update(tirx.transform.LowerIntrin()(tvm.IRModule(light)))
-    return finished
+    wrapped = dict(tirx.transform.LowerTVMBuiltin()(tvm.IRModule(heavy)).functions.items())
+    # Only here: LowerTVMBuiltin puts the release of a kernel's buffers last, and behind a return it would never run.
+    returning = {
+        var: _returning(function) if var.name_hint in plain else function for var, function in {**light, **wrapped}.items()
+    }
+    return tirx.transform.LowerIntrin()(tvm.IRModule(returning))
+
+
+def _returning(function: Any) -> Any:
+    return function.with_body(tirx.SeqStmt([function.body, tirx.Return(tirx.IntImm("int32", 0))]))
 
 
 def _is_light(function: Any) -> bool:
