@@ -5,7 +5,7 @@ from .batch_matmul import BatchMatmulSpec, batch_matmul
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
-from .float_conv2d import float_conv2d, float_matmul
+from .float_conv2d import can_observe, float_conv2d, float_matmul
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
@@ -72,6 +72,7 @@ __all__ = [
     "TransposeSpec",
     "add",
     "batch_matmul",
+    "can_observe",
     "concat",
     "conv2d",
     "dequantize",

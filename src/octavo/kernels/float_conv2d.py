@@ -11,10 +11,12 @@ import numpy.typing as npt
 from ..errors import TargetError
 from .float_spec import FloatConv2dSpec
 from .isa import GENERIC, KNOWN_ISAS
+from .observe import ObserveSpec
 from .spec import Kernel
 from .x86.float_depthwise import FloatDepthwise
 from .x86.float_gemm import FloatGemm
 from .x86.tiles import Tile
+from .x86.vector import LANES
 
 _GENERIC_PIXELS = 4
 """Pixels of a tile one vector wide; 16 lanes each, they fill 16 of NEON's 32 registers, or all of SSE's."""
@@ -24,7 +26,22 @@ _AVX512_COLUMNS = 6
 """Columns of a depthwise tile: with a kernel row's weights and an input they fit 32 registers."""
 
 
-def float_conv2d(spec: FloatConv2dSpec, *, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], isa: str) -> Kernel:
+def can_observe(spec: FloatConv2dSpec, *, isa: str) -> bool:
+    """Return whether the kernel of `spec` can observe its own result, which costs less than an observer behind it."""
+    if isa == GENERIC or spec.threads != 1:
+        return False
+    channels = spec.out_channels if _is_depthwise(spec) else spec.out_channels // spec.groups
+    return channels % LANES == 0
+
+
+def float_conv2d(
+    spec: FloatConv2dSpec,
+    *,
+    weight: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.float32],
+    isa: str,
+    observe: ObserveSpec | None = None,
+) -> Kernel:
     """Return a kernel of clamp(conv2d(x, weight) + bias) in float32.
 
     Each output is one sum in the order of rows, columns and channels of its window, so it depends neither on the tiles nor on
@@ -40,6 +57,9 @@ def float_conv2d(spec: FloatConv2dSpec, *, weight: npt.NDArray[np.float32], bias
         float32 (out_channels,).
     isa
         "x86.avx512_vnni" or "generic".
+    observe
+        Observes the sums, and clamps them instead of `spec`, which has no bounds then. The kernel takes ranges and counts behind
+        x. Only where `can_observe`.
 
     Raises
     ------
@@ -48,16 +68,16 @@ def float_conv2d(spec: FloatConv2dSpec, *, weight: npt.NDArray[np.float32], bias
     """
     if isa not in KNOWN_ISAS:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
-    if spec.groups == spec.in_channels == spec.out_channels > 1:
+    if _is_depthwise(spec):
         columns = _GENERIC_PIXELS if isa == GENERIC else _AVX512_COLUMNS
-        return FloatDepthwise(spec, weight, bias, columns=columns).build(
+        return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
             f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
         )
     if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
         name = "float.pointwise"
     else:
         name = "float.direct" if spec.groups == 1 else "float.grouped"
-    return FloatGemm(spec, weight, bias, tile=_tile(spec, isa)).build(name, isa)
+    return FloatGemm(spec, weight, bias, tile=_tile(spec, isa), observe=observe).build(name, isa)
 
 
 def float_matmul(
@@ -91,6 +111,10 @@ def float_matmul(
         threads=threads,
     )
     return FloatGemm(spec, weight[np.newaxis, np.newaxis], bias, tile=_tile(spec, isa)).build("float.matmul", isa)
+
+
+def _is_depthwise(spec: FloatConv2dSpec) -> bool:
+    return spec.groups == spec.in_channels == spec.out_channels > 1
 
 
 def _tile(spec: FloatConv2dSpec, isa: str) -> Tile | None:

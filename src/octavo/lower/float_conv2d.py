@@ -19,7 +19,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ..graph.observe import read_observe
 from ..graph.rules import Region, Rejection
-from ..kernels import FloatConv2dSpec, Kernel
+from ..kernels import FloatConv2dSpec, Kernel, ObserveSpec
 from .context import KernelContext, shape_of
 from .forms import Form, Layout
 from .observe import Observation
@@ -101,9 +101,23 @@ class FloatConvForm(FloatForm):
             high=math.inf if self.observation is not None else self.high,
             threads=context.threads,
         )
-        kernel = kernels.float_conv2d(spec, weight=self.weight, bias=self.bias, isa=context.isa)
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-        context.put(output, self._call(context, output, kernel, [x], shape, inputs, is_nhwc=is_nhwc), is_nhwc=is_nhwc)
+        observe = self._observed_inside(context, spec, shape, is_nhwc=is_nhwc)
+        kernel = kernels.float_conv2d(spec, weight=self.weight, bias=self.bias, isa=context.isa, observe=observe)
+        if observe is not None and self.observation is not None:
+            result = context.call(output.name, kernel, [x, *self.observation.states(inputs)], shape, "float32")
+        else:
+            result = self._call(context, output, kernel, [x], shape, inputs, is_nhwc=is_nhwc)
+        context.put(output, result, is_nhwc=is_nhwc)
+
+    def _observed_inside(
+        self, context: KernelContext, spec: FloatConv2dSpec, shape: tuple[int, ...], *, is_nhwc: bool
+    ) -> ObserveSpec | None:
+        """Return what the convolution's own kernel is to observe, if it can."""
+        if self.observation is None or not kernels.can_observe(spec, isa=context.isa):
+            return None
+        observe = self.observation.spec(shape, is_nhwc=is_nhwc, low=self.low, high=self.high)
+        return observe if observe.inner == 1 and observe.channels == spec.out_channels else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -46,9 +46,13 @@ class Observation:
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         return ObserveSpec(outer=outer, channels=shape[axis], inner=inner, low=low, high=high)
 
+    def states(self, inputs: dict[str, Var]) -> list[Expr]:
+        """Return the parameters that the observer writes to."""
+        return [inputs[self.ranges], inputs[self.counts]]
+
     def write(self, context: KernelContext, name: str, value: Expr, inputs: dict[str, Var], spec: ObserveSpec) -> Expr:
         """Write the observer's call over a value in memory; return that value, clamped if the spec clamps."""
-        arguments = [value, inputs[self.ranges], inputs[self.counts]]
+        arguments = [value, *self.states(inputs)]
         kernel = kernels.observe(spec, isa=context.isa)
         if spec.clamps:
             return context.call(name, kernel, arguments, shape_of(value), "float32")

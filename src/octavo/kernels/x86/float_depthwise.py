@@ -18,9 +18,11 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..float_spec import FloatConv2dSpec
+from ..observe import ObserveSpec
 from ..spec import Kernel
 from ..vectors import Expr, chunked, inside, load, prim_func, store, worthwhile
-from .float_gemm import FloatArray, clamped
+from .float_gemm import FloatArray, clamped, state_arguments
+from .observe import PixelObserver, grouped
 from .vector import LANES
 
 INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for each block of channels
@@ -44,10 +46,20 @@ def channel_blocks(channels: int) -> list[tuple[int, int]]:
 class FloatDepthwise:
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
-    def __init__(self, spec: FloatConv2dSpec, weight: FloatArray, bias: FloatArray, *, columns: int) -> None:
-        """Take at most `columns` neighbouring outputs at once."""
+    def __init__(
+        self,
+        spec: FloatConv2dSpec,
+        weight: FloatArray,
+        bias: FloatArray,
+        *,
+        columns: int,
+        observe: ObserveSpec | None = None,
+    ) -> None:
+        """Take at most `columns` neighbouring outputs at once; with `observe`, observe them, whom `spec` does not clamp then."""
+        assert observe is None or (spec.threads == 1 and spec.out_channels % LANES == 0), "whole vectors, on one thread"
         assert spec.groups == spec.in_channels == spec.out_channels, "a depthwise convolution has one channel to a group"
         self.spec = spec
+        self.observe = observe
         most = min(columns, max(1, MOST_TAPS // spec.kernel[1]))
         self.width = -(-spec.out_width // -(-spec.out_width // most))  # tiles of about the same width
         self.constants: tuple[npt.NDArray[np.float32], ...] = (
@@ -60,6 +72,7 @@ class FloatDepthwise:
         spec = self.spec
         arguments = [
             ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "float32"),
+            *state_arguments(self.observe),
             ("weights", self.constants[0].size, "float32"),
             ("bias", self.constants[1].size, "float32"),
             ("out", spec.batch * spec.out_height * spec.out_width * spec.out_channels, "float32"),
@@ -68,8 +81,10 @@ class FloatDepthwise:
             name=f"{name} {self.width}x{LANES}", isa=isa, func=prim_func(arguments, self._emit), constants=self.constants
         )
 
-    def _emit(self, x: Expr, weights: Expr, bias: Expr, out: Expr) -> None:
-        self.x, self.weights, self.bias, self.out = x, weights, bias, out
+    def _emit(self, x: Expr, *rest: Expr) -> None:
+        *states, self.weights, self.bias, self.out = rest
+        self.x = x
+        self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *states)
         spec = self.spec
         cycles = spec.batch * spec.out_height * spec.out_width * spec.out_channels * spec.kernel[0] * spec.kernel[1] // LANES
         threads = worthwhile(spec.threads, cycles, spec.batch * spec.out_height)
@@ -97,7 +112,18 @@ class FloatDepthwise:
         return -(-spec.out_height // blocks)
 
     def _emit_rows(self, image: Expr, first_row: Expr, rows: Expr, channel: Expr, lanes: int) -> None:
-        """Emit a block of rows of `lanes` channels."""
+        """Emit a block of rows of `lanes` channels, and their observation every few rows."""
+        spec, observer = self.spec, self.observer
+        if observer is None:
+            self._emit_some_rows(image, first_row, rows, channel, lanes)
+            return
+        with grouped(rows, max(1, observer.pixels_of_block(1) // spec.out_width)) as (first, count):
+            row = T.Bind(first_row + first)
+            self._emit_some_rows(image, row, count, channel, lanes)
+            at = T.Bind((image * spec.out_height + row) * (spec.out_width * spec.out_channels) + channel)
+            observer.emit(at, channel, T.Bind(count * spec.out_width), 1)
+
+    def _emit_some_rows(self, image: Expr, first_row: Expr, rows: Expr, channel: Expr, lanes: int) -> None:
         spec = self.spec
         always = spec.padding[0] == 0 and spec.padding[2] == 0
         with T.serial(0, rows) as row:

@@ -16,16 +16,20 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..float_spec import FloatConv2dSpec
+from ..observe import ObserveSpec
+from ..observe_state import COUNTS_SIZE
 from ..spec import Kernel
 from ..vectors import Expr, load, prim_func, store, worthwhile
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
+from .observe import PixelObserver
 from .packing import panel_widths
 from .scratch import Scratch
 from .tiles import Tile, choose_tile, layer_cycles
 from .vector import LANES
 
 FloatArray = npt.NDArray[np.float32]
+OBSERVED_BYTES = 64 * 1024  # of the outputs that are observed together: second-level cache
 UNROLLED_STEPS = 4  # steps of a run that are written out together
 
 
@@ -34,8 +38,19 @@ class FloatGemm(GemmLoops):
 
     element_bytes = 4
 
-    def __init__(self, spec: FloatConv2dSpec, weight: FloatArray, bias: FloatArray, *, tile: Tile | None = None) -> None:
+    def __init__(
+        self,
+        spec: FloatConv2dSpec,
+        weight: FloatArray,
+        bias: FloatArray,
+        *,
+        tile: Tile | None = None,
+        observe: ObserveSpec | None = None,
+    ) -> None:
+        """Take the tile, or choose one; with `observe`, observe what is computed, which `spec` does not clamp then."""
+        assert observe is None or can_observe(spec), "only whole vectors are observed, on one thread"
         self.spec = spec
+        self.observe = observe
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         self.geometry = geometry = geometry_of(
             spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
@@ -45,12 +60,17 @@ class FloatGemm(GemmLoops):
         self.tile = tile or choose_tile(**shape)
         cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
         self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
-        self.block = self._block_rows()
+        self.block = self._block_rows() if observe is None else min(self._block_rows(), self._observed_rows())
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
         self.constants = {
             "weights": pack_weights(weight, geometry.groups, self.tile.vectors),
             "bias": pack_bias(bias, geometry.groups),
         }
+
+    def _observed_rows(self) -> int:
+        """Return the rows of a block, a multiple of the tile's, whose outputs of one panel stay in the cache to be observed."""
+        row_bytes = self.geometry.columns * self.tile.vectors * LANES * 4
+        return max(1, OBSERVED_BYTES // (row_bytes * self.tile.rows)) * self.tile.rows
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
@@ -58,11 +78,14 @@ class FloatGemm(GemmLoops):
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
         operands = [(label, value.size, "float32") for label, value in self.constants.items()]
-        func = prim_func([("x", in_size, "float32"), *operands, ("out", out_size, "float32")], self._emit)
+        states = state_arguments(self.observe)
+        func = prim_func([("x", in_size, "float32"), *states, *operands, ("out", out_size, "float32")], self._emit)
         return Kernel(name=f"{name} {self.tile}", isa=isa, func=func, constants=tuple(self.constants.values()))
 
-    def _emit(self, x: Expr, weights: Expr, bias: Expr, out: Expr) -> None:
-        self.x, self.weights, self.bias, self.out = x, weights, bias, out
+    def _emit(self, x: Expr, *rest: Expr) -> None:
+        *states, self.weights, self.bias, self.out = rest
+        self.x = x
+        self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *states)
         self._emit_threads()
 
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -82,6 +105,11 @@ class FloatGemm(GemmLoops):
             self._emit_finish(acc, out_at, [y * geometry.columns + x for y, x in offsets], panel)
 
         self._for_tiles(block, body)
+        if self.observer is not None:
+            rows = T.min(T.int32(self.block), geometry.rows - block * self.block) if self.blocks > 1 else geometry.rows
+            pixels = T.Bind(rows * geometry.columns) if self.blocks > 1 else geometry.rows * geometry.columns
+            channel = T.Bind(T.floormod(out_base, geometry.channels))
+            self.observer.emit(out_base, channel, pixels, panel.vectors)
 
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
@@ -150,6 +178,16 @@ def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int
         piece = 1 << ((valid - done).bit_length() - 1)
         store(buffer, index + done, load(staged, done, piece), piece)
         done += piece
+
+
+def can_observe(spec: FloatConv2dSpec) -> bool:
+    """Return whether a kernel of `spec` can observe its result: one thread, and every group's channels fill whole vectors."""
+    return spec.threads == 1 and (spec.out_channels // spec.groups) % LANES == 0
+
+
+def state_arguments(observe: ObserveSpec | None) -> list[tuple[str, int, str]]:
+    """Return the buffers that an observing kernel takes behind its input."""
+    return [] if observe is None else [("ranges", 2 * observe.channels, "float32"), ("counts", COUNTS_SIZE, "int32")]
 
 
 def pack_weights(weight: FloatArray, groups: int, vectors: int) -> FloatArray:

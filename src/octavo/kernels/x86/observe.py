@@ -11,7 +11,9 @@ Increments are what bounds it, one a cycle. Statistics are those of the plain fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as B
@@ -82,21 +84,19 @@ class VectorObserver:
         block = Block(
             source=self.x,
             out=self.out if self.spec.clamps else None,
-            stride=length,
             codes=codes,
             least=least,
             greatest=greatest,
             statistics=self.statistics,
         )
         most = BLOCK // (min(_VECTORS, length // LANES) * LANES)
-        with B.serial(0, -(-rows // most)) as part:
-            first = B.Bind(part * most)
-            count = B.Bind(B.min(B.int32(most), rows - first)) if rows % most else most
+        with grouped(rows, most) as (first, count):
             whole, rest = divmod(length // LANES, _VECTORS)
 
             def group(column: Expr, vectors: int, first: Expr = first, count: Expr = count) -> None:
                 at = B.Bind(base + first * length + column)
-                block.emit(at, column, count, vectors, lambda lane: channel_of(column + lane))
+                row = Row(pixels=1, vectors=vectors, stride=length)
+                block.emit(at, column, count, row, lambda lane: channel_of(column + lane))
 
             if whole:
                 with B.serial(0, whole) as index:
@@ -110,8 +110,47 @@ class VectorObserver:
             B.buffer_store(ranges, B.max(ranges[high], greatest[column]), [high])
 
 
+@contextmanager
+def grouped(count: Expr, most: int) -> Generator[tuple[Expr, Expr], None, None]:
+    """Emit a loop over groups of `most` of range(count), the last one may be shorter; yield a group's first and its length."""
+    groups = -(-count // most) if isinstance(count, int) else B.floordiv(count + (most - 1), most)
+    with B.serial(0, groups) as group:
+        first = B.Bind(group * most)
+        if isinstance(count, int) and count % most == 0:
+            yield first, most
+        else:
+            yield first, B.Bind(B.min(B.int32(most), count - first))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What a block repeats: `pixels` neighbours of `vectors` vectors each, an even number in all; the next row is `stride` on.
+
+    Vectors at the same place of different pixels share a range.
+    """
+
+    pixels: int
+    vectors: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        """Check what holds by construction."""
+        assert self.pixels * self.vectors % 2 == 0, "values are coded in pairs of vectors"
+        assert self.stride % self.pixels == 0, "pixels are evenly apart"
+
+    @property
+    def size(self) -> int:
+        """Values of a row."""
+        return self.pixels * self.vectors * LANES
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Return of each vector its distance from the row's start and its place in the ranges."""
+        apart = self.stride // self.pixels
+        return [(pixel * apart + j * LANES, j * LANES) for pixel in range(self.pixels) for j in range(self.vectors)]
+
+
 class Block:
-    """Emits the observation of blocks: some rows of neighbouring vectors, `stride` values apart.
+    """Emits the observation of blocks: some rows of vectors.
 
     Parameters
     ----------
@@ -120,7 +159,9 @@ class Block:
     codes
         uint16 scratch of at least one block.
     least, greatest
-        float32 scratch by column: the running range of each lane.
+        float32 by column: the running range of each lane.
+    greatest_at
+        Where in `greatest` column 0 is.
     """
 
     def __init__(
@@ -128,69 +169,132 @@ class Block:
         *,
         source: Buffer,
         out: Buffer | None,
-        stride: int,
         codes: Buffer,
         least: Buffer,
         greatest: Buffer,
         statistics: Statistics,
+        greatest_at: int = 0,
     ) -> None:
-        self.source, self.out, self.stride, self.codes = source, out, stride, codes
-        self.least, self.greatest, self.statistics = least, greatest, statistics
+        self.source, self.out, self.codes = source, out, codes
+        self.least, self.greatest, self.greatest_at, self.statistics = least, greatest, greatest_at, statistics
 
-    def emit(self, at: Expr, column: Expr, rows: Expr, vectors: int, channel_of: Callable[[Expr], Expr]) -> None:
-        """Emit one block of `rows` x `vectors` (an even number) from index `at` on; `column` is its place in the ranges."""
-        assert vectors % 2 == 0, "values are coded in pairs of vectors"
-        low = B.alloc_buffer((vectors * LANES,), "float32", scope="local")
-        high = B.alloc_buffer((vectors * LANES,), "float32", scope="local")
+    def emit(self, at: Expr, column: Expr, rows: Expr, row: Row, channel_of: Callable[[Expr], Expr]) -> None:
+        """Emit one block of `rows` rows from index `at` on.
+
+        Parameters
+        ----------
+        column
+            The block's place in the ranges.
+        channel_of
+            The channel of a place in the ranges, counted from `column`.
+        """
+        low = B.alloc_buffer((row.vectors * LANES,), "float32", scope="local")
+        high = B.alloc_buffer((row.vectors * LANES,), "float32", scope="local")
         largest = B.alloc_buffer((_PAIR,), "uint16", scope="local")
         store(largest, 0, splat(B.uint16(0), _PAIR), _PAIR)
-        for j in range(vectors):
-            store(low, j * LANES, load(self.least, column + j * LANES, LANES), LANES)
-            store(high, j * LANES, load(self.greatest, column + j * LANES, LANES), LANES)
-        with B.serial(0, rows) as row:
-            self._emit_codes(B.Bind(at + row * self.stride), B.Bind(row * (vectors * LANES)), vectors, low, high, largest)
+        upper = B.Bind(column + self.greatest_at)
+        for place in range(0, row.vectors * LANES, LANES):
+            store(low, place, load(self.least, column + place, LANES), LANES)
+            store(high, place, load(self.greatest, upper + place, LANES), LANES)
+        with B.serial(0, rows) as index:
+            self._emit_codes(B.Bind(at + index * row.stride), B.Bind(index * row.size), row, low, high, largest)
         worst = intrinsic(f"llvm.vector.reduce.umax.v{_PAIR}i16", "uint16", load(largest, 0, _PAIR))
         with B.If(worst < B.uint16(_NOT_FINITE)):
             with B.Then():
-                for j in range(vectors):
-                    store(self.least, column + j * LANES, load(low, j * LANES, LANES), LANES)
-                    store(self.greatest, column + j * LANES, load(high, j * LANES, LANES), LANES)
-            with B.Else(), B.serial(0, rows) as row, B.serial(0, vectors * LANES) as lane:
-                index = B.Bind(at + row * self.stride + lane)
-                self.statistics.widen(B.Bind(self.source[index]), index, channel_of(lane))
+                for place in range(0, row.vectors * LANES, LANES):
+                    store(self.least, column + place, load(low, place, LANES), LANES)
+                    store(self.greatest, upper + place, load(high, place, LANES), LANES)
+            with B.Else(), B.serial(0, rows * row.pixels) as pixel, B.serial(0, row.vectors * LANES) as lane:
+                place = B.Bind(at + pixel * (row.stride // row.pixels) + lane)
+                self.statistics.widen(B.Bind(self.source[place]), place, channel_of(lane))
         if self.out is not None:
-            with B.serial(0, rows) as row:
-                self._emit_clamp(self.out, B.Bind(at + row * self.stride), vectors)
-        with B.serial(0, rows) as row:
-            self._emit_counts(B.Bind(row * (vectors * LANES)), vectors)
+            with B.serial(0, rows) as index:
+                self._emit_clamp(self.out, B.Bind(at + index * row.stride), row)
+        with B.serial(0, rows * (row.size // _PAIR)) as pair:
+            self._emit_counts(B.Bind(pair * _PAIR))
 
-    def _emit_codes(self, at: Expr, code_at: Expr, vectors: int, low: Buffer, high: Buffer, largest: Buffer) -> None:
+    def _emit_codes(self, at: Expr, code_at: Expr, row: Row, low: Buffer, high: Buffer, largest: Buffer) -> None:
         """Emit the ranges and the codes of one row."""
-        for pair in range(vectors // 2):
+        offsets = row.offsets()
+        for pair in range(len(offsets) // 2):
             halves: list[Expr] = []
-            for j in (2 * pair, 2 * pair + 1):
-                value = B.Bind(load(self.source, at + j * LANES, LANES))
+            for offset, place in offsets[2 * pair : 2 * pair + 2]:
+                value = B.Bind(load(self.source, at + offset, LANES))
                 # In this order: where the value is NaN, the comparison is false and the range stays.
-                store(low, j * LANES, B.min(value, load(low, j * LANES, LANES)), LANES)
-                store(high, j * LANES, B.max(value, load(high, j * LANES, LANES)), LANES)
+                store(low, place, B.min(value, load(low, place, LANES)), LANES)
+                store(high, place, B.max(value, load(high, place, LANES)), LANES)
                 halves.append(B.Bind(B.reinterpret(f"uint16x{_PAIR}", value)))
             upper = B.Bind(tirx.Shuffle(halves, [B.int32(2 * lane + 1) for lane in range(_PAIR)]))
             store(largest, 0, B.max(load(largest, 0, _PAIR), upper + upper), _PAIR)
             store(self.codes, code_at + pair * _PAIR, upper >> splat(B.uint16(SHIFT - 16), _PAIR), _PAIR)
 
-    def _emit_clamp(self, out: Buffer, at: Expr, vectors: int) -> None:
+    def _emit_clamp(self, out: Buffer, at: Expr, row: Row) -> None:
         """Emit one row's values clamped. Not among the increments: full vectors that are stored between them hold them up."""
         spec = self.statistics.spec
-        for j in range(vectors):
-            value = load(self.source, at + j * LANES, LANES)
+        for offset, _ in row.offsets():
+            value = load(self.source, at + offset, LANES)
             value = B.max(value, splat(B.float32(spec.low), LANES)) if not math.isinf(spec.low) else value
             value = B.min(value, splat(B.float32(spec.high), LANES)) if not math.isinf(spec.high) else value
-            store(out, at + j * LANES, value, LANES)
+            store(out, at + offset, value, LANES)
 
-    def _emit_counts(self, code_at: Expr, vectors: int) -> None:
-        """Emit the increments of one row."""
-        for four in range(0, vectors * LANES, 4):
+    def _emit_counts(self, code_at: Expr) -> None:
+        """Emit the increments of two vectors."""
+        for four in range(0, _PAIR, 4):
             packed = B.Bind(B.reinterpret("uint64", load(self.codes, code_at + four, 4)))
             for lane in range(4):
                 code = (packed >> B.uint64(16 * lane)) & B.uint64(0xFFFF) if lane < 3 else packed >> B.uint64(48)
                 self.statistics.count(B.Cast("int32", code), lane % TABLES)
+
+
+class PixelObserver:
+    """Observes what a kernel has just written, [pixels][channels] of whole vectors, while it is in the cache; clamps it in place.
+
+    Parameters
+    ----------
+    spec
+        Of the whole tensor, inner = 1.
+    out, ranges, counts
+        The kernel's buffers.
+    """
+
+    def __init__(self, spec: ObserveSpec, out: Buffer, ranges: Buffer, counts: Buffer) -> None:
+        assert spec.inner == 1, "channels are last"
+        assert spec.channels % LANES == 0, "channels fill whole vectors"
+        self.spec = spec
+        self.out = out
+        self.statistics = Statistics(spec=spec, ranges=ranges, counts=counts)
+        self.codes = B.alloc_buffer((BLOCK,), "uint16", scope="local")
+
+    @staticmethod
+    def pixels_of_block(vectors: int) -> int:
+        """Return how many pixels of so many vectors make a good block."""
+        return max(1, BLOCK // (vectors * LANES))
+
+    def emit(self, at: Expr, channel: Expr, pixels: Expr, vectors: int) -> None:
+        """Emit the observation of `vectors` vectors, from `channel` on, of `pixels` neighbours; `at` is where the first lies."""
+        channels = self.spec.channels
+        block = Block(
+            source=self.out,
+            out=self.out if self.spec.clamps else None,
+            codes=self.codes,
+            least=self.statistics.ranges,
+            greatest=self.statistics.ranges,
+            statistics=self.statistics,
+            greatest_at=channels,
+        )
+        per_row = 4 if vectors == 1 else 1 + vectors % 2
+        row = Row(pixels=per_row, vectors=vectors, stride=per_row * channels)
+        rows = pixels // per_row if isinstance(pixels, int) else B.Bind(B.floordiv(pixels, per_row))
+        with grouped(rows, BLOCK // row.size) as (first, count):
+            block.emit(B.Bind(at + first * row.stride), channel, count, row, lambda lane: channel + lane)
+        if not isinstance(pixels, int) or pixels % per_row:
+            self._emit_rest(at, channel, rows * per_row, pixels - rows * per_row, vectors)
+
+    def _emit_rest(self, at: Expr, channel: Expr, first: Expr, pixels: Expr, vectors: int) -> None:
+        """Emit the observation of the last few pixels, value by value."""
+        with B.serial(0, pixels) as pixel, B.serial(0, vectors * LANES) as lane:
+            index = B.Bind(at + (first + pixel) * self.spec.channels + lane)
+            value = B.Bind(self.out[index])
+            self.statistics.add(value, index, channel + lane)
+            if self.spec.clamps:
+                B.buffer_store(self.out, clamped(value, self.spec), [index])
