@@ -9,6 +9,7 @@ from octavo import errors
 PUBLIC = {
     "Executable",
     "Explanation",
+    "ImageFolder",
     "Lineage",
     "Model",
     "ModelBuilder",

@@ -21,6 +21,7 @@ from .layer_error import layer_errors
 from .pipeline import (
     Executable,
     Explanation,
+    ImageFolder,
     Model,
     Profile,
     Recipe,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Executable",
     "Explanation",
+    "ImageFolder",
     "Lineage",
     "Model",
     "ModelBuilder",

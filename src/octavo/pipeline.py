@@ -23,7 +23,7 @@ from .graph.inputs import input_specs
 from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of
 from .lower import Lowered, OpRecord, link, lower
-from .profile import Instrumented, Profile, collect, instrument, select
+from .profile import ImageFolder, Instrumented, Profile, collect, instrument, select
 from .quantize import Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
@@ -33,6 +33,7 @@ __all__ = [
     "Executable",
     "ExplainedOp",
     "Explanation",
+    "ImageFolder",
     "Model",
     "Profile",
     "Recipe",
@@ -67,7 +68,8 @@ def profile(
     Parameters
     ----------
     batches
-        An iterable of arrays or {input name: array}. The first dimension of a batch may be any multiple of the model's.
+        An iterable of arrays or {input name: array}, read as a stream; an ImageFolder is one. The first dimension of a batch may
+        be any multiple of the model's.
     tensors
         Patterns of the tensors to profile: ids, names in the source, or ops ("Conv", "features.1*"); all by default.
     threads
@@ -91,7 +93,16 @@ def profile(
     checked = checked_model(model)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
-    return collect(checked, instrumented, executable.attach, batches, numbers=numbers, progress=progress)
+    preprocessing = batches.preprocessing if isinstance(batches, ImageFolder) else ""
+    return collect(
+        checked,
+        instrumented,
+        executable.attach,
+        batches,
+        numbers=numbers,
+        preprocessing=preprocessing,
+        progress=progress,
+    )
 
 
 _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]

@@ -180,3 +180,20 @@ def test_bench_reads_tflite(shared: Path, capsys: pytest.CaptureFixture[str]) ->
     assert command(f"bench {model} --against litert,openvino --seconds 0.05 --json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["runtime"] for row in rows if row["median_ms"]] == ["Octavo", "LiteRT", "OpenVINO"]
+
+
+def test_profile_of_some_tensors_tells_of_what_is_not_finite(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished)
+    samples = read("calib.npz")["x"][:20].copy()
+    samples[17, 0, 3, 4] = np.nan
+    np.savez("bad.npz", x=samples)
+    try:
+        assert command("profile m.onnx --data bad.npz -o some.json --tensors pixels --tensors Relu") == 0
+        assert "pixels held 1 values that are NaN or infinite, the first in sample 17 at [0, 0, 3, 4]" in capsys.readouterr().out
+        profile = octavo.Profile.load("some.json")
+        assert {entry.op for entry in profile.values()} == {"", "Relu"}
+    finally:
+        for name in ("bad.npz", "some.json"):
+            Path(name).unlink(missing_ok=True)

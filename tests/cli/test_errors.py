@@ -92,7 +92,7 @@ CASES = {
         "profile m.onnx --data bad.npz -o new.json",
         ["bad.npz", "pixels", "float32", "float64"],
     ),
-    "NaN": (calibration(with_nan), "profile m.onnx --data bad.npz -o new.json", ["bad.npz", "pixels", "nan", "[17, 0, 3, 4]"]),
+    "pattern of nothing": (nothing, "profile m.onnx --data calib.npz -o new.json --tensors Nope", ["'Nope'", "Conv"]),
     "empty data set": (calibration(lambda x: x[:0]), "profile m.onnx --data bad.npz -o new.json", ["bad.npz", "empty"]),
     "wrong input name": (
         lambda: np.savez("bad.npz", a=np.zeros(1), b=np.zeros(1)),

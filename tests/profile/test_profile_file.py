@@ -64,6 +64,7 @@ MUTATIONS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("schema_version",), 1, "schema_version must be 2, got 1"),
     (("mantissa_bits",), 5, "mantissa_bits"),
     (("samples",), 0, "samples"),
+    (("preprocessing",), None, "preprocessing must be a string"),
     (("samples",), 1.5, "samples must be an integer"),
     (("fingerprint",), 7, "fingerprint must be a string"),
     (("fingerprint",), KeyError, "lacks"),

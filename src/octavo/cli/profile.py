@@ -36,6 +36,12 @@ def add_to(commands: Subcommands) -> None:
         metavar="FILE",
         help="preprocessed samples: .npy, or .npz with one array for each input, samples first (may be repeated)",
     )
+    parser.add_argument(
+        "--tensors",
+        action="append",
+        metavar="PATTERN",
+        help='profile only these: a TensorId, a name in the source or an op, "*" for any part of it (may be repeated)',
+    )
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
 
@@ -49,19 +55,24 @@ def call(args: argparse.Namespace) -> int:
     _check(specs, files)
     runs = sum(count_runs(specs, samples) for samples in files.values())
     with progress_bar("profile", runs, "run") as advance:
-        result = profile(model, _batches(specs, files), threads=args.threads, progress=lambda _: advance(1))
+        batches = _batches(specs, files)
+        result = profile(model, batches, tensors=args.tensors, threads=args.threads, progress=lambda _: advance(1))
     result.save(args.output)
     print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples")
+    for entry in result.values():
+        if entry.kind != "constant" and entry.non_finite_note:
+            print(f"warning: {entry.non_finite_note}")
+            break
     return 0
 
 
 def _check(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> None:
     """Find samples that do not fit before time is spent on compiling; a batch is checked as a whole when it is first cut."""
     for path, samples in files.items():
-        next(split_batch(specs, samples, where=str(path)))
+        next(split_batch(specs, samples, where=str(path), finite=False))
 
 
 def _batches(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> Iterator[dict[str, npt.NDArray[Any]]]:
     for path, samples in files.items():
-        for values in split_batch(specs, samples, where=str(path)):
+        for values in split_batch(specs, samples, where=str(path), finite=False):
             yield named(specs, values)

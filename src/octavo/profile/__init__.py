@@ -3,6 +3,7 @@
 # The stage
 from .accumulator import Accumulator, Attach
 from .collect import collect
+from .images import ImageFolder
 from .instrument import Instrumented, Observation, instrument
 
 # Its product
@@ -13,6 +14,7 @@ from .statistics import NonFinite, TensorStatistics
 __all__ = [
     "Accumulator",
     "Attach",
+    "ImageFolder",
     "Instrumented",
     "NonFinite",
     "Observation",

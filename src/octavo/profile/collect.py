@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -23,6 +24,7 @@ def collect(
     batches: Any,
     *,
     numbers: Iterable[int] | None = None,
+    preprocessing: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> Profile:
     """Drive batches through an instrumented model and return its profile.
@@ -35,6 +37,8 @@ def collect(
     numbers
         The samples' numbers in the whole data set, where `batches` are a part of it; 0, 1, 2 ... by default. They say in which
         sample a tensor first held NaN or infinity.
+    preprocessing
+        What was done to the samples, for the profile to say.
     progress
         Called after each run with the number of samples so far.
 
@@ -54,7 +58,7 @@ def collect(
         accumulator.fold(arrays, number=supply.next(where))
         if progress is not None:
             progress(accumulator.samples)
-    return accumulator.profile()
+    return replace(accumulator.profile(), preprocessing=preprocessing)
 
 
 def _runs(specs: tuple[InputSpec, ...], batches: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:

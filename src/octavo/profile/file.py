@@ -25,7 +25,7 @@ from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 FORMAT = "octavo-profile"
 SCHEMA_VERSION = 2
 
-_HEADER_KEYS = ("fingerprint", "format", "mantissa_bits", "samples", "schema_version", "tensors")
+_HEADER_KEYS = ("fingerprint", "format", "mantissa_bits", "preprocessing", "samples", "schema_version", "tensors")
 _TENSOR_KEYS = (
     "channel_axis",
     "channel_max",
@@ -51,6 +51,7 @@ class ProfileFile:
     """What a profile file holds."""
 
     fingerprint: str
+    preprocessing: str
     samples: int
     tensors: Mapping[TensorId, TensorStatistics]
 
@@ -93,6 +94,7 @@ def encode(content: ProfileFile) -> str:
         "fingerprint": content.fingerprint,
         "format": FORMAT,
         "mantissa_bits": MANTISSA_BITS,
+        "preprocessing": content.preprocessing,
         "samples": content.samples,
         "schema_version": SCHEMA_VERSION,
     }
@@ -206,13 +208,14 @@ def _decode(data: Any) -> ProfileFile:
     header = _object(cast("Any", data), _HEADER_KEYS, "the profile")
     _integer(header["mantissa_bits"], "mantissa_bits", MANTISSA_BITS, MANTISSA_BITS)
     fingerprint = _text(header["fingerprint"], "fingerprint")
+    preprocessing = _text(header["preprocessing"], "preprocessing")
     samples = _integer(header["samples"], "samples", 1)
     if not isinstance(header["tensors"], dict):
         raise _Malformed("tensors must be an object")
     tensors: dict[TensorId, TensorStatistics] = {}
     for key, value in cast("dict[str, Any]", header["tensors"]).items():
         tensors[TensorId(key)] = _tensor_from_json(TensorId(key), value)
-    return ProfileFile(fingerprint=fingerprint, samples=samples, tensors=tensors)
+    return ProfileFile(fingerprint=fingerprint, preprocessing=preprocessing, samples=samples, tensors=tensors)
 
 
 def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:

@@ -28,11 +28,14 @@ class Profile(Mapping[TensorId, TensorStatistics]):
         Samples seen (rows of the batches).
     tensors
         Statistics of inputs, activations and float constants.
+    preprocessing
+        What was done to the samples, "" where nobody said.
     """
 
     fingerprint: str
     samples: int
     tensors: Mapping[TensorId, TensorStatistics]
+    preprocessing: str = ""
 
     def __getitem__(self, key: TensorId) -> TensorStatistics:
         """Return the statistics of a tensor; KeyError if it was not observed."""
@@ -59,6 +62,11 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             raise ProfileError(
                 f"profiles of different models cannot be merged: fingerprints {self.fingerprint} and {other.fingerprint}"
             )
+        if self.preprocessing != other.preprocessing:
+            raise ProfileError(
+                f"profiles of samples preprocessed in different ways cannot be merged: {self.preprocessing or 'not said'} and "
+                f"{other.preprocessing or 'not said'}"
+            )
         if self.tensors.keys() != other.tensors.keys():
             differing = sorted(self.tensors.keys() ^ other.tensors.keys())
             raise ProfileError(f"profiles observe different tensors: only one of them holds {', '.join(differing[:5])}")
@@ -72,13 +80,21 @@ class Profile(Mapping[TensorId, TensorStatistics]):
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON (docs/profile.schema.json), the whole file or nothing; ProfileError if it can't be."""
-        write_profile(ProfileFile(fingerprint=self.fingerprint, samples=self.samples, tensors=self.tensors), Path(path))
+        content = ProfileFile(
+            fingerprint=self.fingerprint, preprocessing=self.preprocessing, samples=self.samples, tensors=self.tensors
+        )
+        write_profile(content, Path(path))
 
     @staticmethod
     def load(path: str | Path) -> Profile:
         """Read what `save` wrote; ProfileError says what is wrong with a file that isn't a profile or was changed."""
         content = read_profile(Path(path))
-        return Profile(fingerprint=content.fingerprint, samples=content.samples, tensors=content.tensors)
+        return Profile(
+            fingerprint=content.fingerprint,
+            samples=content.samples,
+            tensors=content.tensors,
+            preprocessing=content.preprocessing,
+        )
 
 
 def check_model(profile: Profile, model: Model) -> None:
