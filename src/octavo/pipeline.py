@@ -6,7 +6,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -255,15 +255,18 @@ def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp
 # -------------------------------------------------------------------------------------------------------- for TVM users
 
 
-def relax_pipeline(*, target_description: TargetDescription = CPU, threads: int = 1) -> tvm.transform.Pass:
+def relax_pipeline(
+    *, target_description: TargetDescription = CPU, threads: int = 1, ids: Collection[str] = ()
+) -> tvm.transform.Pass:
     """Return a pipeline for ``tvm.compile(module, target, relax_pipeline=octavo.relax_pipeline())``.
 
-    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would.
+    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would. `ids` are the TensorIds
+    (`model.tensors`) by which kernels name tensors in their quantize_info.
     """
 
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         target = tvm.target.Target.current(allow_none=True) or host_target()
-        lowered = lower(module, target_description, isas_of(target), threads)
+        lowered = lower(module, target_description, isas_of(target), threads, ids)
         return vm_passes()(link(lowered, target))
 
     made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")

@@ -21,7 +21,7 @@ from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import static_shape
 from .evaluate import Evaluator
 from .model import Model
-from .tracking import Tracker
+from .tracking import Announced, Tracker
 from .value_graph import GraphReader, ValueGraph
 from .value_numbers import ValueNumbers
 from .value_search import tolerance_of
@@ -34,11 +34,12 @@ _PROBE_SCALE = 3.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One state of the module: the pass that made it, and its functions."""
+    """One state of the module: the pass that made it, its functions, and what the pass itself announced (see `announce`)."""
 
     pass_name: str
     functions: Any
     externs: Mapping[str, Any]
+    announced: Announced | None = None
 
     def by_name(self) -> dict[str, Any]:
         """Return the functions by name."""
@@ -128,16 +129,24 @@ class Lineage(PassInstrument):
         if self._running.pop():
             self.record(str(info.name), mod)
 
-    def record(self, name: str, module: tvm.IRModule, externs: Mapping[str, Any] | None = None) -> None:
+    def record(
+        self,
+        name: str,
+        module: tvm.IRModule,
+        externs: Mapping[str, Any] | None = None,
+        announced: Announced | None = None,
+    ) -> None:
         """Take a state of the module as the result of the step `name`: for what is no pass.
 
         Parameters
         ----------
         externs
             PrimFuncs by symbol, where the module calls external symbols that stand for them.
+        announced
+            Which variable each tensor became, where the step changes values (floats to integers) and so nothing can be compared.
         """
         if not _same_functions(module.functions, self.steps[-1].functions):
-            self.steps.append(Step(name, module.functions, {**self.steps[-1].externs, **(externs or {})}))
+            self.steps.append(Step(name, module.functions, {**self.steps[-1].externs, **(externs or {})}, announced))
 
     def ends_with(self, module: tvm.IRModule) -> bool:
         """Return whether `module` is what the last step left."""
@@ -195,7 +204,8 @@ class Lineage(PassInstrument):
             for step in self.steps[len(self._history) :]:
                 self._tracker.reader.externs.update(step.externs)
                 functions = step.by_name()
-                states = self._tracker.advance(functions, self.entry, self._params_of(functions[self.entry]))
+                params = self._params_of(functions[self.entry])
+                states = self._tracker.advance(functions, self.entry, params, step.announced)
                 self._history.append(self._complete(states))
         return self._history
 
@@ -273,10 +283,10 @@ class Lineage(PassInstrument):
 _LISTENING: list[Lineage] = []
 
 
-def announce(name: str, module: tvm.IRModule, externs: Mapping[str, Any] | None = None) -> None:
-    """Tell every Lineage that is listening what a step which is no TVM pass made of the module."""
+def announce(name: str, module: tvm.IRModule, externs: Mapping[str, Any], announced: Announced) -> None:
+    """Tell every Lineage that is listening what a step which is no TVM pass made of the module; see `Lineage.record`."""
     for lineage in _LISTENING:
-        lineage.record(name, module, externs)
+        lineage.record(name, module, externs, announced)
 
 
 def _same_functions(a: Any, b: Any) -> bool:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax
+from tvm.ir import Call
 from tvm.relax import Var
 
 from ..identity import TensorId, TensorState
 from ..identity.relation import Relation, agree
 from ..identity.tensor_state import StateKind
+from .dataflow import op_name
 from .enclosing import enclosing_calls, parts_of
 from .evaluate import Evaluator
 from .value_graph import Functions, GraphReader, Place, ValueGraph
@@ -24,6 +26,22 @@ from .value_numbers import ValueNumbers
 from .value_search import Link, Spot, ValueSearch
 
 _CONSTANT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Announced:
+    """What a step says of tensors whose values it changes.
+
+    Parameters
+    ----------
+    holders
+        TensorId -> name of the variable of the entry function that stands for it now, in a form that the step knows.
+    swallowed
+        TensorId -> name of the variable whose call computes it on the way.
+    """
+
+    holders: Mapping[str, str]
+    swallowed: Mapping[str, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,9 +75,13 @@ class Tracker:
         """The numbers of all values."""
         return self.reader.numbers
 
-    def advance(self, functions: Functions, entry: str, params: Mapping[int, int]) -> dict[TensorId, TensorState]:
+    def advance(
+        self, functions: Functions, entry: str, params: Mapping[int, int], announced: Announced | None = None
+    ) -> dict[TensorId, TensorState]:
         """Read the next module and return the state of each id in it."""
         before, after = self.graph, self.reader.read(functions, entry, params)
+        if announced is not None:
+            return self._believe(announced, after)
         known = self._folded(before, after)
         if known:
             after = self.reader.read(functions, entry, params)
@@ -84,6 +106,28 @@ class Tracker:
         enclosing = self._enclosing(lost, before, after, known)
         self.graph = after
         self.states = self._states(after, enclosing)
+        return self.states
+
+    def _believe(self, announced: Announced, after: ValueGraph) -> dict[TensorId, TensorState]:
+        """Take the links that a step states, for the tensors whose values it changed."""
+        by_name = {place.name: place for place in after.places if not place.path}
+        told: dict[TensorId, TensorState] = {}
+        for tensor, link in self.links.items():
+            if after.holds(link.number):
+                continue
+            holder, around = by_name.get(announced.holders.get(tensor, "")), by_name.get(announced.swallowed.get(tensor, ""))
+            if holder is not None:
+                self.links[tensor] = Link(holder.number, link.relation, "announced")
+            elif around is not None and isinstance(around.value, Call):
+                told[tensor] = TensorState(
+                    kind="inside", composite=op_name(around.value), expression=around.expression, evidence="announced"
+                )
+            elif self.states[tensor].kind == "gone":
+                told[tensor] = self.states[tensor]
+            else:
+                told[tensor] = TensorState(kind="gone", reason="the step names no variable for it")
+        self.graph = after
+        self.states = self._states(after, told)
         return self.states
 
     def _was_there(self, tensor: TensorId) -> bool:
@@ -205,11 +249,11 @@ class Tracker:
         kind = _plain_kind(link.relation)
         if others:
             kind = "merged"
-        elif place.path:
+        elif place.path or (link.evidence == "announced" and isinstance(place.value, Call)):
             kind = "inside"
         return TensorState(
             kind=kind,
-            composite=place.path[-1] if place.path else "",
+            composite=_composite(place, kind),
             holder=place.name,
             expression=place.expression,
             position=graph.places.index(place),
@@ -217,6 +261,13 @@ class Tracker:
             dtype=dtype,
             **common,
         )
+
+
+def _composite(place: Place, kind: StateKind) -> str:
+    """Return the function around a variable; of one that a kernel made of several ops, the kernel."""
+    if place.path:
+        return place.path[-1]
+    return op_name(place.value) if kind == "inside" and isinstance(place.value, Call) else ""
 
 
 def _plain_kind(relation: Relation) -> StateKind:

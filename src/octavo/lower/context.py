@@ -6,6 +6,7 @@ them in afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,11 +43,11 @@ class KernelTable:
 
     placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
 
-    def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], info: Any) -> str:
+    def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> str:
         """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
         func: Any = with_shapes(kernel.func, shapes)
-        if info is not None:
-            func = func.with_attr("quantize_info", info)
+        for key, value in attrs.items():
+            func = func.with_attr(key, value)
         symbol = f"octavo_{len(self.placed)}_{name}"
         self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa)
         return symbol
@@ -93,7 +94,7 @@ class KernelContext:
         self.threads = threads
         self.kept: list[Var] = []
         self._table = table
-        self._info: Any = None
+        self._attrs: dict[str, Any] = {}
         self._ran: Kernel | None = None
         self.quantized: dict[tuple[Any, ...], list[Expr]] = {}
         """Activations quantized at run time: integers and parameters by variable and manner."""
@@ -106,15 +107,15 @@ class KernelContext:
         """
         form: Form = region.form
         self._ran = None
-        self._info = region.attrs.get("quantize_info")
+        self._attrs = {key: region.attrs[key] for key in ("quantize_info", "tensor_ids") if key in region.attrs}
         form.write(self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
-        self._info = None
+        self._attrs = {}
         return self._ran
 
     def call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str = "uint8") -> Var:
         """Call a kernel on activations that lie as it reads them; the result has `shape` and is bound to `name`."""
         shapes = [*(shape_of(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
-        symbol = self._table.add(name, kernel, shapes, self._info)
+        symbol = self._table.add(name, kernel, shapes, self._attrs)
         constants = [relax.const(array) for array in kernel.constants]
         self._ran = kernel
         result = relax.TensorType(shape, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
+from ..graph.lineage import announce
 from ..graph.rules import Partition, Region
+from ..graph.tracking import Announced
 from ..kernels import Kernel
 from ..target import TargetDescription
 from .context import KernelContext, KernelTable, PlacedKernel
@@ -142,7 +144,27 @@ def lower(
     for var, function in parts.module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc):
             lowered.update_func(var, function)
+    announce(
+        "octavo.lower",
+        lowered,
+        {symbol: placed.func for symbol, placed in table.placed.items()},
+        _announced(parts, held, DataflowView(lowered["main"])),
+    )
     return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
+
+
+def _announced(parts: Partition, held: Mapping[str, str], view: DataflowView) -> Announced:
+    """Say which variable each source tensor became: kernels hold integers, which can be compared with no float."""
+    holders = {binding.var.name: binding.var.name for binding in view.bindings}
+    swallowed: dict[str, str] = {}
+    for region in parts.regions.values():
+        name = region.output.name
+        holders[held.get(name, name)] = name
+        info = region.attrs.get("quantize_info", {})
+        constants = [str(entry["id"]) for role, entry in info.items() if role in ("weight", "bias")]
+        made = [str(tensor) for tensor in region.attrs.get("tensor_ids", ())]
+        swallowed |= {tensor: name for tensor in (*constants, *made) if tensor not in holders}
+    return Announced(holders=holders, swallowed=swallowed)
 
 
 def _composite(parts: Partition, value: Expr) -> tuple[str, Region] | None:

@@ -39,7 +39,7 @@ from .sink import sink_dequantize
 from .softmax import match_softmax
 from .split import split_to_slices
 from .take import match_take
-from .tensor_ids import held_tensors, with_tensor_ids
+from .tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
 from .values import constant_value
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
@@ -93,9 +93,15 @@ _FLOAT: tuple[Rule, ...] = (
 
 
 def rules_for(
-    target: TargetDescription, table: tuple[tuple[str, tuple[str, ...], Matcher], ...], held: Mapping[str, str]
+    target: TargetDescription,
+    table: tuple[tuple[str, tuple[str, ...], Matcher], ...],
+    held: Mapping[str, str],
+    ids: Collection[str],
 ) -> list[Rule]:
-    """Bind the matchers to what the target supports; `held` resolves the ids in what they attach (see tensor_ids.py)."""
+    """Bind the matchers to what the target supports; `held` resolves the ids in what they attach (see tensor_ids.py).
+
+    A composite also keeps the `ids` that it swallows, as its attribute "tensor_ids".
+    """
 
     def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
         def match(view: DataflowView, core: Var) -> Region | Rejection:
@@ -104,7 +110,11 @@ def rules_for(
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
             found = matcher(view, core, support)
-            return replace(found, attrs=with_tensor_ids(found.attrs, held)) if isinstance(found, Region) else found
+            if isinstance(found, Rejection):
+                return found
+            swallowed = swallowed_tensors(view, found, ids)
+            attrs = with_tensor_ids(found.attrs, held)
+            return replace(found, attrs={**attrs, "tensor_ids": swallowed} if swallowed else attrs)
 
         return match
 
@@ -134,11 +144,11 @@ def partition_quantized(
     dynamic = dynamic_members(DataflowView(module["main"]))
     compute = partition(
         module,
-        rules_for(target, _COMPUTE, held),
+        rules_for(target, _COMPUTE, held, ids),
         repeatable=lambda view, var: var in dynamic or _is_repeatable(view, var),
     )
     floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)
-    edges = partition(floats.module, rules_for(target, _EDGES, held), repeatable=_is_repeatable)
+    edges = partition(floats.module, rules_for(target, _EDGES, held, ids), repeatable=_is_repeatable)
     integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}
     regions = {**compute.regions, **floats.regions, **edges.regions}
     rejections = {name: why for name, why in {**compute.rejections, **edges.rejections}.items() if name not in integer}

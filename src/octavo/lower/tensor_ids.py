@@ -8,6 +8,7 @@ from typing import Any
 from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to
+from ..graph.rules import Region
 
 
 def held_tensors(view: DataflowView, ids: Collection[str]) -> dict[str, str]:
@@ -44,3 +45,9 @@ def with_tensor_ids(attrs: Mapping[str, Any], held: Mapping[str, str]) -> dict[s
         return {**entry, "id": held.get(entry["id"], entry["id"])} if isinstance(entry, dict) else entry
 
     return {**attrs, "quantize_info": {role: resolved(entry) for role, entry in attrs["quantize_info"].items()}}
+
+
+def swallowed_tensors(view: DataflowView, region: Region, ids: Collection[str]) -> list[str]:
+    """Return the TensorIds that a composite computes on the way to its result, in order: what it makes, not what it reads."""
+    members = {var.name for var in region.members if call_to(view.definition(var), "dequantize") is None}
+    return [binding.var.name for binding in view.bindings if binding.var.name in members and binding.var.name in ids]

@@ -1,0 +1,144 @@
+"""Lineage over the shared float models: every TensorId classified, every claim checked by values, and what following costs.
+
+    python benchmarks/lineage.py                          every float model, TVM's default pipeline and the list of passes
+    python benchmarks/lineage.py --model resnet8          models whose file name holds "resnet8"
+    python benchmarks/lineage.py --cost inception_v3      the instrument's share of TVM's default pipeline on one model
+
+Inputs for the check are random values that the lineage never saw, or real images where the model takes 224 x 224 pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+import datasets
+import octavo
+from octavo.graph.inputs import input_specs
+from octavo.kernels import host_target
+
+transform: Any = relax.transform
+
+
+def pass_list(*, with_mixed_precision: bool) -> list[tvm.transform.Pass]:
+    """TVM's passes that change what variables hold, or are called."""
+    passes = [
+        transform.FoldBatchnormToConv2D(),
+        transform.DecomposeOpsForInference("main"),
+        transform.FoldConstant(),
+        transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}),
+        transform.EliminateCommonSubexpr(),
+        transform.CanonicalizeBindings(),
+        transform.DeadCodeElimination(),
+        transform.ToMixedPrecision(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+    ]
+    return passes if with_mixed_precision else [each for each in passes if each.info.name != "ToMixedPrecision"]
+
+
+def batch_for(model: octavo.Model) -> dict[str, np.ndarray]:
+    """Return one sample: a picture where the model takes one."""
+    rng = np.random.default_rng(11)
+    batch: dict[str, np.ndarray] = {}
+    for spec in input_specs(model):
+        if spec.shape == (1, 3, 224, 224) or spec.shape == (1, 224, 224, 3):
+            [picture], _ = datasets.images(datasets.plus_minus_one, calibration=False, limit=1)
+            channels = picture.shape.index(3)
+            wanted = spec.shape.index(3)
+            batch[spec.source_name] = np.ascontiguousarray(np.moveaxis(picture, channels, wanted))
+        else:
+            batch[spec.source_name] = rng.standard_normal(spec.shape).astype(spec.dtype)
+    return batch
+
+
+def follow(model: octavo.Model, name: str, passes: list[tvm.transform.Pass]) -> bool:
+    """Run passes under a Lineage, check every claim, print one row; return whether all is right."""
+    target = host_target()
+    lineage = octavo.Lineage(model, target=target)
+    module = model.bound()
+    try:
+        with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+            for each in passes:
+                module = each(module)
+    except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
+        print(f"| {name} | TVM itself failed: {str(error).strip().splitlines()[-1][:80]} |", flush=True)
+        return True
+    start = time.perf_counter()
+    states = lineage.states
+    seconds = time.perf_counter() - start
+    checks = octavo.verify_lineage(model, module, batch_for(model), lineage=lineage)
+    wrong = [check.id for check in checks if not check.is_right]
+    kinds = collections.Counter(state.kind for state in states.values())
+    told = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    compared = sum(check.is_compared for check in checks)
+    print(
+        f"| {name} | {len(model.tensors)} | {len(states)} | {told} | {compared} | {len(wrong)} | {seconds:.1f} s |",
+        flush=True,
+    )
+    for tensor in wrong:
+        print(f"    wrong: {tensor}: {states[tensor]}")
+    return not wrong and set(states) == set(model.tensors)
+
+
+def cost(model: octavo.Model, rounds: int) -> float:
+    """Return the instrument's share of the default pipeline's time: alternating runs, medians."""
+    target = host_target()
+    module = model.bound()
+    pipeline = relax.pipeline.get_default_pipeline(target)
+
+    def seconds(instruments: list[Any]) -> float:
+        start = time.perf_counter()
+        with target, tvm.transform.PassContext(opt_level=3, instruments=instruments):
+            pipeline(module)
+        return time.perf_counter() - start
+
+    plain: list[float] = []
+    followed: list[float] = []
+    for _ in range(rounds):
+        plain.append(seconds([]))
+        lineage = octavo.Lineage(model, target=target)
+        followed.append(seconds([lineage]))
+    start = time.perf_counter()
+    states = lineage.states
+    asked = time.perf_counter() - start
+    share = statistics.median(followed) / statistics.median(plain) - 1
+    print(f"pipeline {statistics.median(plain):.2f} s, with the instrument {statistics.median(followed):.2f} s: {share:+.1%}")
+    print(f"asking afterwards for the states of {len(states)} tensors after {len(lineage.steps)} steps: {asked:.2f} s")
+    return share
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="", help="only models whose file name holds this")
+    parser.add_argument("--cost", default="", help="measure the instrument on the model whose file name holds this")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mixed", action="store_true", help="with ToMixedPrecision in the list")
+    args = parser.parse_args()
+    folder: Path = datasets.shared_folder() / "models"
+    if args.cost:
+        [path, *_] = sorted(path for path in folder.rglob(f"*{args.cost}*") if path.is_file())
+        return 0 if cost(octavo.load(path), args.rounds) < 0.2 else 1
+    print("| model, passes | ids | classified | states | compared | wrong | asked |\n| --- | --- | --- | --- | --- | --- | --- |")
+    is_right = True
+    for path in sorted(path for path in folder.rglob("*fp32*") if args.model in path.name):
+        model = octavo.load(path)
+        is_right &= follow(model, f"{path.stem}, default", [relax.pipeline.get_default_pipeline(host_target())])
+        is_right &= follow(model, f"{path.stem}, list", pass_list(with_mixed_precision=args.mixed))
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
