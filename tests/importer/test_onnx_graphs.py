@@ -281,3 +281,9 @@ def test_a_negative_first_dimension_is_an_open_batch(make_onnx):
     model = load(proto)
     assert model.tensors["x"].shape == (1, 3)
     assert model.any_batch
+
+
+def test_an_input_without_an_element_type(make_onnx):
+    proto = make_onnx([make_node("Relu", ["x"], ["y"])], {"x": (1, 3)}, {"y": None}, dtype=onnx.TensorProto.UNDEFINED)
+    with pytest.raises(ModelError, match="input 'x' states no element type"):
+        load(proto)

@@ -146,6 +146,8 @@ def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ..
         if not value.type.HasField("tensor_type"):
             raise ModelError(f"{origin}: input {name!r} is no tensor (a sequence, map or optional), which is not supported")
         tensor = value.type.tensor_type
+        if not _dtype_name(tensor.elem_type):
+            raise ModelError(f"{origin}: input {name!r} states no element type")
         if name in shapes:
             wanted = [int(dim) for dim in shapes[name]]
             if any(dim < 1 for dim in wanted):
