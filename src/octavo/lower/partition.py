@@ -41,6 +41,7 @@ from .split import split_to_slices
 from .take import match_take
 from .tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
 from .values import constant_value
+from .zero_points import share_zero_points
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 
@@ -139,7 +140,7 @@ def partition_quantized(
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
-    module = sink_dequantize(hoist_quantize(split_to_slices(module)))
+    module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(module))))
     held = held_tensors(DataflowView(module["main"]), ids)
     dynamic = dynamic_members(DataflowView(module["main"]))
     compute = partition(
