@@ -61,7 +61,8 @@ def test_scales_for_each_channel_into_a_depthwise_convolution(multiplier):
     ("module", "reason"),
     [
         (per_channel(np.zeros(CHANNELS), groups=1), "activation c_q is quantized per axis"),
-        (per_channel(np.arange(CHANNELS)), "activation c_q is quantized per axis"),
+        # Without a clamp at 0 the integers below the zero points are used.
+        (per_channel(np.arange(CHANNELS), low=-1000.0), "activation c_q is quantized per axis"),
         (per_channel(np.zeros(CHANNELS), low=0.5), "the clamp of c_q is another integer in each channel"),
     ],
     ids=["not depthwise", "zero points differ", "clamps differ"],
@@ -102,3 +103,11 @@ def test_a_bias_that_would_have_to_move_far_leaves_the_layer_float():
     (rejection,) = [r for name, r in partition_module(module, CPU).rejections.items() if name == "a"]
     assert "the int32 accumulator of output channel 1 can reach" in rejection.reason
     np.testing.assert_array_equal(run_lowered(module, sample()), run_float(module, sample()))
+
+
+def test_zero_points_that_differ_are_shared_behind_a_clamp():
+    module = per_channel(np.arange(CHANNELS))
+    rejections = partition_module(module, CPU).rejections
+    assert not {"a", "y"} & set(rejections)
+    difference = np.abs(run_lowered(module, sample()).astype(int) - run_float(module, sample()).astype(int))
+    assert difference.max() <= 1
