@@ -12,6 +12,7 @@ _BIAS = "Octavo holds a float bias in whole units of the accumulator: one of 281
 _WHOLE_STEPS = "ONNX Runtime cuts 1 / scale of the result to a whole number"
 
 ALLOWANCES: dict[tuple[str, str], Allowance] = {
+    ("Gemm", "u8u8"): Allowance(equal=0.996, largest=1, reason=_BIAS),
     **{("AveragePool", kind): Allowance(equal=0.98, largest=1, reason=_TIES) for kind in ("u8", "s8")},
     **{("Resize", kind): Allowance(equal=0.97, largest=1, reason=_TIES) for kind in ("u8", "s8")},
     **{("QLinearSoftmax", kind): Allowance(equal=0.5, largest=1, reason=_WHOLE_STEPS) for kind in ("u8 any step", "s8 any step")},
