@@ -5,6 +5,8 @@ A message says what was wrong, where, and what to do. Broken invariants of our o
 
 from __future__ import annotations
 
+import os
+import pathlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +59,22 @@ def check_type(value: object, kind: type | UnionType, error: type[OctavoError], 
     """
     if not isinstance(value, kind) or isinstance(value, bool):
         raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {_brief(value)}'}")
+
+
+def check_path(value: object, error: type[OctavoError], expected: str) -> pathlib.Path:
+    """Return `value`, a str or path-like object that names a file, as a Path; raise `error` if it is anything else.
+
+    Parameters
+    ----------
+    expected
+        What kind of file it names, in words: "the path of a profile".
+    """
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {_brief(value)}'}")
+    if "\0" in path:
+        raise error(f"expected {expected}, got one with an embedded null byte: {_brief(value)}")
+    return pathlib.Path(path)
 
 
 def _brief(value: object) -> str:

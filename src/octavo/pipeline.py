@@ -22,7 +22,7 @@ from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of
-from .lower import Lowered, OpRecord, link, lower
+from .lower import FLOAT_MODEL, Lowered, OpRecord, link, lower
 from .profile import ImageFolder, Instrumented, Profile, collect, instrument, select
 from .quantize import Recipe, export_onnx
 from .quantize import quantize as quantize_model
@@ -228,9 +228,19 @@ class Explanation:
         share = 100.0 * sum(op.macs for op in self.counted if op.integer) / macs if macs else 0.0
         return f"{integer}/{len(self.counted)} ops integer, {share:.1f}% of MACs"
 
+    @property
+    def advice(self) -> str:
+        """What to do about a float model, "" for a quantized one."""
+        if not any(op.reason == FLOAT_MODEL for op in self.ops):
+            return ""
+        return (
+            "the model is float: octavo.quantize(model, octavo.profile(model, samples)) makes it integer; on the command line: "
+            "octavo profile MODEL --data samples.npz -o profile.json, then octavo explain MODEL --profile profile.json"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"summary": self.summary, "ops": [asdict(op) for op in self.ops]}
+        return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
 
 
 def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explanation:
@@ -269,6 +279,8 @@ def relax_pipeline(
         lowered = lower(module, target_description, isas_of(target), threads, ids)
         return vm_passes()(link(lowered, target))
 
+    check_type(target_description, TargetDescription, TargetError, "a TargetDescription")
+    check_type(threads, int | np.integer, TargetError, "a whole number of threads")
     made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")
     return made
 

@@ -61,6 +61,36 @@ def test_explain_gives_the_reason_of_the_one_who_decided(model, profile):
     assert reasons[0].endswith("the recipe excludes net/y:0")
 
 
+@pytest.mark.parametrize("wrong", [None, 5, b"m.so", ["m.so"], "", True, "a\0b"])
+def test_a_path_is_expected(wrong, model, profile, executable):
+    for call, error in (
+        (executable.save, ExecutableError),
+        (octavo.load_executable, ExecutableError),
+        (profile.save, ProfileError),
+        (octavo.Profile.load, ProfileError),
+        (octavo.TargetDescription.load, TargetError),
+    ):
+        with pytest.raises(error, match="expected the path of"):
+            call(wrong)
+    with pytest.raises(ModelError, match=r"expected the path of|give a path"):
+        octavo.load(wrong)
+
+
+def test_a_model_prints_as_one_line(model, capsys):
+    assert repr(model).startswith("Model(relax: net/x:0 float32[1,3,8,8] -> net/p:0 float32[1,10]; ")
+    assert "\n" not in repr(model)
+    model.show()
+    assert "@R.function" in capsys.readouterr().out
+
+
+def test_explain_of_a_float_model_says_what_to_do(model, profile):
+    explanation = octavo.explain(model)
+    assert "octavo.quantize(model, octavo.profile(model, samples))" in explanation.advice
+    assert all("profiled and quantized" in op.reason for op in explanation.ops if op.macs)
+    assert octavo.explain(octavo.compile(model)).advice == explanation.advice
+    assert octavo.explain(octavo.quantize(model, profile)).advice == ""
+
+
 @pytest.mark.parametrize("target", [5, "", " ", {"kind": "llvm"}])
 def test_a_target_is_expected(target, model):
     with pytest.raises(TargetError, match=r"x86\.avx512_vnni, generic"):

@@ -101,4 +101,4 @@ def test_two_constants() -> None:
         return qdq.quantize("y", writer.emit("core", op.multiply(one, two)), Y, is_output=True)
 
     (record,) = [r for r in lower(graph({"x": ((1,), "uint8")}, body), CPU, ISAS, 1).records if r.op == "multiply"]
-    assert record.reason == "both operands are constants; fold them"
+    assert record.reason == "both operands are constants; fold them before loading"

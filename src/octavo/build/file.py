@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ExecutableError
+from ..errors import ExecutableError, check_path
 from .native_stderr import native_stderr_closed
 
 _MAGIC = b"OCTAVO-EXE-0002\n"
@@ -35,7 +35,7 @@ def write_executable(
 
     `export` writes the shared library to the path it is given; `constants` is None where the library holds them.
     """
-    path = Path(path)
+    path = check_path(path, ExecutableError, "the path of the file to write")
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             draft = Path(folder) / "library.so"
@@ -84,7 +84,7 @@ def read_executable(path: str | Path) -> tuple[npt.NDArray[np.uint8], dict[str, 
     ExecutableError
         If the file can't be read, is truncated, changed, or was not written by `write_executable`.
     """
-    path = Path(path)
+    path = check_path(path, ExecutableError, "the path of an executable")
     try:
         size = path.stat().st_size
         if size < _TRAILER.size:

@@ -47,6 +47,8 @@ def call(args: argparse.Namespace) -> int:
         for op in explanation.ops
     ]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
+    if explanation.advice:
+        print(explanation.advice)
     return 0
 
 

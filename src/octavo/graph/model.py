@@ -110,7 +110,7 @@ class QuantizationPlan:
 
 
 # No slots: what a stage builds for a model (its profiler, say) is kept by weak reference for as long as the model lives.
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Model:
     """An imported network.
 
@@ -151,6 +151,18 @@ class Model:
     plan: QuantizationPlan | None = field(default=None)
     any_batch: bool = False
     output_names: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line; `show` prints the module."""
+        inputs = ", ".join(self._line(tensor) for tensor in self.input_ids)
+        outputs = ", ".join(self._line(tensor) for tensor in self.output_ids)
+        ops = sum(len(block.bindings) for block in self.module["main"].body.blocks)
+        digest = self.fingerprint.removeprefix("sha256:")[:8]
+        return f"Model({self.source_format}: {inputs} -> {outputs}; {ops} ops, {len(self.params)} constants, {digest})"
+
+    def _line(self, tensor: TensorId) -> str:
+        entry = self.tensors[tensor]
+        return f"{entry.source_name} {entry.dtype}[{','.join(str(dim) for dim in entry.shape)}]"
 
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""

@@ -5,6 +5,7 @@ Loading reads data only: nothing of a file is executed, and the file is not chan
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import onnx
 import tvm
 
-from ..errors import ModelError, OctavoError, check_type
+from ..errors import ModelError, OctavoError, check_path, check_type
 from ..graph import Model
 from ..graph.model import SourceFormat
 from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source, torch_source
@@ -59,13 +60,10 @@ def load(
         return _load_onnx(source, shapes, _PROTO, None)
     if torch_source.is_program(source):
         return _load_torch(source, shapes)
-    try:
-        path = Path(source)
-    except TypeError:
+    if not isinstance(source, str | os.PathLike):
         given = type(source).__name__
-        raise ModelError(
-            f"cannot load a {given}; give a path, an onnx.ModelProto, a torch.export.ExportedProgram or an IRModule"
-        ) from None
+        raise ModelError(f"cannot load a {given}; give a path, an onnx.ModelProto, a torch.export.ExportedProgram or an IRModule")
+    path = check_path(source, ModelError, "the path of a .onnx or .tflite file")
     data = _read(path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):

@@ -73,12 +73,12 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
     sides = [dequantized(view, arg) for arg in call.args]
     for side, arg in zip(sides, call.args, strict=True):
         if side is None:
-            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float: no dequantize with constant scale")
+            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float; quantize it with a constant scale")
     a, b = (side for side in sides if side is not None)
     if not isinstance(a.source, Var):
         a, b = b, a
     if not isinstance(a.source, Var):
-        return Rejection(reason="both operands are constants; fold them")
+        return Rejection(reason="both operands are constants; fold them before loading")
     a_shape, b_shape, y_shape = static_shape(a.source), static_shape(b.source), static_shape(core)
     if a_shape is None or b_shape is None or y_shape is None:
         return Rejection(reason=f"the shape of {core.name} or of an operand is not static")

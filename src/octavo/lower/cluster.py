@@ -72,11 +72,11 @@ def ends_of(view: DataflowView, core: Var) -> list[Var] | Rejection:
             continue
         seen.add(var)
         if not is_elementwise(value):
-            return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no function of single elements")
+            return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
         if view.is_returned(var):
-            return Rejection(reason=f"its result {var.name} is returned in float; it has no scale")
+            return Rejection(reason=f"its result {var.name} is returned in float; quantize it first")
         waiting.extend(view.users(var))
-    return list(ends) if ends else Rejection(reason=f"the result of {core.name} is never quantized")
+    return list(ends) if ends else Rejection(reason=f"the result of {core.name} is never quantized; quantize it")
 
 
 def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
@@ -102,7 +102,7 @@ def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
         if var is None:
             return Rejection(reason=f"operand {name_of(operand)} is float")
         if aligned is not None:
-            return Rejection(reason=f"the slopes {var.name} are no constant")
+            return Rejection(reason=f"the slopes {var.name} are no constant; make them one")
         if var in members:
             continue
         members[var] = None
@@ -113,7 +113,7 @@ def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
             continue
         value: Any = view.definition(var)
         if not is_elementwise(value):
-            return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no function of single elements")
+            return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
         waiting.extend((arg, _alignment(value, position)) for position, arg in reversed(list(enumerate(value.args))))
     ordered = tuple(binding.var for binding in view.bindings if binding.var in members)
     return Cluster(tensors=tuple(tensors), constants=tuple(constants), members=ordered, quantize=end)

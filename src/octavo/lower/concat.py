@@ -73,7 +73,7 @@ def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     for field in fields.fields:
         side = dequantized(view, field)
         if side is None or not isinstance(side.source, Var):
-            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} is float: no dequantize with constant scale")
+            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} is float; quantize it with a constant scale")
         problem = check_activation(side.source.name, side.params, support)
         if problem is not None:
             return problem
@@ -108,7 +108,7 @@ def _integer_concat(
         params = integer_params(view, field)
         field_shape = static_shape(field)
         if not isinstance(field, Var) or params is None or field_shape is None:
-            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} has no known scale")
+            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} has no known scale; dequantize it somewhere")
         if y_params is None:
             y_params = params
         problem = check_activation(field.name, params, support)

@@ -156,11 +156,11 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     assert call is not None
     layout = str(call.attrs.data_layout)
     if layout not in ("NCHW", "NHWC") or str(call.attrs.out_layout) not in ("", layout):
-        return Rejection(reason=f"data layout {layout} is neither NCHW nor NHWC")
+        return Rejection(reason=f"data layout {layout} is neither NCHW nor NHWC; transpose to one of them")
     source: Layout = "NCHW" if layout == "NCHW" else "NHWC"
     kernel_layout = str(call.attrs.kernel_layout)
     if sorted(kernel_layout) != sorted("HWIO"):
-        return Rejection(reason=f"kernel layout {kernel_layout} is no order of O, I, H, W")
+        return Rejection(reason=f"kernel layout {kernel_layout} is no order of O, I, H, W; convert it to OIHW")
     pad = folded_pad(view, call)
     channel_axis = 1 if source == "NCHW" else 3
     shape, in_shape = static_shape(core), static_shape(call.args[0])
@@ -231,7 +231,7 @@ def _operands(
         x = dynamic_input(view, call.args[0])
     name = getattr(call.args[0], "name", "constant")
     if x is None or not isinstance(x.source, Var):
-        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     if static_shape(x.source) is None:
         return Rejection(reason=f"the shape of input {name} is not static")
     problem = check_activation(x.source.name, x.params, support, channel_axis)

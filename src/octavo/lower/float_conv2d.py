@@ -155,7 +155,7 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
         or str(call.attrs.out_layout) not in ("", layout)
         or sorted(kernel_layout) != sorted("HWIO")
     ):
-        return Rejection(reason=f"layouts {layout} and {kernel_layout} are not those of a kernel")
+        return Rejection(reason=f"layouts {layout} and {kernel_layout} are not those of a kernel; convert to NCHW and OIHW")
     operands = _operands(view, core, call)
     if isinstance(operands, Rejection):
         return operands

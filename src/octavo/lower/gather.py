@@ -64,7 +64,7 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     """Claim quantize(move(dequantize(x))), or a movement of integers."""
     call: Any = view.definition(core)
     if call_to(call, "nn.pad") is not None and is_folded(view, core):
-        return Rejection(reason="the convolution behind it pads")
+        return Rejection(reason="the convolution behind it pads, too; pad in one of the two")
     source, params, members = call.args[0], None, ()
     is_integer = dtype_of(core) in INTEGER_RANGE
     if is_integer:
@@ -117,7 +117,7 @@ def _fill(call: Any, x: QuantParams, y: QuantParams, *, is_integer: bool) -> int
         return int(min(max(round(value), x.qmin), x.qmax))
     same = x.dtype == y.dtype and x.scale == y.scale and x.zero_point == y.zero_point
     if value != 0.0 and not same:
-        return Rejection(reason=f"it pads with {value} and changes scale or zero point at once")
+        return Rejection(reason=f"it pads with {value} and changes scale or zero point at once; do these in two steps")
     return int(np.clip(np.rint(np.float32(value) / x.scale) + x.zero_point, x.qmin, x.qmax))
 
 
@@ -140,7 +140,7 @@ def _slice_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps |
     axes, begin, end = (part if part is not None else [] for part in parts[:3])
     strides = parts[3] if len(parts) > 3 else [1] * len(axes)
     if not axes or strides is None or not len(axes) == len(begin) == len(end) == len(strides):
-        return Rejection(reason="axes, bounds or strides of the slice are not constants")
+        return Rejection(reason="axes, bounds or strides of the slice are not constants; make them so")
     maps = _whole(shape)
     for axis, first, last, stride in zip(axes, begin, end, strides, strict=True):
         maps[axis] = maps[axis][first:last:stride]
@@ -171,14 +171,14 @@ def _flip_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
 def _tile_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
     repeats = [int(repeat) for repeat in call.attrs.repeats]
     if len(repeats) > len(shape):
-        return Rejection(reason=f"it repeats {shape} along {len(repeats)} axes")
+        return Rejection(reason=f"it repeats {shape} along {len(repeats)} axes; one per dimension is needed")
     repeats = [1] * (len(shape) - len(repeats)) + repeats
     return _checked([indices * repeat for indices, repeat in zip(_whole(shape), repeats, strict=True)], call)
 
 
 def _repeat_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
     if call.attrs.axis is None:
-        return Rejection(reason="it repeats the flattened tensor")
+        return Rejection(reason="it repeats the flattened tensor; repeat along an axis")
     maps = _whole(shape)
     axis = int(call.attrs.axis) % len(shape)
     maps[axis] = tuple(np.repeat(maps[axis], int(call.attrs.repeats)).tolist())

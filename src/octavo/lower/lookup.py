@@ -70,7 +70,7 @@ def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(y, Rejection):
         return y
     if not isinstance(source, Var) or x_shape is None:
-        return Rejection(reason=f"the shape of {name_of(source)} is not a constant")
+        return Rejection(reason=f"the shape of {name_of(source)} is not a constant; make it so")
     problem = check_activation(source.name, x.params, support)
     if problem is not None:
         return problem
@@ -108,7 +108,7 @@ def output_of(view: DataflowView, cluster: Cluster, support: OpSupport) -> Clust
     shape = static_shape(cluster.quantize)
     params = params_of(view.definition(cluster.quantize), dtype_of(cluster.quantize))
     if shape is None or params is None:
-        return Rejection(reason=f"scale, zero point or shape of {cluster.quantize.name} is not a constant")
+        return Rejection(reason=f"scale, zero point or shape of {cluster.quantize.name} is not a constant; make it so")
     problem = check_activation(cluster.quantize.name, params, support)
     if problem is not None:
         return problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..graph.dataflow import (
     DataflowView,
     attrs_of,
     call_to,
+    dtype_of,
     op_name,
     operand_vars,
     replace_operands,
@@ -25,7 +26,7 @@ from ..graph.dataflow import (
     write_function,
 )
 from ..graph.lineage import announce
-from ..graph.rules import Partition, Region
+from ..graph.rules import Partition, Region, Rejection
 from ..graph.tracking import Announced
 from ..kernels import Kernel
 from ..target import TargetDescription
@@ -111,7 +112,10 @@ def lower(
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
     parts = partition_module(module, target, ids, with_float=True)
-    held = held_tensors(DataflowView(module["main"]), ids)
+    source = DataflowView(module["main"])
+    if _is_float(source):
+        parts = replace(parts, rejections=dict.fromkeys(parts.rejections, Rejection(reason=FLOAT_MODEL)))
+    held = held_tensors(source, ids)
     main = parts.module["main"]
     view = DataflowView(main)
     table = KernelTable()
@@ -165,6 +169,18 @@ def _announced(parts: Partition, held: Mapping[str, str], view: DataflowView) ->
         made = [str(tensor) for tensor in region.attrs.get("tensor_ids", ())]
         swallowed |= {tensor: name for tensor in (*constants, *made) if tensor not in holders}
     return Announced(holders=holders, swallowed=swallowed)
+
+
+FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"
+"""Reason of an op that has integer kernels, in a model that nothing quantized."""
+
+
+def _is_float(view: DataflowView) -> bool:
+    """Return whether nothing in a module is quantized."""
+    values = [*view.function.params, *(binding.var for binding in view.bindings)]
+    if any(dtype_of(value) in ("int8", "uint8", "int16") for value in values):
+        return False
+    return not any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)
 
 
 def _composite(parts: Partition, value: Expr) -> tuple[str, Region] | None:

@@ -72,7 +72,7 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     shape = None if x is None else static_shape(x.source)
     if x is None or not isinstance(x.source, Var) or shape is None:
         name = getattr(call.args[0], "name", "constant")
-        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
@@ -136,7 +136,7 @@ def _with_own_clamp(call: object, y: OutputForm) -> OutputForm | Rejection:
         return y
     bounds = (0.0, math.inf) if call_to(clamp, "nn.relu") is not None else clip_bounds(clamp)
     if bounds is None:
-        return Rejection(reason="the bounds of the clip are not constants")
+        return Rejection(reason="the bounds of the clip are not constants; make them so")
     low, high = clamp_in_integers(y.tensor.params, *bounds)
     return OutputForm(tensor=y.tensor, qmin=max(low, y.qmin), qmax=min(high, y.qmax))
 
@@ -147,7 +147,7 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     params = integer_params(view, source) or integer_params(view, core)
     shape, out_shape = static_shape(source), static_shape(core)
     if params is None or not isinstance(source, Var) or shape is None or out_shape is None:
-        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} has no known scale or no static shape")
+        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} has no known scale or shape; dequantize it")
     problem = check_activation(source.name, params, support)
     if problem is not None:
         return problem
@@ -156,10 +156,10 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     if clip is not None:
         bounds = clip_bounds(clip)
         if bounds is None:
-            return Rejection(reason="the bounds of the clip are not constants")
+            return Rejection(reason="the bounds of the clip are not constants; make them so")
         qmin, qmax = max(qmin, math.ceil(max(bounds[0], qmin))), min(qmax, math.floor(min(bounds[1], qmax)))
     elif call_to(call, "nn.relu") is not None:
-        return Rejection(reason="relu over integers ignores the zero point; use it in QDQ form")
+        return Rejection(reason="relu over integers ignores the zero point; write it between dequantize and quantize")
     y = OutputForm(tensor=TensorForm(name=core.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
     form = MoveForm(x=TensorForm(name=source.name, shape=shape, params=params), y=y, axes=axes)
     return Region(

@@ -91,7 +91,7 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
     for x in cluster.tensors:
         shape = static_shape(x.source)
         if not isinstance(x.source, Var) or shape is None:
-            return Rejection(reason=f"the shape of {name_of(x.source)} is not a constant")
+            return Rejection(reason=f"the shape of {name_of(x.source)} is not a constant; make it so")
         problem = check_activation(x.source.name, x.params, support)
         if problem is not None:
             return problem

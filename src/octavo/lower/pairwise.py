@@ -106,7 +106,7 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     for arg in call.args:
         side = dequantized(view, arg)
         if side is None:
-            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float: no dequantize with constant scale")
+            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float; quantize it with a constant scale")
         constant = constant_value(view, side.source)
         shape = static_shape(side.source)
         name = getattr(side.source, "name", "constant")
@@ -121,7 +121,7 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
         )
         operands.append(_operand(name, shape, side, constant))
     if all(operand.values is not None for operand in operands):
-        return Rejection(reason="both operands are constants; fold them")
+        return Rejection(reason="both operands are constants; fold them before loading")
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail

@@ -119,7 +119,7 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     x = dequantized(view, call.args[0])
     if x is None or not isinstance(x.source, Var):
         name = getattr(call.args[0], "name", "constant")
-        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
@@ -148,7 +148,7 @@ def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, sup
     if op_name(call) != "nn.max_pool2d":
         return Rejection(reason=f"{op_name(call)} over {dtype_of(core)} integers ignores scale and zero point; pool in QDQ form")
     if params is None or not isinstance(source, Var):
-        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} has no known scale")
+        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} has no known scale; dequantize it somewhere")
     problem = check_activation(source.name, params, support)
     if problem is not None:
         return problem
@@ -197,13 +197,13 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
         return _mean_window(call, shape)
     layout = str(call.attrs.layout)
     if layout not in ("NCHW", "NHWC"):
-        return Rejection(reason=f"layout {layout} is neither NCHW nor NHWC")
+        return Rejection(reason=f"layout {layout} is neither NCHW nor NHWC; transpose to one of them")
     source: Layout = "NCHW" if layout == "NCHW" else "NHWC"
     first = 2 if source == "NCHW" else 1
     size, out = (shape[first], shape[first + 1]), (out_shape[first], out_shape[first + 1])
     if call_to(call, "nn.adaptive_avg_pool2d") is not None:
         if out != (1, 1):
-            return Rejection(reason=f"adaptive pooling to {out}; the kernel takes 1x1")
+            return Rejection(reason=f"adaptive pooling to {out}; the kernel takes 1x1, so pool with windows instead")
         return _whole_image(source, size)
     kernel = (int(call.attrs.pool_size[0]), int(call.attrs.pool_size[1]))
     top, left, bottom, right = (int(value) for value in call.attrs.padding)
@@ -217,7 +217,7 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
         out=out,
     )
     if window.count_include_pad and window.overhangs(size):
-        return Rejection(reason="its windows reach beyond the padding (ceil mode): the kernel would count taps there as padding")
+        return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
     return window
 
 

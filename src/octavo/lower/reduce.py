@@ -111,7 +111,7 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     shape = None if x is None else static_shape(x.source)
     if x is None or not isinstance(x.source, Var) or shape is None:
         name = getattr(call.args[0], "name", "constant")
-        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem

@@ -102,7 +102,7 @@ def _source(view: DataflowView, arg: Expr) -> tuple[Dequantized, float, tuple[Va
         beta = float(np.asarray(factor).reshape(())) if factor is not None else 0.0
         members = () if var is None else (var,)
     if x is None:
-        return Rejection(reason=f"input {name} is float: it is not the result of a dequantize with constant scale")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     if not beta > 0.0:
         return Rejection(reason=f"its input is multiplied by {beta}; the kernel takes positive factors")
     return x, beta, (*(() if x.var is None else (x.var,)), *members)

@@ -52,17 +52,17 @@ def follow_to_quantize(
             return _finish(view, user, quantize, (low, high), members, support, channel_axis)
         clamp = call_to(value, "nn.relu", "clip")
         if clamp is None or op_name(clamp) not in support.fusions:
-            return Rejection(reason=f"its result {current.name} is read in float by {op_name(value)} ({user.name})")
+            return Rejection(reason=f"its result {current.name} is read in float by {op_name(value)} ({user.name}); quantize it")
         bounds = (0.0, math.inf) if call_to(clamp, "nn.relu") is not None else clip_bounds(clamp)
         if bounds is None:
-            return Rejection(reason=f"the bounds of clip {user.name} are not constants")
+            return Rejection(reason=f"the bounds of clip {user.name} are not constants; make them so")
         low, high = max(low, bounds[0]), min(high, bounds[1])
         current = user
 
 
 def _why_not_single(view: DataflowView, var: Var) -> str:
     if view.is_returned(var):
-        return f"its result {var.name} is returned in float; it has no scale"
+        return f"its result {var.name} is returned in float; quantize it first"
     users = [f"{op_name(view.definition(user))} ({user.name})" for user in view.users(var)]
     return f"its float result {var.name} is read by {len(users)} ops: {', '.join(users[:4])}"
 
@@ -154,7 +154,7 @@ def _finish(
     params = params_of(quantize, dtype_of(var))
     shape = static_shape(var)
     if params is None or shape is None:
-        return Rejection(reason=f"scale, zero point or shape of {var.name} is not a constant")
+        return Rejection(reason=f"scale, zero point or shape of {var.name} is not a constant; make it so")
     problem = check_activation(var.name, params, support, channel_axis)
     if problem is not None:
         return problem

@@ -66,16 +66,16 @@ def read_weight(view: DataflowView, expr: Expr, support: OpSupport) -> ConstantV
     """Return the quantized constant behind a weight operand, if the target can take it."""
     weight = constant_value(view, expr)
     if weight is None:
-        return Rejection(reason=f"weight {getattr(expr, 'name', '')} is not a constant")
+        return Rejection(reason=f"weight {getattr(expr, 'name', '')} is not a constant; make it one")
     name = weight.name or getattr(expr, "name", "constant")
     if weight.scale is None:
-        return Rejection(reason=f"weight {name} is {weight.values.dtype}, not quantized")
+        return Rejection(reason=f"weight {name} is {weight.values.dtype}, not quantized; quantize it")
     dtype = str(weight.values.dtype)
     if dtype not in support.weights:
         return Rejection(reason=f"weight {name} is {dtype}; the target allows {', '.join(support.weights)}")
     assert weight.zero_point is not None
     if weight.zero_point.any() and "asymmetric" not in support.weight_schemes:
-        return Rejection(reason=f"weight {name} is asymmetric; the target takes symmetric weights")
+        return Rejection(reason=f"weight {name} is asymmetric; the target takes zero point 0")
     return weight
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import ProfileError, check_type
+from ..errors import ProfileError, check_path, check_type
 from ..graph.model import Model, check_fingerprint
 from ..identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
@@ -80,15 +80,16 @@ class Profile(Mapping[TensorId, TensorStatistics]):
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON (docs/profile.schema.json), the whole file or nothing; ProfileError if it can't be."""
+        target = check_path(path, ProfileError, "the path of the profile to write")
         content = ProfileFile(
             fingerprint=self.fingerprint, preprocessing=self.preprocessing, samples=self.samples, tensors=self.tensors
         )
-        write_profile(content, Path(path))
+        write_profile(content, target)
 
     @staticmethod
     def load(path: str | Path) -> Profile:
         """Read what `save` wrote; ProfileError says what is wrong with a file that isn't a profile or was changed."""
-        content = read_profile(Path(path))
+        content = read_profile(check_path(path, ProfileError, "the path of a profile"))
         return Profile(
             fingerprint=content.fingerprint,
             samples=content.samples,

@@ -23,7 +23,7 @@ import onnx.version_converter
 from onnx import helper
 from tvm import relax
 
-from ..errors import QuantizationError, check_type
+from ..errors import QuantizationError, check_path, check_type
 from ..graph.dataflow import static_shape
 from ..graph.model import Fold, IntegerLayer, Model, QuantizationPlan
 from ..identity import TensorId
@@ -53,7 +53,7 @@ def export_onnx(model: Model, path: str | Path) -> None:
         If the model is not quantized, did not come from ONNX, cannot be raised to opset 13, or the path cannot be written.
     """
     data = onnx_model(model).SerializeToString()
-    target = Path(path)
+    target = check_path(path, QuantizationError, "the path of the ONNX file to write")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import TargetError
+from ..errors import TargetError, check_path
 
 Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]
@@ -98,7 +98,8 @@ class TargetDescription:
     @staticmethod
     def load(path: str | Path) -> TargetDescription:
         """Read a target description from a JSON file."""
+        source = check_path(path, TargetError, "the path of a target description (JSON)")
         try:
-            return TargetDescription.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+            return TargetDescription.from_json(json.loads(source.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise TargetError(f"{path}: cannot read the target description: {error}") from error
