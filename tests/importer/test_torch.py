@@ -153,6 +153,25 @@ def test_an_open_batch_is_1_or_as_asked(nets):
         octavo.load(program, shapes={"y": (1,)})
 
 
+def test_inputs_that_share_an_open_size_share_what_is_given(nets):
+    import torch
+
+    class Sum(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    batch = torch.export.Dim("batch")
+    program = nets.export(Sum(), torch.zeros(4, 3), torch.zeros(4, 3), dynamic_shapes=({0: batch}, {0: batch}))
+    for shapes in ({"x": (6, 3)}, {"x": [6, 3], "y": (np.int64(6), 3)}):
+        model = octavo.load(program, shapes=shapes)
+        assert [model.tensors[name].shape for name in model.input_ids] == [(6, 3), (6, 3)]
+    with pytest.raises(ModelError, match=r"of input 'y' is 5, and 6 elsewhere; give one size"):
+        octavo.load(program, shapes={"x": (6, 3), "y": (5, 3)})
+    for wrong in (5, None, "ab", (1.5, 3), ("n", 3), (True, 3)):
+        with pytest.raises(ModelError, match="expected a tuple of whole numbers as the shape of input 'x'"):
+            octavo.load(program, shapes={"x": wrong})
+
+
 # ------------------------------------------------------------------------------------------------------------------ PT2E
 
 

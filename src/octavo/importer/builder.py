@@ -16,7 +16,16 @@ from ..errors import ModelError
 from ..graph import Model
 from ..numerics import QuantParams
 from .assemble import assemble
-from .builder_checks import Padding, check_params, check_shape, check_weight, quantized_bias, window
+from .builder_checks import (
+    Padding,
+    check_params,
+    check_shape,
+    check_weight,
+    check_whole,
+    listed,
+    quantized_bias,
+    window,
+)
 from .builder_steps import FLOAT, Activation, BuilderTensor, Step, activated, dequantized, pooling, written
 from .relax_source import relax_fingerprint
 from .source_tensor import SourceTensor
@@ -133,7 +142,7 @@ class ModelBuilder:
         x_params = self._quantized(name, x, rank=4)
         w_params = check_weight(name, weight, weight_scale, weight_zero_point, rank=4)
         kernel_height, kernel_width, inner, outputs = weight.shape
-        if groups < 1 or inner * groups != x.shape[3] or outputs % groups:
+        if check_whole(name, "groups", groups) < 1 or inner * groups != x.shape[3] or outputs % groups:
             raise ModelError(
                 f"{name}: weight {weight.shape} (HWIO) with groups={groups} does not fit an input of {x.shape[3]} channels"
             )
@@ -268,11 +277,12 @@ class ModelBuilder:
     ) -> BuilderTensor:
         """Join quantized tensors along `axis`. Scale, zero point and dtype are the first one's by default."""
         self._check_name(name)
+        tensors = [tensors] if isinstance(tensors, BuilderTensor) else tensors
         if not tensors:
             raise ModelError(f"{name}: give at least one tensor")
         params = self._params_like(name, self._quantized(name, tensors[0]), out_scale, out_zero_point)
         first = tensors[0].shape
-        if not -len(first) <= axis < len(first):
+        if not -len(first) <= check_whole(name, "axis", axis) < len(first):
             raise ModelError(f"{name}: axis {axis} does not exist in the shape {first}")
         at = axis % len(first)
         for tensor in tensors:
@@ -289,7 +299,7 @@ class ModelBuilder:
     def reshape(self, name: str, x: BuilderTensor, shape: Sequence[int]) -> BuilderTensor:
         """Give a tensor another shape of as many values; one dimension may be -1. Keeps scale and zero point."""
         self._own(name, x)
-        dims = [int(dim) for dim in shape]
+        dims = [check_whole(name, "a dimension", dim) for dim in listed(name, "shape", shape)]
         if dims.count(-1) == 1:
             rest = int(np.prod([dim for dim in dims if dim != -1]))
             dims[dims.index(-1)] = int(np.prod(x.shape)) // max(rest, 1)
@@ -316,7 +326,7 @@ class ModelBuilder:
         ModelError
             If there is no output, or one is an input or not of this builder.
         """
-        wanted = [outputs] if isinstance(outputs, BuilderTensor) else list(outputs)
+        wanted = [outputs] if isinstance(outputs, BuilderTensor) else list(listed("build", "outputs", outputs))
         if not wanted:
             raise ModelError("build: give at least one output")
         inputs = [tensor for tensor in self._tensors.values() if tensor.name not in {step.tensor.name for step in self._steps}]

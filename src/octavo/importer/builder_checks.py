@@ -5,7 +5,7 @@ Every message opens with the name of the tensor that the user is about to make.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,10 +33,24 @@ class Window:
 
 def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape of at least one dimension, each a whole number of at least 1."""
-    dims = tuple(shape)
+    dims = listed(name, "shape", shape)
     if not dims or not all(_is_whole(dim) and dim >= 1 for dim in dims):
         raise ModelError(f"{name}: shape {dims} must list whole numbers of at least 1")
     return tuple(int(dim) for dim in dims)
+
+
+def listed(name: str, what: str, value: Any) -> tuple[Any, ...]:
+    """Return what a list or tuple holds."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ModelError(f"{name}: {what} must be a list or tuple, got {value!r}")
+    return tuple(value)
+
+
+def check_whole(name: str, what: str, value: Any) -> int:
+    """Return a whole number."""
+    if not _is_whole(value):
+        raise ModelError(f"{name}: {what} must be a whole number, got {value!r}")
+    return int(value)
 
 
 def _is_whole(value: Any) -> bool:
@@ -45,8 +59,8 @@ def _is_whole(value: Any) -> bool:
 
 def check_params(name: str, dtype: str, scale: float, zero_point: int) -> QuantParams:
     """Return the parameters of an activation."""
-    if dtype not in _EIGHT_BITS:
-        raise ModelError(f"{name}: dtype must be {' or '.join(_EIGHT_BITS)}, got {dtype!r}")
+    if not isinstance(dtype, str) or dtype not in _EIGHT_BITS:
+        raise ModelError(f"{name}: dtype must be the name {' or '.join(map(repr, _EIGHT_BITS))}, got {dtype!r}")
     if np.ndim(scale) or np.ndim(zero_point):
         raise ModelError(f"{name}: activations have one scale and one zero point, got arrays")
     return _params(name, dtype, np.asarray(scale), np.asarray(zero_point), PerTensor())
@@ -56,9 +70,9 @@ def _params(
     name: str, dtype: str, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], granularity: PerTensor | PerAxis
 ) -> QuantParams:
     if scale.dtype.kind not in "fiu":
-        raise ModelError(f"{name}: a scale must be a number, got {scale.dtype}")
+        raise ModelError(f"{name}: a scale must be a number, got {scale.tolist()!r}")
     if zero_point.dtype.kind not in "iu":
-        raise ModelError(f"{name}: a zero point must be a whole number, got {zero_point.dtype}")
+        raise ModelError(f"{name}: a zero point must be a whole number, got {zero_point.tolist()!r}")
     low, high = INTEGER_RANGE[dtype]
     # Compared before the casts below, which would wrap.
     if zero_point.size and not low <= int(zero_point.min()) <= int(zero_point.max()) <= high:
@@ -80,7 +94,7 @@ def check_weight(name: str, weight: Any, scale: npt.ArrayLike, zero_point: npt.A
     layout = "HWIO" if rank == 4 else "(in, out)"
     if not isinstance(weight, np.ndarray) or str(weight.dtype) not in _EIGHT_BITS:
         given = weight.dtype if isinstance(weight, np.ndarray) else type(weight).__name__
-        raise ModelError(f"{name}: the weight must be an int8 or uint8 NumPy array, got {given}")
+        raise ModelError(f"{name}: the weight must be an int8 or uint8 NumPy array, got {given}; int4 values fit into int8")
     if weight.ndim != rank or 0 in weight.shape:
         raise ModelError(f"{name}: the weight must have {rank} dimensions, {layout}, none of them 0; got {weight.shape}")
     scales, points = np.asarray(scale), np.asarray(zero_point)
@@ -132,7 +146,7 @@ def window(
         top, left = totals[0] // 2, totals[1] // 2
         sides = (top, left, totals[0] - top, totals[1] - left)
     else:
-        given = tuple(padding)
+        given = tuple(padding) if isinstance(padding, Iterable) else (padding,)
         if len(given) != 4 or not all(_is_whole(side) and side >= 0 for side in given):
             raise ModelError(f"{name}: padding must be 'VALID', 'SAME' or (top, left, bottom, right), got {given}")
         sides = (int(given[0]), int(given[1]), int(given[2]), int(given[3]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ModelError, UnsupportedOpError
+from ..errors import ModelError, UnsupportedOpError, check_type
 from .fingerprint import Fingerprint
 from .source_tensor import SourceTensor
 
@@ -90,6 +90,7 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
     literals: dict[str, Any] = {}
     constants: dict[str, tuple[str, Any]] = {}
     wanted = dict(shapes or {})
+    sizes = _symbol_sizes(placeholders, wanted)
     for spec in signature.input_specs:
         kind, name = spec.kind.name, str(spec.arg.name)
         if kind == "USER_INPUT":
@@ -99,7 +100,7 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
             elif not hasattr(value, "dtype"):
                 raise ModelError(f"{ORIGIN}: input {name!r} is no tensor but {type(value).__name__}; export it as a constant")
             else:
-                inputs[name] = (_input_shape(name, value, wanted.pop(name, None)), dtype_name(value.dtype, name))
+                inputs[name] = (_input_shape(name, value, wanted.pop(name, None), sizes), dtype_name(value.dtype, name))
         elif kind in _STORED:
             constants[name] = (str(spec.target), _stored(program, str(spec.target)))
         else:
@@ -111,14 +112,32 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
     )
 
 
-def _input_shape(name: str, value: Any, wanted: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return a shape of numbers; what is symbolic comes from `wanted`, the batch (the first) is 1 without it."""
+def _symbol_sizes(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the size of each symbol that the given shapes name: inputs that share one share its size."""
+    sizes: dict[str, int] = {}
+    for name, given in shapes.items():
+        expected = f"a tuple of whole numbers as the shape of input {name!r}"
+        check_type(given, tuple | list, ModelError, expected)
+        for size in given:
+            check_type(size, int | np.integer, ModelError, expected)
+        value: Any = placeholders[name].meta.get("val") if name in placeholders else None
+        for stated, size in zip(getattr(value, "shape", ()), given, strict=False):
+            if not isinstance(stated, int) and sizes.setdefault(str(stated), int(size)) != size:
+                raise ModelError(
+                    f"{ORIGIN}: dimension {stated} of input {name!r} is {size}, and {sizes[str(stated)]} elsewhere; give one size"
+                )
+    return sizes
+
+
+def _input_shape(name: str, value: Any, wanted: tuple[int, ...] | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return a shape of numbers; what is symbolic comes from `wanted` or another input, the batch (the first) is 1 without."""
     stated = tuple(value.shape)
     if wanted is not None:
         fits = len(wanted) == len(stated) and all(not isinstance(s, int) or s == w for s, w in zip(stated, wanted, strict=False))
         if not fits or any(size < 1 for size in wanted):
             raise ModelError(f"{ORIGIN}: input {name!r} has shape {_text(stated)}; {tuple(wanted)} does not fit it")
         return tuple(int(size) for size in wanted)
+    stated = tuple(size if isinstance(size, int) else sizes.get(str(size), size) for size in stated)
     if any(not isinstance(size, int) for size in stated[1:]):
         raise ModelError(
             f"{ORIGIN}: input {name!r} has shape {_text(stated)}; give its sizes: load(..., shapes={{{name!r}: (...)}})"
