@@ -115,13 +115,14 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
 def _symbol_sizes(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Return the size of each symbol that the given shapes name: inputs that share one share its size."""
     sizes: dict[str, int] = {}
-    for name, given in shapes.items():
+    for name, given in dict[str, Any](shapes).items():
         expected = f"a tuple of whole numbers as the shape of input {name!r}"
         check_type(given, tuple | list, ModelError, expected)
         for size in given:
             check_type(size, int | np.integer, ModelError, expected)
         value: Any = placeholders[name].meta.get("val") if name in placeholders else None
-        for stated, size in zip(getattr(value, "shape", ()), given, strict=False):
+        symbols: tuple[Any, ...] = tuple(getattr(value, "shape", ()))
+        for stated, size in zip(symbols, given, strict=False):
             if not isinstance(stated, int) and sizes.setdefault(str(stated), int(size)) != size:
                 raise ModelError(
                     f"{ORIGIN}: dimension {stated} of input {name!r} is {size}, and {sizes[str(stated)]} elsewhere; give one size"
@@ -131,7 +132,7 @@ def _symbol_sizes(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[in
 
 def _input_shape(name: str, value: Any, wanted: tuple[int, ...] | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return a shape of numbers; what is symbolic comes from `wanted` or another input, the batch (the first) is 1 without."""
-    stated = tuple(value.shape)
+    stated: tuple[Any, ...] = tuple(value.shape)
     if wanted is not None:
         fits = len(wanted) == len(stated) and all(not isinstance(s, int) or s == w for s, w in zip(stated, wanted, strict=False))
         if not fits or any(size < 1 for size in wanted):
