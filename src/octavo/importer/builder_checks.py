@@ -57,7 +57,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def check_params(name: str, dtype: str, scale: float, zero_point: int) -> QuantParams:
+def check_params(name: str, dtype: Any, scale: float, zero_point: int) -> QuantParams:
     """Return the parameters of an activation."""
     if not isinstance(dtype, str) or dtype not in _EIGHT_BITS:
         raise ModelError(f"{name}: dtype must be the name {' or '.join(map(repr, _EIGHT_BITS))}, got {dtype!r}")
@@ -127,7 +127,7 @@ def quantized_bias(name: str, bias: Any, x: QuantParams, weight: QuantParams, ch
 
 
 def window(
-    name: str, shape: tuple[int, ...], kernel: Sequence[int], strides: Sequence[int], padding: Padding, dilation: Sequence[int]
+    name: str, shape: tuple[int, ...], kernel: Sequence[int], strides: Sequence[int], padding: Any, dilation: Sequence[int]
 ) -> Window:
     """Return the window over an image of `shape` (NHWC) with explicit padding, and how many places it takes."""
     pairs = {what: _pair(name, what, value) for what, value in (("size", kernel), ("strides", strides), ("dilation", dilation))}
