@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..float_result import input_zero_point
 from ..float_spec import FloatConv2dSpec
+from ..int16_spec import Int16Conv2dSpec
 from ..spec import Conv2dSpec
 from ..vectors import Expr
 
@@ -64,7 +66,9 @@ class Scratch:
     @property
     def dtype(self) -> str:
         """Element type."""
-        return "float32" if isinstance(self.spec, FloatConv2dSpec) else "uint8"
+        if isinstance(self.spec, FloatConv2dSpec):
+            return "float32"
+        return "int16" if isinstance(self.spec, Int16Conv2dSpec) else "uint8"
 
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer.
@@ -73,7 +77,7 @@ class Scratch:
         """
         spec = self.spec
         if padding is None:
-            padding = T.float32(0) if isinstance(spec, FloatConv2dSpec) else T.uint8(spec.input_zero_point)
+            padding = T.float32(0) if isinstance(spec, FloatConv2dSpec) else tirx.const(spec.input_zero_point, self.dtype)
         scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
         left = min(spec.padding[1], self.width)
         columns = min(spec.in_width, self.width - left)

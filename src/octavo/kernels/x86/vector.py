@@ -18,12 +18,12 @@ def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
     return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *args, dtype=dtype)
 
 
-def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
-    """Emit a store of the first `valid` of `lanes` bytes, in pieces of a power of two; no other byte is touched."""
+def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "uint8") -> None:
+    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; no other byte is touched."""
     if valid == lanes:
         store(buffer, index, value, lanes)
         return
-    staged = T.alloc_buffer((lanes,), "uint8", scope="local")
+    staged = T.alloc_buffer((lanes,), dtype, scope="local")
     store(staged, 0, value, lanes)
     done = 0
     while done < valid:
@@ -56,6 +56,11 @@ def dword_of(x: Expr, index: Expr, count: int) -> Expr:
 def dot(acc: Expr, unsigned: Expr, signed: Expr, lanes: int = LANES) -> Expr:
     """Return acc[l] + sum(int32(unsigned[4 l + b]) * int32(signed[4 l + b]) for b in 0..3): vpdpbusd, exact, wraps."""
     return intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", f"int32x{lanes}", acc, unsigned, signed)
+
+
+def dot_int16(acc: Expr, a: Expr, b: Expr, lanes: int = LANES) -> Expr:
+    """Return acc[l] + sum(int32(a[2 l + p]) * int32(b[2 l + p]) for p in 0..1) of int16 vectors: vpdpwssd, exact, wraps."""
+    return intrinsic(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", f"int32x{lanes}", acc, a, b)
 
 
 def horizontal_sum(value: Expr, lanes: int) -> Expr:

@@ -1,0 +1,119 @@
+"""16-bit kernels equal their oracles bit for bit, on every ISA of the host, at sizes around the vector width."""
+
+import numpy as np
+import pytest
+from kernel_runner import HOST_ISAS, Case, check
+
+from octavo.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
+from octavo.kernels.int16_pool2d import int16_pool2d
+from octavo.kernels.int16_softmax import int16_softmax
+from octavo.kernels.int16_spec import (
+    Int16LookupSpec,
+    Int16MeanSpec,
+    Int16PairwiseSpec,
+    Int16SoftmaxSpec,
+)
+from octavo.kernels.spec import ConcatSpec, Output, Pool2dSpec
+from octavo.numerics import QuantParams, avg_pool2d, max_pool2d
+from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16
+from octavo.numerics.int16_softmax import softmax_int16
+from octavo.numerics.int16_unary import fixed_factor_table, tanh_table
+
+SIZES = (1, 3, 15, 16, 17, 65)
+
+
+def draw(rng, shape, dtype="int16"):
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_elementwise(isa):
+    rng = np.random.default_rng(4)
+    scales = {"a_scale": 0.001, "b_scale": 0.0013, "out_scale": 0.0021}
+    bounds = {"qmin": -20_000, "qmax": 30_000}
+    output, cases = Output(zero_point=0, **bounds), []
+    for size in SIZES:
+        for shapes in (((2, size), (2, size)), ((2, size), (size,)), ((3, size), (3, 1))):
+            a, b = (draw(rng, shape) for shape in shapes)
+            fields = {"a_shape": shapes[0], "b_shape": shapes[1], **scales}
+            for kind in ("add", "sub", "mul"):
+                own = {**fields, "out_scale": 0.02} if kind == "mul" else fields
+                kernel = int16_pairwise(Int16PairwiseSpec(kind=kind, output=output, **own), isa=isa)
+                given = {name: own[name] for name in scales}
+                sums = add_int16(a, b, subtract=kind == "sub", **given, **bounds)
+                expected = mul_int16(a, b, **given, **bounds) if kind == "mul" else sums
+                cases.append(Case(kernel=kernel, inputs=(a, b), expected=expected, about=(kind, shapes)))
+        x = draw(rng, (3, 5, size))
+        kernel = int16_mean(Int16MeanSpec(outer=3, count=5, inner=size, in_scale=0.001, out_scale=0.0007), isa=isa)
+        expected = mean_int16(x, (1,), in_scale=0.001, out_scale=0.0007)
+        cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("mean", size)))
+        parts = draw(rng, (4, size)), draw(rng, (4, 3))
+        spec = ConcatSpec(outer=4, inners=(size, 3), multipliers=(1.0, 1.0), zero_points=(0, 0), output=output)
+        expected = np.clip(np.concatenate(parts, 1), *bounds.values())
+        cases.append(Case(kernel=int16_concat(spec, isa=isa), inputs=parts, expected=expected, about=("concat", size)))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_lookup(isa):
+    rng = np.random.default_rng(5)
+    tables = [("int16", "int16", tanh_table(0.0003))]
+    for source, target in (("int16", "int8"), ("uint8", "int16"), ("int8", "int16")):
+        x, y = QuantParams.per_tensor(source, 0.01, 3), QuantParams.per_tensor(target, 0.2, -4)
+        tables.append((source, target, fixed_factor_table(x, y)))
+    cases = []
+    for source, target, table in tables:
+        x = draw(rng, 3000, source)
+        kernel = int16_lookup(Int16LookupSpec(size=x.size, x_dtype=source, y_dtype=target), table=table, isa=isa)
+        expected = table[x.astype(np.int64) - np.iinfo(source).min]
+        cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(source, target)))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_softmax(isa):
+    rng = np.random.default_rng(6)
+    cases = []
+    for columns in (*SIZES, 1001):
+        for scale in (0.0001, 0.002):
+            x = draw(rng, (5, columns))
+            kernel = int16_softmax(Int16SoftmaxSpec(rows=5, columns=columns, scale=scale, beta=0.7), isa=isa)
+            expected = softmax_int16(x, scale=scale, beta=0.7)
+            cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("softmax", columns, scale)))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_pools(isa):
+    rng = np.random.default_rng(7)
+    cases = []
+    for size in SIZES:
+        x = draw(rng, (2, 6, 7, size))
+        window = {"kernel": (3, 2), "strides": (2, 1), "padding": (1, 0, 1, 1), "out_shape": (3, 7)}
+        bounds = {"qmin": -20_000, "qmax": 30_000}
+        for rounding, ratio, points in (("half_away", 1.0, (0, 0)), ("half_even", 0.7, (100, -7))):
+            average = {"multiplier": ratio, "input_zero_point": points[0], "rounding": rounding}
+            spec = pool_spec(x, "avg", window, Output(zero_point=points[1], **bounds), **average)
+            expected = avg_pool2d(x, **window, **average, zero_point=points[1], **bounds, dtype="int16")
+            cases.append(Case(kernel=int16_pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=(rounding, size)))
+        spec = pool_spec(x, "max", window, Output(zero_point=0, **bounds), input_zero_point=0)
+        expected = max_pool2d(x, **window, **bounds)
+        cases.append(Case(kernel=int16_pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=("max", size)))
+    check(cases)
+
+
+def pool_spec(x, kind, window, output, **fields):
+    fields |= {name: window[name] for name in ("kernel", "strides", "padding")}
+    rows, columns = window["out_shape"]
+    return Pool2dSpec(
+        kind=kind,
+        batch=x.shape[0],
+        in_height=x.shape[1],
+        in_width=x.shape[2],
+        channels=x.shape[3],
+        out_height=rows,
+        out_width=columns,
+        output=output,
+        **fields,
+    )
