@@ -517,7 +517,7 @@ SUITE["GATHER"] += GATHERS
 SUITE["STRIDED_SLICE"].append(NEW_AXES)
 
 INTEGER_OPS = frozenset(SUITE) - {"EQUAL", "GREATER", "LESS_EQUAL"}
-"""Ops whose 8-bit cases run as integer kernels, all of them."""
+"""Ops whose 8-bit and 16-bit cases run as integer kernels, all of them."""
 
 
 def cases(op: str) -> Iterator[Case]:

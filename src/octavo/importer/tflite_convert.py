@@ -206,11 +206,17 @@ _ROUNDING = {
     "RESIZE_BILINEAR": ("image.resize2d", "half_up"),
 }
 
+_WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+
 
 def _with_rounding(module: tvm.IRModule, graph: TfliteGraph) -> tvm.IRModule:
     """Say in main's attributes how quantized results are rounded; a model without any is left as it is."""
     quantized = {op.name for op in graph.ops if all(graph.tensors[index].scale for index in (op.inputs[0], op.outputs[0]))}
     rounding = {relax_op: how for name, (relax_op, how) in _ROUNDING.items() if name in quantized}
+    if any(tensor.scale and tensor.dtype == "int16" for tensor in graph.tensors):
+        last = [graph.tensors[op.inputs[-1]] for op in graph.ops if op.name in _WITH_BIAS and op.inputs[-1] >= 0]
+        is_wide = any(tensor.dtype == "int64" for tensor in last)
+        rounding["int16"] = "fixed_wide_bias" if is_wide else "fixed"
     if rounding:
         module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", rounding))
     return module

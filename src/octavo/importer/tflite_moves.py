@@ -51,11 +51,7 @@ class MovingConverter(BaseConverter):
 
     def _by_steps(self, result: Any, source: Any, data: Any) -> Any:
         """Put each step that leads from `source` to `result` between a dequantize and a quantize."""
-        # 16-bit integers, whose zero point 0 is also what pads them, move as they are: there are no kernels for them.
-        plain = not data.qnn_params or (
-            self.get_tensor_type_str(data.tensor.Type()) == "int16" and not data.qnn_params["zero_point"].value.numpy().any()
-        )
-        if plain or result.same_as(source):
+        if not data.qnn_params or result.same_as(source):
             return result
         inner = self._by_steps(result.args[0], source, data)
         step = relax.Call(result.op, [self.dequantize(inner, data), *result.args[1:]], result.attrs)

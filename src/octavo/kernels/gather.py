@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from .isa import lanes_of
@@ -17,7 +19,7 @@ from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, sp
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatherSpec:
-    """uint8 x of `shape` to y[i, j, ...] = x[maps[0][i], maps[1][j], ...]; an index of -1 gives `fill`.
+    """x of `shape` to y[i, j, ...] = x[maps[0][i], maps[1][j], ...]; an index of -1 gives `fill`.
 
     The indices of a map that are not -1 are neighbours in it: padding is before or after, never between.
     """
@@ -25,6 +27,7 @@ class GatherSpec:
     shape: tuple[int, ...]
     maps: tuple[tuple[int, ...], ...]
     fill: int = 0
+    dtype: Literal["uint8", "int16"] = "uint8"
     threads: int = 1
 
 
@@ -62,14 +65,14 @@ def gather(spec: GatherSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, *rest: Buffer) -> None:
         *indices, y = rest
         if read < out_size:
-            fill = B.uint8(spec.fill)
+            fill = tirx.const(spec.fill, spec.dtype)
             for_each_vector(out_size, width, spec.threads, lambda start, lanes: store(y, start, splat(fill, lanes), lanes))
         if read:
             _copy(x, list(indices), y, axes, width, spec.threads)
 
-    arguments = [("x", math.prod(spec.shape), "uint8")]
+    arguments = [("x", math.prod(spec.shape), spec.dtype)]
     arguments += [(f"indices{i}", table.size, "int32") for i, table in enumerate(tables)]
-    func = prim_func([*arguments, ("y", out_size, "uint8")], emit)
+    func = prim_func([*arguments, ("y", out_size, spec.dtype)], emit)
     return Kernel(name="gather", isa=isa, func=func, constants=tuple(tables))
 
 

@@ -173,23 +173,23 @@ class RequantizeSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizeSpec:
-    """float32 to `dtype` (uint8 or int8), over `size` values: saturate(rint(x / scale) + zero_point)."""
+    """float32 to `dtype`, over `size` values: saturate(rint(x / scale) + zero_point)."""
 
     size: int
     scale: float
     zero_point: int
-    dtype: Literal["uint8", "int8"] = "uint8"
+    dtype: Literal["uint8", "int8", "int16"] = "uint8"
     threads: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DequantizeSpec:
-    """`dtype` (uint8 or int8) to float32, over `size` values: float32(q - zero_point) * scale."""
+    """`dtype` to float32, over `size` values: float32(q - zero_point) * scale."""
 
     size: int
     scale: float
     zero_point: int
-    dtype: Literal["uint8", "int8"] = "uint8"
+    dtype: Literal["uint8", "int8", "int16"] = "uint8"
     threads: int = 1
 
 

@@ -116,7 +116,7 @@ class KernelContext:
         """Call a kernel on activations that lie as it reads them; the result has `shape` and is bound to `name`."""
         shapes = [*(shape_of(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
         symbol = self._table.add(name, kernel, shapes, self._attrs)
-        constants = [relax.const(array) for array in kernel.constants]
+        constants = [relax.const(array, str(array.dtype)) for array in kernel.constants]
         self._ran = kernel
         result = relax.TensorType(shape, dtype)
         return self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))

@@ -38,11 +38,12 @@ class QuantizeForm(Form):
             size=int(np.prod(self.y.tensor.shape)),
             scale=float(self.y.tensor.params.scale),
             zero_point=self.y.tensor.zero_point,
-            dtype="uint8",
+            dtype=self.y.tensor.kernel_dtype,
             threads=context.threads,
         )
         kernel = kernels.quantize(spec, isa=context.isa)
-        context.put(output, context.call(output.name, kernel, [x], self.y.tensor.shape), is_nhwc=False)
+        value = context.call(output.name, kernel, [x], self.y.tensor.shape, self.y.tensor.kernel_dtype)
+        context.put(output, value, is_nhwc=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class DequantizeForm(Form):
             size=int(np.prod(self.x.shape)),
             scale=float(self.x.params.scale),
             zero_point=self.x.zero_point,
-            dtype="uint8",
+            dtype=self.x.kernel_dtype,
             threads=context.threads,
         )
         value = context.call(output.name, kernels.dequantize(spec, isa=context.isa), [x], shape_of(x), "float32")

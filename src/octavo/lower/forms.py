@@ -61,6 +61,11 @@ class TensorForm:
         return int(np.ravel(self.params.zero_point)[0]) + self.relabelling
 
     @property
+    def kernel_dtype(self) -> Literal["uint8", "int16"]:
+        """Dtype in which kernels hold its integers."""
+        return "int16" if self.params.dtype == "int16" else "uint8"
+
+    @property
     def relabelling(self) -> int:
         """What kernels add to its integers: 128 to int8, which they read as uint8."""
         return 128 if self.params.dtype == "int8" else 0

@@ -48,11 +48,14 @@ class GatherForm(Form):
         is_nhwc = len(shape) == 4 and shape == self.y.tensor.shape and context.storage.is_kept_nhwc(var)
         maps = tuple(self.maps[axis] for axis in TO_NHWC) if is_nhwc else self.maps
         value = context.storage.get(var, is_nhwc=is_nhwc)
-        spec = GatherSpec(shape=shape_of(value), maps=maps, fill=self.fill + self.x.relabelling, threads=context.threads)
+        dtype = self.x.kernel_dtype
+        spec = GatherSpec(
+            shape=shape_of(value), maps=maps, fill=self.fill + self.x.relabelling, dtype=dtype, threads=context.threads
+        )
         kernel = kernels.gather(spec, isa=context.isa)
         changed = changes(self.x, self.y)
         moved = tuple(len(indices) for indices in maps)
-        value = context.call(f"{output.name}_moved" if changed else output.name, kernel, [value], moved)
+        value = context.call(f"{output.name}_moved" if changed else output.name, kernel, [value], moved, dtype)
         if shape != self.y.tensor.shape:
             value = context.reshape(f"{output.name}_shaped", value, self.y.tensor.shape)
         if changed:

@@ -171,7 +171,7 @@ def changes(x: TensorForm, y: OutputForm) -> bool:
     """Return whether a value's integers change, as kernels see them, on the way from `x` to `y`, besides moving."""
     out = y.spec()
     same = x.zero_point == out.zero_point and ratio(x.params, y.tensor.params) == 1.0
-    return not same or (out.qmin, out.qmax) != (0, 255)
+    return not same or (out.qmin, out.qmax) != INTEGER_RANGE[y.tensor.kernel_dtype]
 
 
 def requantized(context: KernelContext, name: str, value: Expr, params: QuantParams, y: OutputForm) -> Var:

@@ -54,7 +54,7 @@ class PairwiseForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        is_nhwc = self._is_nhwc(context, inputs)
+        is_nhwc = self.is_nhwc(context, inputs)
         a, b = (self._read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (self.a, self.b))
         shape = self.y.tensor.shape
         sum_constants, relabelling = None, 0
@@ -80,7 +80,7 @@ class PairwiseForm(Form):
         shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
         context.put(output, context.call(output.name, kernel, [a, b], shape), is_nhwc=is_nhwc)
 
-    def _is_nhwc(self, context: KernelContext, inputs: dict[str, Var]) -> bool:
+    def is_nhwc(self, context: KernelContext, inputs: dict[str, Var]) -> bool:
         """Whether to compute in the permuted layout: where an operand lies so, and every variable has four dimensions."""
         variables = [operand for operand in (self.a, self.b) if operand.values is None]
         if len(self.y.tensor.shape) != 4 or any(len(operand.tensor.shape) != 4 for operand in variables):

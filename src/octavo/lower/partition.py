@@ -26,6 +26,7 @@ from .edge import match_dequantize, match_quantize
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .hoist import hoist_quantize
+from .int16_rules import by_width
 from .l2_normalize import match_l2_normalize
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
@@ -110,7 +111,7 @@ def rules_for(
             support = target.support(_TABLES.get(composite) or name)
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
-            found = matcher(view, core, support)
+            found = by_width(composite, matcher)(view, core, support)
             if isinstance(found, Rejection):
                 return found
             swallowed = swallowed_tensors(view, found, ids)

@@ -44,7 +44,7 @@ class ReduceForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        run = _run_of(context, inputs[self.x.name], self.x.shape, self.axes, f"{output.name}_rows")
+        run = run_of(context, inputs[self.x.name], self.x.shape, self.axes, f"{output.name}_rows")
         shape = self.y.tensor.shape
         extreme = self.kind in ("max", "min")
         # An extreme keeps scale and zero point; a change of them is a second kernel.
@@ -183,7 +183,7 @@ class _Run:
     is_nhwc: bool
 
 
-def _run_of(context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple[int, ...], name: str) -> _Run:
+def run_of(context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple[int, ...], name: str) -> _Run:
     """Return x so that the axes are neighbours: as it lies, in the kernels' layout, or permuted."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     is_nhwc = context.storage.is_kept_nhwc(var) and _same_order(shape, [axis for axis in TO_NHWC if axis in kept])

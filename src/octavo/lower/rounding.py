@@ -17,6 +17,11 @@ ROUNDING = "octavo.rounding"
 "fixed_point"       divide by a norm: its inverse square root in fixed point (`numerics.l2_normalize_fixed`).
 "half_up"           quantize of quantized values, nn.leakyrelu, nn.prelu: a fixed-point factor, ties up (`numerics.fixed_point`);
                     image.resize2d by method "linear": the shift of an integer sum (`numerics.resize`).
+
+The key "int16" says that ops of int16 tensors are computed in fixed point, as TFLite does it (`numerics.fixed_multiplier`):
+
+"fixed"             biases have 32 bits.
+"fixed_wide_bias"   biases have 64 bits, for which TFLite has other roundings.
 """
 
 
@@ -41,6 +46,16 @@ def float_sum_of(
         stored=rounding == "half_even_stored",
     )
     return parameters, relabelling
+
+
+def is_fixed_int16(view: DataflowView) -> bool:
+    """Return whether ops of int16 tensors are computed in fixed point."""
+    return rounding_of(view, "int16") in ("fixed", "fixed_wide_bias")
+
+
+def has_wide_bias(view: DataflowView) -> bool:
+    """Return whether the biases of fixed-point int16 ops had 64 bits in the source."""
+    return rounding_of(view, "int16") == "fixed_wide_bias"
 
 
 def rounding_of(view: DataflowView, op: str, default: str = "half_even") -> str:

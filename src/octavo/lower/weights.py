@@ -138,7 +138,7 @@ def weight_form(
     bias_scale = x_scale * scale
     multiplier = np.asarray(requantize_multiplier(x_scale, scale, y_params.scale), np.float32)
     integers = _bias_integers(bias, bias_scale)
-    if not isinstance(integers, Rejection):
+    if not isinstance(integers, Rejection) and x_params.dtype != "int16":  # whose sums have 64 bits
         integers = _without_overflow(values, zero_point, integers, x_params, multiplier)
     if isinstance(integers, Rejection):
         return integers

@@ -10,44 +10,49 @@ _CLAMPS = ("nn.relu", "clip")
 
 _MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
 
+_WITH_INT16 = ("uint8", "int8", "int16")
+
 CPU = TargetDescription(
     name="cpu",
     isas=("x86.avx512_vnni", "generic"),
     ops=(
-        OpSupport(op="nn.conv2d", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
-        OpSupport(op="matmul", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
-        OpSupport(op="add", fusions=_CLAMPS),
-        OpSupport(op="subtract", fusions=_CLAMPS),
-        OpSupport(op="multiply", fusions=_CLAMPS),
+        OpSupport(
+            op="nn.conv2d", activations=_WITH_INT16, weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True
+        ),
+        OpSupport(op="matmul", activations=_WITH_INT16, weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
+        OpSupport(op="add", activations=_WITH_INT16, fusions=_CLAMPS),
+        OpSupport(op="subtract", activations=_WITH_INT16, fusions=_CLAMPS),
+        OpSupport(op="multiply", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="maximum", fusions=_CLAMPS, same_params=True),
         OpSupport(op="minimum", fusions=_CLAMPS, same_params=True),
-        OpSupport(op="nn.avg_pool2d", fusions=_CLAMPS),
-        OpSupport(op="nn.adaptive_avg_pool2d", fusions=_CLAMPS),
-        OpSupport(op="mean", fusions=_CLAMPS),
+        OpSupport(op="nn.avg_pool2d", activations=_WITH_INT16, fusions=_CLAMPS),
+        OpSupport(op="nn.adaptive_avg_pool2d", activations=_WITH_INT16, fusions=_CLAMPS),
+        OpSupport(op="mean", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="sum", fusions=_CLAMPS),
         OpSupport(op="max", fusions=_CLAMPS),
         OpSupport(op="min", fusions=_CLAMPS),
         OpSupport(op="argmax"),
         OpSupport(op="argmin"),
-        OpSupport(op="nn.max_pool2d", same_params=True),
-        OpSupport(op="nn.softmax"),
+        OpSupport(op="nn.max_pool2d", activations=_WITH_INT16, same_params=True),
+        OpSupport(op="nn.softmax", activations=_WITH_INT16),
         OpSupport(op="nn.log_softmax"),
         OpSupport(op="divide", fusions=_CLAMPS),
-        OpSupport(op="concat"),
-        OpSupport(op="reshape", same_params=True),
-        OpSupport(op="nn.batch_flatten", same_params=True),
-        OpSupport(op="flatten", same_params=True),
-        OpSupport(op="squeeze", same_params=True),
-        OpSupport(op="expand_dims", same_params=True),
-        OpSupport(op="permute_dims", same_params=True),
-        *(OpSupport(op=name, same_params=True) for name in _MOVES),
-        OpSupport(op="nn.relu"),
-        OpSupport(op="clip"),
+        OpSupport(op="concat", activations=_WITH_INT16),
+        OpSupport(op="reshape", activations=_WITH_INT16, same_params=True),
+        OpSupport(op="nn.batch_flatten", activations=_WITH_INT16, same_params=True),
+        OpSupport(op="flatten", activations=_WITH_INT16, same_params=True),
+        OpSupport(op="squeeze", activations=_WITH_INT16, same_params=True),
+        OpSupport(op="expand_dims", activations=_WITH_INT16, same_params=True),
+        OpSupport(op="permute_dims", activations=_WITH_INT16, same_params=True),
+        *(OpSupport(op=name, activations=_WITH_INT16, same_params=True) for name in _MOVES),
+        OpSupport(op="nn.relu", activations=_WITH_INT16),
+        OpSupport(op="clip", activations=_WITH_INT16),
         OpSupport(op=BATCH_MATMUL, fusions=_CLAMPS),
-        OpSupport(op=ELEMENTWISE),
+        OpSupport(op=ELEMENTWISE, activations=_WITH_INT16),
         OpSupport(op=ELEMENTWISE_PAIR),
-        OpSupport(op="quantize"),
-        OpSupport(op="dequantize"),
+        OpSupport(op="quantize", activations=_WITH_INT16),
+        OpSupport(op="dequantize", activations=_WITH_INT16),
     ),
 )
-"""Integer kernels of the CPU: uint8/int8 activations, int8/uint8 weights, int32 accumulators, half-even rounding."""
+"""Integer kernels of the CPU: uint8/int8 activations, int8/uint8 weights, int32 accumulators, half-even rounding; for most ops
+int16 activations, too, with sums of 64 bits where they need them."""

@@ -1,0 +1,293 @@
+"""Rules of the ops without weights over int16 tensors; what they match is what the 8-bit rules match.
+
+Kernels of sums, products, means and softmax compute as TFLite does, which the importer of such files asks for; from other sources
+these ops stay float, for their frameworks compute them so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ..graph.dataflow import DataflowView, call_to, op_name
+from ..graph.rules import Region, Rejection
+from ..kernels.int16_elementwise import INT16_MAX_COUNT, int16_concat, int16_mean, int16_pairwise
+from ..kernels.int16_pool2d import int16_pool2d
+from ..kernels.int16_softmax import int16_softmax
+from ..kernels.int16_spec import Int16MeanSpec, Int16PairwiseSpec, Int16SoftmaxSpec
+from ..kernels.spec import ConcatSpec, Output, Pool2dSpec
+from ..target import OpSupport
+from .concat import ConcatForm, match_concat
+from .context import KernelContext, ratio, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .pairwise import Operand, PairwiseForm, match_pairwise
+from .pool2d import PoolForm, match_pool2d
+from .reduce import ReduceForm, match_reduce, run_of
+from .rounding import is_fixed_int16
+from .softmax import SoftmaxForm, match_softmax
+from .storage import TO_NHWC
+
+Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
+
+
+def output_spec(y: OutputForm) -> Output:
+    """Return a result as 16-bit kernels take it."""
+    return Output(zero_point=y.tensor.zero_point, qmin=y.qmin, qmax=y.qmax)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Int16Form(Form):
+    """An op whose facts the 8-bit rule found."""
+
+    base: Any
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return self.base.quantize_info()
+
+
+class Int16PairwiseForm(_Int16Form):
+    """a op b + clamp."""
+
+    __slots__ = ()
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: PairwiseForm = self.base
+        is_nhwc = base.is_nhwc(context, inputs)
+        a, b = (_read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (base.a, base.b))
+        spec = Int16PairwiseSpec(
+            kind=cast(Literal["add", "sub", "mul"], base.kind),
+            a_shape=shape_of(a),
+            b_shape=shape_of(b),
+            a_scale=float(base.a.tensor.params.scale),
+            b_scale=float(base.b.tensor.params.scale),
+            out_scale=float(base.y.tensor.params.scale),
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        shape = base.y.tensor.shape
+        shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+        kernel = int16_pairwise(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [a, b], shape, "int16"), is_nhwc=is_nhwc)
+
+
+def _read(context: KernelContext, inputs: dict[str, Var], operand: Operand, *, is_nhwc: bool) -> Expr:
+    if operand.values is None:
+        return context.storage.get(inputs[operand.tensor.name], is_nhwc=is_nhwc)
+    values: npt.NDArray[Any] = operand.values.astype(np.int16)
+    if is_nhwc:
+        values = values.reshape((1,) * (4 - values.ndim) + values.shape).transpose(TO_NHWC)
+    return relax.const(np.ascontiguousarray(values))
+
+
+class Int16PoolForm(_Int16Form):
+    """Average or max pooling."""
+
+    __slots__ = ()
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: PoolForm = self.base
+        is_nhwc = base.layout == "NCHW"
+        x = context.storage.get(inputs[base.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(x)
+        away = base.rounding == "half_away"
+        spec = Pool2dSpec(
+            kind=base.kind,
+            batch=batch,
+            in_height=height,
+            in_width=width,
+            channels=channels,
+            kernel=base.kernel,
+            strides=base.strides,
+            padding=base.padding,
+            dilation=base.dilation,
+            out_height=base.out_height,
+            out_width=base.out_width,
+            count_include_pad=base.count_include_pad,
+            multiplier=1.0 if away or base.kind == "max" else ratio(base.x.params, base.y.tensor.params),
+            input_zero_point=base.x.zero_point,
+            output=output_spec(base.y),
+            rounding=base.rounding,
+            threads=context.threads,
+        )
+        shape = (batch, base.out_height, base.out_width, channels)
+        kernel = int16_pool2d(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [x], shape, "int16"), is_nhwc=is_nhwc)
+
+
+class Int16MeanForm(_Int16Form):
+    """The mean over axes that lie next to each other in memory, or are brought there."""
+
+    __slots__ = ()
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: ReduceForm = self.base
+        run = run_of(context, inputs[base.x.name], base.x.shape, base.axes, f"{output.name}_rows")
+        spec = Int16MeanSpec(
+            outer=run.outer,
+            count=run.extent,
+            inner=run.inner,
+            in_scale=float(base.x.params.scale),
+            out_scale=float(base.y.tensor.params.scale),
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        shape = base.y.tensor.shape
+        is_nhwc = run.is_nhwc and len(shape) == 4
+        shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+        kernel = int16_mean(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [run.value], shape, "int16"), is_nhwc=is_nhwc)
+
+
+class Int16SoftmaxForm(_Int16Form):
+    """softmax(beta * x) along an axis."""
+
+    __slots__ = ()
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: SoftmaxForm = self.base
+        is_nhwc = math.prod(base.x.shape[base.axis + 1 :]) != 1
+        x = context.storage.get(inputs[base.x.name], is_nhwc=is_nhwc)
+        columns = base.x.shape[base.axis]
+        spec = Int16SoftmaxSpec(
+            rows=math.prod(base.x.shape) // columns,
+            columns=columns,
+            scale=float(base.x.params.scale),
+            beta=base.beta,
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        kernel = int16_softmax(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [x], shape_of(x), "int16"), is_nhwc=is_nhwc)
+
+
+class Int16ConcatForm(_Int16Form):
+    """Concatenation of tensors of one scale and zero point."""
+
+    __slots__ = ()
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: ConcatForm = self.base
+        variables = [inputs[tensor.name] for tensor in base.inputs]
+        shape, axis = base.y.tensor.shape, base.axis
+        is_nhwc = len(shape) == 4 and any(context.storage.is_kept_nhwc(var) for var in variables)
+        args = [context.storage.get(var, is_nhwc=is_nhwc) for var in variables]
+        if is_nhwc:
+            shape, axis = tuple(shape[a] for a in TO_NHWC), TO_NHWC.index(axis)
+        spec = ConcatSpec(
+            outer=math.prod(shape[:axis]),
+            inners=tuple(math.prod(shape_of(arg)[axis:]) for arg in args),
+            multipliers=(1.0,) * len(args),
+            zero_points=(0,) * len(args),
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        kernel = int16_concat(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, args, shape, "int16"), is_nhwc=is_nhwc)
+
+
+def _with_form(region: Region, form: type[_Int16Form]) -> Region:
+    return replace(region, form=form(base=region.form))
+
+
+def _problem(tensors: list[TensorForm], *, symmetric: bool = False) -> Rejection | None:
+    """Return why 16-bit kernels do not take these tensors together."""
+    for tensor in tensors:
+        if tensor.params.dtype != "int16":
+            return Rejection(
+                reason=f"activation {tensor.name} is {tensor.params.dtype} and others are int16; kernels take one dtype"
+            )
+        if symmetric and tensor.zero_point != 0:
+            return Rejection(reason=f"the zero point of {tensor.name} is {tensor.zero_point}; the 16-bit kernel takes 0")
+    return None
+
+
+def _not_fixed(view: DataflowView, core: Var) -> Rejection | None:
+    if is_fixed_int16(view):
+        return None
+    name = op_name(view.definition(core)).removeprefix("relax.")
+    return Rejection(
+        reason=f"{name} of int16 is integer in TFLite files alone; the frameworks of other sources compute it in float"
+    )
+
+
+def match_int16_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_pairwise` claims: sums, differences and products of symmetric int16."""
+    found = _not_fixed(view, core) or match_pairwise(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    form: PairwiseForm = found.form
+    if form.kind not in ("add", "sub", "mul"):
+        return Rejection(reason=f"{form.kind} has no 16-bit kernel")
+    problem = _problem([form.a.tensor, form.b.tensor, form.y.tensor], symmetric=True)
+    return problem or _with_form(found, Int16PairwiseForm)
+
+
+def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_pool2d` claims, but means; a maximum keeps the parameters."""
+    if call_to(view.definition(core), "mean") is not None:
+        return Rejection(reason="means of int16 have a rule of their own")
+    found = match_pool2d(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    form: PoolForm = found.form
+    problem = _problem([form.x, form.y.tensor])
+    if form.kind == "max" and form.x.params != form.y.tensor.params:
+        problem = problem or Rejection(reason="it changes scale or zero point; the 16-bit maximum keeps them")
+    if form.kernel[0] * form.kernel[1] > INT16_MAX_COUNT // 2 or form.rounding == "half_even_stored":
+        problem = problem or Rejection(
+            reason=f"its window of {form.kernel[0]}x{form.kernel[1]} int16 values could overflow int32"
+        )
+    return problem or _with_form(found, Int16PoolForm)
+
+
+def match_int16_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_reduce` claims: means of symmetric int16."""
+    if call_to(view.definition(core), "mean") is None:
+        return Rejection(reason=f"{op_name(view.definition(core))} has no 16-bit kernel")
+    found = _not_fixed(view, core) or match_reduce(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    form: ReduceForm = found.form
+    count = math.prod(form.x.shape[axis] for axis in form.axes)
+    problem = _problem([form.x, form.y.tensor], symmetric=True)
+    if count > INT16_MAX_COUNT:
+        problem = problem or Rejection(reason=f"it averages {count} int16 values at once; the kernel takes {INT16_MAX_COUNT}")
+    return problem or _with_form(found, Int16MeanForm)
+
+
+def match_int16_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_softmax` claims, to int16 of scale 1 / 32768."""
+    found = _not_fixed(view, core) or match_softmax(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    form: SoftmaxForm = found.form
+    problem = _problem([form.x, form.y.tensor])
+    if float(form.y.tensor.params.scale) != 1 / 32768 or form.y.tensor.zero_point != 0:
+        problem = problem or Rejection(reason="its result has another scale than 1 / 32768, or a zero point")
+    return problem or _with_form(found, Int16SoftmaxForm)
+
+
+def match_int16_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_concat` claims, where all tensors share scale and zero point."""
+    found = match_concat(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    form: ConcatForm = found.form
+    problem = _problem([*form.inputs, form.y.tensor])
+    other = next((tensor for tensor in form.inputs if tensor.params != form.y.tensor.params), None)
+    if other is not None:
+        problem = problem or Rejection(reason=f"operand {other.name} has another scale or zero point than the result")
+    return problem or _with_form(found, Int16ConcatForm)

@@ -1,0 +1,108 @@
+"""Rules of functions of one tensor that is int16 or becomes it: a table with an entry for every integer of the operand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ..graph.dataflow import DataflowView, call_to, op_name
+from ..graph.rules import Region, Rejection
+from ..kernels.int16_elementwise import int16_lookup
+from ..kernels.int16_spec import Int16LookupSpec
+from ..numerics import lookup_table
+from ..numerics.int16_unary import fixed_factor_table, logistic_table, tanh_table
+from ..target import OpSupport
+from .cluster import Cluster, attributes, operations
+from .context import KernelContext, shape_of
+from .forms import Form, OutputForm, TensorForm
+from .lookup import LookupForm, cluster_of, match_lookup
+from .move import match_move, match_requantize
+from .rounding import is_fixed_int16
+
+_UNIT_SCALE = 1 / 32768
+"""Scale of TFLite's int16 results of logistic and tanh."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16LookupForm(Form):
+    """A function of x by its table: entry i is the result for the i-th integer of x's dtype, in the result's own integers."""
+
+    x: TensorForm
+    y: OutputForm
+    table: npt.NDArray[np.integer]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        var = inputs[self.x.name]
+        is_nhwc = context.storage.is_kept_nhwc(var)
+        x = context.storage.get(var, is_nhwc=is_nhwc)
+        # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
+        x_dtype, y_dtype = (_kept(tensor.params.dtype) for tensor in (self.x, self.y.tensor))
+        table = (self.table.astype(np.int32) + self.y.tensor.relabelling).astype(y_dtype)
+        size = int(np.prod(shape_of(x)))
+        spec = Int16LookupSpec(size=size, x_dtype=x_dtype, y_dtype=y_dtype, threads=context.threads)
+        kernel = int16_lookup(spec, table=table, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [x], shape_of(x), y_dtype), is_nhwc=is_nhwc)
+
+
+def _kept(dtype: str) -> str:
+    """Return the dtype in which kernels hold integers."""
+    return "uint8" if dtype == "int8" else dtype
+
+
+def match_int16_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_lookup` claims; a lone logistic, tanh, leaky relu or clamp of a TFLite file is computed as there."""
+    found = match_lookup(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    form: LookupForm = found.form
+    table = form.table
+    cluster = cluster_of(view, core)
+    if is_fixed_int16(view) and isinstance(cluster, Cluster) and form.x.params.dtype == "int16":
+        own = _fixed_table(view, cluster, form)
+        table = table if own is None else own
+    return replace(found, form=Int16LookupForm(x=form.x, y=form.y, table=table))
+
+
+def _fixed_table(view: DataflowView, cluster: Cluster, form: LookupForm) -> npt.NDArray[np.integer] | None:
+    """Return TFLite's table of the cluster's one op; None for what it has no 16-bit kernel for."""
+    ops = operations(view, cluster)
+    name = op_name(ops[0]) if len(ops) == 1 else ""
+    y = form.y.tensor.params
+    bounds = {"qmin": form.y.qmin, "qmax": form.y.qmax}
+    if name == "nn.leakyrelu":
+        return fixed_factor_table(form.x.params, y, slope=attributes(ops[0])["alpha"], **bounds)
+    is_unit = float(y.scale) == _UNIT_SCALE and form.x.zero_point == form.y.tensor.zero_point == 0
+    if name in ("sigmoid", "tanh") and is_unit:
+        table = (logistic_table if name == "sigmoid" else tanh_table)(float(form.x.params.scale))
+        return np.clip(table, form.y.qmin, form.y.qmax)
+    return None
+
+
+def match_int16_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim movements of int16 values as they are, clamps, and changes of scale, zero point or dtype."""
+    value = view.definition(core)
+    rule = match_move if call_to(value, "quantize") is None else match_requantize
+    found = rule(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    x: TensorForm = found.form.x
+    y: OutputForm = found.form.y
+    if x.params == y.tensor.params and (y.qmin, y.qmax) == (y.tensor.params.qmin, y.tensor.params.qmax):
+        return found
+    if x.shape != y.tensor.shape or call_to(value, "permute_dims") is not None:
+        return Rejection(reason=f"it moves int16 values and changes scale, zero point or bounds of {x.name} at once")
+    bounds = {"qmin": y.qmin, "qmax": y.qmax}
+    if is_fixed_int16(view):
+        table = fixed_factor_table(x.params, y.tensor.params, **bounds)
+    else:
+        table = lookup_table(lambda real: real, x.params, y.tensor.params, **bounds)
+    return replace(found, form=Int16LookupForm(x=x, y=y, table=table))
