@@ -87,13 +87,14 @@ def network(bias):
     both = n.op("CONCATENATION", [mean, most], (1, 6, 6, 32), scale, options("ConcatenationOptions", axis=3))
     gate = n.op("LOGISTIC", [both], (1, 6, 6, 32), 1 / 32768)
     gated = n.op("MUL", [both, gate], (1, 6, 6, 32), scale * 0.9, options("MulOptions", fusedActivationFunction=NONE))
-    size = n.tensor(Value.constant(np.int32([1, 12, 12, 7])))
+    # With 32-bit biases LiteRT rounds the channels beyond its vectors another way: 16 has none.
+    size = n.tensor(Value.constant(np.int32([1, 12, 12, 16])))
     up = options("TransposeConvOptions", padding=SAME, strideH=2, strideW=2, quantizedBiasType=n.bias_type)
-    wide = n.weighted("TRANSPOSE_CONV", gated, (7, 3, 3, 32), 0, (1, 12, 12, 7), up, before=(size,))
+    wide = n.weighted("TRANSPOSE_CONV", gated, (16, 3, 3, 32), 0, (1, 12, 12, 16), up, before=(size,))
     axes = n.tensor(Value.constant(np.int32([1, 2])))
-    pooled = n.op("MEAN", [wide, axes], (1, 7), n.values[wide].scale[0] * 0.2, options("ReducerOptions", keepDims=False))
+    pooled = n.op("MEAN", [wide, axes], (1, 16), n.values[wide].scale[0] * 0.2, options("ReducerOptions", keepDims=False))
     dense = options("FullyConnectedOptions", fusedActivationFunction=NONE, quantizedBiasType=n.bias_type)
-    logits = n.weighted("FULLY_CONNECTED", pooled, (10, 7), 0, (1, 10), dense)
+    logits = n.weighted("FULLY_CONNECTED", pooled, (10, 16), 0, (1, 10), dense)
     probable = n.op("SOFTMAX", [logits], (1, 10), 1 / 32768, options("SoftmaxOptions", beta=1.0))
     return n.write([x], [gated, wide, logits, probable])
 

@@ -170,11 +170,11 @@ def test_a_float_island_is_compiled_by_tvm_and_explained():
     [
         ({"float_weight": True}, "weight w is float32, not quantized"),
         ({"per_axis_input": True}, "quantized per axis"),
-        ({"int16": True}, "int16"),
+        ({"uint16": True}, "uint16"),
     ],
 )
 def test_a_conv_that_stays_float_says_why(change, reason):
-    dtype = "int16" if change.get("int16") else "int8"
+    dtype = "uint16" if change.get("uint16") else "int8"
 
     def body(writer, params):
         qdq = Qdq(writer, dtype)
