@@ -236,9 +236,9 @@ def match_int16_pairwise(view: DataflowView, core: Var, support: OpSupport) -> R
 
 
 def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_pool2d` claims, but means; a maximum keeps the parameters."""
+    """Claim what `match_pool2d` claims; means are those of `match_int16_reduce`, and a maximum keeps the parameters."""
     if call_to(view.definition(core), "mean") is not None:
-        return Rejection(reason="means of int16 have a rule of their own")
+        return match_int16_reduce(view, core, support)
     found = match_pool2d(view, core, support)
     if isinstance(found, Rejection):
         return found
