@@ -197,3 +197,16 @@ def test_profile_of_some_tensors_tells_of_what_is_not_finite(
     finally:
         for name in ("bad.npz", "some.json"):
             Path(name).unlink(missing_ok=True)
+
+
+def test_trace_tells_a_story_and_dumps_the_ir(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensor = octavo.load(finished / "m.onnx").input_ids[0]
+    assert command(f"trace {finished}/m.onnx --tensor {tensor} --dump-ir {tmp_path} --json") == 0
+    story = json.loads(capsys.readouterr().out)["story"]
+    assert (story[0]["pass"], story[0]["kind"]) == ("(source)", "kept")
+    dumped = sorted(path.name for path in tmp_path.iterdir())
+    assert dumped[0] == "000_source.py"
+    assert any(name.endswith("LegalizeOps.py") for name in dumped)
+    assert str(tensor) in (tmp_path / dumped[0]).read_text()
+    assert command(f"trace {finished}/m.onnx --tensor nothing") == 1
+    assert "the model has no tensor 'nothing'" in capsys.readouterr().err

@@ -211,6 +211,26 @@ def test_names_that_are_missing_or_stand_twice() -> None:
     assert all(lineage[tensor].kind == "kept" for tensor in lineage.ids)
 
 
+def test_the_bounds_of_a_slice_are_part_of_its_op() -> None:
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        part = builder.emit(relax.op.strided_slice(x, [1], [0], [8], [2]), "part")
+        other = builder.emit(relax.op.strided_slice(x, [1], [1], [8], [2]), "other")
+        builder.emit_func_output(builder.emit(relax.op.add(part, other), "total"))
+    module = builder.get()
+    lineage = Lineage(module)
+    with TARGET, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        renamed(transform.LegalizeOps()(module), lambda name: f"z_{name}")
+        transform.LegalizeOps()(renamed(module, lambda name: f"z_{name}"))
+    assert [(lineage[tensor].kind, lineage[tensor].holder) for tensor in ("part", "other", "total")] == [
+        ("kept", "z_part"),
+        ("kept", "z_other"),
+        ("kept", "z_total"),
+    ]
+    assert {lineage[tensor].evidence for tensor in lineage.ids} == {"structure"}
+
+
 def test_a_wrong_claim_is_found(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     lineage, module = followed(model, transform.LegalizeOps())
     states = lineage.states

@@ -323,7 +323,8 @@ class _Walk:
         operands: list[int] = []
         literals: list[Any] = []
         for arg in call.args:
-            is_value = isinstance(arg, (Var, GenericConst, relax.Tuple, relax.TupleGetItem, Call))
+            # A tuple of numbers (the bounds of a slice) is a literal.
+            is_value = isinstance(arg, (Var, GenericConst, relax.TupleGetItem, Call)) or bool(_leaves(arg))
             if is_value:
                 operands.append(self.number(arg, env, path))
             literals.append(None if is_value else arg)

@@ -1,0 +1,71 @@
+"""`octavo trace`: one tensor's story through the passes of TVM's default pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import ModelError
+from ..graph import Model
+from ..graph.lineage import Lineage
+from ..identity import TensorId
+from ..pipeline import resolve_target
+from ..report import markdown_table
+from .options import Subcommands, add_command, add_json, add_model
+from .outputs import check_output, write_file
+from .sources import load_model
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "trace",
+        call,
+        summary="tell what became of one tensor in each pass of TVM's default pipeline",
+        example='octavo trace m.onnx --tensor "features.0/Conv_output_0"',
+    )
+    add_model(parser)
+    parser.add_argument("--tensor", required=True, metavar="NAME", help="the tensor, by its name in the source or its TensorId")
+    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after every pass into this existing folder")
+    add_json(parser)
+
+
+def call(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.dump_ir is not None:
+        check_output(args.dump_ir / "000_source.py")
+    model = load_model(args)
+    tensor = _tensor(model, args.tensor)
+    target, _ = resolve_target(None)
+    lineage = Lineage(model, target=target)
+    passes: Any = relax.pipeline.get_default_pipeline(target)
+    with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        passes(model.bound())
+    story = lineage.story(tensor)
+    if args.dump_ir is not None:
+        for index, step in enumerate(lineage.steps):
+            _dump(args.dump_ir / f"{index:03d}_{step.pass_name.strip('()').replace(' ', '_')}.py", dict(step.functions.items()))
+    if args.json:
+        steps = [{"step": item.step, "pass": item.pass_name, "kind": item.state.kind, "state": str(item.state)} for item in story]
+        print(json.dumps({"tensor": tensor, "story": steps}, indent=2))
+    else:
+        print(markdown_table(("step", "pass", "state"), [(str(item.step), item.pass_name, str(item.state)) for item in story]))
+    return 0
+
+
+def _tensor(model: Model, name: str) -> TensorId:
+    found = model.tensors.find(name) or (TensorId(name) if name in model.tensors else None)
+    if found is None:
+        raise ModelError(f"the model has no tensor {name!r}; its tensors: {', '.join(list(model.tensors)[:8])}, ...")
+    return found
+
+
+def _dump(path: Path, functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> None:
+    text = tvm.IRModule(functions).script(show_meta=False)
+    write_file(path, lambda file: file.write(text.encode()))
