@@ -23,7 +23,7 @@ from .graph.inputs import input_specs
 from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of
 from .lower import FLOAT_MODEL, Lowered, OpRecord, link, lower
-from .profile import ImageFolder, Instrumented, Profile, collect, instrument, select
+from .profile import ImageFolder, Instrumented, Profile, check_model, collect, instrument, select
 from .quantize import Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
@@ -141,7 +141,9 @@ def quantize(
     """
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
-    return quantize_model(checked_model(model), profile, target=_description(target), recipe=recipe or Recipe())
+    checked = checked_model(model)
+    check_model(profile, checked)
+    return quantize_model(checked, profile, target=_description(target), recipe=recipe or Recipe())
 
 
 def compile(model: Model, *, target: TargetLike = None, threads: int | None = None) -> Executable:

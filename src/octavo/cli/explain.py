@@ -8,12 +8,11 @@ from pathlib import Path
 
 from ..build import is_executable
 from ..pipeline import explain, load_executable
-from ..report import markdown_table
+from ..report import markdown_table, shortened
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
 from .sources import load_quantized
 
 EXECUTABLE_SUFFIX = ".so"
-LONGEST_NAME = 48
 
 
 def add_to(commands: Subcommands) -> None:
@@ -43,15 +42,10 @@ def call(args: argparse.Namespace) -> int:
         return 0
     headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
     rows = [
-        (op.op, _shortened(op.source_name or op.tensor), "integer" if op.integer else "float", op.kernel, op.isa, op.reason)
+        (op.op, shortened(op.source_name or op.tensor), "integer" if op.integer else "float", op.kernel, op.isa, op.reason)
         for op in explanation.ops
     ]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
     if explanation.advice:
         print(explanation.advice)
     return 0
-
-
-def _shortened(name: str) -> str:
-    """Leave out the middle of a name too long for a table: converters chain the names of all ops they fused."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}..{name[2 - LONGEST_NAME // 2 :]}"

@@ -15,7 +15,7 @@ from importlib import metadata
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
-from . import bench, compile, demo, explain, profile, quantize, run, trace
+from . import bench, compile, demo, explain, profile, profiles, quantize, run, trace
 from .sources import UsageError
 
 COMMANDS = (demo, profile, quantize, compile, run, bench, explain, trace)
@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
-    args = build_parser().parse_args(argv)
+    args = build_parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     debug = bool(os.environ.get(DEBUG))
     try:
         if debug:
@@ -73,6 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         _report(f"error: {_describe(error)}")
         return EXIT_FAILED
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Make one word of a command of two; a model file of that name is reached as "./merge"."""
+    command = " ".join(words[:2])
+    return [command, *words[2:]] if command in profiles.NAMES else list(words)
 
 
 def _describe(error: Exception) -> str:

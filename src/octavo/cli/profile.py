@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..graph.inputs import InputSpec, input_specs, split_batch
 from ..pipeline import profile
+from . import profiles
 from .options import Subcommands, add_command, add_model, add_output, add_threads
 from .outputs import check_output
 from .progress import progress_bar
@@ -44,6 +45,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
+    profiles.add_to(commands)
 
 
 def call(args: argparse.Namespace) -> int:

@@ -3,11 +3,12 @@
 # The stage
 from .accumulator import Accumulator, Attach
 from .collect import collect
-from .images import ImageFolder
-from .instrument import Instrumented, Observation, instrument
 
 # Its product
-from .profile import Profile, check_model
+from .compare import Move, ProfileDiff, check_model, check_same_model, diff
+from .images import ImageFolder
+from .instrument import Instrumented, Observation, instrument
+from .profile import Profile
 from .selection import select
 from .statistics import NonFinite, TensorStatistics
 
@@ -16,12 +17,16 @@ __all__ = [
     "Attach",
     "ImageFolder",
     "Instrumented",
+    "Move",
     "NonFinite",
     "Observation",
     "Profile",
+    "ProfileDiff",
     "TensorStatistics",
     "check_model",
+    "check_same_model",
     "collect",
+    "diff",
     "instrument",
     "select",
 ]

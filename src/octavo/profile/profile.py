@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ProfileError, check_path, check_type
-from ..graph.model import Model, check_fingerprint
 from ..identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
 from .statistics import MAX_COUNT, TensorStatistics
@@ -96,8 +95,3 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             tensors=content.tensors,
             preprocessing=content.preprocessing,
         )
-
-
-def check_model(profile: Profile, model: Model) -> None:
-    """Raise ProfileError unless the profile was made from this very model, naming both fingerprints."""
-    check_fingerprint(model, profile.fingerprint)

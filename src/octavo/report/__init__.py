@@ -3,7 +3,7 @@
 from .bench import BenchReport, BenchRow, bench
 from .demo import DemoReport, run_demo
 from .peers import PEERS, PeerError
-from .table import markdown_table
+from .table import markdown_table, shortened
 from .timing import Timing, time_alternating
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "bench",
     "markdown_table",
     "run_demo",
+    "shortened",
     "time_alternating",
 ]

@@ -30,3 +30,8 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, num
 
     rule = ["-" * (width - 1) + ":" if i in numbers else "-" * width for i, width in enumerate(widths)]
     return "\n".join([line(cells[0]), line(rule), *(line(row) for row in cells[1:])])
+
+
+def shortened(name: str, longest: int = 48) -> str:
+    """Leave out the middle of a name too long for a table: converters chain the names of all ops they fused."""
+    return name if len(name) <= longest else f"{name[: longest // 2]}..{name[2 - longest // 2 :]}"

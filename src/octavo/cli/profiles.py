@@ -1,0 +1,99 @@
+"""`octavo profile merge` and `octavo profile diff`: what is done with profiles once they are files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from ..errors import ProfileError
+from ..profile import Profile, ProfileDiff, check_same_model, diff
+from ..report import markdown_table, shortened
+from .options import Subcommands, add_command, add_json, add_output
+from .outputs import check_output
+
+MERGE, DIFF = NAMES = "profile merge", "profile diff"
+"""Each is one command to argparse."""
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add both commands."""
+    merge = add_command(
+        commands,
+        MERGE,
+        call_merge,
+        summary="merge profiles of one model, over parts of the samples, into the profile of all of them",
+        example="octavo profile merge monday.json tuesday.json -o week.json",
+    )
+    merge.add_argument("first", type=Path, metavar="PROFILE", help="profile to merge")
+    merge.add_argument("others", type=Path, nargs="+", metavar="PROFILE", help="profiles of other samples")
+    add_output(merge, help="profile to write, JSON")
+    compare = add_command(
+        commands,
+        DIFF,
+        call_diff,
+        summary="say which tensors moved between two profiles of one model, and by how much",
+        example="octavo profile diff monday.json tuesday.json",
+    )
+    compare.add_argument("before", type=Path, metavar="PROFILE", help="profile to start from")
+    compare.add_argument("after", type=Path, metavar="PROFILE", help="profile to compare with it")
+    add_json(compare)
+
+
+def call_merge(args: argparse.Namespace) -> int:
+    """Run `profile merge`; one profile is held beside the merged one at any time."""
+    check_output(args.output, args.first, *args.others)
+    merged = Profile.load(args.first)
+    for path in args.others:
+        part = Profile.load(path)
+        check_same_model(merged, part, (str(args.first), str(path)))
+        try:
+            merged = merged.merge(part)
+        except ProfileError as error:
+            raise ProfileError(f"{path}: {error}") from error
+    merged.save(args.output)
+    print(f"{args.output}: {len(merged)} tensors, {merged.samples} samples of {1 + len(args.others)} profiles")
+    return 0
+
+
+def call_diff(args: argparse.Namespace) -> int:
+    """Run `profile diff`."""
+    before, after = Profile.load(args.before), Profile.load(args.after)
+    check_same_model(before, after, (str(args.before), str(args.after)))
+    found = diff(before, after)
+    if args.json:
+        print(json.dumps(_to_json(before, after, found), indent=2))
+        return 0
+    moved = [move for move in found.moves if move.moved]
+    if moved:
+        headers = ("tensor", "op", "before", "after", "range moved", "values moved", "NaN or infinite")
+        rows = [
+            (
+                shortened(move.source_name or str(move.id)),
+                move.op,
+                f"[{move.before[0]:.5g}; {move.before[1]:.5g}]",
+                f"[{move.after[0]:.5g}; {move.after[1]:.5g}]",
+                f"{move.range_moved:.2%}",
+                f"{move.values_moved:.2%}",
+                f"{move.non_finite_before} -> {move.non_finite_after}" if move.non_finite_before or move.non_finite_after else "",
+            )
+            for move in moved
+        ]
+        print(f"{markdown_table(headers, rows)}\n")
+    for path, alone in ((args.before, found.only_before), (args.after, found.only_after)):
+        if alone:
+            print(f"only {path} observes {len(alone)} tensors: {', '.join(alone[:5])}{' ...' if len(alone) > 5 else ''}")
+    if before.preprocessing != after.preprocessing:
+        print(f"samples preprocessed as: {before.preprocessing or 'not said'} -> {after.preprocessing or 'not said'}")
+    print(f"{len(moved)} of {len(found.moves)} tensors moved; {before.samples} and {after.samples} samples")
+    return 0
+
+
+def _to_json(before: Profile, after: Profile, found: ProfileDiff) -> dict[str, object]:
+    return {
+        "samples": [before.samples, after.samples],
+        "preprocessing": [before.preprocessing, after.preprocessing],
+        "only_before": list(found.only_before),
+        "only_after": list(found.only_after),
+        "tensors": [{**move.to_json(), "moved": move.moved} for move in found.moves],
+    }

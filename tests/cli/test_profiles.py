@@ -1,0 +1,80 @@
+"""`octavo profile merge` and `octavo profile diff`, on profiles of the demo's network."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.cli.main import main
+
+
+def command(line: str) -> int:
+    return main(shlex.split(line))
+
+
+@pytest.fixture
+def parts(workplace: Path) -> Path:
+    """The samples of calib.npz profiled in three parts: a.json, b.json and c.json."""
+    with np.load("calib.npz") as archive:
+        samples = archive["x"]
+    model = octavo.load("m.onnx")
+    for name, start, end in (("a", 0, 10), ("b", 10, 55), ("c", 55, 100)):
+        octavo.profile(model, samples[start:end], numbers=range(start, end)).save(f"{name}.json")
+    return workplace
+
+
+def test_merged_parts_are_the_bytes_of_the_whole_in_any_order(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("profile merge a.json b.json c.json -o abc.json") == 0
+    assert "100 samples of 3 profiles" in capsys.readouterr().out
+    assert command("profile merge c.json a.json -o ca.json") == 0
+    assert command("profile merge b.json ca.json -o bca.json") == 0
+    whole = (parts / "profile.json").read_bytes()
+    assert (parts / "abc.json").read_bytes() == (parts / "bca.json").read_bytes() == whole
+
+
+def test_diff_prints_what_moved_most_first(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("profile diff a.json profile.json --json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples"] == [10, 100]
+    shares = [tensor["range_moved"] for tensor in found["tensors"]]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0
+    assert command("profile diff a.json profile.json") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert f"{shares[0]:.2%}" in table[2]
+    assert table[-1] == f"{sum(t['moved'] for t in found['tensors'])} of {len(shares)} tensors moved; 10 and 100 samples"
+
+
+def test_diff_of_a_profile_with_itself_says_so(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("profile diff a.json a.json") == 0
+    assert capsys.readouterr().out.startswith("0 of ")
+
+
+@pytest.mark.parametrize("words", ["merge profile.json other.json -o new.json", "diff profile.json other.json"])
+def test_profiles_of_different_models_are_one_error(workplace: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = octavo.Profile.load("profile.json")
+    replace(profile, fingerprint="sha256:other").save("other.json")
+    assert command(f"profile {words}") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "profiles of different models" in line
+    assert f"{profile.fingerprint} (profile.json) and sha256:other (other.json)" in line
+    assert not Path("new.json").exists()
+
+
+def test_merge_refuses_to_write_over_what_it_reads(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("profile merge a.json b.json -o b.json") == 1
+    assert "it is an input of this command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["profile merge --help", "profile diff --help"])
+def test_help_shows_an_example_of_two_words(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        command(line)
+    assert left.value.code == 0
+    assert f"octavo {line.removesuffix(' --help')} monday.json" in capsys.readouterr().out
