@@ -41,6 +41,21 @@ def cases(isa: str) -> Iterator[Case]:
         )
 
 
+def padded_by_channel(isa: str) -> Iterator[Case]:
+    for channels, threads in itertools.product((1, 15, 16, 17, 63, 64, 65, 129), (1, 2)):
+        shape = (2, 13, 11, channels)
+        x = rng.integers(0, 256, shape).astype(np.uint8)
+        fill = tuple(rng.integers(0, 256, channels).tolist())
+        maps = ((0, 1), (-1, *range(13), -1, -1), (-1, -1, *range(11)), tuple(range(channels)))
+        kernel = kernels.gather(GatherSpec(shape=shape, maps=maps, fill=fill, threads=threads), isa=isa)
+        yield Case(kernel=kernel, inputs=(x,), expected=numerics.gather(x, maps, fill), about=(shape, threads))
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_padding_of_each_channel_by_its_own_number(isa: str) -> None:
+    check(padded_by_channel(isa))
+
+
 @pytest.mark.parametrize("isa", HOST_ISAS)
 def test_equals_the_oracle(isa: str) -> None:
     check(cases(isa))

@@ -57,12 +57,53 @@ def test_scales_for_each_channel_into_a_depthwise_convolution(multiplier):
     assert np.mean(difference > 0) <= 0.01, "the float simulation rounds in another order"
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("is_float", [False, True], ids=["quantized result", "float result"])
+def test_a_zero_point_for_each_channel_of_a_depthwise_convolution(dtype, multiplier, is_float):
+    low = 0 if dtype == "uint8" else -128
+    module = depthwise_of_channels(dtype, np.array([0, 3, 200, 255, 128, 90]) + low, multiplier, is_float=is_float)
+    parts = partition_module(module, CPU)
+    assert {region.core.name for region in parts.regions.values()} >= {"y_float"}
+    x = (sample_of(6).astype(int) + low).astype(dtype)
+    got, want = run_lowered(module, x), run_float(module, x)
+    if is_float:
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.ptp(want))
+    else:
+        difference = np.abs(got.astype(int) - want.astype(int))
+        assert difference.max() <= 1
+        assert np.mean(difference > 0) <= 0.01, "the float simulation rounds in another order"
+
+
+def depthwise_of_channels(dtype: str, zero_points: np.ndarray, multiplier: int, *, is_float: bool) -> tvm.IRModule:
+    """Integers with scale and zero point for each channel -> depthwise convolution with padding and bias -> quantize, or not."""
+    rng = np.random.default_rng(8)
+
+    def body(writer: BodyWriter, inputs: dict[str, Any]) -> Any:
+        q = Qdq(writer, "uint8")
+        x = writer.emit(
+            "x_f", relax.op.dequantize(inputs["x"], relax.const(SCALES), relax.const(zero_points.astype(np.int32)), axis=1)
+        )
+        weights = rng.integers(-60, 60, (CHANNELS * multiplier, 1, 3, 5)).astype(np.int8)
+        v = q.weight("v", weights, np.linspace(0.01, 0.02, CHANNELS * multiplier))
+        y = writer.emit("y_float", relax.op.nn.conv2d(x, v, padding=[1, 2, 0, 3], groups=CHANNELS))
+        bias = rng.normal(size=(1, CHANNELS * multiplier, 1, 1)).astype(np.float32)
+        y = writer.emit("y_bias", relax.op.add(y, relax.const(bias)), is_output=is_float)
+        return y if is_float else q.quantize("y", y, (0.4, 120), is_output=True)
+
+    return graph({"x": ((1, CHANNELS, 7, 7), dtype)}, body)
+
+
+def sample_of(channels: int) -> np.ndarray:
+    return np.random.default_rng(5).integers(0, 256, (1, channels, 7, 7))
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
         (per_channel(np.zeros(CHANNELS), groups=1), "activation c_q is quantized per axis"),
-        # Without a clamp at 0 the integers below the zero points are used.
-        (per_channel(np.arange(CHANNELS), low=-1000.0), "activation c_q is quantized per axis"),
+        # Without a clamp at 0 the integers below the zero points are used; other convolutions mix the channels.
+        (per_channel(np.arange(CHANNELS), groups=2, low=-1000.0), "activation c_q is quantized per axis"),
         (per_channel(np.zeros(CHANNELS), low=0.5), "the clamp of c_q is another integer in each channel"),
     ],
     ids=["not depthwise", "zero points differ", "clamps differ"],

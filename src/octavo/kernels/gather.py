@@ -21,12 +21,13 @@ from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, sp
 class GatherSpec:
     """x of `shape` to y[i, j, ...] = x[maps[0][i], maps[1][j], ...]; an index of -1 gives `fill`.
 
+    `fill` is one number, or one for each index of the last axis, which then is not padded.
     The indices of a map that are not -1 are neighbours in it: padding is before or after, never between.
     """
 
     shape: tuple[int, ...]
     maps: tuple[tuple[int, ...], ...]
-    fill: int = 0
+    fill: int | tuple[int, ...] = 0
     dtype: Literal["uint8", "int16"] = "uint8"
     threads: int = 1
 
@@ -58,22 +59,34 @@ def gather(spec: GatherSpec, *, isa: str) -> Kernel:
     """Return the kernel of y[i, j, ...] = x[maps[0][i], maps[1][j], ...]."""
     axes = _merged([_axis(extent, indices) for extent, indices in zip(spec.shape, spec.maps, strict=True)])
     tables = [_table(axis) for axis in axes if axis.step is None]
+    fills = [] if isinstance(spec.fill, int) else [np.asarray(spec.fill, spec.dtype)]
+    assert isinstance(spec.fill, int) or len(spec.fill) == len(spec.maps[-1]), "a number for each index of the last axis"
     out_size = math.prod(axis.out_extent for axis in axes)
     width = lanes_of(isa)
     read = math.prod(len(axis.indices) for axis in axes)
 
     def emit(x: Buffer, *rest: Buffer) -> None:
         *indices, y = rest
-        if read < out_size:
+        if read < out_size and isinstance(spec.fill, int):
             fill = tirx.const(spec.fill, spec.dtype)
             for_each_vector(out_size, width, spec.threads, lambda start, lanes: store(y, start, splat(fill, lanes), lanes))
+        elif read < out_size:
+            _fill_rows(indices.pop(), y, out_size, fills[0].size, width, spec.threads)
         if read:
             _copy(x, list(indices), y, axes, width, spec.threads)
 
     arguments = [("x", math.prod(spec.shape), spec.dtype)]
     arguments += [(f"indices{i}", table.size, "int32") for i, table in enumerate(tables)]
+    arguments += [("fill", array.size, spec.dtype) for array in fills]
     func = prim_func([*arguments, ("y", out_size, spec.dtype)], emit)
-    return Kernel(name="gather", isa=isa, func=func, constants=tuple(tables))
+    return Kernel(name="gather", isa=isa, func=func, constants=(*tables, *fills))
+
+
+def _fill_rows(fill: Buffer, y: Buffer, size: int, length: int, width: int, threads: int) -> None:
+    """Emit a copy of `fill` to every row of y."""
+    rows = size // length
+    with chunked(rows, worthwhile(threads, size, rows)) as row:
+        for_each_vector(length, width, 1, lambda at, lanes: store(y, row * length + at, load(fill, at, lanes), lanes))
 
 
 def _copy(x: Buffer, tables: list[Buffer], y: Buffer, axes: list[_Axis], width: int, threads: int) -> None:

@@ -15,6 +15,7 @@ from ..graph.rules import Region, Rejection
 from ..kernels import Conv2dSpec
 from ..numerics import QuantParams
 from ..target import OpSupport
+from .channels import bias_for_zero_points, channel_zero_points, pad_by_channel
 from .context import KernelContext, shape_of
 from .dynamic import UNIT, DynamicForm, DynamicInput, Scaling, dynamic_form, dynamic_input, follow_scaling, integer_weight
 from .forms import FloatResult, Form, Layout, OutputForm, TensorForm
@@ -51,8 +52,16 @@ class ConvForm(Form):
         """Write the kernel call."""
         is_nhwc = self.layout == "NCHW"
         x = _read(context, self.x, inputs, is_nhwc=is_nhwc)
+        parameters = _parameters(self.x, self.y, self.weight)
+        padding, bias = self.padding, kernel_bias(self.weight, self.y)
+        zero_points = channel_zero_points(self.x)
+        if zero_points is None:
+            _check_overflow(self.weight, self.x, output.name)
+        else:
+            x = [pad_by_channel(context, f"{output.name}_padded", x[0], padding, zero_points)]
+            bias = bias_for_zero_points(bias, self.weight, zero_points, output.name)
+            parameters["input_zero_point"], padding = 0, (0, 0, 0, 0)
         batch, height, width, channels = shape_of(x[0])
-        _check_overflow(self.weight, self.x, output.name)
         spec = Conv2dSpec(
             batch=batch,
             in_height=height,
@@ -61,17 +70,17 @@ class ConvForm(Form):
             out_channels=self.weight.values.shape[3],
             kernel=(self.weight.values.shape[0], self.weight.values.shape[1]),
             strides=self.strides,
-            padding=self.padding,
+            padding=padding,
             dilation=self.dilation,
             groups=self.groups,
-            **_parameters(self.x, self.y, self.weight),
+            **parameters,
             threads=context.threads,
         )
         kernel = kernels.conv2d(
             spec,
             weight=self.weight.values,
             weight_zero_point=self.weight.kernel_zero_point,
-            bias=kernel_bias(self.weight, self.y),
+            bias=bias,
             multiplier=self.weight.multiplier,
             isa=context.isa,
         )
@@ -234,7 +243,7 @@ def _operands(
         return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
     if static_shape(x.source) is None:
         return Rejection(reason=f"the shape of input {name} is not static")
-    problem = check_activation(x.source.name, x.params, support, channel_axis)
+    problem = check_activation(x.source.name, x.params, support, channel_axis, own_zero_points=True)
     if problem is not None:
         return problem
     weight = integer_weight(view, call.args[1]) if dtype_of(call) == "int32" else None

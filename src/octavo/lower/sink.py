@@ -31,7 +31,17 @@ from ..identity import NameSupply
 from ..numerics import INTEGER_RANGE, PerTensor, QuantParams
 from .values import params_of
 
-_MOVES = ("nn.max_pool2d", "reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten")
+_MOVES = (
+    "nn.max_pool2d",
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "permute_dims",
+    "nn.batch_flatten",
+    "flatten",
+    "strided_slice",
+    "tile",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

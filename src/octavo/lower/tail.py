@@ -130,13 +130,17 @@ def per_channel(params: QuantParams) -> list[QuantParams]:
     return [QuantParams(dtype=params.dtype, scale=scale, zero_point=zero, granularity=PerTensor()) for scale, zero in pairs]
 
 
-def check_activation(name: str, params: QuantParams, support: OpSupport, channel_axis: int | None = None) -> Rejection | None:
+def check_activation(
+    name: str, params: QuantParams, support: OpSupport, channel_axis: int | None = None, *, own_zero_points: bool = False
+) -> Rejection | None:
     """Return why a quantized activation can't enter or leave an integer kernel, or None if it can.
 
-    Scales along `channel_axis` are allowed, with one zero point.
+    Scales along `channel_axis` are allowed, with one zero point, or with `own_zero_points` one each.
     """
-    if isinstance(params.granularity, PerAxis) and (params.granularity.axis != channel_axis or np.ptp(params.zero_point) != 0):
-        return Rejection(reason=f"activation {name} is quantized per axis; kernels take one scale per tensor")
+    if isinstance(params.granularity, PerAxis):
+        along_channels = params.granularity.axis == channel_axis
+        if not (along_channels and (own_zero_points or np.ptp(params.zero_point) == 0)):
+            return Rejection(reason=f"activation {name} is quantized per axis; kernels take one scale per tensor")
     if params.dtype not in support.activations:
         return Rejection(reason=f"activation {name} is {params.dtype}; the target allows {', '.join(support.activations)}")
     return None

@@ -185,6 +185,8 @@ def _without_overflow(
     """
     low, high = INTEGER_RANGE[x_params.dtype]
     reach = max_accumulator(values, zero_point, None, int(np.ravel(x_params.zero_point)[0]), low, high)
+    if np.ptp(x_params.zero_point) != 0:  # see `channels`: the kernel sums integers of zero point 0, the bias holds the rest
+        reach = 2 * max_accumulator(values, zero_point, None, 0, 0, 255)
     limit = INTEGER_RANGE["int32"][1]
     room = np.maximum(limit - reach, 0)
     moved = np.clip(bias.astype(np.int64), -room, room)
