@@ -16,14 +16,14 @@ import numpy as np
 import tvm
 
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
-from .errors import ModelError, ProfileError, QuantizationError, TargetError, check_type
+from .errors import ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of
 from .lower import FLOAT_MODEL, Lowered, OpRecord, link, lower
-from .profile import ImageFolder, Instrumented, Profile, check_model, collect, instrument, select
+from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select
 from .quantize import Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
@@ -61,6 +61,9 @@ def profile(
     tensors: str | Iterable[str] | None = None,
     threads: int | None = None,
     numbers: Iterable[int] | None = None,
+    checkpoint: str | Path | None = None,
+    every: int = 100,
+    resume: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Profile:
     """Run calibration data through the float model with an observer on every tensor.
@@ -77,6 +80,11 @@ def profile(
     numbers
         The samples' numbers in the whole data set, where `batches` are a part of it; 0, 1, 2 ... by default. A profile says in
         which sample a tensor first held NaN or infinity.
+    checkpoint, every
+        A file that always holds the profile of the samples so far, all but the last `every` of them at most, whatever kills this
+        process. It stays when all is done.
+    resume
+        That file: its samples are skipped, so `batches` must give the same samples as before. The result is the profile of all.
     progress
         Called after each sample with the number of samples so far.
 
@@ -89,8 +97,14 @@ def profile(
     ------
     DataError
         A batch that doesn't fit the model; an empty data set.
+    ProfileError
+        `resume` is no profile, or one of another model or of other tensors; `checkpoint` can't be written.
     """
     checked = checked_model(model)
+    kept = None
+    if checkpoint is not None:
+        kept = Checkpoint(path=check_path(checkpoint, ProfileError, "the path of a checkpoint to write"), every=every)
+    start = None if resume is None else Profile.load(resume)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
     preprocessing = batches.preprocessing if isinstance(batches, ImageFolder) else ""
@@ -101,6 +115,8 @@ def profile(
         batches,
         numbers=numbers,
         preprocessing=preprocessing,
+        checkpoint=kept,
+        resume=start,
         progress=progress,
     )
 

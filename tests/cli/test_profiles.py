@@ -78,3 +78,12 @@ def test_help_shows_an_example_of_two_words(line: str, capsys: pytest.CaptureFix
         command(line)
     assert left.value.code == 0
     assert f"octavo {line.removesuffix(' --help')} monday.json" in capsys.readouterr().out
+
+
+def test_resume_from_a_checkpoint_ends_with_the_same_bytes_and_nothing_else(parts: Path) -> None:
+    (parts / "a.json").rename("new.json.checkpoint")
+    assert command("profile m.onnx --data calib.npz --checkpoint 20 --resume new.json.checkpoint -o new.json") == 0
+    assert Path("new.json").read_bytes() == Path("profile.json").read_bytes()
+    assert not [path for path in parts.iterdir() if "checkpoint" in path.name]
+    assert command("profile m.onnx --data calib.npz --resume b.json -o other.json") == 0
+    assert octavo.Profile.load("other.json").samples == 100

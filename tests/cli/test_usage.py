@@ -51,6 +51,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("fly", "invalid choice: 'fly'"),
         ("profile m.onnx", "--data, -o/--output"),
         ("profile m.onnx --data x.npz -o p.json --threads 0", "expected a number of threads, 1 or more, got '0'"),
+        ("profile m.onnx --data x.npz -o p.json --checkpoint 0", "expected a number of samples, 1 or more, got '0'"),
+        ("profile merge a.json -o c.json", "PROFILE"),
         ("compile m.onnx -o m.so --shape x=1,a", "expected NAME=1,3,224,224, got 'x=1,a'"),
         ("compile m.onnx -o m.so --shape 1,3", "expected NAME=1,3,224,224, got '1,3'"),
         ("compile m.onnx -o m.so --shape x=0,3", "expected NAME=1,3,224,224, got 'x=0,3'"),

@@ -110,6 +110,13 @@ def thread_count(text: str) -> int:
     return int(text)
 
 
+def sample_count(text: str) -> int:
+    """Parse a positive number of samples."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of samples, 1 or more, got {text!r}")
+    return int(text)
+
+
 def thread_counts(text: str) -> tuple[int, ...]:
     """Parse "1,2"."""
     return tuple(thread_count(part) for part in text.split(","))

@@ -11,12 +11,15 @@ import numpy.typing as npt
 
 from ..graph.inputs import InputSpec, input_specs, split_batch
 from ..pipeline import profile
+from ..profile import Checkpoint
 from . import profiles
-from .options import Subcommands, add_command, add_model, add_output, add_threads
+from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count
 from .outputs import check_output
 from .progress import progress_bar
 from .samples import Samples, count_runs, named, read_samples
 from .sources import load_model
+
+CHECKPOINT_SUFFIX = ".checkpoint"
 
 
 def add_to(commands: Subcommands) -> None:
@@ -43,6 +46,15 @@ def add_to(commands: Subcommands) -> None:
         metavar="PATTERN",
         help='profile only these: a TensorId, a name in the source or an op, "*" for any part of it (may be repeated)',
     )
+    parser.add_argument(
+        "--checkpoint",
+        type=sample_count,
+        metavar="N",
+        help="keep the profile so far in FILE.checkpoint, beside the output FILE: a kill loses at most N samples",
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="checkpoint of a run over the same --data; the samples in it are skipped"
+    )
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
     profiles.add_to(commands)
@@ -51,6 +63,10 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     check_output(args.output, args.model, *args.data)
+    kept = None
+    if args.checkpoint is not None:
+        kept = Checkpoint(path=args.output.with_name(args.output.name + CHECKPOINT_SUFFIX), every=args.checkpoint)
+        check_output(kept.path, args.model, *args.data)
     model = load_model(args)
     specs = input_specs(model)
     files = {path: read_samples(path) for path in args.data}
@@ -58,8 +74,20 @@ def call(args: argparse.Namespace) -> int:
     runs = sum(count_runs(specs, samples) for samples in files.values())
     with progress_bar("profile", runs, "run") as advance:
         batches = _batches(specs, files)
-        result = profile(model, batches, tensors=args.tensors, threads=args.threads, progress=lambda _: advance(1))
-    result.save(args.output)
+        result = profile(
+            model,
+            batches,
+            tensors=args.tensors,
+            threads=args.threads,
+            checkpoint=None if kept is None else kept.path,
+            every=1 if kept is None else kept.every,
+            resume=args.resume,
+            progress=lambda _: advance(1),
+        )
+    if kept is None:
+        result.save(args.output)
+    else:
+        kept.finish(result, args.output)
     print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples")
     for entry in result.values():
         if entry.kind != "constant" and entry.non_finite_note:

@@ -2,6 +2,7 @@
 
 # The stage
 from .accumulator import Accumulator, Attach
+from .checkpoint import Checkpoint
 from .collect import collect
 
 # Its product
@@ -15,6 +16,7 @@ from .statistics import NonFinite, TensorStatistics
 __all__ = [
     "Accumulator",
     "Attach",
+    "Checkpoint",
     "ImageFolder",
     "Instrumented",
     "Move",

@@ -60,6 +60,7 @@ class Accumulator:
         self._run = attach([*self._inputs, *states])
         self._firsts: list[NonFinite | None] = [None] * len(observations)
         self._drained: list[npt.NDArray[np.int64]] | None = None
+        self._constant: dict[TensorId, TensorStatistics] | None = None
         self._runs_since_drain = 0
         largest = max((item.size for item in observations), default=1)
         self._most_runs = max(1, _MOST_COUNTED // largest)
@@ -76,6 +77,12 @@ class Accumulator:
     def rows_per_run(self) -> int:
         """Samples of one run."""
         return self._rows_per_run
+
+    def observed(self) -> set[TensorId]:
+        """Return the tensors that the profile will hold."""
+        parts = self._instrumented
+        made = {item.tensor for item in parts.observations} | {clamp.tensor for clamp in parts.clamped}
+        return made | self._constants().keys()
 
     def fold(self, arrays: Sequence[Array], *, number: int) -> None:
         """Run once on arrays that fit the inputs, and add what the observers saw; `number` is that of the run's first sample."""
@@ -99,8 +106,13 @@ class Accumulator:
         for clamp in self._instrumented.clamped:
             source = tensors[clamp.source]
             tensors[clamp.tensor] = source.clamped(self._model.tensors[clamp.tensor], clamp.low, clamp.high)
-        tensors |= profile_constants(self._model, self._instrumented.selected)
+        tensors |= self._constants()
         return Profile(fingerprint=self._model.fingerprint, samples=self.samples, tensors=tensors)
+
+    def _constants(self) -> dict[TensorId, TensorStatistics]:
+        if self._constant is None:
+            self._constant = profile_constants(self._model, self._instrumented.selected)
+        return self._constant
 
     def _note_non_finite(self, index: int, number: int) -> None:
         item = self._instrumented.observations[index]

@@ -13,6 +13,7 @@ from ..errors import DataError
 from ..graph.inputs import InputSpec, input_specs, split_batch
 from ..graph.model import Model
 from .accumulator import Accumulator, Attach
+from .checkpoint import Checkpoint, check_resumable
 from .instrument import Instrumented
 from .profile import Profile
 
@@ -25,6 +26,8 @@ def collect(
     *,
     numbers: Iterable[int] | None = None,
     preprocessing: str = "",
+    checkpoint: Checkpoint | None = None,
+    resume: Profile | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Profile:
     """Drive batches through an instrumented model and return its profile.
@@ -39,13 +42,20 @@ def collect(
         sample a tensor first held NaN or infinity.
     preprocessing
         What was done to the samples, for the profile to say.
+    checkpoint
+        Where to keep the profile of the samples so far.
+    resume
+        What a run over the same samples, from the first on, kept: the samples in it are skipped.
     progress
         Called after each run with the number of samples so far.
 
     Raises
     ------
     DataError
-        Naming the batch: wrong shape or dtype, missing or unknown input, no batches at all, more samples than numbers.
+        Naming the batch: wrong shape or dtype, missing or unknown input, no batches at all, more samples than numbers, fewer
+        samples than `resume` holds.
+    ProfileError
+        `resume` belongs to another model, or observes other tensors; `checkpoint` can't be written.
     """
     if isinstance(batches, (np.ndarray, Mapping)):
         batches = [batches]
@@ -53,12 +63,32 @@ def collect(
         raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
     specs = input_specs(model)
     accumulator = Accumulator(model, instrumented, attach)
-    supply = _Numbers(count() if numbers is None else numbers, accumulator.rows_per_run)
+    rows = accumulator.rows_per_run
+    supply = _Numbers(count() if numbers is None else numbers, rows)
+    if resume is not None:
+        check_resumable(resume, model, accumulator.observed(), preprocessing, rows)
+    known = 0 if resume is None else resume.samples
+    taken = kept = 0
+
+    def so_far() -> Profile:
+        if resume is not None and not accumulator.runs:
+            return resume
+        part = replace(accumulator.profile(), preprocessing=preprocessing)
+        return part if resume is None else resume.merge(part)
+
     for where, arrays in _runs(specs, batches):
-        accumulator.fold(arrays, number=supply.next(where))
+        number = supply.next(where)
+        if taken >= known:
+            accumulator.fold(arrays, number=number)
+        taken += rows
         if progress is not None:
-            progress(accumulator.samples)
-    return replace(accumulator.profile(), preprocessing=preprocessing)
+            progress(taken)
+        if checkpoint is not None and taken > known and checkpoint.is_due(taken - max(kept, known), rows):
+            checkpoint.write(so_far())
+            kept = taken
+    if taken < known:
+        raise DataError(f"cannot resume: the checkpoint holds {known} samples, these are {taken}; give the same samples again")
+    return so_far()
 
 
 def _runs(specs: tuple[InputSpec, ...], batches: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:

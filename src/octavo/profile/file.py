@@ -56,9 +56,9 @@ class ProfileFile:
     tensors: Mapping[TensorId, TensorStatistics]
 
 
-def write_profile(content: ProfileFile, path: Path) -> None:
-    """Write a profile under a temporary name, then rename it; ProfileError if the path can't be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_profile(content: ProfileFile, path: Path, *, temporary: Path | None = None) -> None:
+    """Write a profile under a temporary name, of this process alone unless given, then rename it; ProfileError if it can't be."""
+    temporary = temporary or path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(encode(content).encode())
         os.replace(temporary, path)
