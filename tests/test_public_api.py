@@ -45,7 +45,7 @@ def test_the_stages_take_what_the_design_says() -> None:
     parameters = {name: list(inspect.signature(getattr(octavo, name)).parameters) for name in STAGES}
     assert parameters == {
         "load": ["source", "shapes"],
-        "profile": ["model", "batches", "tensors", "threads", "numbers", "progress"],
+        "profile": ["model", "batches", "tensors", "threads", "numbers", "checkpoint", "every", "resume", "progress"],
         "quantize": ["model", "profile", "target", "recipe"],
         "compile": ["model", "target", "threads"],
         "load_executable": ["path"],
