@@ -57,6 +57,20 @@ def test_profile_is_the_same_bytes_from_one_file_or_two(workplace: Path) -> None
     assert Path("other.json").read_bytes() == Path("profile.json").read_bytes()
 
 
+def test_the_profile_lists_the_tensors_in_the_order_of_the_graph(workplace: Path) -> None:
+    listed = list(octavo.Profile.load("profile.json"))
+    assert listed == [key for key in octavo.load("m.onnx").tensors if key in set(listed)]
+    assert listed != sorted(listed), "or this test shows nothing"
+
+
+def test_report_writes_one_page(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("report profile.json -o report.html") == 0
+    assert capsys.readouterr().out.startswith(f"report.html: {len(octavo.Profile.load('profile.json'))} tensors, ")
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert all(name in page for name in octavo.Profile.load("profile.json"))
+
+
 def test_compile_from_the_float_model_and_its_profile_computes_the_same(workplace: Path) -> None:
     assert command("compile m.onnx --profile profile.json -o direct.so") == 0
     assert command("run direct.so --input x.npz -o direct.npz") == 0

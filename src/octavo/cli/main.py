@@ -15,10 +15,10 @@ from importlib import metadata
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
-from . import bench, compile, demo, explain, profile, profiles, quantize, run, trace
+from . import bench, compile, demo, explain, profile, profiles, quantize, report, run, trace
 from .sources import UsageError
 
-COMMANDS = (demo, profile, quantize, compile, run, bench, explain, trace)
+COMMANDS = (demo, profile, quantize, compile, run, bench, explain, trace, report)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

@@ -107,7 +107,8 @@ class Accumulator:
             source = tensors[clamp.source]
             tensors[clamp.tensor] = source.clamped(self._model.tensors[clamp.tensor], clamp.low, clamp.high)
         tensors |= self._constants()
-        return Profile(fingerprint=self._model.fingerprint, samples=self.samples, tensors=tensors)
+        in_order = {key: tensors[key] for key in self._model.tensors if key in tensors}
+        return Profile(fingerprint=self._model.fingerprint, samples=self.samples, tensors=in_order)
 
     def _constants(self) -> dict[TensorId, TensorStatistics]:
         if self._constant is None:

@@ -86,10 +86,8 @@ def read_profile(path: Path) -> ProfileFile:
 
 
 def encode(content: ProfileFile) -> str:
-    """Return the text of a profile file: the same content gives the same text."""
-    lines = ",\n".join(
-        f"{json.dumps(str(key))}:{_dumps(_tensor_to_json(value))}" for key, value in sorted(content.tensors.items())
-    )
+    """Return the text of a profile file: the same content, in the same order of tensors, gives the same text."""
+    lines = ",\n".join(f"{json.dumps(str(key))}:{_dumps(_tensor_to_json(value))}" for key, value in content.tensors.items())
     header: dict[str, Any] = {
         "fingerprint": content.fingerprint,
         "format": FORMAT,

@@ -26,7 +26,7 @@ class Profile(Mapping[TensorId, TensorStatistics]):
     samples
         Samples seen (rows of the batches).
     tensors
-        Statistics of inputs, activations and float constants.
+        Statistics of inputs, activations and float constants, in the order of the source graph; the file keeps it.
     preprocessing
         What was done to the samples, "" where nobody said.
     """

@@ -191,7 +191,7 @@ def constant_statistics(
         minimum=float(finite.min()) + 0.0 if finite.size else 0.0,
         maximum=float(finite.max()) + 0.0 if finite.size else 0.0,
         channel_axis=channel_axis,
-        channel_minimum=none if channel_axis is None else low.min(axis=axes).astype(np.float32) + np.float32(0),
-        channel_maximum=none if channel_axis is None else high.max(axis=axes).astype(np.float32) + np.float32(0),
+        channel_minimum=none if channel_axis is None else low.min(axis=axes, initial=np.inf).astype(np.float32) + np.float32(0),
+        channel_maximum=none if channel_axis is None else high.max(axis=axes, initial=-np.inf).astype(np.float32) + np.float32(0),
         histogram=histogram,
     )

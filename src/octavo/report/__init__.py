@@ -1,8 +1,9 @@
-"""Report: results that people and machines read: the demo's table, the bench, and how they are laid out."""
+"""Report: results that people and machines read: the demo's table, the bench, a profile's page, and how they are laid out."""
 
 from .bench import BenchReport, BenchRow, bench
 from .demo import DemoReport, run_demo
 from .peers import PEERS, PeerError
+from .profile_page import profile_page
 from .table import markdown_table, shortened
 from .timing import Timing, time_alternating
 
@@ -15,6 +16,7 @@ __all__ = [
     "Timing",
     "bench",
     "markdown_table",
+    "profile_page",
     "run_demo",
     "shortened",
     "time_alternating",

@@ -1,0 +1,120 @@
+"""A profile as one HTML page that needs nothing but itself: template, style, script and data in one file.
+
+The data lie in the page as JSON, and its script builds everything shown from them as text nodes: a name in a profile, whatever
+it holds, is never read as HTML. What the figures mean is `tensor_figures`' business.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.histogram import MANTISSA_BITS
+from ..profile import Profile, TensorStatistics
+from .tensor_figures import CENTRE, figures_of
+
+_TEMPLATE = resources.files("octavo.report") / "templates"
+_PARTS = {"/*STYLE*/": "page.css", "/*SCRIPT*/": "page.js"}
+_DATA = "/*DATA*/"
+
+
+def profile_page(profile: Profile, *, title: str) -> str:
+    """Return the page, ASCII but for the template's own characters.
+
+    Parameters
+    ----------
+    title
+        What the page calls the profile, e.g. the file's name.
+    """
+    page = (_TEMPLATE / "page.html").read_text(encoding="utf-8")
+    for mark, part in _PARTS.items():
+        page = _put(page, mark, (_TEMPLATE / part).read_text(encoding="utf-8"))
+    # The data come last: nothing in them is mistaken for a mark.
+    return _put(page, _DATA, _script_json(_page_data(profile, title)))
+
+
+def _put(page: str, mark: str, text: str) -> str:
+    before, found, after = page.partition(mark)
+    assert found, f"the template has no {mark}"
+    return f"{before}{text}{after}"
+
+
+def _script_json(value: Any) -> str:
+    """Return JSON that no HTML parser finds an end of script, a comment or an entity in; non-ASCII characters are escaped too."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _page_data(profile: Profile, title: str) -> dict[str, Any]:
+    return {
+        "title": title,
+        "fingerprint": profile.fingerprint,
+        "samples": profile.samples,
+        "preprocessing": profile.preprocessing,
+        "mantissaBits": MANTISSA_BITS,
+        "centre": CENTRE,
+        "tensors": [_tensor_data(statistics) for statistics in profile.values()],
+    }
+
+
+def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
+    figures = figures_of(statistics)
+    found = figures.moments
+    return {
+        "id": statistics.id,
+        "name": statistics.source_name,
+        "kind": statistics.kind,
+        "op": statistics.op,
+        "layer": statistics.layer,
+        "shape": list(statistics.shape),
+        "dtype": statistics.dtype,
+        "count": statistics.count,
+        "zeros": statistics.zeros,
+        "nonFinite": statistics.non_finite,
+        "note": statistics.non_finite_note,
+        "min": _decimal(statistics.minimum) if statistics.finite else None,
+        "max": _decimal(statistics.maximum) if statistics.finite else None,
+        "axis": statistics.channel_axis,
+        "channelMin": _decimals(statistics.channel_minimum),
+        "channelMax": _decimals(statistics.channel_maximum),
+        "gaps": np.diff(statistics.histogram.bins, prepend=0).tolist(),
+        "counts": statistics.histogram.counts.tolist(),
+        "mean": None if found is None else _rounded(found.mean),
+        "deviation": None if found is None else _rounded(found.deviation),
+        "kurtosis": None if found is None else _rounded(found.kurtosis),
+        "tail": _rounded(figures.tail),
+        "outliers": _rounded(figures.outliers),
+        "spread": _rounded(figures.spread),
+        "silent": figures.silent,
+        "previews": [
+            {
+                "percentile": preview.percentile,
+                "low": _rounded(preview.low),
+                "high": _rounded(preview.high),
+                "scale": _decimal(preview.scale),
+                "zeroPoint": preview.zero_point,
+                "sqnr": _rounded(preview.sqnr_db),
+                "saturated": _rounded(preview.saturated),
+            }
+            for preview in figures.previews
+        ],
+    }
+
+
+def _decimal(value: float) -> float:
+    """Return the float64 that prints as the shortest decimal of a float32."""
+    return float(str(np.float32(value)))
+
+
+def _decimals(values: npt.NDArray[np.float32]) -> list[float | None]:
+    """Return each value's decimal, None for the bound of a channel without values."""
+    return [_decimal(value) if np.isfinite(value) else None for value in values]
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return an estimate to 6 significant digits: more would only weigh down the page."""
+    return None if value is None else float(f"{value:.6g}")

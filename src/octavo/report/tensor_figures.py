@@ -1,0 +1,131 @@
+"""The figures of one tensor that a report shows: derived from its statistics, without the model and without any samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.histogram_estimates import Moments, estimated_sqnr_db, moments, share_outside
+from ..numerics.quant_params import QuantParams
+from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
+from ..profile import TensorStatistics
+
+PERCENTILES = (99.99, 99.9, 99.0)
+"""Percent of the values that the previewed ranges keep, beside the range that keeps all."""
+CENTRE = PERCENTILES[0]
+"""The range that keeps so many percent of the values is a tensor's centre; what lies outside are its outliers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preview:
+    """What one range would make of a tensor in int8, one scale for all of it.
+
+    Parameters
+    ----------
+    percentile
+        Percent of the values that the range keeps, 100 for min-max.
+    low, high
+        The range.
+    scale, zero_point
+        Of an activation by `asymmetric_params`, of a constant by `symmetric_params`.
+    sqnr_db
+        Estimate, dB; None where nothing is lost.
+    saturated
+        Share of the values that saturation moves further than rounding would, in [0; 1].
+    """
+
+    percentile: float
+    low: float
+    high: float
+    scale: float
+    zero_point: int
+    sqnr_db: float | None
+    saturated: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorFigures:
+    """Figures derived from one tensor's statistics; None where the tensor has no value, or no channels, to derive them from.
+
+    Parameters
+    ----------
+    moments
+        Mean, standard deviation, kurtosis.
+    tail
+        Width of the whole range over the width of the centre's (`CENTRE`); 1 without outliers.
+    outliers
+        Share of the values outside the centre, in [0; 1].
+    spread
+        Largest magnitude of a channel over that of the median channel, among the channels that are not silent.
+    silent
+        Channels that held nothing but zeros, or no finite value.
+    previews
+        Min-max first, then PERCENTILES; empty where there are no finite values.
+    """
+
+    moments: Moments | None
+    tail: float | None
+    outliers: float
+    spread: float | None
+    silent: int
+    previews: tuple[Preview, ...]
+
+
+def figures_of(statistics: TensorStatistics) -> TensorFigures:
+    """Derive a tensor's figures."""
+    spread, silent = _channels(statistics)
+    if not statistics.finite:
+        return TensorFigures(moments=None, tail=None, outliers=0.0, spread=spread, silent=silent, previews=())
+    histogram, minimum, maximum = statistics.histogram, statistics.minimum, statistics.maximum
+    low, high = percentile_range(histogram, minimum, maximum, CENTRE)
+    return TensorFigures(
+        moments=moments(histogram, minimum, maximum),
+        tail=(maximum - minimum) / (high - low) if high > low else None,
+        outliers=share_outside(histogram, minimum, maximum, low, high),
+        spread=spread,
+        silent=silent,
+        previews=tuple(_preview(statistics, percentile) for percentile in (100.0, *PERCENTILES)),
+    )
+
+
+def _channels(statistics: TensorStatistics) -> tuple[float | None, int]:
+    """Return the spread of the channels, and how many are silent."""
+    if statistics.channel_axis is None:
+        return None, 0
+    low, high = statistics.channel_minimum, statistics.channel_maximum
+    seen = np.isfinite(low)
+    magnitudes = np.where(seen, np.maximum(np.abs(low), np.abs(high)), 0.0)
+    loud: npt.NDArray[np.floating] = magnitudes[magnitudes > 0]
+    spread = float(loud.max()) / float(np.median(loud)) if loud.size else None
+    return spread, int(magnitudes.size - loud.size)
+
+
+def _preview(statistics: TensorStatistics, percentile: float) -> Preview:
+    histogram, minimum, maximum = statistics.histogram, statistics.minimum, statistics.maximum
+    if percentile == 100.0:
+        low, high = min_max_range(minimum, maximum)
+    else:
+        low, high = percentile_range(histogram, minimum, maximum, percentile)
+    params = _params(statistics, low, high)
+    scale, zero_point = float(params.scale), int(params.zero_point)
+    sqnr = estimated_sqnr_db(histogram, minimum, maximum, params)
+    # Half a quantization step beyond the ends is what rounding brings back.
+    first, last = ((integer - zero_point) * scale for integer in (params.qmin - 0.5, params.qmax + 0.5))
+    return Preview(
+        percentile=percentile,
+        low=low,
+        high=high,
+        scale=scale,
+        zero_point=zero_point,
+        sqnr_db=sqnr if math.isfinite(sqnr) else None,
+        saturated=share_outside(histogram, minimum, maximum, first, last),
+    )
+
+
+def _params(statistics: TensorStatistics, low: float, high: float) -> QuantParams:
+    if statistics.kind == "constant":
+        return symmetric_params(np.array([low, high], np.float32), "int8", axis=None)
+    return asymmetric_params(low, high, "int8")

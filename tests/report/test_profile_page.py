@@ -1,0 +1,267 @@
+"""The page of a profile: what is in it, and, in a headless Chromium, what it shows and how it answers to clicks and keys."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Browser, browser, find_chromium
+
+from octavo.identity import TensorEntry, TensorId, TensorKind
+from octavo.profile import Profile, TensorStatistics
+from octavo.profile.statistics import constant_statistics
+from octavo.report import profile_page
+
+NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028\ud800'
+NAMES = ["image", "stem/weight", "stem", NASTY, "dead", "broken", "empty", "scalar", "wide"]
+CENTRES = "[...document.querySelectorAll('#rows tr')]"
+SHOWN = "[...document.querySelectorAll('#rows .open-tensor')].map(e => e.textContent)"
+PANEL = "document.getElementById('details')"
+
+
+def statistics(
+    name: str, values: np.ndarray, *, kind: TensorKind = "activation", op: str = "", axis: int | None = None
+) -> TensorStatistics:
+    entry = TensorEntry(
+        id=TensorId(f"t_{NAMES.index(name)}"), source_name=name, kind=kind, op=op, layer=f"node of {name}",
+        shape=values.shape, dtype="float32",
+    )  # fmt: skip
+    return constant_statistics(entry, values.astype(np.float32), axis)
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    random = np.random.default_rng(3)
+    spread = random.normal(0, 1, (8, 4, 3, 3)) * np.array([1, 1, 1, 1, 1, 1, 1, 40.0])[:, None, None, None]
+    broken = random.normal(0, 1, (2, 3))
+    broken[1, 1] = np.nan
+    tensors = [
+        statistics("image", random.uniform(-2, 2.5, (1, 3, 16, 16)), kind="input", axis=1),
+        statistics("stem/weight", spread, kind="constant", axis=0),
+        statistics("stem", random.standard_t(3, (1, 8, 14, 14)), op="Conv", axis=1),
+        statistics(NASTY, np.maximum(random.normal(0, 1, (1, 8, 14, 14)), 0), op="<b>Relu</b>", axis=1),
+        statistics("dead", np.zeros((1, 4)), op="Mul", axis=1),
+        statistics("broken", broken, op="Div", axis=1),
+        statistics("empty", np.zeros((0, 4)), op="Slice", axis=1),
+        statistics("scalar", np.array(-3e-30), kind="constant"),
+        statistics("wide", random.normal(0, 1e30, (3000, 2)), kind="constant", axis=0),
+    ]
+    return Profile(
+        fingerprint="sha256:" + "5" * 64,
+        samples=12,
+        preprocessing="resize <b>",
+        tensors={tensor.id: tensor for tensor in tensors},
+    )
+
+
+@pytest.fixture(scope="module")
+def page(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_bytes(profile_page(profile, title=f"p {NASTY}.json").encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed (apt-get install chromium, or set OCTAVO_CHROMIUM to its path)")
+    with browser(program, tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
+    """The page, fresh. Whatever a test does with it: no complaint on the console, no request but for the page itself."""
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.size(1280, 800)
+    chromium.scheme("light")
+    chromium.open(page)
+    chromium.wait("document.querySelector('#rows tr')")
+    yield chromium
+    assert chromium.evaluate("document.body.dataset.hacked") is None
+    assert chromium.complaints == []
+    assert [url for url in chromium.requests if url != page.as_uri() and not url.startswith("data:")] == []
+
+
+def inked(element: str) -> str:
+    """JavaScript: how many pixels of a canvas are drawn on."""
+    # Read from a copy: Chromium complains where a canvas that is drawn on is read again and again.
+    return f"""(() => {{ const c = {element};
+        const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {{willReadFrequently: true}});
+        copy.drawImage(c, 0, 0);
+        const d = copy.getImageData(0, 0, c.width, c.height).data;
+        let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }})()"""
+
+
+def shown_names(opened: Browser) -> list[str]:
+    # A lone surrogate does not survive the way from the browser.
+    return [next(name for name in NAMES if name[:8] == shown[:8]) for shown in opened.evaluate(SHOWN)]
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def test_the_page_needs_nothing_else(page: Path) -> None:
+    text = text_of(page)
+    assert not re.search(r"https?://|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|<script[^>]* src", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_data_cannot_leave_their_script(page: Path, profile: Profile) -> None:
+    text = text_of(page)
+    [content] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert not set("<>&") & set(content)
+    assert content.isascii()
+    data = json.loads(content)
+    assert [tensor["name"] for tensor in data["tensors"]] == NAMES
+    assert data["title"] == f"p {NASTY}.json"
+    assert text.count("</script>") == 2
+    bins = [np.cumsum(tensor["gaps"]).tolist() for tensor in data["tensors"]]
+    assert bins == [statistics.histogram.bins.tolist() for statistics in profile.values()]
+
+
+def test_a_profile_of_no_tensor(chromium: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "none.html"
+    path.write_text(profile_page(Profile(fingerprint="f", samples=1, tensors={}), title="none.json"))
+    chromium.complaints.clear()
+    chromium.open(path)
+    chromium.wait("document.getElementById('shown').textContent === '0 tensors'")
+    assert chromium.evaluate("document.getElementById('none').hidden") is False
+    assert chromium.complaints == []
+
+
+def test_every_tensor_in_the_order_of_the_graph(opened: Browser) -> None:
+    assert shown_names(opened) == NAMES
+    facts = opened.evaluate("document.getElementById('facts').textContent")
+    assert facts.endswith("; preprocessing: resize <b>; 1 tensor with NaN or infinity")
+    assert opened.evaluate(inked("document.getElementById('ranges')")) > 1000
+    opened.wait(f"{inked('document.querySelector(`#rows canvas`)')} > 200")
+
+
+def test_columns_sort_both_ways_and_back(opened: Browser) -> None:
+    opened.click("document.querySelector('#heads .c-spread button')")
+    assert shown_names(opened)[0] == "stem/weight"
+    assert opened.evaluate("document.querySelector('#heads .c-spread').getAttribute('aria-sort')") == "descending"
+    opened.click("document.querySelector('#heads .c-name button')")
+    assert shown_names(opened) == sorted(NAMES)
+    opened.click("document.querySelector('#heads .c-name button')")
+    assert shown_names(opened) == sorted(NAMES, reverse=True)
+    opened.click("document.getElementById('graph-order')")
+    assert shown_names(opened) == NAMES
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+def test_tensors_without_a_figure_sort_last(opened: Browser, ascending: bool) -> None:
+    for _ in range(1 if ascending else 2):
+        opened.click("document.querySelector('#heads .c-max button')")
+    assert shown_names(opened)[-1] == "empty"
+    assert shown_names(opened)[0 if ascending else -2] == "scalar"
+
+
+def test_search_takes_names_ops_and_shapes(opened: Browser) -> None:
+    opened.key("/", 191)
+    opened.type("conv 14")
+    opened.wait(f"{SHOWN}.length === 1")
+    assert shown_names(opened) == ["stem"]
+    opened.type(" nothing")
+    opened.wait("!document.getElementById('none').hidden")
+    assert opened.evaluate("document.getElementById('shown').textContent") == "0 of 9 tensors"
+
+
+def test_kinds_filter(opened: Browser) -> None:
+    opened.click("document.querySelectorAll('#kinds button')[2]")
+    assert shown_names(opened) == ["stem/weight", "scalar", "wide"]
+    # What was out of the list when it was drawn for is drawn when it comes back.
+    opened.click("document.querySelectorAll('#kinds button')[0]")
+    opened.wait(f"{inked('document.querySelectorAll(`#rows canvas`)[3]')} > 100")
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_each_tensor_opens(opened: Browser, name: str) -> None:
+    place = NAMES.index(name)
+    opened.click(f"{CENTRES}[{place}]")
+    assert opened.evaluate(f"{PANEL}.hidden") is False
+    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent.slice(0, 20)") == name[:20]
+    if name != "empty":
+        assert opened.evaluate(inked("document.getElementById('histogram')")) > 300
+    if name not in ("empty", "scalar"):
+        assert opened.evaluate(inked("document.getElementById('channels')")) > 50
+
+
+def test_details_hold_the_figures(opened: Browser, profile: Profile) -> None:
+    opened.click(f"{CENTRES}[1]")
+    text = opened.evaluate(f"{PANEL}.innerText")
+    assert "float32 [8, 4, 3, 3]" in text
+    assert "Widest is channel 7" in text
+    rows = opened.evaluate(f"[...{PANEL}.querySelectorAll('.previews tbody tr')].map(r => r.innerText.split('\\t'))")
+    assert [row[0].strip() for row in rows] == ["min\u2013max", "99.99%", "99.9%", "99%"]
+    weight = profile[TensorId("t_1")]
+    assert float(rows[0][1]) == pytest.approx(max(-weight.minimum, weight.maximum) / 127, rel=1e-3)
+
+
+def test_a_tensor_with_nan_says_where(opened: Browser) -> None:
+    opened.click(f"{CENTRES}[5]")
+    assert (
+        opened.evaluate(f"{PANEL}.querySelector('.warning').textContent")
+        == "Div output broken held 1 values that are NaN or infinite"
+    )
+
+
+def test_choosing_a_range_redraws_the_histogram(opened: Browser) -> None:
+    opened.click(f"{CENTRES}[2]")
+    drawn = "document.getElementById('histogram').toDataURL()"
+    before = opened.evaluate(drawn)
+    opened.click(f"{PANEL}.querySelectorAll('.previews button')[3]")
+    assert opened.evaluate(f"{PANEL}.querySelectorAll('.previews button')[3].getAttribute('aria-pressed')") == "true"
+    assert opened.evaluate(drawn) != before
+
+
+def test_the_counts_are_logarithmic_or_not(opened: Browser) -> None:
+    opened.click(f"{CENTRES}[2]")
+    drawn = inked("document.getElementById('histogram')")
+    before = opened.evaluate(drawn)
+    opened.click("document.getElementById('log')")
+    assert opened.evaluate("document.getElementById('log').getAttribute('aria-pressed')") == "false"
+    assert opened.evaluate(drawn) < before, "heavy tails are lower in plain counts"
+
+
+def test_by_the_keyboard_alone(opened: Browser) -> None:
+    opened.evaluate("document.querySelector('.open-tensor').focus()")
+    opened.key("ArrowDown", 40)
+    opened.key("ArrowDown", 40)
+    opened.key("Enter", 13, "\r")
+    opened.wait(f"!{PANEL}.hidden")
+    assert opened.evaluate("document.activeElement.textContent") == "stem"
+    opened.key("Escape", 27)
+    opened.wait(f"{PANEL}.hidden")
+    assert opened.evaluate("document.activeElement.className") == "open-tensor"
+
+
+def test_next_and_previous_walk_the_list(opened: Browser) -> None:
+    opened.click(f"{CENTRES}[0]")
+    for button, name in (("Next", "stem/weight"), ("Next", "stem"), ("Previous", "stem/weight")):
+        opened.click(f"[...{PANEL}.querySelectorAll('.step')].find(b => b.textContent === '{button}')")
+        assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == name
+
+
+def test_a_click_on_the_overview_opens_a_tensor(opened: Browser) -> None:
+    opened.click("document.getElementById('ranges')")
+    assert opened.evaluate(f"{PANEL}.hidden") is False
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_is_wider_than_the_window(opened: Browser, width: int, scheme: str) -> None:
+    opened.scheme(scheme)
+    opened.size(width, 800)
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    opened.click(f"{CENTRES}[3]")
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    assert opened.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth")
+    ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) > 3 * 128) == (scheme == "light")
