@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +21,13 @@ import numpy.typing as npt
 from ..errors import ProfileError
 from ..identity import TensorId
 from ..numerics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from .checksum import KEY, checksum_of, checksum_of_parts, compact
 from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 
 FORMAT = "octavo-profile"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
-_HEADER_KEYS = ("fingerprint", "format", "mantissa_bits", "preprocessing", "samples", "schema_version", "tensors")
+_HEADER_KEYS = (KEY, "fingerprint", "format", "mantissa_bits", "preprocessing", "samples", "schema_version", "tensors")
 _TENSOR_KEYS = (
     "channel_axis",
     "channel_max",
@@ -87,7 +89,7 @@ def read_profile(path: Path) -> ProfileFile:
 
 def encode(content: ProfileFile) -> str:
     """Return the text of a profile file: the same content, in the same order of tensors, gives the same text."""
-    lines = ",\n".join(f"{json.dumps(str(key))}:{_dumps(_tensor_to_json(value))}" for key, value in content.tensors.items())
+    lines = {json.dumps(str(key)): compact(_tensor_to_json(value)) for key, value in content.tensors.items()}
     header: dict[str, Any] = {
         "fingerprint": content.fingerprint,
         "format": FORMAT,
@@ -96,12 +98,12 @@ def encode(content: ProfileFile) -> str:
         "samples": content.samples,
         "schema_version": SCHEMA_VERSION,
     }
+    in_order = [json.dumps(str(key)) for key in sorted(content.tensors)]
     # "tensors" sorts last among the keys.
-    return f'{_dumps(header)[:-1]},\n"tensors":{{\n{lines}\n}}}}\n'
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    parts = (f"{',' if place else ''}{key}:{lines[key]}" for place, key in enumerate(in_order))
+    checksum = checksum_of_parts(chain([f'{compact(header)[:-1]},"tensors":{{'], parts, ["}}"]))
+    body = ",\n".join(f"{key}:{line}" for key, line in lines.items())
+    return f'{compact({**header, KEY: checksum})[:-1]},\n"tensors":{{\n{body}\n}}}}\n'
 
 
 def _decimal(value: float) -> float:
@@ -213,6 +215,8 @@ def _decode(data: Any) -> ProfileFile:
     tensors: dict[TensorId, TensorStatistics] = {}
     for key, value in cast("dict[str, Any]", header["tensors"]).items():
         tensors[TensorId(key)] = _tensor_from_json(TensorId(key), value)
+    if _text(header[KEY], KEY) != checksum_of(header):
+        raise _Malformed("its content does not fit its checksum: it was changed after it was written")
     return ProfileFile(fingerprint=fingerprint, preprocessing=preprocessing, samples=samples, tensors=tensors)
 
 
