@@ -155,6 +155,16 @@ def test_columns_sort_both_ways_and_back(opened: Browser) -> None:
     assert shown_names(opened) == NAMES
 
 
+def test_a_narrow_page_sorts_by_columns_it_has_no_room_for(opened: Browser) -> None:
+    assert opened.evaluate("document.getElementById('sorting').offsetWidth") == 0
+    opened.size(400, 800)
+    assert opened.evaluate("document.querySelector('#heads .c-spread').offsetWidth") == 0
+    opened.evaluate("document.getElementById('sort').focus()")
+    for letter in "spr":
+        opened.key(letter, ord(letter.upper()), letter)
+    opened.wait(f"{SHOWN}[0] === 'stem/weight'")
+
+
 @pytest.mark.parametrize("ascending", [True, False])
 def test_tensors_without_a_figure_sort_last(opened: Browser, ascending: bool) -> None:
     for _ in range(1 if ascending else 2):

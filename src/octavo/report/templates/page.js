@@ -309,6 +309,7 @@ function list() {
   byId("shown").textContent = shown.length === data.tensors.length
     ? `${whole(shown.length)} tensors` : `${whole(shown.length)} of ${whole(data.tensors.length)} tensors`;
   byId("none").hidden = shown.length > 0;
+  byId("sort").value = state.key;
   byId("graph-order").disabled = state.key === "place" && !state.descending;
   for (const head of byId("heads").children) {
     if (head.dataset.key === state.key) head.setAttribute("aria-sort", state.descending ? "descending" : "ascending");
@@ -317,8 +318,8 @@ function list() {
   drawOverview();
 }
 
-function sortBy(column) {
-  state.descending = state.key === column.key ? !state.descending : Boolean(column.falls);
+function sortBy(column, again = true) {
+  state.descending = again && state.key === column.key ? !state.descending : Boolean(column.falls);
   state.key = column.key;
   list();
 }
@@ -522,6 +523,7 @@ function wireTools() {
     Object.assign(state, { key: "place", descending: false });
     list();
   });
+  byId("sort").addEventListener("change", () => sortBy(COLUMNS.find((column) => column.key === byId("sort").value), false));
   byId("log").addEventListener("click", () => {
     state.log = !state.log;
     byId("log").setAttribute("aria-pressed", String(state.log));
@@ -572,6 +574,7 @@ function start() {
     const head = make("th", { scope: "col", className: `c-${column.key}${column.left ? " text" : ""}` }, button);
     head.dataset.key = column.key;
     byId("heads").append(head);
+    byId("sort").append(make("option", { value: column.key, textContent: column.key === "place" ? "Graph order" : column.title }));
   }
   data.tensors.forEach(makeRow);
   wireTools();
