@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def test_no_source_file_is_too_long() -> None:
     assert len(sources) > 20
     lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
     assert {path: length for path, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone, and collects only the first of two."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert {name: count for name, count in names.items() if count > 1} == {}
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
