@@ -1,5 +1,6 @@
 """Convolutions and matmuls with random operands, and what their oracle says of them."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -24,6 +25,7 @@ class Layers:
         self.outputs = itertools.cycle(OUTPUTS)
         self.input_zero_points = itertools.cycle(INPUT_ZERO_POINTS)
         self.weight_zero_points = itertools.cycle(WEIGHT_ZERO_POINTS)
+        self.bias_dtypes = itertools.cycle((np.int32, np.int32, np.float32))
 
     def spec(
         self,
@@ -57,8 +59,13 @@ class Layers:
         w_zero_point = next(self.weight_zero_points) if w_zero_point is None else w_zero_point
         if w_zero_point == "axis":
             w_zero_point = self.rng.integers(-128, 128, spec.out_channels).astype(np.int32)
-        bias = self.rng.integers(-5000, 5000, spec.out_channels).astype(np.int32)
-        return exact_case(spec, isa, x, w, w_zero_point, bias, self.multiplier(w))
+        return exact_case(spec, isa, x, w, w_zero_point, self.bias(spec.out_channels), self.multiplier(w))
+
+    def bias(self, channels: int) -> np.ndarray:
+        """Biases in units of the accumulator, or of the result: there float32, with halves among them, some beyond its range."""
+        if next(self.bias_dtypes) is np.int32:
+            return self.rng.integers(-5000, 5000, channels).astype(np.int32)
+        return (self.rng.choice([0.5, 1.0, 3e3, 3e9, 0.3, 0.0], channels) * self.rng.integers(-5, 6, channels)).astype(np.float32)
 
     def multiplier(self, w: np.ndarray) -> np.ndarray:
         """Per-axis or per-tensor multipliers that spread the sums over the output's range, with ties among the products."""
@@ -72,14 +79,16 @@ class Layers:
 def exact_case(
     spec: Conv2dSpec, isa: str, x: np.ndarray, w: np.ndarray, w_zero_point: object, bias: np.ndarray, multiplier: np.ndarray
 ) -> Case:
-    """A layer with the operands given."""
+    """A layer with the operands given; a float32 bias is one in units of the result."""
+    is_real = bias.dtype == np.float32
+    spec = dataclasses.replace(spec, output=dataclasses.replace(spec.output, real_bias=is_real))
     kernel = conv2d(spec, weight=w, weight_zero_point=w_zero_point, bias=bias, multiplier=multiplier, isa=isa)
     expected = numerics.conv2d(
         x,
         w,
         x_zero_point=spec.input_zero_point,
         w_zero_point=w_zero_point,
-        bias=bias,
+        **({"real_bias": bias} if is_real else {"bias": bias}),
         multiplier=multiplier,
         zero_point=spec.output.zero_point,
         qmin=spec.output.qmin,
@@ -100,10 +109,11 @@ def matmul_case(layers: Layers, rows: int, in_features: int, out_features: int, 
     w_zero_point = next(layers.weight_zero_points)
     if w_zero_point == "axis":
         w_zero_point = layers.rng.integers(-128, 128, out_features).astype(np.int32)
-    bias = layers.rng.integers(-5000, 5000, out_features).astype(np.int32)
+    bias = layers.bias(out_features)
     multiplier = layers.multiplier(w.reshape(1, 1, in_features, out_features))
-    operands = {"bias": bias, "multiplier": multiplier}
     output, x_zero_point = next(layers.outputs), next(layers.input_zero_points)
+    is_real = bias.dtype == np.float32
+    output = dataclasses.replace(output, real_bias=is_real)
     kernel = matmul(
         rows=rows,
         in_features=in_features,
@@ -114,7 +124,8 @@ def matmul_case(layers: Layers, rows: int, in_features: int, out_features: int, 
         weight=w,
         weight_zero_point=w_zero_point,
         isa=isa,
-        **operands,
+        bias=bias,
+        multiplier=multiplier,
     )
     expected = numerics.matmul(
         x,
@@ -124,7 +135,8 @@ def matmul_case(layers: Layers, rows: int, in_features: int, out_features: int, 
         zero_point=output.zero_point,
         qmin=output.qmin,
         qmax=output.qmax,
-        **operands,
+        multiplier=multiplier,
+        **({"real_bias": bias} if is_real else {"bias": bias}),
     )
     about = (kernel.name, rows, in_features, out_features, w_zero_point, threads)
     return Case(kernel=kernel, inputs=(x,), expected=expected, about=about)

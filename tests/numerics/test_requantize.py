@@ -57,6 +57,24 @@ def test_multipliers_are_per_channel_on_the_last_axis() -> None:
     assert requantize(acc, np.float32([1, 2, 3]), 0, 0, 255).tolist() == [[10, 20, 30]] * 2
 
 
+@given(
+    acc=INT32,
+    multiplier=st.floats(0, 2.0**20, width=32, allow_nan=False),
+    bias=st.floats(-(2.0**40), 2.0**40, width=32),
+    zero_point=st.integers(0, 255),
+)
+def test_a_real_bias_joins_the_product_before_both_are_rounded_once(
+    acc: int, multiplier: float, bias: float, zero_point: int
+) -> None:
+    exact = Fraction(float(np.float32(acc))) * Fraction(multiplier) + Fraction(bias)
+    near = np.float32(float(exact))  # the float64 next to the sum, rounded on: at most one float32 away from it
+    around = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
+    closest = min(around, key=lambda value: (abs(Fraction(float(value)) - exact), int(value.view(np.int32)) & 1))
+    want = min(max(half_even(Fraction(float(closest))) + zero_point, 0), 255)
+    got = requantize(np.array([acc], np.int32), multiplier, zero_point, 0, 255, real_bias=bias)
+    assert got.tolist() == [want]
+
+
 def test_dtype_and_range_are_checked() -> None:
     acc = np.array([-1000, 1000], np.int32)
     assert requantize(acc, 1.0, 0, -128, 127, "int8").tolist() == [-128, 127]

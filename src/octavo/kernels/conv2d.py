@@ -49,7 +49,7 @@ def conv2d(
         In [-128; 127], a number or int32 (out_channels,); 0 is symmetric.
     bias
         int32 (out_channels,). The caller proves with `octavo.numerics.check_accumulator` that no accumulator overflows.
-        For a FloatOutput float32 real numbers, added after scaling.
+        For an output with `real_bias` float32, added after scaling: real numbers, or for an Output these over out_scale.
     multiplier
         float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For a FloatOutput the real value of
         one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time.

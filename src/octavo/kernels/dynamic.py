@@ -10,8 +10,7 @@ from ..numerics.dynamic import DynamicStyle
 from .float_result import input_scale
 from .rounding import integer_of, run_time_rounded
 from .spec import Kernel
-from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
-from .x86.vector import intrinsic
+from .vectors import Buffer, Expr, chunked, intrinsic, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 

@@ -10,9 +10,9 @@ import math
 
 from tvm.script.ir_builder import tirx as B
 
+from .rounding import scaled
 from .spec import FloatOutput
-from .vectors import Buffer, Expr, splat, vector_type
-from .x86.vector import intrinsic
+from .vectors import Buffer, Expr, intrinsic, splat, vector_type
 
 
 def input_scale(parameters: Buffer, index: Expr) -> Expr:
@@ -28,11 +28,10 @@ def input_zero_point(parameters: Buffer, index: Expr) -> Expr:
 def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, scale: Expr | None, lanes: int) -> Expr:
     """Return clamp(fma(float32(acc) * scale, multiplier, bias)) of an int32 vector; `scale` is one number, None for 1."""
     dtype = vector_type("float32", lanes)
-    real = acc.astype(dtype)
-    if scale is not None:
-        real = real * splat(scale, lanes)
-    # The intrinsic, not TVM's fma: that one may be two roundings where the processor has no such instruction.
-    value = intrinsic("llvm.fma", dtype, real, multiplier, bias)
+    if scale is None:
+        value = scaled(acc, multiplier, bias, lanes)
+    else:
+        value = intrinsic("llvm.fma", dtype, acc.astype(dtype) * splat(scale, lanes), multiplier, bias)
     if not math.isinf(output.low):
         value = B.max(value, splat(B.float32(output.low), lanes))
     if not math.isinf(output.high):

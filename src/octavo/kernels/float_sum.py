@@ -7,8 +7,7 @@ from tvm.script.ir_builder import tirx as B
 from ..numerics import FloatSumParameters
 from .rounding import rounded
 from .spec import Output
-from .vectors import Expr, splat, vector_type
-from .x86.vector import intrinsic
+from .vectors import Expr, intrinsic, splat, vector_type
 
 
 def float_sum(p: FloatSumParameters, out: Output, relabelling: int, a: Expr, b: Expr, lanes: int) -> Expr:

@@ -9,7 +9,7 @@ import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from .spec import Output
-from .vectors import Expr, splat, vector_type
+from .vectors import Expr, intrinsic, splat, vector_type
 
 _MAGIC = 12582912.0
 """1.5 * 2**23: a float32 of that size counts in ones, so adding it rounds half to even, as the CPU's adder rounds."""
@@ -39,7 +39,17 @@ def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, l
     return (bits - splat(B.int32(_MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
 
 
-def requantized(acc: Expr, multiplier: float | Expr, output: Output, lanes: int, *, stored_even: bool = False) -> Expr:
+def scaled(acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
+    """Return float32(acc) * multiplier, or that and `bias` in one fused multiply-add, of an int32 vector."""
+    dtype = vector_type("float32", lanes)
+    real = acc.astype(dtype)
+    # The intrinsic, not TVM's fma: that one may be two roundings where the processor has no such instruction.
+    return real * multiplier if bias is None else intrinsic("llvm.fma", dtype, real, multiplier, bias)
+
+
+def requantized(
+    acc: Expr, multiplier: float | Expr, output: Output, lanes: int, *, bias: Expr | None = None, stored_even: bool = False
+) -> Expr:
     """Return uint8 clamp(rint(float32(acc) * multiplier) + zero_point) of an int32 vector.
 
     Parameters
@@ -52,12 +62,14 @@ def requantized(acc: Expr, multiplier: float | Expr, output: Output, lanes: int,
         Zero point and clamp.
     lanes
         Of `acc`.
+    bias
+        float32, joins the product in one fused multiply-add before it is rounded.
     stored_even
         As `rounded` takes it.
     """
     if isinstance(multiplier, float):
         multiplier = splat(B.float32(float(np.float32(multiplier))), lanes)
-    product = acc.astype(vector_type("float32", lanes)) * multiplier
+    product = scaled(acc, multiplier, bias, lanes)
     bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
     return rounded(product, **bounds, dtype="uint8", lanes=lanes, stored_even=stored_even)
 

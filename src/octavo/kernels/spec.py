@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 import tvm
@@ -22,11 +22,16 @@ KERNEL_ATTR = "octavo.kernel"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """How a uint8 result is formed: clamp(rint(real / scale) + zero_point) to [qmin; qmax], all in [0; 255]."""
+    """How a uint8 result is formed: clamp(rint(real / scale) + zero_point) to [qmin; qmax], all in [0; 255].
+
+    With `real_bias` a convolution's bias is float32, in units of the result, and joins the scaled accumulator in one fused
+    multiply-add; without, it is int32 and part of the accumulator.
+    """
 
     zero_point: int
     qmin: int = 0
     qmax: int = 255
+    real_bias: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +46,7 @@ class FloatOutput:
     low: float = -math.inf
     high: float = math.inf
     pixels_per_scale: int = 0
+    real_bias: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

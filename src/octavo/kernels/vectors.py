@@ -51,6 +51,11 @@ def splat(value: Expr, lanes: int) -> Expr:
     return value if lanes == 1 else B.broadcast(value, lanes)
 
 
+def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
+    """Call an LLVM intrinsic that has no side effect."""
+    return B.call_llvm_pure_intrin(B.llvm_lookup_intrinsic_id(name), *args, dtype=dtype)
+
+
 def load(buffer: Buffer, start: Expr, lanes: int, dtype: str | None = None) -> Expr:
     """Return `lanes` neighbours of `buffer` from `start` on, converted to `dtype` where one is given."""
     value = buffer[_span(start, lanes)]

@@ -139,15 +139,20 @@ def _check_overflow(weight: WeightForm, x: TensorForm | DynamicForm, name: str) 
 def _parameters(x: TensorForm | DynamicForm, y: OutputForm | FloatResult, weight: WeightForm) -> dict[str, Any]:
     """Return the kernel's arguments that say how input and output are quantized."""
     if not isinstance(x, DynamicForm):
-        return {"input_zero_point": x.zero_point, "output": y.spec()}
+        output = y.spec()
+        if isinstance(output, kernels.Output):
+            output = replace(output, real_bias=weight.real_bias is not None)
+        return {"input_zero_point": x.zero_point, "output": output}
     assert isinstance(y, FloatResult)
     pixels = int(np.prod(y.shape)) // weight.values.shape[-1]
     return {"input_zero_point": 0, "output": replace(y.spec(), pixels_per_scale=pixels // x.scales)}
 
 
 def kernel_bias(weight: WeightForm, y: OutputForm | FloatResult) -> npt.NDArray[np.int32 | np.float32]:
-    """Return the bias as the kernel takes it: in units of the accumulator, or real where the result is."""
-    return y.bias if isinstance(y, FloatResult) else weight.bias
+    """Return the bias as the kernel takes it: int32 in units of the accumulator, or float32 where the source or the result is."""
+    if isinstance(y, FloatResult):
+        return y.bias
+    return weight.bias if weight.real_bias is None else weight.real_bias
 
 
 def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

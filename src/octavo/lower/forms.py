@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Layout = Literal["NCHW", "NHWC"]
 
+UNQUANTIZED = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))}
+"""The entry of a quantize_info, but for its id, of a tensor that is not quantized."""
+
 
 class Form(ABC):
     """The plain facts of one composite."""
@@ -116,8 +119,7 @@ class FloatResult:
 
     def roles(self) -> dict[str, Any]:
         """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""
-        unquantized = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))}
-        return {"bias": {"id": self.bias_name, **unquantized}, "output": {"id": self.name, **unquantized}}
+        return {"bias": {"id": self.bias_name, **UNQUANTIZED}, "output": {"id": self.name, **UNQUANTIZED}}
 
     @property
     def kernel_dtype(self) -> str:

@@ -13,13 +13,17 @@ from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Rejection
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, check_accumulator, max_accumulator, requantize_multiplier
 from ..target import OpSupport
-from .forms import TensorForm
+from .forms import UNQUANTIZED, TensorForm
 from .values import ConstantValue, constant_value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WeightForm:
-    """A constant operand: int8 `values` (HWIO, or [in, out]), zero point in that domain, source parameters for the record."""
+    """A constant operand: int8 `values` (HWIO, or [in, out]), zero point in that domain, source parameters for the record.
+
+    `bias` is int32, in units of the accumulator. A bias that the source holds in float is `real_bias`, float32 in units of the
+    result: rounding it to units of the accumulator would move results that lie near a tie.
+    """
 
     name: str
     values: npt.NDArray[np.int8]
@@ -29,10 +33,13 @@ class WeightForm:
     bias: npt.NDArray[np.int32]
     bias_scale: npt.NDArray[np.float32]
     multiplier: npt.NDArray[np.float32]
+    real_bias: npt.NDArray[np.float32] | None = None
 
     def info(self) -> dict[str, Any]:
         """Return the entries of weight and bias of a quantize_info."""
         low, high = INTEGER_RANGE["int32"]
+        if self.real_bias is not None:
+            return {"weight": {"id": self.name, **self.params.to_json()}, "bias": {"id": self.bias_name, **UNQUANTIZED}}
         scale = self.bias_scale
         per_tensor = bool((scale == scale[0]).all())
         bias = {
@@ -137,7 +144,8 @@ def weight_form(
     x_scale = np.repeat(x_params.scale, scale.size // x_params.scale.size) if x_params.scale.ndim else x_params.scale
     bias_scale = x_scale * scale
     multiplier = np.asarray(requantize_multiplier(x_scale, scale, y_params.scale), np.float32)
-    integers = _bias_integers(bias, bias_scale)
+    is_real = bias is not None and bias.scale is None and support.float_output
+    integers = _bias_integers(None if is_real else bias, bias_scale)
     if not isinstance(integers, Rejection) and x_params.dtype != "int16":  # whose sums have 64 bits
         integers = _without_overflow(values, zero_point, integers, x_params, multiplier)
     if isinstance(integers, Rejection):
@@ -151,7 +159,15 @@ def weight_form(
         bias=integers,
         bias_scale=bias_scale,
         multiplier=multiplier,
+        real_bias=_in_units_of(y_params, bias) if is_real and bias is not None else None,
     )
+
+
+def _in_units_of(params: QuantParams, bias: ConstantValue) -> npt.NDArray[np.float32]:
+    """Return a float bias over the scale of the result; what is beyond float32 saturates any result."""
+    largest = np.finfo(np.float32).max
+    units = bias.values.astype(np.float64) / params.scale.astype(np.float64)
+    return np.clip(units, -largest, largest).astype(np.float32)
 
 
 def _per_channel(array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:

@@ -8,7 +8,8 @@ from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
 from .extremes import larger, smaller
-from .float_sum import FloatSumParameters, float_sum, float_sum_parameters, fused_multiply_add
+from .float_sum import FloatSumParameters, float_sum, float_sum_parameters
+from .fused import fused_multiply_add
 from .gather import gather
 from .l2_normalize import L2_MAX_COLUMNS, l2_normalize, l2_normalize_fixed
 from .log_softmax import LOG_SOFTMAX_LEAST_SCALE, LogSoftmaxParameters, log_softmax, log_softmax_parameters

@@ -120,6 +120,7 @@ def conv2d(
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
     out_dtype: str = "uint8",
+    real_bias: npt.ArrayLike | None = None,
 ) -> IntegerArray:
     """Return the quantized convolution: `requantize` of `conv2d_accumulate`.
 
@@ -127,8 +128,8 @@ def conv2d(
     ----------
     x, w, x_zero_point, w_zero_point, bias, strides, padding, dilation, groups
         As `conv2d_accumulate` takes them.
-    multiplier, zero_point, qmin, qmax, out_dtype
-        As `requantize` takes them; `multiplier` is a number or (out_channels,).
+    multiplier, zero_point, qmin, qmax, out_dtype, real_bias
+        As `requantize` takes them; `multiplier` and `real_bias` are numbers or (out_channels,).
 
     Returns
     -------
@@ -146,7 +147,7 @@ def conv2d(
         dilation=dilation,
         groups=groups,
     )
-    return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype)
+    return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype, real_bias=real_bias)
 
 
 def matmul_total(
@@ -203,6 +204,7 @@ def matmul(
     qmin: int = 0,
     qmax: int = 255,
     out_dtype: str = "uint8",
+    real_bias: npt.ArrayLike | None = None,
 ) -> IntegerArray:
     """Return the quantized matrix product: `requantize` of `matmul_accumulate`.
 
@@ -210,8 +212,8 @@ def matmul(
     ----------
     x, w, x_zero_point, w_zero_point, bias
         As `matmul_accumulate` takes them.
-    multiplier, zero_point, qmin, qmax, out_dtype
-        As `requantize` takes them; `multiplier` is a number or (out_features,).
+    multiplier, zero_point, qmin, qmax, out_dtype, real_bias
+        As `requantize` takes them; `multiplier` and `real_bias` are numbers or (out_features,).
 
     Returns
     -------
@@ -219,4 +221,4 @@ def matmul(
         `out_dtype` (..., out_features).
     """
     acc = matmul_accumulate(x, w, x_zero_point=x_zero_point, w_zero_point=w_zero_point, bias=bias)
-    return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype)
+    return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype, real_bias=real_bias)

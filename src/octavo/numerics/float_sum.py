@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .fused import fused_multiply_add
 from .quant_params import INTEGER_RANGE
 
 _LARGEST_RATIO = 2.0**100
@@ -85,19 +86,3 @@ def float_sum(
     inner = fused_multiply_add(b.astype(np.float32), np.float32(p.b_ratio), np.float32(p.fixed))
     real = fused_multiply_add(a.astype(np.float32), np.float32(p.a_ratio), inner)
     return np.clip(np.rint(real).astype(np.float64) + p.after, qmin, qmax).astype(dtype)
-
-
-def fused_multiply_add(x: npt.ArrayLike, y: npt.ArrayLike, z: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Return float32 x * y + z, rounded once.
-
-    The product of two float32 numbers is exact in float64. The sum is rounded to odd there, with the error that Knuth's two-sum
-    gives, and an odd result rounds on to float32 as the exact sum would (Boldo and Melquiond, "When double rounding is odd").
-    """
-    product = np.asarray(x, np.float32).astype(np.float64) * np.asarray(y, np.float32).astype(np.float64)
-    addend = np.asarray(z, np.float32).astype(np.float64)
-    total = np.asarray(product + addend)
-    addend_seen = total - product
-    error = (product - (total - addend_seen)) + (addend - addend_seen)
-    is_even = (total.view(np.int64) & 1) == 0
-    odd = np.where((error != 0) & is_even, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
-    return odd.astype(np.float32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .fused import fused_multiply_add
 from .quant_params import INTEGER_RANGE
 
 
@@ -46,6 +47,7 @@ def requantize(
     qmax: int,
     dtype: str = "uint8",
     *,
+    real_bias: npt.ArrayLike | None = None,
     stored_even: bool = False,
 ) -> npt.NDArray[np.integer]:
     """Return clamp(rint(float32(acc) * multiplier) + zero_point, qmin, qmax).
@@ -60,6 +62,8 @@ def requantize(
         Of the output, within the range of `dtype`, qmin <= qmax.
     dtype
         Quantized dtype of the result.
+    real_bias
+        float32 that broadcasts like `multiplier`, in units of the result: rint(fma(float32(acc), multiplier, real_bias)).
     stored_even
         Whether a tie becomes an even result, rint(product + zero_point); otherwise rint(product) is even.
 
@@ -77,7 +81,10 @@ def requantize(
     if not low <= qmin <= qmax <= high:
         raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
     with np.errstate(over="ignore"):  # a product beyond float32 is infinite, and the clamp makes it qmin or qmax
-        product = acc.astype(np.float32) * np.asarray(multiplier, np.float32)
+        if real_bias is None:
+            product = acc.astype(np.float32) * np.asarray(multiplier, np.float32)
+        else:
+            product = fused_multiply_add(acc.astype(np.float32), multiplier, real_bias)
     parity = zero_point & 1 if stored_even else 0
     # float64 holds the sum of a clamped float32 product and 1 without rounding.
     clamped = np.clip(product.astype(np.float64), qmin - zero_point, qmax - zero_point)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from .float_sum import fused_multiply_add
+from .fused import fused_multiply_add
 
 
 def scaled(

@@ -77,7 +77,7 @@ def conv2d_generic(
     weight_zero_point
         A number or int32 (out_channels,).
     bias
-        int32 (out_channels,), at scale in_scale * weight_scale; float32 real numbers for a FloatOutput.
+        int32 (out_channels,), at scale in_scale * weight_scale; float32 where the output takes it so.
     multiplier
         float32 (out_channels,), in_scale * weight_scale / out_scale; see `octavo.kernels.conv2d` for a FloatOutput.
 
@@ -93,7 +93,7 @@ def conv2d_generic(
     run = spec.out_channels if depthwise else group_out  # channels that may share a vector
     packed = _pack(centered, run)
     is_float = isinstance(spec.output, FloatOutput)
-    bias_dtype = "float32" if is_float else "int32"
+    bias_dtype = "float32" if spec.output.real_bias else "int32"
     constants = (packed, np.ascontiguousarray(bias, bias_dtype), np.ascontiguousarray(multiplier, np.float32))
 
     def emit(x: Buffer, *others: Buffer) -> None:
@@ -208,8 +208,7 @@ def _emit_pixels(
     group_in = 1 if depthwise else spec.in_channels // spec.groups
     acc = B.alloc_buffer((count * lanes,), "int32", scope="local")
     for p in range(count):
-        is_float = isinstance(spec.output, FloatOutput)
-        start = splat(B.int32(0), lanes) if is_float else load(buffers.bias, tile.channel, lanes)
+        start = splat(B.int32(0), lanes) if spec.output.real_bias else load(buffers.bias, tile.channel, lanes)
         store(acc, p * lanes, start, lanes)
     scale_of = None
     zero_points: list[Expr] = []
@@ -239,7 +238,8 @@ def _emit_pixels(
             )
             value = float_result(spec.output, load(acc, p * lanes, lanes), multiplier, bias, scale, lanes)
         else:
-            value = requantized(load(acc, p * lanes, lanes), multiplier, spec.output, lanes)
+            bias = load(buffers.bias, tile.channel, lanes) if spec.output.real_bias else None
+            value = requantized(load(acc, p * lanes, lanes), multiplier, spec.output, lanes, bias=bias)
         store(buffers.y, out, value, lanes)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ..rounding import scaled
 from ..spec import Output
 from ..vectors import Expr
 from . import vector as v
@@ -56,7 +57,8 @@ class Epilogue:
 
     def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
         """Return the constants it reads, one value for each output channel."""
-        return {"multiplier": weights.multiplier}
+        values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier}
+        return {**values, "real_bias": weights.real_bias} if self.output.real_bias else values
 
     def emit(
         self,
@@ -70,29 +72,33 @@ class Epilogue:
     ) -> None:
         """Emit the store of one group's first `valid` outputs at out[target]; `values` are the lanes of `channel_values`."""
         del parameters
-        narrow = self.narrow(accumulators, values["multiplier"], lanes)
+        biases = values.get("real_bias", [None] * len(accumulators))
+        narrow = self._narrow(accumulators, values["multiplier"], biases, lanes)
         v.store_partial(out, target, narrow, len(accumulators) * lanes, valid)
 
-    def narrow(self, accumulators: list[Expr], multipliers: list[Expr], lanes: int = v.LANES) -> Expr:
+    def _narrow(self, accumulators: list[Expr], multipliers: list[Expr], biases: list[Expr | None], lanes: int) -> Expr:
         """Return one group's outputs in channel order, uint8 x (len(accumulators) * lanes)."""
-        scaled = [self._scale(acc, mult, lanes) for acc, mult in zip(accumulators, multipliers, strict=True)]
-        if len(scaled) == 1:
+        reals = [self._scale(*operands, lanes) for operands in zip(accumulators, multipliers, biases, strict=True)]
+        if len(reals) == 1:
             low, high = self.output.qmin, self.output.qmax
             limit = T.int32(1 << 16)  # keeps the sum with the zero point in int32
-            value = T.min(T.max(scaled[0], T.broadcast(-limit, lanes)), T.broadcast(limit, lanes))
+            value = T.min(T.max(reals[0], T.broadcast(-limit, lanes)), T.broadcast(limit, lanes))
             value = value + T.broadcast(T.int32(self.output.zero_point), lanes)
             return T.cast(
                 T.min(T.max(value, T.broadcast(T.int32(low), lanes)), T.broadcast(T.int32(high), lanes)), f"uint8x{lanes}"
             )
-        words = [self._words(scaled[i], scaled[i + 1], lanes) for i in range(0, len(scaled), 2)]
+        words = [self._words(reals[i], reals[i + 1], lanes) for i in range(0, len(reals), 2)]
         if len(words) == 1:
             low, high = (T.broadcast(T.int16(bound), 2 * lanes) for bound in (self.output.qmin, self.output.qmax))
             return T.cast(T.min(T.max(words[0], low), high), f"uint8x{2 * lanes}")
         return self._clamp(v.pack_uint8(words[0], words[1], lanes), 4 * lanes)
 
-    def _scale(self, acc: Expr, multiplier: Expr, lanes: int) -> Expr:
-        """Return rint(float32(acc) * multiplier); no sum follows the product, so nothing can be contracted into an FMA."""
-        product = T.cast(acc, f"float32x{lanes}") * multiplier
+    def _scale(self, acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
+        """Return rint(float32(acc) * multiplier), or rint of a fused multiply-add with a bias.
+
+        No other sum follows the product, so nothing else can be contracted into an FMA.
+        """
+        product = scaled(acc, multiplier, bias, lanes)
         if self.may_exceed_int32:
             limit = 65536.0  # beyond every [qmin - zero_point; qmax - zero_point], and an integer in float32
             product = T.min(T.max(product, T.broadcast(T.float32(-limit), lanes)), T.broadcast(T.float32(limit), lanes))

@@ -21,8 +21,8 @@ from tvm.script.ir_builder import tirx as B
 from ...numerics.histogram import SHIFT
 from ..observe import ObserveSpec, Statistics, clamped
 from ..observe_state import TABLES
-from ..vectors import Buffer, Expr, load, splat, store
-from .vector import LANES, intrinsic
+from ..vectors import Buffer, Expr, intrinsic, load, splat, store
+from .vector import LANES
 
 BLOCK = 2048  # values of a block, at most: their codes and themselves fit the first-level cache
 _VECTORS = 8  # of a block: minima and maxima in 16 of the 32 registers

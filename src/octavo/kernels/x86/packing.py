@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..spec import Conv2dSpec, FloatOutput
+from ..spec import Conv2dSpec
 from .epilogue import channel_order
 from .vector import LANES
 
@@ -76,7 +76,7 @@ class Weights:
     multiplier
         float32 (out_channels,).
     real_bias
-        float32 (out_channels,), added to a FloatOutput after scaling; then `bias` is 0.
+        float32 (out_channels,), added after scaling where the output takes it so; then `bias` is 0.
     """
 
     values: Int8Array
@@ -102,7 +102,7 @@ class Weights:
         assert spec.in_channels % spec.groups == channels % spec.groups == 0, "channels are multiples of groups"
         zero_points = np.broadcast_to(np.asarray(weight_zero_point, np.int32), (channels,))
         assert np.array_equal(zero_points, np.clip(zero_points, -128, 127)), "weight zero points lie in [-128; 127]"
-        is_real = isinstance(spec.output, FloatOutput)
+        is_real = spec.output.real_bias
         assert is_real == (bias.dtype == np.float32), f"a bias of {bias.dtype} does not fit {spec.output}"
         return Weights(
             values=weight,
@@ -131,7 +131,10 @@ class Weights:
         """Return whether |accumulator * multiplier| could reach 2**31, for activations in [0; 255] and any zero point."""
         magnitude = np.abs(self.centered).sum(axis=(0, 1, 2))
         bound = np.minimum(255 * magnitude + np.abs(self.bias.astype(np.int64)), 2**31)  # an int32 accumulator, whatever it sums
-        return bool((bound.astype(np.float64) * np.abs(self.multiplier.astype(np.float64))).max(initial=0.0) >= 2**31 - 2**8)
+        real = bound.astype(np.float64) * np.abs(self.multiplier.astype(np.float64))
+        if not self.bias.any():
+            real = real + np.abs(self.real_bias.astype(np.float64))
+        return bool(real.max(initial=0.0) >= 2**31 - 2**8)
 
 
 def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:

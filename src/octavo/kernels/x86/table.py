@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as B
 
-from ..vectors import Buffer, Expr, load, splat
-from .vector import intrinsic
+from ..vectors import Buffer, Expr, intrinsic, load, splat
 
 _WORDS = "uint16x32"
 

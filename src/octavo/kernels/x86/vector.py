@@ -8,14 +8,9 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..vectors import Expr, load, store
+from ..vectors import Expr, intrinsic, load, store
 
 LANES = 16  # int32 lanes of one 512-bit register
-
-
-def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
-    """Call an LLVM intrinsic that has no side effect."""
-    return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *args, dtype=dtype)
 
 
 def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "uint8") -> None:
