@@ -54,10 +54,9 @@ class Program:
 def native_program(module: tvm.IRModule) -> Program | None:
     """Return a linked module as a Program, or None where it needs the virtual machine."""
     try:
-        plan = _Plan(DataflowView(module["main"]))
+        return _Plan(DataflowView(module["main"])).program(module)
     except _NeedsMachine:
         return None
-    return plan.program(module)
 
 
 class _NeedsMachine(Exception):
