@@ -8,7 +8,15 @@ from octavo.kernels import GENERIC, DynamicSpec, dynamic_parameters, dynamic_qua
 from octavo.numerics import dynamic
 
 every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
-every_style = pytest.mark.parametrize("style", ["litert", "onnx"])
+EPS = 2.0**-12
+STYLES = {
+    "litert": "litert",
+    "onnx": "onnx",
+    "torch": dynamic.TorchStyle(dtype="uint8", qmin=0, qmax=255, eps=EPS),
+    "torch-int8-narrow": dynamic.TorchStyle(dtype="int8", qmin=-64, qmax=63, eps=EPS),
+    "torch-symmetric": dynamic.TorchStyle(dtype="int8", qmin=-127, qmax=127, eps=EPS, is_symmetric=True),
+}
+every_style = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 
 
 def rows_of(size: int) -> np.ndarray:
@@ -23,7 +31,7 @@ def rows_of(size: int) -> np.ndarray:
     return rows
 
 
-def cases(style: str, isa: str, threads: int = 1, sizes: tuple[int, ...] = SIZES) -> list[Case]:
+def cases(style: dynamic.DynamicStyle, isa: str, threads: int = 1, sizes: tuple[int, ...] = SIZES) -> list[Case]:
     found = []
     for size in sizes:
         x = rows_of(size)
@@ -38,23 +46,23 @@ def cases(style: str, isa: str, threads: int = 1, sizes: tuple[int, ...] = SIZES
 
 @every_isa
 @every_style
-def test_over_sizes(isa: str, style: str) -> None:
+def test_over_sizes(isa: str, style: dynamic.DynamicStyle) -> None:
     check(cases(style, isa))
 
 
 @every_isa
 @every_style
-def test_threads(isa: str, style: str) -> None:
+def test_threads(isa: str, style: dynamic.DynamicStyle) -> None:
     check(cases(style, isa, threads=2, sizes=(5000,)))
 
 
 @every_style
-def test_targets_without_fused_multiply_add(style: str) -> None:
+def test_targets_without_fused_multiply_add(style: dynamic.DynamicStyle) -> None:
     check(cases(style, GENERIC, sizes=(1, 16, 19)), baseline_target())
 
 
 @every_style
-def test_an_error_of_half_a_step_and_an_exact_zero(style: str) -> None:
+def test_an_error_of_half_a_step_and_an_exact_zero(style: dynamic.DynamicStyle) -> None:
     x = rows_of(100)
     parameters = dynamic.dynamic_parameters(x, style)
     real = (dynamic.dynamic_quantize(x, parameters, style) - parameters[:, 1:]) * parameters[:, :1]

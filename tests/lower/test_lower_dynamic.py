@@ -17,6 +17,13 @@ from octavo.numerics import dynamic
 from octavo.target import CPU
 
 ISAS = isas_of(host_target())
+STYLES = {
+    "litert": "litert",
+    "onnx": "onnx",
+    "torch": dynamic.TorchStyle(dtype="int8", qmin=-128, qmax=127, eps=2.0**-12),
+    "torch-narrow": dynamic.TorchStyle(dtype="uint8", qmin=0, qmax=127, eps=2.0**-12),
+    "torch-symmetric": dynamic.TorchStyle(dtype="int8", qmin=-127, qmax=127, eps=2.0**-12, is_symmetric=True),
+}
 
 
 def records(module, target=CPU):
@@ -29,14 +36,14 @@ def numbered(writer, prefix: str):
     return lambda value: writer.emit(f"{prefix}{next(count)}", value)
 
 
-def dequantized(writer, name: str, x, shape, style: str):
+def dequantized(writer, name: str, x, shape, style: dynamic.DynamicStyle):
     value = write_dynamic(x, shape, style, numbered(writer, f"{name}_"))
     return writer.emit(f"{name}_dq", relax.op.dequantize(value.integers, value.scale, value.zero_point, axis=0))
 
 
-def quantized(x: np.ndarray, style: str):
+def quantized(x: np.ndarray, style: dynamic.DynamicStyle):
     """The oracle's integers of x, with its zero points and scales shaped to broadcast over x."""
-    flat = x.reshape(1 if style == "onnx" else len(x), -1)
+    flat = x.reshape(len(x) if style == "litert" else 1, -1)
     parameters = dynamic.dynamic_parameters(flat, style)
     column = (len(parameters), *[1] * (x.ndim - 1))
     integers = dynamic.dynamic_quantize(flat, parameters, style).reshape(x.shape).astype(np.int32)
@@ -53,7 +60,7 @@ def check(module, x, want, ops):
     assert np.abs(run_float(module, x) - want).max() <= 0.01 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("style", ["litert", "onnx"])
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("groups", [1, 8])
 def test_conv2d(style, layout, groups):
@@ -142,11 +149,11 @@ def test_matmul_with_parameters_for_each_row(rows):
     check(graph({"x": ((rows, 20), "float32")}, body), x, want, ["matmul"])
 
 
-def other_forms(change: str):
+def other_forms(change: str, style: dynamic.DynamicStyle):
     weight = np.ones((4, 3), np.int8)
 
     def body(writer, params):
-        value = write_dynamic(params["x"], (2, 4), "onnx", numbered(writer, "q"))
+        value = write_dynamic(params["x"], (2, 4), style, numbered(writer, "q"))
         if change == "sums":
             x = writer.emit("wide", relax.op.astype(value.integers, "int32"))
             x = writer.emit("centered", relax.op.subtract(x, value.zero_point))
@@ -160,9 +167,10 @@ def other_forms(change: str):
     return graph({"x": ((2, 4), "float32")}, body)
 
 
+@pytest.mark.parametrize("style", ["onnx", STYLES["torch"], STYLES["torch-symmetric"]], ids=["onnx", "torch", "torch-symmetric"])
 @pytest.mark.parametrize("change", ["sums", "scale", "target"])
-def test_what_only_looks_alike_stays_as_it_is(change):
-    module = other_forms(change)
+def test_what_only_looks_alike_stays_as_it_is(change, style):
+    module = other_forms(change, style)
     target = CPU if change != "target" else replace(CPU, ops=tuple(replace(op, float_output=False) for op in CPU.ops))
     assert [record.integer for record in records(module, target) if "matmul" in record.op] == [False]
     if change != "target":

@@ -2,7 +2,7 @@
 
     low = min(min(x), 0); high = max(max(x), 0); scale, zero_point = f(low, high); x_q = quantize(x, scale, zero_point)
 
-Meaning and styles: `numerics.dynamic`. "litert" has parameters for each index of the first axis, "onnx" one pair for all.
+Meaning and styles: `numerics.dynamic`. "litert" has parameters for each index of the first axis, the others one pair for all.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tvm.ir import Call, GenericConst
 from tvm.relax import Expr, Var
 from tvm_ffi import structural_equal
 
-from ..numerics.dynamic import DynamicStyle
-from .dataflow import DataflowView, static_shape
+from ..numerics import INTEGER_RANGE
+from ..numerics.dynamic import DynamicStyle, TorchStyle
+from .dataflow import DataflowView, call_to, dtype_of, static_shape
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -42,6 +43,12 @@ def _number(value: float) -> Any:
 
 def write_dynamic(x: Any, shape: tuple[int, ...], style: DynamicStyle, emit: Emit) -> DynamicValue:
     """Write the quantization of float32 `x` of this shape; `emit` binds each expression, or passes it on."""
+    if isinstance(style, TorchStyle):
+        scale, zero_point = write_torch_parameters(x, style, emit)
+        integers = write_torch_integers(x, scale, zero_point, style.dtype, (style.qmin, style.qmax), emit)
+        scale, zero_point = emit(_ops.reshape(scale, [])), emit(_ops.reshape(zero_point, []))
+        stored = emit(_ops.astype(zero_point, style.dtype))
+        return DynamicValue(integers=integers, scale=scale, zero_point=zero_point, stored_zero_point=stored)
     axes = None if style == "onnx" else list(range(1, len(shape)))
     low = emit(_ops.minimum(emit(_ops.min(x, axes)), _number(0)))
     high = emit(_ops.maximum(emit(_ops.max(x, axes)), _number(0)))
@@ -69,6 +76,30 @@ def write_dynamic(x: Any, shape: tuple[int, ...], style: DynamicStyle, emit: Emi
     return DynamicValue(integers=integers, scale=scale, **zeros)
 
 
+def write_torch_parameters(x: Any, style: TorchStyle, emit: Emit) -> tuple[Any, Any]:
+    """Write scale (float32) and zero point (int32), (1,) each, of float32 `x` as PyTorch's choose_qparams finds them."""
+    low = emit(_ops.minimum(emit(_ops.reshape(emit(_ops.min(x)), [1])), _number(0)))
+    high = emit(_ops.maximum(emit(_ops.reshape(emit(_ops.max(x)), [1])), _number(0)))
+    width = style.qmax - style.qmin
+    if style.is_symmetric:
+        reach = emit(_ops.maximum(emit(_ops.negative(low)), high))
+        scale = emit(_ops.maximum(emit(_ops.divide(reach, _number(width / 2))), _number(style.eps)))
+        return scale, relax.const(np.full(1, 128 if style.dtype == "uint8" else 0, np.int32))
+    span = emit(_ops.subtract(high, low))
+    scale = emit(_ops.maximum(emit(_ops.divide(span, _number(width))), _number(style.eps)))
+    steps = emit(_ops.round(emit(_ops.divide(low, scale))))
+    zero_point = emit(_ops.clip(emit(_ops.subtract(_number(style.qmin), steps)), style.qmin, style.qmax))
+    return scale, emit(_ops.astype(zero_point, "int32"))
+
+
+def write_torch_integers(x: Any, scale: Any, zero_point: Any, dtype: str, bounds: tuple[int, int], emit: Emit) -> Any:
+    """Write clamp(rint(x * (1 / scale)) + zero_point) of a scale and a zero point, of one element each, known at run time."""
+    factor = emit(_ops.divide(_number(1), emit(_ops.reshape(scale, []))))
+    zero = emit(_ops.astype(emit(_ops.reshape(zero_point, [])), "float32"))
+    steps = emit(_ops.add(emit(_ops.round(emit(_ops.multiply(x, factor)))), zero))
+    return emit(_ops.astype(emit(_ops.clip(steps, *bounds)), dtype))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FoundDynamic:
     """A float32 variable that is quantized at run time, and the variables that do it."""
@@ -87,8 +118,8 @@ def find_dynamic(view: DataflowView, integers: Expr, scale: Expr | None, zero_po
     shape = static_shape(integers)
     if not shape:
         return None
-    for style in ("onnx", "litert"):
-        if style == "litert" and len(shape) < 2:
+    for style in ("onnx", "litert", _torch_style(view, integers)):
+        if style is None or (style == "litert" and len(shape) < 2):
             continue
         x = Var("x", relax.TensorType(list[Any](shape), "float32"))
         form = write_dynamic(x, shape, style, lambda expr: expr)
@@ -99,6 +130,34 @@ def find_dynamic(view: DataflowView, integers: Expr, scale: Expr | None, zero_po
         if all(search.same(*pair) for pair in pairs) and search.found is not None:
             return FoundDynamic(x=search.found, shape=shape, style=style, members=tuple(search.members))
     return None
+
+
+def _torch_style(view: DataflowView, integers: Expr) -> TorchStyle | None:
+    """Read range and smallest scale of what may be PyTorch's form from its constants; None if it certainly isn't."""
+    dtype = dtype_of(integers)
+    clamped = _step(view, integers, "astype", 0)
+    total = _step(view, clamped, "clip", 0)
+    reciprocal = _step(view, _step(view, _step(view, total, "add", 0), "round", 0), "multiply", 1)
+    scale = _step(view, _step(view, reciprocal, "divide", 1), "reshape", 0)
+    eps = None if scale is None else _step(view, scale, "maximum", 1)
+    if clamped is None or eps is None or dtype not in ("int8", "uint8"):
+        return None
+    least: Any = view.definition(eps)
+    least = least.value.numpy() if isinstance(least, GenericConst) else np.zeros(())
+    clip: Any = view.definition(clamped)
+    qmin, qmax = (getattr(bound, "value", None) for bound in clip.args[1:3])
+    low, high = INTEGER_RANGE[dtype]
+    if least.size != 1 or not 0 < least.item() < np.inf or qmin is None or qmax is None or not low <= qmin < qmax <= high:
+        return None
+    zero_point = _step(view, _step(view, _step(view, total, "add", 1), "astype", 0), "reshape", 0)
+    is_symmetric = zero_point is not None and isinstance(view.definition(zero_point), GenericConst)
+    return TorchStyle(dtype=dtype, qmin=int(qmin), qmax=int(qmax), eps=least.item(), is_symmetric=is_symmetric)
+
+
+def _step(view: DataflowView, expr: Expr | None, op: str, position: int) -> Any:
+    """Return an argument of the call that makes `expr`; None if another op makes it."""
+    call = None if expr is None else call_to(view.definition(expr), op)
+    return None if call is None else call.args[position]
 
 
 class _Search:

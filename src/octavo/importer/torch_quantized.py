@@ -13,7 +13,9 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ..graph.dynamic import write_torch_integers, write_torch_parameters
 from ..numerics import INTEGER_RANGE
+from ..numerics.dynamic import TorchStyle
 from .torch_ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
 
 # TVM's stubs claim narrower arguments than its ops take.
@@ -82,6 +84,8 @@ def _quantize(args: Arguments) -> Any:
     low, high = _integer_range(args, dtype)
     if isinstance(x, Constant):
         return relax.const(_quantized(args, x.value.numpy(), dtype, low, high), dtype)
+    if isinstance(args.values.get("scale"), relax.Var):
+        return write_torch_integers(x, args["scale"], args["zero_point"], dtype, (low, high), args.emit)
     scale, zero_point, axis = _expressions(args, dtype)
     result = _ops.quantize(x, scale, zero_point, axis=axis, out_dtype=dtype)
     if (low, high) == INTEGER_RANGE[dtype]:
@@ -117,31 +121,16 @@ def _dequantize(args: Arguments) -> Any:
 
 
 def _choose(args: Arguments, *, symmetric: bool) -> Any:
-    """Scale and zero point of a tensor found at run time, (1,) each: of its range widened to hold 0.
-
-    scale = max((high - low) / (quant_max - quant_min), eps); zero_point = quant_min - rint(low / scale), within the integers.
-    A symmetric range is widened to [-high; high], with zero point 0 (128 for uint8).
-    """
+    """Scale and zero point of a tensor found at run time, (1,) each; `TorchStyle` says how."""
     x, dtype = args["input"], _dtype_argument(args["dtype"])
     qmin, qmax, eps = int(args["quant_min"]), int(args["quant_max"]), float(args["eps"])
-    if dtype not in INTEGER_RANGE or dtype_of(x) != "float32" or qmin >= qmax:
-        raise RejectedNodeError(f"scales of {dtype_of(x)} to {dtype} integers [{qmin}; {qmax}] are not supported")
-
-    def number(value: float) -> Any:
-        return relax.const(np.full(1, value, np.float32))
-
-    emit = args.emit
-    low = emit(_ops.minimum(emit(_ops.reshape(emit(_ops.min(x)), [1])), number(0.0)))
-    high = emit(_ops.maximum(emit(_ops.reshape(emit(_ops.max(x)), [1])), number(0.0)))
-    if symmetric:
-        high = emit(_ops.maximum(emit(_ops.negative(low)), high))
-        scale = emit(_ops.maximum(emit(_ops.divide(high, number((qmax - qmin) / 2))), number(eps)))
-        return (scale, relax.const(np.full(1, 128 if dtype == "uint8" else 0, np.int32)))
-    width = emit(_ops.divide(emit(_ops.subtract(high, low)), number(qmax - qmin)))
-    scale = emit(_ops.maximum(width, number(eps)))
-    steps = emit(_ops.round(emit(_ops.divide(low, scale))))
-    zero_point = emit(_ops.clip(emit(_ops.subtract(number(qmin), steps)), qmin, qmax))
-    return (scale, emit(_ops.astype(zero_point, "int32")))
+    if dtype not in ("int8", "uint8") or dtype_of(x) != "float32":
+        raise RejectedNodeError(f"it finds scales of {dtype_of(x)} for {dtype}; only those of float32 for 8 bits are supported")
+    _integer_range(args, dtype)
+    if not 0 < eps < np.inf:
+        raise RejectedNodeError(f"its smallest scale is {eps}, which is not positive")
+    style = TorchStyle(dtype=dtype, qmin=qmin, qmax=qmax, eps=eps, is_symmetric=symmetric)
+    return write_torch_parameters(x, style, args.emit)
 
 
 def _convert_element_type(args: Arguments) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.dynamic import DynamicStyle
+from ..numerics.dynamic import DynamicStyle, TorchStyle, style_bounds
 from .float_result import input_scale
 from .rounding import integer_of, run_time_rounded
 from .spec import Kernel
@@ -31,7 +32,7 @@ def dynamic_parameters(spec: DynamicSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(spec.rows, worthwhile(spec.threads, spec.rows * spec.size, spec.rows)) as row:
             low, high = _range(x, row * spec.size, spec.size)
-            scale, zero_point = (_litert if spec.style == "litert" else _onnx)(low, high)
+            scale, zero_point = _parameters(low, high, spec.style)
             B.buffer_store(y, scale, [2 * row])
             B.buffer_store(y, zero_point.astype("float32"), [2 * row + 1])
 
@@ -51,8 +52,8 @@ def dynamic_quantize(spec: DynamicSpec, *, isa: str) -> Kernel:
             def one(start: Expr, lanes: int) -> None:
                 at = row * spec.size + start
                 value = load(x, at, lanes)
-                value = value * splat(factor, lanes) if spec.style == "litert" else value / splat(scale, lanes)
-                store(y, at, run_time_rounded(value, zero_point, lanes), lanes)
+                value = value / splat(scale, lanes) if spec.style == "onnx" else value * splat(factor, lanes)
+                store(y, at, run_time_rounded(value, zero_point, lanes, style_bounds(spec.style)), lanes)
 
             vectors, rest = divmod(spec.size, _LANES)
             if vectors:
@@ -91,6 +92,23 @@ def _range(x: Buffer, start: Expr, size: int) -> tuple[Expr, Expr]:
         for name, end in zip(names, ends, strict=True)
     )
     return low, high
+
+
+def _parameters(low: Expr, high: Expr, style: DynamicStyle) -> tuple[Expr, Expr]:
+    if isinstance(style, TorchStyle):
+        return _torch(low, high, style)
+    return _litert(low, high) if style == "litert" else _onnx(low, high)
+
+
+def _torch(low: Expr, high: Expr, style: TorchStyle) -> tuple[Expr, Expr]:
+    qmin, qmax = style.bounds
+    least = B.float32(float(np.float32(style.eps)))
+    if style.is_symmetric:
+        width = B.max(B.float32(0) - low, high) / B.float32((qmax - qmin) / 2)
+        return B.Bind(B.max(width, least)), B.int32(128)
+    scale = B.Bind(B.max((high - low) / B.float32(qmax - qmin), least))
+    zero_point = B.int32(qmin) - integer_of(low / scale, 1)
+    return scale, B.Bind(B.min(B.max(zero_point, B.int32(qmin)), B.int32(qmax)))
 
 
 def _onnx(low: Expr, high: Expr) -> tuple[Expr, Expr]:

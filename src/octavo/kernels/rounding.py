@@ -88,9 +88,9 @@ def integer_of(value: Expr, lanes: int) -> Expr:
     return bits - splat(B.int32(_MAGIC_BITS), lanes)
 
 
-def run_time_rounded(value: Expr, zero_point: Expr, lanes: int) -> Expr:
-    """Return uint8 saturate(rint(value) + zero_point) of a float32 vector; the zero point is a float32 expression of one lane."""
-    low, high = splat(B.float32(0) - zero_point, lanes), splat(B.float32(255) - zero_point, lanes)
+def run_time_rounded(value: Expr, zero_point: Expr, lanes: int, bounds: tuple[int, int]) -> Expr:
+    """Return uint8 clamp(rint(value) + zero_point) of a float32 vector; the zero point is a float32 expression of one lane."""
+    low, high = (splat(B.float32(bound) - zero_point, lanes) for bound in bounds)
     value = B.Bind(value)
     value = B.Bind(B.Select(value > low, value, low))
     value = B.Bind(B.Select(value < high, value, high))

@@ -22,6 +22,7 @@ from ..graph.dynamic import FoundDynamic, find_dynamic
 from ..graph.rules import Rejection
 from ..kernels import DynamicSpec
 from ..numerics import QuantParams
+from ..numerics.dynamic import DynamicStyle, style_name
 from .context import KernelContext, shape_of
 from .values import ConstantValue, constant_value, numpy_constant
 
@@ -53,13 +54,13 @@ class DynamicForm:
 
     name: str
     shape: tuple[int, ...]
-    style: Any
+    style: DynamicStyle
     scales: int
 
     def info(self) -> dict[str, Any]:
         """Return its entry of a quantize_info: its parameters are known at run time only."""
         unknown = dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))
-        return {"id": self.name, "dtype": "float32", **unknown, "quantized_at_run_time": self.style}
+        return {"id": self.name, "dtype": "float32", **unknown, "quantized_at_run_time": style_name(self.style)}
 
     def read(self, context: KernelContext, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
         """Write its quantization, once for all kernels that read it, and return integers and parameters."""
@@ -69,7 +70,7 @@ class DynamicForm:
             x = context.storage.get(var, is_nhwc=is_nhwc)
             size = math.prod(self.shape) // self.scales
             spec = DynamicSpec(rows=self.scales, size=size, style=self.style, threads=context.threads)
-            suffix = f"{self.style}{self.scales}" + ("_nhwc" if is_nhwc else "")
+            suffix = f"{style_name(self.style)}{self.scales}" + ("_nhwc" if is_nhwc else "")
             name = f"{var.name}_{suffix}"
             kernel = kernels.dynamic_parameters(spec, isa=context.isa)
             parameters = context.call(f"{name}_parameters", kernel, [x], (self.scales, 2), "float32")
@@ -81,7 +82,7 @@ class DynamicForm:
 
 def dynamic_form(x: DynamicInput) -> DynamicForm:
     """Return the form of an input that is quantized at run time."""
-    scales = 1 if x.found.style == "onnx" else x.found.shape[0]
+    scales = x.found.shape[0] if x.found.style == "litert" else 1
     return DynamicForm(name=x.source.name, shape=x.found.shape, style=x.found.style, scales=scales)
 
 

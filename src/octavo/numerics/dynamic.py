@@ -1,32 +1,84 @@
 """Oracles of quantization at run time: scale and zero point from the range of the very values, 0 included. No TVM here.
 
-Two styles. "onnx" is DynamicQuantizeLinear. "litert" is what XNNPACK does in front of kernels with int8 weights; its integers are
-int8 there and uint8 here, relabelled by 128.
+Three styles. "onnx" is DynamicQuantizeLinear. "litert" is what XNNPACK does in front of kernels with int8 weights. `TorchStyle`
+is PyTorch's choose_qparams. Integers that are int8 there are uint8 here, relabelled by 128.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-DynamicStyle = Literal["litert", "onnx"]
+from .quant_params import INTEGER_RANGE
+
 _F = np.float32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchStyle:
+    """What PyTorch's choose_qparams and choose_qparams_symmetric state (torch.ao.quantization.utils.determine_qparams).
+
+    Parameters
+    ----------
+    dtype
+        Of PyTorch's integers.
+    qmin, qmax
+        Their range, inclusive.
+    eps
+        The smallest scale.
+    is_symmetric
+        Whether the range is widened to [-high; high] and the zero point is the middle of the dtype.
+    """
+
+    dtype: Literal["int8", "uint8"]
+    qmin: int
+    qmax: int
+    eps: float
+    is_symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the range, and that every scale is positive."""
+        least, most = INTEGER_RANGE[self.dtype]
+        assert least <= self.qmin < self.qmax <= most
+        assert 0 < _F(self.eps) < np.inf
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The range of the uint8 integers."""
+        relabel = 128 if self.dtype == "int8" else 0
+        return self.qmin + relabel, self.qmax + relabel
+
+
+DynamicStyle = Literal["litert", "onnx"] | TorchStyle
+
+
+def style_name(style: DynamicStyle) -> str:
+    """Return "litert", "onnx" or "torch"."""
+    return "torch" if isinstance(style, TorchStyle) else style
+
+
+def style_bounds(style: DynamicStyle) -> tuple[int, int]:
+    """Return the range of the uint8 integers."""
+    return style.bounds if isinstance(style, TorchStyle) else (0, 255)
 
 
 def dynamic_parameters(x: npt.NDArray[np.float32], style: DynamicStyle) -> npt.NDArray[np.float32]:
     """Return scale and zero point for each row of finite float32 values (rows, values), as float32 (rows, 2).
 
-    Zero points are integers in [0; 255]. A row of zeros alone has scale 1.
+    Zero points are integers in [0; 255]. A row of zeros alone has scale 1; in PyTorch's style the smallest one.
 
     Notes
     -----
-    "litert" takes the end of the range whose zero point errs less, and all of it in float32; "onnx" takes the lower end.
+    "litert" takes the end of the range whose zero point errs less, and all of it in float32; the others take the lower end.
     """
     low, high = np.minimum(x.min(axis=1), _F(0)), np.maximum(x.max(axis=1), _F(0))
     span = high - low
-    if style == "onnx":
+    if isinstance(style, TorchStyle):
+        scale, zero_point = _torch_parameters(low, high, style)
+    elif style == "onnx":
         scale = np.where(span == 0, _F(1), span / _F(255)).astype(_F)
         scale = np.where(scale == 0, _F(1), scale)
         zero_point = np.rint(np.clip(-low / scale, _F(0), _F(255)))
@@ -43,7 +95,19 @@ def dynamic_parameters(x: npt.NDArray[np.float32], style: DynamicStyle) -> npt.N
 def dynamic_quantize(
     x: npt.NDArray[np.float32], parameters: npt.NDArray[np.float32], style: DynamicStyle
 ) -> npt.NDArray[np.uint8]:
-    """Return saturate(rint(x / scale) + zero_point) of rows of values; "litert" multiplies by float32 1 / scale instead."""
+    """Return clamp(rint(x / scale) + zero_point) of rows of values; all but "onnx" multiply by float32 1 / scale instead."""
     scale, zero_point = parameters[:, :1], parameters[:, 1:]
     steps = x / scale if style == "onnx" else x * (_F(1) / scale)
-    return (np.clip(np.rint(steps), -zero_point, _F(255) - zero_point) + zero_point).astype(np.uint8)
+    qmin, qmax = (_F(bound) for bound in style_bounds(style))
+    return (np.clip(np.rint(steps), qmin - zero_point, qmax - zero_point) + zero_point).astype(np.uint8)
+
+
+def _torch_parameters(
+    low: npt.NDArray[np.float32], high: npt.NDArray[np.float32], style: TorchStyle
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    qmin, qmax = (_F(bound) for bound in style.bounds)
+    if style.is_symmetric:
+        scale = np.maximum(np.maximum(-low, high) / ((qmax - qmin) / _F(2)), _F(style.eps))
+        return scale, np.full_like(scale, 128)
+    scale = np.maximum((high - low) / (qmax - qmin), _F(style.eps))
+    return scale, np.clip(qmin - np.rint(low / scale), qmin, qmax)
