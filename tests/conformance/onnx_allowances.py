@@ -11,7 +11,6 @@ _TIES = (
 _WHOLE_STEPS = "ONNX Runtime cuts 1 / scale of the result to a whole number"
 
 ALLOWANCES: dict[tuple[str, str], Allowance] = {
-    **{("AveragePool", kind): Allowance(equal=0.99, largest=1, reason=_TIES) for kind in ("u8", "s8")},
     **{("Resize", kind): Allowance(equal=0.98, largest=1, reason=_TIES) for kind in ("u8", "s8")},
     **{("QLinearSoftmax", kind): Allowance(equal=0.9, largest=1, reason=_WHOLE_STEPS) for kind in ("u8 any step", "s8 any step")},
 }

@@ -1,8 +1,10 @@
 """Average pooling's other roundings: kernels equal the oracle on every sum that a window can have around every tie."""
 
+import itertools
+
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, check
+from kernel_runner import HOST_ISAS, Case, baseline_target, check
 
 from octavo import kernels, numerics
 from octavo.errors import CompileError
@@ -61,6 +63,52 @@ def test_half_even_stored(isa):
         for zeros in points
         for multiplier in (1.0, 0.5, 1.3)
     )
+
+
+@pytest.mark.parametrize("isa", [HOST_ISAS[0], "baseline"])
+def test_float_mean(isa):
+    """Vectors with a value beside a tie are summed in float32; counts differ at the border."""
+    rng = np.random.default_rng(5)
+
+    def cases():
+        channel_counts, points = itertools.cycle([70, 17, 1]), itertools.cycle([(9, 200, 0), (131, 128, 128), (0, 1, 0)])
+        work = itertools.product([(2, 2), (3, 3), (1, 4)], [1.0, 0.31])
+        for number, (kernel, ratio) in enumerate(work):
+            channels, (zero, out_zero, relabelling) = next(channel_counts), next(points)
+            parameters = numerics.FloatMeanParameters(
+                in_scale=0.0371,
+                input_zero_point=zero,
+                out_scale=float(np.float32(0.0371) / np.float32(ratio)),
+                zero_point=out_zero,
+                relabelling=relabelling,
+            )
+            output = Output(zero_point=out_zero, qmin=3, qmax=250)
+            window = {"kernel": kernel, "padding": (1, 0, 0, 1), "count_include_pad": number % 2 == 0}
+            x = rng.integers(0, 256, (1, 7, 8, channels)).astype(np.uint8)
+            size = (9 - kernel[0], 10 - kernel[1])
+            spec = Pool2dSpec(
+                kind="avg",
+                batch=1,
+                in_height=7,
+                in_width=8,
+                channels=channels,
+                out_height=size[0],
+                out_width=size[1],
+                input_zero_point=zero,
+                multiplier=float(parameters.ratio),
+                output=output,
+                float_mean=parameters,
+                **window,
+            )
+            expected = numerics.float_avg_pool2d(x, parameters, out_shape=size, qmin=3, qmax=250, **window)
+            yield Case(
+                kernel=kernels.pool2d(spec, isa="generic" if isa == "baseline" else isa),
+                inputs=(x,),
+                expected=expected,
+                about=spec,
+            )
+
+    check(cases(), baseline_target() if isa == "baseline" else None)
 
 
 def test_half_away_refuses_what_it_cannot_round():

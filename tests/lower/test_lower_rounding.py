@@ -6,7 +6,7 @@ from qdq_graph import Qdq, graph, run_lowered
 from tvm import relax
 
 from octavo.lower import partition_module
-from octavo.numerics import QuantParams, avg_pool2d
+from octavo.numerics import FloatMeanParameters, QuantParams, avg_pool2d, float_avg_pool2d
 from octavo.numerics.fixed_point import fixed_point_table
 from octavo.target import CPU
 
@@ -14,10 +14,11 @@ X = (0.05, 3)
 EVERY = np.arange(-128, 128).astype(np.int8).reshape(1, 256)
 
 
-def pooled(out=X, **rounding):
+def pooled(out=X, window=None, **rounding):
     def body(writer, params):
         q = Qdq(writer, "int8")
-        pool = writer.emit("pool", relax.op.nn.avg_pool2d(q.dequantize("x", params["x"], X), (2, 2), (2, 2), layout="NHWC"))
+        window_ = window or {"pool_size": (2, 2), "strides": (2, 2)}
+        pool = writer.emit("pool", relax.op.nn.avg_pool2d(q.dequantize("x", params["x"], X), layout="NHWC", **window_))
         return q.quantize("y", pool, out, is_output=True)
 
     return with_rounding(graph({"x": ((1, 4, 4, 32), "int8")}, body), rounding)
@@ -55,6 +56,23 @@ def test_averages_round_as_the_attribute_says():
     half_even = avg_pool2d(x, input_zero_point=3, zero_point=3, dtype="int8", **fields)
     np.testing.assert_array_equal(run_lowered(plain, x), half_even)
     assert (expected != half_even).any(), "the values hold no tie"
+
+
+@pytest.mark.parametrize("out", [X, (0.021, -7)])
+def test_averages_in_float32(out):
+    """Every tap counts, those beyond the padding too, which other roundings leave to float."""
+    x = np.random.default_rng(0).integers(-128, 128, (1, 4, 4, 32)).astype(np.int8)
+    window = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1), "ceil_mode": True, "count_include_pad": True}
+    module = pooled(out, window, nn__avg_pool2d="float32")
+    assert info(module)["rounding"] == "float32"
+    parameters = FloatMeanParameters(in_scale=X[0], input_zero_point=X[1], out_scale=out[0], zero_point=out[1])
+    fields = {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "out_shape": (3, 3), "qmin": -128, "qmax": 127}
+    expected = float_avg_pool2d(x, parameters, count_include_pad=True, dtype="int8", **fields)
+    np.testing.assert_array_equal(run_lowered(module, x), expected)
+    assert not any(
+        "quantize_info" in f.attrs and "rounding" in f.attrs["quantize_info"]
+        for _, f in partition_module(pooled(out, window), CPU).module.functions_items()
+    )
 
 
 def test_averages_that_change_parameters_round_half_to_even():

@@ -36,7 +36,7 @@ _CONVERTERS = {
 _ROUNDING = {
     "add": "half_even_stored",
     "multiply": "half_even_stored",
-    "nn.avg_pool2d": "half_even_stored",
+    "nn.avg_pool2d": "float32",
     "subtract": "half_even",
 }
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

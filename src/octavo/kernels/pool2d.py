@@ -1,10 +1,12 @@
-"""Average and max pooling of uint8 NHWC. Oracles: `numerics.avg_pool2d`, `global_avg_pool2d` and `max_pool2d`.
+"""Average and max pooling of uint8 NHWC. Oracles: `numerics.avg_pool2d`, `float_avg_pool2d`, `global_avg_pool2d`, `max_pool2d`.
 
 Channels are the vectors, and the taps of a window the innermost loops, so that the accumulator stays in registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +14,12 @@ import tvm
 from tvm.script.ir_builder import tirx as B
 
 from ..errors import CompileError
+from ..numerics import FloatMeanParameters
+from .float_mean import accumulated, float_mean, is_near_tie
 from .isa import lanes_of
-from .rounding import requantized
+from .rounding import requantized, rounded, scaled
 from .spec import Kernel, Pool2dSpec
-from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, worthwhile
+from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, vector_type, worthwhile
 
 _MAX_WINDOW = 1 << 23
 """Pixels of a window whose sum of 8-bit differences, each up to 255, is sure to fit int32."""
@@ -110,27 +114,66 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
     acc_dtype = "uint8" if not average else "uint16" if pixels <= _MAX_WINDOW_UINT16 else "int32"
     acc = B.alloc_buffer((lanes,), acc_dtype, scope="local")
     store(acc, 0, splat(tvm.tirx.const(0, acc_dtype), lanes), lanes)
-    with B.serial(vertical.first, vertical.last) as i, B.serial(horizontal.first, horizontal.last) as j:
-        in_row = image * spec.in_height + vertical.start + i * spec.dilation[0]
-        pixel = in_row * spec.in_width + horizontal.start + j * spec.dilation[1]
-        tap = load(x, pixel * spec.channels + channel, lanes, acc_dtype)
-        store(acc, 0, load(acc, 0, lanes) + tap if average else B.max(load(acc, 0, lanes), tap), lanes)
+
+    @contextmanager
+    def taps() -> Generator[Expr, None, None]:
+        with B.serial(vertical.first, vertical.last) as i, B.serial(horizontal.first, horizontal.last) as j:
+            in_row = image * spec.in_height + vertical.start + i * spec.dilation[0]
+            pixel = in_row * spec.in_width + horizontal.start + j * spec.dilation[1]
+            yield load(x, pixel * spec.channels + channel, lanes)
+
+    with taps() as tap:
+        wide = tap.astype(vector_type(acc_dtype, lanes))
+        store(acc, 0, load(acc, 0, lanes) + wide if average else B.max(load(acc, 0, lanes), wide), lanes)
     out = (row * spec.out_width + column) * spec.channels + channel
-    total = load(acc, 0, lanes, "int32") if average else load(acc, 0, lanes)
-    store(y, out, _average(spec, total, vertical, horizontal, lanes) if average else _clamped(spec, total, lanes), lanes)
-
-
-def _average(spec: Pool2dSpec, total: Expr, vertical: _Taps, horizontal: _Taps, lanes: int) -> Expr:
+    if not average:
+        store(y, out, _clamped(spec, load(acc, 0, lanes), lanes), lanes)
+        return
     count = vertical.count * horizontal.count
-    centered = total - splat(count * B.int32(spec.input_zero_point), lanes)
+    centered = load(acc, 0, lanes, "int32") - splat(count * B.int32(spec.input_zero_point), lanes)
+    pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
+    if spec.float_mean is None:
+        multiplier, stored_even = _multiplier(spec, pixels, lanes), spec.rounding == "half_even_stored"
+        store(y, out, requantized(centered, multiplier, spec.output, lanes, stored_even=stored_even), lanes)
+    else:
+        _emit_float_mean(spec, spec.float_mean, centered, pixels, taps, lambda value: store(y, out, value, lanes), lanes)
+
+
+def _emit_float_mean(
+    spec: Pool2dSpec,
+    parameters: FloatMeanParameters,
+    centered: Expr,
+    pixels: Expr,
+    taps: Callable[[], AbstractContextManager[Expr]],
+    keep: Callable[[Expr], None],
+    lanes: int,
+) -> None:
+    """Emit the average of exact sums, and beside ties that of sums in float32."""
+    total = B.alloc_buffer((lanes,), "float32", scope="local")
+    multiplier = _multiplier(spec, pixels, lanes)
+    if isinstance(multiplier, float):
+        multiplier = splat(B.float32(multiplier), lanes)
+    mean = B.Bind(scaled(centered, multiplier, None, lanes))
+    with B.If(is_near_tie(mean, parameters, spec.output, spec.kernel[0] * spec.kernel[1], lanes)):
+        with B.Then():
+            store(total, 0, splat(B.float32(0), lanes), lanes)
+            with taps() as tap:
+                accumulated(total, tap, parameters, lanes)
+            count = B.float32(float(pixels)) if isinstance(pixels, int) else B.max(pixels, B.int32(1)).astype("float32")
+            keep(float_mean(load(total, 0, lanes), parameters, count, spec.output, lanes))
+        with B.Else():
+            out = spec.output
+            keep(rounded(mean, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="uint8", lanes=lanes))
+
+
+def _multiplier(spec: Pool2dSpec, pixels: Expr, lanes: int) -> float | Expr:
+    """Return the factor from a sum to its mean, in steps of the result."""
     multiplier = np.float32(_HALF_AWAY if spec.rounding == "half_away" else spec.multiplier)
-    stored_even = spec.rounding == "half_even_stored"
-    if spec.count_include_pad or isinstance(count, int):
-        pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
-        return requantized(centered, float(multiplier / np.float32(pixels)), spec.output, lanes, stored_even=stored_even)
+    if isinstance(pixels, int):
+        return float(multiplier / np.float32(pixels))
     # A float32 division of the CPU is the same quotient that NumPy forms; windows at the border have other counts.
-    quotient = B.float32(float(multiplier)) / B.max(count, B.int32(1)).astype("float32")
-    return requantized(centered, splat(B.Bind(quotient), lanes), spec.output, lanes, stored_even=stored_even)
+    quotient = B.float32(float(multiplier)) / B.max(pixels, B.int32(1)).astype("float32")
+    return splat(B.Bind(quotient), lanes)
 
 
 def _clamped(spec: Pool2dSpec, value: Expr, lanes: int) -> Expr:

@@ -47,6 +47,11 @@ def scaled(acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
     return real * multiplier if bias is None else intrinsic("llvm.fma", dtype, real, multiplier, bias)
 
 
+def unfused(product: Expr, lanes: int) -> Expr:
+    """Return a float32 product that is rounded on its own: LLVM would contract it with the sum that reads it."""
+    return intrinsic("llvm.arithmetic.fence", vector_type("float32", lanes), product)
+
+
 def requantized(
     acc: Expr, multiplier: float | Expr, output: Output, lanes: int, *, bias: Expr | None = None, stored_even: bool = False
 ) -> Expr:

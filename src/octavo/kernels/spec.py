@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy.typing as npt
 import tvm
 
-from ..numerics import FloatSumParameters
+from ..numerics import FloatMeanParameters, FloatSumParameters
 from ..numerics.pool2d import PoolRounding
 
 KERNEL_ATTR = "octavo.kernel"
@@ -129,7 +129,8 @@ class Pool2dSpec:
     `multiplier` is float32 in_scale / out_scale (1.0 for "max", which leaves scale and zero point as they are). Padding never
     counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`. `rounding` is that of an average:
     "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point; or
-    "half_even_stored", where a tie becomes an even integer as stored (which differs where the zero point is odd).
+    "half_even_stored", where a tie becomes an even integer as stored (which differs where the zero point is odd). With
+    `float_mean` an average is formed in float32, whatever `rounding` says; `multiplier` is then its ratio.
     """
 
     kind: Literal["avg", "max"]
@@ -148,6 +149,7 @@ class Pool2dSpec:
     input_zero_point: int
     output: Output
     rounding: PoolRounding = "half_even"
+    float_mean: FloatMeanParameters | None = None
     threads: int = 1
 
 

@@ -116,7 +116,7 @@ class Int16PoolForm(_Int16Form):
             multiplier=1.0 if away or base.kind == "max" else ratio(base.x.params, base.y.tensor.params),
             input_zero_point=base.x.zero_point,
             output=output_spec(base.y),
-            rounding=base.rounding,
+            rounding="half_away" if away else "half_even",
             threads=context.threads,
         )
         shape = (batch, base.out_height, base.out_width, channels)
@@ -246,7 +246,9 @@ def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Reg
     problem = _problem([form.x, form.y.tensor])
     if form.kind == "max" and form.x.params != form.y.tensor.params:
         problem = problem or Rejection(reason="it changes scale or zero point; the 16-bit maximum keeps them")
-    if form.kernel[0] * form.kernel[1] > INT16_MAX_COUNT // 2 or form.rounding == "half_even_stored":
+    if form.rounding == "float32":
+        problem = problem or Rejection(reason="the source's framework averages int16 in float32, and has no kernel in integers")
+    if form.kernel[0] * form.kernel[1] > INT16_MAX_COUNT // 2:
         problem = problem or Rejection(
             reason=f"its window of {form.kernel[0]}x{form.kernel[1]} int16 values could overflow int32"
         )

@@ -12,7 +12,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Region, Rejection
 from ..kernels import Output, Pool2dSpec
 from ..kernels.pool2d import HALF_AWAY_MAX_WINDOW
-from ..numerics import INTEGER_RANGE
+from ..numerics import INTEGER_RANGE, FloatMeanParameters
 from ..numerics.pool2d import PoolRounding
 from ..target import OpSupport
 from .context import KernelContext, ratio, shape_of
@@ -21,6 +21,9 @@ from .move import requantized
 from .rounding import rounding_of
 from .tail import Tail, check_activation, follow_to_quantize, integer_clamp
 from .values import dequantized, integer_params
+
+Rounding = PoolRounding | Literal["float32"]
+"""Of the kernels' averages of integers, or of one formed in float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -38,7 +41,7 @@ class PoolForm(Form):
     count_include_pad: bool
     out_height: int
     out_width: int
-    rounding: PoolRounding = "half_even"
+    rounding: Rounding = "half_even"
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role, and the rounding where it is not half to even."""
@@ -74,7 +77,8 @@ class PoolForm(Form):
             multiplier=1.0 if self.kind == "max" else multiplier,
             input_zero_point=in_zero,
             output=Output(zero_point=in_zero) if changes else out_form,
-            rounding=self.rounding,
+            rounding="half_even" if self.rounding == "float32" else self.rounding,
+            float_mean=self._float_mean() if self.rounding == "float32" else None,
             threads=context.threads,
         )
         shape = (batch, self.out_height, self.out_width, channels)
@@ -87,6 +91,15 @@ class PoolForm(Form):
             value = context.reshape(f"{output.name}_flat", value, self.y.tensor.shape)
             is_nhwc = False
         context.put(output, value, is_nhwc=is_nhwc)
+
+    def _float_mean(self) -> FloatMeanParameters:
+        return FloatMeanParameters(
+            in_scale=float(self.x.params.scale),
+            input_zero_point=self.x.zero_point,
+            out_scale=float(self.y.tensor.params.scale),
+            zero_point=self.y.tensor.zero_point,
+            relabelling=self.y.tensor.relabelling,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,13 +144,18 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     assert shape is not None
     form = TensorForm(name=x.source.name, shape=shape, params=x.params)
     rounding = _rounding(view, call, window, form, tail.form)
+    # In float32, as ONNX Runtime has it, taps beyond the padding count as those inside do; elsewhere they do not.
+    if rounding != "float32" and window.count_include_pad and window.overhangs(_size(shape, window.layout)):
+        return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
     return _region(core, x.source, form, tail, window, members, call, rounding)
 
 
-def _rounding(view: DataflowView, call: Any, window: _Window, x: TensorForm, y: OutputForm) -> PoolRounding:
+def _rounding(view: DataflowView, call: Any, window: _Window, x: TensorForm, y: OutputForm) -> Rounding:
     asked = rounding_of(view, op_name(call))
     if asked == "half_even_stored":
         return "half_even_stored"
+    if asked == "float32" and x.params.dtype == y.tensor.params.dtype:
+        return "float32"
     fits = x.params == y.tensor.params and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW
     return "half_away" if asked == "half_away" and fits and not window.count_include_pad else "half_even"
 
@@ -170,7 +188,7 @@ def _region(
     window: _Window,
     members: tuple[Var, ...],
     call: Any,
-    rounding: PoolRounding = "half_even",
+    rounding: Rounding = "half_even",
 ) -> Region:
     form = PoolForm(
         kind="max" if op_name(call) == "nn.max_pool2d" else "avg",
@@ -207,7 +225,7 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
         return _whole_image(source, size)
     kernel = (int(call.attrs.pool_size[0]), int(call.attrs.pool_size[1]))
     top, left, bottom, right = (int(value) for value in call.attrs.padding)
-    window = _Window(
+    return _Window(
         layout=source,
         kernel=kernel,
         strides=(int(call.attrs.strides[0]), int(call.attrs.strides[1])),
@@ -216,9 +234,10 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
         count_include_pad=bool(getattr(call.attrs, "count_include_pad", False)),
         out=out,
     )
-    if window.count_include_pad and window.overhangs(size):
-        return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
-    return window
+
+
+def _size(shape: tuple[int, ...], layout: Layout) -> tuple[int, int]:
+    return (shape[2], shape[3]) if layout == "NCHW" else (shape[1], shape[2])
 
 
 def _mean_window(call: Any, shape: tuple[int, ...]) -> _Window | Rejection:

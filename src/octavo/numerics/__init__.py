@@ -8,6 +8,7 @@ from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
 from .extremes import larger, smaller
+from .float_mean import FloatMeanParameters, float_mean
 from .float_sum import FloatSumParameters, float_sum, float_sum_parameters
 from .fused import fused_multiply_add
 from .gather import gather
@@ -16,7 +17,7 @@ from .log_softmax import LOG_SOFTMAX_LEAST_SCALE, LogSoftmaxParameters, log_soft
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
 from .pair_lookup import every_real, pair_lookup
-from .pool2d import avg_pool2d, global_avg_pool2d, max_pool2d
+from .pool2d import avg_pool2d, float_avg_pool2d, global_avg_pool2d, max_pool2d
 from .prelu import prelu_table
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
 from .reduce import place_of_extreme, reduce_extreme, reduce_sum
@@ -34,6 +35,7 @@ __all__ = [
     "LOG_SOFTMAX_LEAST_SCALE",
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
+    "FloatMeanParameters",
     "FloatSumParameters",
     "Granularity",
     "LinearTaps",
@@ -51,6 +53,8 @@ __all__ = [
     "conv2d_accumulate",
     "dequantize",
     "every_real",
+    "float_avg_pool2d",
+    "float_mean",
     "float_sum",
     "float_sum_parameters",
     "fused_multiply_add",

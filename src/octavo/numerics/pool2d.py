@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from .float_mean import FloatMeanParameters, float_mean
 from .requantize import requantize
 
 IntegerArray = npt.NDArray[np.integer]
@@ -79,6 +80,37 @@ def avg_pool2d(
             continue
         quotient, stored_even = np.float32(multiplier) / np.float32(count), rounding == "half_even_stored"
         out[:, row, column] = requantize(acc, quotient, zero_point, qmin, qmax, dtype, stored_even=stored_even)
+    return out
+
+
+def float_avg_pool2d(
+    x: IntegerArray,
+    parameters: FloatMeanParameters,
+    *,
+    kernel: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    out_shape: tuple[int, int],
+    count_include_pad: bool = False,
+    qmin: int = 0,
+    qmax: int = 255,
+    dtype: str = "uint8",
+) -> IntegerArray:
+    """Return the average over each window in float32, as ONNX Runtime's QLinearAveragePool forms it.
+
+    Parameters
+    ----------
+    x, kernel, strides, padding, dilation, out_shape, count_include_pad, qmin, qmax, dtype
+        As `avg_pool2d` takes them.
+    parameters
+        Scales and zero points; the taps of a window are summed row by row. A window that holds no pixel is real 0.
+    """
+    out = np.empty((x.shape[0], *out_shape, x.shape[3]), dtype)
+    for row, column, taps in _windows(x, kernel, strides, padding, dilation, out_shape):
+        count = kernel[0] * kernel[1] if count_include_pad else max(taps.shape[1] * taps.shape[2], 1)
+        flat = taps.reshape(taps.shape[0], -1, taps.shape[3])
+        out[:, row, column] = float_mean(flat, parameters, axis=1, count=count, qmin=qmin, qmax=qmax, dtype=dtype)
     return out
 
 
