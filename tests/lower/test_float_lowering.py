@@ -73,6 +73,41 @@ def test_a_value_that_others_read_is_not_fused_away() -> None:
     assert "clip" in float_ops(module)
 
 
+def normalized(*, layout: str = "NCHW", reads_mean: bool = False, training: bool = False) -> Any:
+    """A convolution with a bias, a batch normalization and a clamp; its running mean may be read, too."""
+    nchw = layout == "NCHW"
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        weight = const(18, 5, 3, 3) if nchw else const(3, 3, 5, 18)
+        kernel_layout = "OIHW" if nchw else "HWIO"
+        a = relax.op.nn.conv2d(x["x"], weight, padding=1, data_layout=layout, kernel_layout=kernel_layout)
+        b = w.emit("b", relax.op.add(w.emit("a", a), const(1, 18, 1, 1) if nchw else const(18)))
+        variance = relax.const(RNG.uniform(0.5, 2, 18).astype(np.float32))
+        statistics = [const(18), const(18), const(18), variance]
+        n = w.emit("n", relax.op.nn.batch_norm(b, *statistics, axis=1 if nchw else 3, epsilon=1e-3, training=training))
+        first = w.emit("first", relax.TupleGetItem(n, 0))
+        if reads_mean:
+            mean = w.emit("mean", relax.TupleGetItem(n, 1))
+            first = w.emit("sum", relax.op.add(first, w.emit("shaped", relax.op.reshape(mean, (1, 18, 1, 1)))))
+        return w.emit("y", relax.op.clip(first, 0, 6), is_output=True)
+
+    return graph({"x": ((1, 5, 9, 8) if nchw else (1, 9, 8, 5), "float32")}, body)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_batch_normalization_is_part_of_its_convolution(layout: str) -> None:
+    module = normalized(layout=layout)
+    assert is_close(module, floats(1, 5, 9, 8) if layout == "NCHW" else floats(1, 9, 8, 5))
+    assert float_ops(module) == []
+
+
+@pytest.mark.parametrize("how", ["reads_mean", "training"])
+def test_a_batch_normalization_stays_where_its_statistics_are_read_or_the_batchs_own(how: str) -> None:
+    module = normalized(**{how: True})
+    assert is_close(module, floats(1, 5, 9, 8))
+    assert "nn.batch_norm" in float_ops(module)
+
+
 def test_records_are_float_with_a_kernel_and_the_reason() -> None:
     records = {record.tensor: record for record in lowered(nchw_network()).records}
     conv = records["a2"]

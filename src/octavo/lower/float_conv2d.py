@@ -1,7 +1,7 @@
 """Rules of the float32 ops with constant weights, nn.conv2d and matmul: what no integer rule took, in float kernels of our own.
 
-A composite holds the op, its bias and its clamps, as far as nobody else reads what lies between; the sum before the clamps may be
-observed. It has no quantize_info.
+A composite holds the op, its bias, a batch normalization (folded into weight and bias) and its clamps, as far as nobody else
+reads what lies between; the sum before the clamps may be observed. It has no quantize_info.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Expr, Var
+from tvm.relax import Expr, TupleGetItem, Var
 
 from .. import kernels
-from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
 from ..graph.observe import read_observe
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatConv2dSpec, Kernel, ObserveSpec
+from ..numerics.batch_norm import fold_batch_norm
 from .context import KernelContext, shape_of
 from .forms import Form, Layout
 from .observe import Observation
@@ -161,11 +162,11 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
         return operands
     x, weight, shape = operands
     axis = 1 if layout == "NCHW" else 3
-    tail = _Tail(view, core, axis, shape[axis])
+    tail = _Tail(view, core, axis, _real(weight, tuple(kernel_layout.index(letter) for letter in "HWIO")))
     form = FloatConvForm(
         op="nn.conv2d",
         x=x.name,
-        weight=_real(weight, tuple(kernel_layout.index(letter) for letter in "HWIO")),
+        weight=tail.weight,
         bias=tail.bias,
         low=tail.low,
         high=tail.high,
@@ -188,11 +189,11 @@ def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
     x, weight, shape = operands
     if weight.values.ndim != 2 or len(static_shape(x) or ()) < 2:
         return Rejection(reason=f"matmul by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    tail = _Tail(view, core, len(shape) - 1, shape[-1])
+    tail = _Tail(view, core, len(shape) - 1, _real(weight, (0, 1)))
     form = FloatMatmulForm(
         op="matmul",
         x=x.name,
-        weight=_real(weight, (0, 1)),
+        weight=tail.weight,
         bias=tail.bias,
         low=tail.low,
         high=tail.high,
@@ -203,10 +204,15 @@ def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
 
 
 class _Tail:
-    """The bias, an observer and the clamps behind an op, as far as each value has one reader."""
+    """The bias, a batch normalization, an observer and the clamps behind an op, as far as each value has one reader.
 
-    def __init__(self, view: DataflowView, core: Var, axis: int, channels: int) -> None:
+    `weight`'s last axis is that of the output channels, which is `axis` of the result.
+    """
+
+    def __init__(self, view: DataflowView, core: Var, axis: int, weight: Floats) -> None:
         self.members: list[Var] = []
+        self.weight = weight
+        channels = weight.shape[-1]
         self.bias: Floats = np.zeros(channels, np.float32)
         self.low, self.high = -math.inf, math.inf
         self.output = core
@@ -215,6 +221,7 @@ class _Tail:
             self.output, bias = found
             self.members.extend([*_constants_behind(view, view.definition(self.output)), self.output])
             self.bias = np.ascontiguousarray(_real(bias, (0,)))
+        self._fold_batch_norm(view, axis)
         self._observe(view)
         while (user := view.only_user(self.output)) is not None:
             bounds = float_clamp(view.definition(user))
@@ -224,6 +231,32 @@ class _Tail:
             self.low, self.high = max(self.low, bounds[0]), min(self.high, bounds[1])
             self.members.append(user)
             self.output = user
+
+    def _fold_batch_norm(self, view: DataflowView, axis: int) -> None:
+        """Take a batch normalization of which only the normalized values are read."""
+        norm_var = view.only_user(self.output)
+        norm: Any = None if norm_var is None else call_to(view.definition(norm_var), "nn.batch_norm")
+        if norm is None or norm_var is None or int(norm.attrs.axis) != axis or norm.attrs.training:
+            return
+        item = view.only_user(norm_var)
+        value = None if item is None else view.definition(item)
+        constants = [constant_value(view, arg) for arg in norm.args[1:]]
+        known = [constant for constant in constants if constant is not None]
+        if item is None or not isinstance(value, TupleGetItem) or value.index != 0 or len(known) < len(constants):
+            return
+        gamma, beta, mean, variance = (_real(constant, (0,)) for constant in known)
+        self.weight, self.bias = fold_batch_norm(
+            self.weight,
+            self.bias,
+            gamma if norm.attrs.scale else np.ones_like(gamma),
+            beta if norm.attrs.center else np.zeros_like(beta),
+            mean,
+            variance,
+            epsilon=float(norm.attrs.epsilon),
+            axis=self.weight.ndim - 1,
+        )
+        self.members.extend([*_constants_behind(view, norm), norm_var, item])
+        self.output = item
 
     def _observe(self, view: DataflowView) -> None:
         """Take an observer of the sum, if it has one: it stands before every clamp."""

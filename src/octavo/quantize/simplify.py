@@ -84,7 +84,7 @@ class _Simplifier:
             return None
         norm_var = self.view.binding_of(item.tuple_value)
         norm: Any = call_to(self.view.definition(item.tuple_value), "nn.batch_norm")
-        if norm is None or norm_var is None or self.view.only_user(norm_var) is None:
+        if norm is None or norm_var is None or norm.attrs.training or self.view.only_user(norm_var) is None:
             return None
         found = self._convolution_before(norm_var, norm.args[0])
         if found is None or any(self.constants.find(arg) is None for arg in norm.args[1:]):
