@@ -1,4 +1,4 @@
-"""`octavo profile merge` and `octavo profile diff`, on profiles of the demo's network."""
+"""`octavo profile merge`, `diff` and `adequacy`, on profiles of the demo's network."""
 
 from __future__ import annotations
 
@@ -72,12 +72,49 @@ def test_merge_refuses_to_write_over_what_it_reads(parts: Path, capsys: pytest.C
     assert "it is an input of this command" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["profile merge --help", "profile diff --help"])
+def test_adequacy_names_what_still_grows(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("profile adequacy a.json --json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples"] == 10
+    growing = [tensor for tensor in found["tensors"] if tensor["growing"]]
+    assert growing, "10 digits do not show the range of any tensor of a network"
+    assert command("profile adequacy a.json") == 0
+    table = capsys.readouterr().out
+    assert all(f"{tensor['convergence']['growth']:.1%}" in table for tensor in growing)
+    silent = [tensor for tensor in found["tensors"] if tensor["silent_channels"]]
+    channels = sum(len(tensor["silent_channels"]) for tensor in silent)
+    said = (
+        f"10 samples: {len(growing)} of {len(found['tensors'])} ranges still grow; {channels} channels of {len(silent)} tensors"
+    )
+    assert table.splitlines()[-1] == f"{said} never fired"
+    assert command("profile adequacy profile.json --json") == 0
+    later = json.loads(capsys.readouterr().out)
+    growths = [sum(tensor["convergence"]["growth"] for tensor in part["tensors"]) for part in (found, later)]
+    assert growths[1] < growths[0]
+
+
+def test_adequacy_of_a_few_samples_says_that_they_are_few(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load("calib.npz") as archive:
+        octavo.profile(octavo.load("m.onnx"), archive["x"][:3]).save("few.json")
+    assert command("profile adequacy few.json") == 0
+    assert "too few samples" in capsys.readouterr().out
+
+
+def test_diff_says_that_other_versions_made_a_profile(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = octavo.Profile.load("profile.json")
+    replace(profile, tools={**profile.tools, "tvm": ("0.1",)}).save("older.json")
+    assert command("profile diff older.json profile.json") == 0
+    assert f"made with tvm: 0.1 -> {profile.tools['tvm'][0]}\n" in capsys.readouterr().out
+    assert command("profile merge older.json profile.json -o both.json") == 0
+    assert octavo.Profile.load("both.json").tools["tvm"] == ("0.1", *profile.tools["tvm"])
+
+
+@pytest.mark.parametrize("line", ["profile merge --help", "profile diff --help", "profile adequacy --help"])
 def test_help_shows_an_example_of_two_words(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         command(line)
     assert left.value.code == 0
-    assert f"octavo {line.removesuffix(' --help')} monday.json" in capsys.readouterr().out
+    assert f"example:\n  octavo {line.removesuffix(' --help')} " in capsys.readouterr().out
 
 
 def test_resume_from_a_checkpoint_ends_with_the_same_bytes_and_nothing_else(parts: Path) -> None:

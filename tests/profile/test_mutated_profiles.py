@@ -121,7 +121,13 @@ def widen_one_range(data: Any, rng: random.Random) -> None:
 @on_json
 def change_header(data: Any, rng: random.Random) -> None:
     key = rng.choice([key for key in data if key != "tensors"])
-    data[key] = data[key] + 1 if isinstance(data[key], int) else data[key] + rng.choice("0 x")
+    value = data[key]
+    if isinstance(value, dict):
+        value[rng.choice(sorted(value))] = ["0"]
+    elif isinstance(value, list):
+        value[rng.randrange(len(value))] += 1
+    else:
+        data[key] = value + 1 if isinstance(value, int) else value + rng.choice("0 x")
 
 
 CHANGES = (

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from browser import Browser, browser, find_chromium
 
 from octavo.identity import TensorEntry, TensorId, TensorKind
 from octavo.profile import Profile, TensorStatistics
+from octavo.profile.buckets import BUCKETS
 from octavo.profile.statistics import constant_statistics
 from octavo.report import profile_page
 
@@ -35,6 +37,7 @@ def statistics(
 def profile() -> Profile:
     random = np.random.default_rng(3)
     spread = random.normal(0, 1, (8, 4, 3, 3)) * np.array([1, 1, 1, 1, 1, 1, 1, 40.0])[:, None, None, None]
+    grows = np.random.default_rng(4).uniform(0.2, 1, BUCKETS).astype(np.float32)
     broken = random.normal(0, 1, (2, 3))
     broken[1, 1] = np.nan
     tensors = [
@@ -48,11 +51,20 @@ def profile() -> Profile:
         statistics("scalar", np.array(-3e-30), kind="constant"),
         statistics("wide", random.normal(0, 1e30, (3000, 2)), kind="constant", axis=0),
     ]
+    # What the buckets say: the range of the one halves without one bucket of samples, that of the other does not change.
+    image, stem = tensors[0], tensors[2]
+    low, high = np.full(BUCKETS, image.minimum, np.float32), np.full(BUCKETS, image.maximum, np.float32)
+    tensors[0] = replace(image, bucket_minimum=low, bucket_maximum=high)
+    low, high = stem.minimum * grows / 3, stem.maximum * grows / 3
+    low[4], high[4] = stem.minimum, stem.maximum
+    tensors[2] = replace(stem, bucket_minimum=low, bucket_maximum=high)
     return Profile(
         fingerprint="sha256:" + "5" * 64,
         samples=12,
         preprocessing="resize <b>",
         tensors={tensor.id: tensor for tensor in tensors},
+        bucket_samples=(12, *[0] * (BUCKETS - 1)),
+        tools={"numpy": ("2.0",), "tvm": ("0.1", "0.2")},
     )
 
 
@@ -120,7 +132,7 @@ def test_the_data_cannot_leave_their_script(page: Path, profile: Profile) -> Non
     data = json.loads(content)
     assert [tensor["name"] for tensor in data["tensors"]] == NAMES
     assert data["title"] == f"p {NASTY}.json"
-    assert text.count("</script>") == 2
+    assert text.count("</script>") == 3
     bins = [np.cumsum(tensor["gaps"]).tolist() for tensor in data["tensors"]]
     assert bins == [statistics.histogram.bins.tolist() for statistics in profile.values()]
 
@@ -138,7 +150,9 @@ def test_a_profile_of_no_tensor(chromium: Browser, tmp_path: Path) -> None:
 def test_every_tensor_in_the_order_of_the_graph(opened: Browser) -> None:
     assert shown_names(opened) == NAMES
     facts = opened.evaluate("document.getElementById('facts').textContent")
-    assert facts.endswith("; preprocessing: resize <b>; 1 tensor with NaN or infinity")
+    said = ["preprocessing: resize <b>", "1 tensor with NaN or infinity", "1 range still growing"]
+    said += ["2 tensors with channels that never fired", "made with numpy 2.0, tvm 0.1, 0.2"]
+    assert facts.endswith("; ".join(said))
     assert opened.evaluate(inked("document.getElementById('ranges')")) > 1000
     opened.wait(f"{inked('document.querySelector(`#rows canvas`)')} > 200")
 
@@ -220,6 +234,23 @@ def test_a_tensor_with_nan_says_where(opened: Browser) -> None:
         opened.evaluate(f"{PANEL}.querySelector('.warning').textContent")
         == "Div output broken held 1 values that are NaN or infinite"
     )
+
+
+def test_a_range_that_grows_is_said_to(opened: Browser) -> None:
+    opened.click("document.querySelector('#heads .c-growth button')")
+    assert shown_names(opened)[:2] == ["stem", "image"]
+    assert opened.evaluate("[...document.querySelectorAll('.c-growth.high')].length") == 1
+    opened.click(f"{CENTRES}[0]")
+    assert "still grows" in opened.evaluate(f"{PANEL}.querySelector('.warning').textContent")
+    assert opened.evaluate(inked("document.getElementById('convergence')")) > 300
+    opened.click(f"{CENTRES}[1]")
+    assert opened.evaluate(f"{PANEL}.querySelector('.warning')") is None
+    text = opened.evaluate(f"{PANEL}.innerText")
+    assert "half of the samples give 100.0% of the range" in text
+    opened.click("document.getElementById('graph-order')")
+    opened.click(f"{CENTRES}[3]")
+    assert "Too few samples" in opened.evaluate(f"{PANEL}.innerText")
+    assert opened.evaluate("document.getElementById('convergence')") is None
 
 
 def test_choosing_a_range_redraws_the_histogram(opened: Browser) -> None:

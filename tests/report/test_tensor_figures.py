@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from octavo.identity import TensorEntry, TensorId, TensorKind
+from octavo.profile import silent_channels
 from octavo.profile.statistics import TensorStatistics, constant_statistics
 from octavo.report.tensor_figures import PERCENTILES, figures_of
 
@@ -17,17 +18,17 @@ def test_the_spread_compares_the_largest_channel_with_the_median_one() -> None:
     values = np.array([[1, -2], [3, 0.5], [-30, 4], [0, 0]])
     figures = figures_of(statistics(values, axis=0))
     assert figures.spread == pytest.approx(30 / 3)
-    assert figures.silent == 1
+    assert silent_channels(statistics(values, axis=0)) == (3,)
 
 
 def test_without_channels_there_is_no_spread() -> None:
-    figures = figures_of(statistics(np.arange(5.0)))
-    assert (figures.spread, figures.silent) == (None, 0)
+    alone = statistics(np.arange(5.0))
+    assert (figures_of(alone).spread, silent_channels(alone)) == (None, ())
 
 
 def test_a_channel_without_a_finite_value_is_silent() -> None:
-    figures = figures_of(statistics(np.array([[np.nan, np.nan], [1, 2]]), axis=0))
-    assert (figures.spread, figures.silent) == (1, 1)
+    broken = statistics(np.array([[np.nan, np.nan], [1, 2]]), axis=0)
+    assert (figures_of(broken).spread, silent_channels(broken)) == (1, (0,))
 
 
 def test_outliers_lengthen_the_tail() -> None:
@@ -63,7 +64,7 @@ def test_nothing_finite_leaves_nothing_to_derive() -> None:
 
 def test_a_constant_without_values() -> None:
     figures = figures_of(statistics(np.zeros((0, 4)), axis=1))
-    assert (figures.moments, figures.spread, figures.silent, figures.previews) == (None, None, 4, ())
+    assert (figures.moments, figures.spread, figures.previews) == (None, None, ())
 
 
 def test_a_constant_of_one_value() -> None:

@@ -1,4 +1,4 @@
-"""`octavo profile merge` and `octavo profile diff`: what is done with profiles once they are files."""
+"""`octavo profile merge`, `diff` and `adequacy`: what is done with profiles once they are files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import json
 from pathlib import Path
 
 from ..errors import ProfileError
-from ..profile import Profile, ProfileDiff, check_same_model, diff
+from ..profile import Adequacy, Profile, ProfileDiff, TensorAdequacy, adequacy, check_same_model, diff
 from ..report import markdown_table, shortened
 from .options import Subcommands, add_command, add_json, add_output
 from .outputs import check_output
 
-MERGE, DIFF = NAMES = "profile merge", "profile diff"
+MERGE, DIFF, ADEQUACY = NAMES = "profile merge", "profile diff", "profile adequacy"
 """Each is one command to argparse."""
+_MOST_CHANNELS = 8
 
 
 def add_to(commands: Subcommands) -> None:
-    """Add both commands."""
+    """Add the commands."""
     merge = add_command(
         commands,
         MERGE,
@@ -38,6 +39,15 @@ def add_to(commands: Subcommands) -> None:
     compare.add_argument("before", type=Path, metavar="PROFILE", help="profile to start from")
     compare.add_argument("after", type=Path, metavar="PROFILE", help="profile to compare with it")
     add_json(compare)
+    judge = add_command(
+        commands,
+        ADEQUACY,
+        call_adequacy,
+        summary="say whether the samples were enough: ranges that still grow, channels that never fired",
+        example="octavo profile adequacy profile.json",
+    )
+    judge.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
+    add_json(judge)
 
 
 def call_merge(args: argparse.Namespace) -> int:
@@ -85,14 +95,65 @@ def call_diff(args: argparse.Namespace) -> int:
             print(f"only {path} observes {len(alone)} tensors: {', '.join(alone[:5])}{' ...' if len(alone) > 5 else ''}")
     if before.preprocessing != after.preprocessing:
         print(f"samples preprocessed as: {before.preprocessing or 'not said'} -> {after.preprocessing or 'not said'}")
+    for name in sorted({*before.tools, *after.tools}):
+        versions = [", ".join(side.tools.get(name, ())) or "none" for side in (before, after)]
+        if versions[0] != versions[1]:
+            print(f"made with {name}: {versions[0]} -> {versions[1]}")
     print(f"{len(moved)} of {len(found.moves)} tensors moved; {before.samples} and {after.samples} samples")
     return 0
+
+
+def call_adequacy(args: argparse.Namespace) -> int:
+    """Run `profile adequacy`."""
+    found = adequacy(Profile.load(args.profile))
+    if args.json:
+        listed = {"samples": found.samples, "tensors": [tensor.to_json() for tensor in found.tensors]}
+        print(json.dumps(listed, indent=2))
+        return 0
+    if found.growing:
+        headers = ("tensor", "op", "range", "95% interval of its ends", "half the samples give", "the rest adds")
+        print(f"{markdown_table(headers, [_growing_row(tensor) for tensor in found.growing], numbers=(4, 5))}\n")
+    if found.silent:
+        print(f"{markdown_table(('tensor', 'op', 'silent channels'), [_silent_row(tensor) for tensor in found.silent])}\n")
+    print(_verdict(found))
+    return 0
+
+
+def _growing_row(tensor: TensorAdequacy) -> tuple[str, ...]:
+    how = tensor.convergence
+    assert how is not None, "what grows was seen in enough samples"
+    return (
+        shortened(tensor.source_name or str(tensor.id)),
+        tensor.op or tensor.kind,
+        f"[{tensor.minimum:.5g}; {tensor.maximum:.5g}]",
+        f"[{how.minimum_interval[0]:.5g}; {how.minimum_interval[1]:.5g}] and "
+        f"[{how.maximum_interval[0]:.5g}; {how.maximum_interval[1]:.5g}]",
+        f"{1 - how.growth:.1%}",
+        f"{how.growth:.1%}",
+    )
+
+
+def _silent_row(tensor: TensorAdequacy) -> tuple[str, ...]:
+    channels = tensor.silent_channels
+    more = len(channels) - _MOST_CHANNELS
+    listed = ", ".join(map(str, channels[:_MOST_CHANNELS])) + (f" and {more} more" if more > 0 else "")
+    return shortened(tensor.source_name or str(tensor.id)), tensor.op or tensor.kind, f"{len(channels)}: {listed}"
+
+
+def _verdict(found: Adequacy) -> str:
+    judged = len(found.tensors) - len(found.unknown)
+    said = f"{found.samples} samples: {len(found.growing)} of {judged} ranges still grow"
+    said += f"; {sum(len(tensor.silent_channels) for tensor in found.silent)} channels of {len(found.silent)} tensors never fired"
+    if found.unknown:
+        said += f"; too few samples, or several to a run, to say it of {len(found.unknown)} tensors"
+    return said
 
 
 def _to_json(before: Profile, after: Profile, found: ProfileDiff) -> dict[str, object]:
     return {
         "samples": [before.samples, after.samples],
         "preprocessing": [before.preprocessing, after.preprocessing],
+        "tools": [{name: list(versions) for name, versions in side.tools.items()} for side in (before, after)],
         "only_before": list(found.only_before),
         "only_after": list(found.only_after),
         "tensors": [{**move.to_json(), "moved": move.moved} for move in found.moves],

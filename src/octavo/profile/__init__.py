@@ -2,10 +2,11 @@
 
 # The stage
 from .accumulator import Accumulator, Attach
+
+# Its product, and what it tells
+from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_channels
 from .checkpoint import Checkpoint
 from .collect import collect
-
-# Its product
 from .compare import Move, ProfileDiff, check_model, check_same_model, diff
 from .images import ImageFolder
 from .instrument import Instrumented, Observation, instrument
@@ -15,6 +16,7 @@ from .statistics import NonFinite, TensorStatistics
 
 __all__ = [
     "Accumulator",
+    "Adequacy",
     "Attach",
     "Checkpoint",
     "ImageFolder",
@@ -24,11 +26,15 @@ __all__ = [
     "Observation",
     "Profile",
     "ProfileDiff",
+    "TensorAdequacy",
     "TensorStatistics",
+    "adequacy",
+    "adequacy_of",
     "check_model",
     "check_same_model",
     "collect",
     "diff",
     "instrument",
     "select",
+    "silent_channels",
 ]

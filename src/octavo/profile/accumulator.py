@@ -18,16 +18,19 @@ from ..graph.inputs import input_specs
 from ..identity import TensorId
 from ..kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from ..numerics.histogram import CODES, LAST_BIN, Histogram
+from .buckets import BUCKETS, SampleBuckets
 from .constants import profile_constants
 from .instrument import Instrumented, Observation
 from .profile import Profile
 from .statistics import NonFinite, TensorStatistics, described
+from .tools import tool_versions
 
 Array = npt.NDArray[Any]
 Attach = Callable[[list[Array]], Callable[[], None]]
 """Binds the instrumented "main" to arrays, one for each of its parameters (aligned to 64 bytes); what it returns runs it once."""
 
 _ALIGNMENT = 64
+_PER_LINE = _ALIGNMENT // 4
 _MOST_COUNTED = 2**32 - 1
 _SIGN = CODES >> 1
 
@@ -51,12 +54,10 @@ class Accumulator:
         specs = input_specs(model)
         self._inputs = [_aligned(spec.shape, spec.dtype) for spec in specs]
         observations = instrumented.observations
-        self._ranges = [_aligned((2 * item.channels,), "float32") for item in observations]
-        for ranges, item in zip(self._ranges, observations, strict=True):
-            ranges[:] = empty_ranges(item.channels)
+        self._ranges = _Ranges([item.channels for item in observations])
         # Pages of it that no count touches take no memory: they stay what the system gave.
         self._counts = _aligned((len(observations), COUNTS_SIZE), "int32")
-        states = [state for pair in zip(self._ranges, self._counts, strict=True) for state in pair]
+        states = [state for pair in zip(self._ranges.states, self._counts, strict=True) for state in pair]
         self._run = attach([*self._inputs, *states])
         self._firsts: list[NonFinite | None] = [None] * len(observations)
         self._drained: list[npt.NDArray[np.int64]] | None = None
@@ -66,6 +67,9 @@ class Accumulator:
         self._most_runs = max(1, _MOST_COUNTED // largest)
         rows = {spec.shape[0] if spec.shape else 1 for spec in specs}
         self._rows_per_run = rows.pop() if len(rows) == 1 else 1
+        # Rows of one run share its ranges, and which rows share a run is the caller's choice: nothing is told of them apart.
+        self._buckets = SampleBuckets([array.nbytes for array in self._inputs]) if self._rows_per_run == 1 else None
+        self._in_bucket = [0] * BUCKETS
         self.runs = 0
 
     @property
@@ -90,8 +94,12 @@ class Accumulator:
             self._drain()
         for memory, array in zip(self._inputs, arrays, strict=True):
             memory[...] = array
+        bucket = None if self._buckets is None else self._buckets.of(self._inputs)
         self._run()
+        self._ranges.fold(bucket)
         self.runs += 1
+        if bucket is not None:
+            self._in_bucket[bucket] += 1
         self._runs_since_drain += 1
         for index in np.flatnonzero(self._counts[:, 0]):
             self._note_non_finite(int(index), number)
@@ -108,7 +116,13 @@ class Accumulator:
             tensors[clamp.tensor] = source.clamped(self._model.tensors[clamp.tensor], clamp.low, clamp.high)
         tensors |= self._constants()
         in_order = {key: tensors[key] for key in self._model.tensors if key in tensors}
-        return Profile(fingerprint=self._model.fingerprint, samples=self.samples, tensors=in_order)
+        return Profile(
+            fingerprint=self._model.fingerprint,
+            samples=self.samples,
+            tensors=in_order,
+            bucket_samples=() if self._buckets is None else tuple(self._in_bucket),
+            tools=tool_versions(),
+        )
 
     def _constants(self) -> dict[TensorId, TensorStatistics]:
         if self._constant is None:
@@ -141,9 +155,9 @@ class Accumulator:
         codes = self._codes(index)
         histogram = Histogram.of_codes(codes)
         entry = self._model.tensors[item.tensor]
-        # -0.0 becomes 0.0, so that equal minima are equal bytes.
-        least, greatest = self._ranges[index].reshape(2, item.channels) + np.float32(0)
+        least, greatest = self._ranges.of_channels(index)
         has_axis, none = item.channel_axis is not None, np.zeros(0, np.float32)
+        in_buckets = (none, none) if self._buckets is None else self._ranges.of_buckets(index)
         return TensorStatistics(
             **described(entry),
             count=item.size * self.runs,
@@ -155,8 +169,67 @@ class Accumulator:
             channel_axis=item.channel_axis,
             channel_minimum=least if has_axis else none,
             channel_maximum=greatest if has_axis else none,
+            bucket_minimum=in_buckets[0],
+            bucket_maximum=in_buckets[1],
             histogram=histogram,
         )
+
+
+class _Ranges:
+    """The ranges of every observation: of the run that goes on, which observers write, and of all runs before it.
+
+    Parameters
+    ----------
+    channels
+        Of each observation.
+    """
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        places = np.cumsum([0, *(-(-2 * count // _PER_LINE) * _PER_LINE for count in channels)])
+        # Of each observation three parts, the least values, the greatest, and what fills up the last cache line.
+        starts = [(place, place + count, place + 2 * count) for place, count in zip(places[:-1], channels, strict=True)]
+        self._spans = [slice(place, place + 2 * count) for place, count in zip(places[:-1], channels, strict=True)]
+        self._run = _aligned((int(places[-1]),), "float32")
+        self.states = [self._run[span] for span in self._spans]
+        """What observers write to, one array for each observation."""
+        self._none = np.zeros_like(self._run)
+        for span, count in zip(self._spans, channels, strict=True):
+            self._none[span] = empty_ranges(count)
+        self._run[:] = self._none
+        self._least, self._greatest = self._none.copy(), self._none.copy()
+        self._cuts = np.array(sorted({int(cut) for triple in starts for cut in triple if cut < places[-1]}), np.intp)
+        self._kept = self._cuts.searchsorted([least for least, _, _ in starts])
+        self._bucket_least = np.full((BUCKETS, len(channels)), np.inf, np.float32)
+        self._bucket_greatest = np.full((BUCKETS, len(channels)), -np.inf, np.float32)
+
+    def fold(self, bucket: int | None) -> None:
+        """Add the run that ended to all runs, and to a bucket of them."""
+        if not self._run.size:
+            return
+        # Both of all parts: what is taken of the wrong part is never read.
+        np.minimum(self._least, self._run, out=self._least)
+        np.maximum(self._greatest, self._run, out=self._greatest)
+        if bucket is not None:
+            least = np.minimum.reduceat(self._run, self._cuts)[self._kept]
+            greatest = np.maximum.reduceat(self._run, self._cuts)[self._kept + 1]
+            np.minimum(self._bucket_least[bucket], least, out=self._bucket_least[bucket])
+            np.maximum(self._bucket_greatest[bucket], greatest, out=self._bucket_greatest[bucket])
+        self._run[:] = self._none
+
+    def of_channels(self, index: int) -> tuple[Array, Array]:
+        """Return the least and the greatest value of each channel of an observation."""
+        span = self._spans[index]
+        count = (span.stop - span.start) // 2
+        return _without_sign(self._least[span][:count]), _without_sign(self._greatest[span][count:])
+
+    def of_buckets(self, index: int) -> tuple[Array, Array]:
+        """Return the least and the greatest value of an observation in each bucket."""
+        return _without_sign(self._bucket_least[:, index]), _without_sign(self._bucket_greatest[:, index])
+
+
+def _without_sign(values: Array) -> Array:
+    """Return a copy in which -0.0 is 0.0, so that equal minima are equal bytes."""
+    return values + np.float32(0)
 
 
 def _aligned(shape: tuple[int, ...], dtype: str) -> Array:

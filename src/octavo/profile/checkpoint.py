@@ -15,7 +15,7 @@ from ..errors import ProfileError
 from ..graph.model import Model
 from ..identity import TensorId
 from .compare import check_model
-from .file import ProfileFile, write_profile
+from .file import write_profile
 from .profile import Profile
 
 
@@ -46,13 +46,7 @@ class Checkpoint:
 
     def write(self, profile: Profile) -> None:
         """Replace the file; ProfileError if it can't be written."""
-        content = ProfileFile(
-            fingerprint=profile.fingerprint,
-            preprocessing=profile.preprocessing,
-            samples=profile.samples,
-            tensors=profile.tensors,
-        )
-        write_profile(content, self.path, temporary=self.path.with_name(f".{self.path.name}.tmp"))
+        write_profile(profile.content(), self.path, temporary=self.path.with_name(f".{self.path.name}.tmp"))
 
     def finish(self, profile: Profile, output: Path) -> None:
         """Write the whole profile as the last checkpoint and rename it to `output`, in the same folder: nothing else is left."""

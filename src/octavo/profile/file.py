@@ -21,14 +21,28 @@ import numpy.typing as npt
 from ..errors import ProfileError
 from ..identity import TensorId
 from ..numerics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact
 from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 
 FORMAT = "octavo-profile"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
-_HEADER_KEYS = (KEY, "fingerprint", "format", "mantissa_bits", "preprocessing", "samples", "schema_version", "tensors")
+_HEADER_KEYS = (
+    KEY,
+    "bucket_samples",
+    "fingerprint",
+    "format",
+    "mantissa_bits",
+    "preprocessing",
+    "samples",
+    "schema_version",
+    "tensors",
+    "tools",
+)
 _TENSOR_KEYS = (
+    "bucket_max",
+    "bucket_min",
     "channel_axis",
     "channel_max",
     "channel_min",
@@ -56,6 +70,8 @@ class ProfileFile:
     preprocessing: str
     samples: int
     tensors: Mapping[TensorId, TensorStatistics]
+    bucket_samples: tuple[int, ...]
+    tools: Mapping[str, tuple[str, ...]]
 
 
 def write_profile(content: ProfileFile, path: Path, *, temporary: Path | None = None) -> None:
@@ -91,6 +107,7 @@ def encode(content: ProfileFile) -> str:
     """Return the text of a profile file: the same content, in the same order of tensors, gives the same text."""
     lines = {json.dumps(str(key)): compact(_tensor_to_json(value)) for key, value in content.tensors.items()}
     header: dict[str, Any] = {
+        "bucket_samples": list(content.bucket_samples),
         "fingerprint": content.fingerprint,
         "format": FORMAT,
         "mantissa_bits": MANTISSA_BITS,
@@ -99,11 +116,12 @@ def encode(content: ProfileFile) -> str:
         "schema_version": SCHEMA_VERSION,
     }
     in_order = [json.dumps(str(key)) for key in sorted(content.tensors)]
-    # "tensors" sorts last among the keys.
+    tools = {"tools": {name: list(versions) for name, versions in content.tools.items()}}
+    # "tensors" and "tools" sort last among the keys.
     parts = (f"{',' if place else ''}{key}:{lines[key]}" for place, key in enumerate(in_order))
-    checksum = checksum_of_parts(chain([f'{compact(header)[:-1]},"tensors":{{'], parts, ["}}"]))
+    checksum = checksum_of_parts(chain([f'{compact(header)[:-1]},"tensors":{{'], parts, [f"}},{compact(tools)[1:]}"]))
     body = ",\n".join(f"{key}:{line}" for key, line in lines.items())
-    return f'{compact({**header, KEY: checksum})[:-1]},\n"tensors":{{\n{body}\n}}}}\n'
+    return f'{compact({**header, **tools, KEY: checksum})[:-1]},\n"tensors":{{\n{body}\n}}}}\n'
 
 
 def _decimal(value: float) -> float:
@@ -112,13 +130,15 @@ def _decimal(value: float) -> float:
 
 
 def _decimal_or_null(value: float) -> float | None:
-    """Return None for the bound of a channel without values."""
+    """Return None for the bound of a channel or bucket without values."""
     return None if np.isinf(value) else _decimal(value)
 
 
 def _tensor_to_json(value: TensorStatistics) -> dict[str, Any]:
     first = value.first_non_finite
     return {
+        "bucket_max": [_decimal_or_null(number) for number in value.bucket_maximum],
+        "bucket_min": [_decimal_or_null(number) for number in value.bucket_minimum],
         "channel_axis": value.channel_axis,
         "channel_max": [_decimal_or_null(number) for number in value.channel_maximum],
         "channel_min": [_decimal_or_null(number) for number in value.channel_minimum],
@@ -210,6 +230,8 @@ def _decode(data: Any) -> ProfileFile:
     fingerprint = _text(header["fingerprint"], "fingerprint")
     preprocessing = _text(header["preprocessing"], "preprocessing")
     samples = _integer(header["samples"], "samples", 1)
+    buckets = _bucket_samples(header["bucket_samples"], samples)
+    tools = _tools(header["tools"])
     if not isinstance(header["tensors"], dict):
         raise _Malformed("tensors must be an object")
     tensors: dict[TensorId, TensorStatistics] = {}
@@ -217,7 +239,33 @@ def _decode(data: Any) -> ProfileFile:
         tensors[TensorId(key)] = _tensor_from_json(TensorId(key), value)
     if _text(header[KEY], KEY) != checksum_of(header):
         raise _Malformed("its content does not fit its checksum: it was changed after it was written")
-    return ProfileFile(fingerprint=fingerprint, preprocessing=preprocessing, samples=samples, tensors=tensors)
+    return ProfileFile(
+        fingerprint=fingerprint,
+        preprocessing=preprocessing,
+        samples=samples,
+        tensors=tensors,
+        bucket_samples=buckets,
+        tools=tools,
+    )
+
+
+def _bucket_samples(value: Any, samples: int) -> tuple[int, ...]:
+    counts = tuple(_integer(count, "bucket_samples") for count in _list(value, "bucket_samples"))
+    if counts and (len(counts) != BUCKETS or sum(counts) != samples):
+        raise _Malformed(f"bucket_samples must be {BUCKETS} counts that add up to samples {samples}, or none")
+    return counts
+
+
+def _tools(value: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise _Malformed("tools must be an object")
+    found: dict[str, tuple[str, ...]] = {}
+    for name, listed in cast("dict[str, Any]", value).items():
+        versions = tuple(_text(version, f"tools: {name}") for version in _list(listed, f"tools: {name}"))
+        if not versions or list(versions) != sorted(set(versions)):
+            raise _Malformed(f"tools: {name} must list its versions, each once, sorted")
+        found[name] = versions
+    return found
 
 
 def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
@@ -247,6 +295,8 @@ def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
             channel_minimum=_floats(data["channel_min"], f"{where}: channel_min", np.inf),
             channel_maximum=_floats(data["channel_max"], f"{where}: channel_max", -np.inf),
             histogram=_histogram_from_json(data["histogram"], f"{where}: histogram"),
+            bucket_minimum=_floats(data["bucket_min"], f"{where}: bucket_min", np.inf),
+            bucket_maximum=_floats(data["bucket_max"], f"{where}: bucket_max", -np.inf),
         )
     except ValueError as error:
         raise _Malformed(f"{where}: {error}") from error

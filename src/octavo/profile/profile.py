@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import ProfileError, check_path, check_type
 from ..identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
 from .statistics import MAX_COUNT, TensorStatistics
+from .tools import merged_versions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -29,12 +30,18 @@ class Profile(Mapping[TensorId, TensorStatistics]):
         Statistics of inputs, activations and float constants, in the order of the source graph; the file keeps it.
     preprocessing
         What was done to the samples, "" where nobody said.
+    bucket_samples
+        Samples in each bucket (see buckets.py), (BUCKETS,); () where samples were not told apart.
+    tools
+        Versions of what made the profile, by name, each sorted; merging lists those of both.
     """
 
     fingerprint: str
     samples: int
     tensors: Mapping[TensorId, TensorStatistics]
     preprocessing: str = ""
+    bucket_samples: tuple[int, ...] = ()
+    tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def __getitem__(self, key: TensorId) -> TensorStatistics:
         """Return the statistics of a tensor; KeyError if it was not observed."""
@@ -75,15 +82,31 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             tensors = {key: value.merge(other.tensors[key]) for key, value in self.tensors.items()}
         except ValueError as error:
             raise ProfileError(f"profiles cannot be merged: {error}") from error
-        return replace(self, samples=self.samples + other.samples, tensors=tensors)
+        told = bool(self.bucket_samples and other.bucket_samples)
+        counts = zip(self.bucket_samples, other.bucket_samples, strict=True) if told else ()
+        return replace(
+            self,
+            samples=self.samples + other.samples,
+            tensors=tensors,
+            bucket_samples=tuple(one + more for one, more in counts),
+            tools=merged_versions(self.tools, other.tools),
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON (docs/profile.schema.json), the whole file or nothing; ProfileError if it can't be."""
         target = check_path(path, ProfileError, "the path of the profile to write")
-        content = ProfileFile(
-            fingerprint=self.fingerprint, preprocessing=self.preprocessing, samples=self.samples, tensors=self.tensors
+        write_profile(self.content(), target)
+
+    def content(self) -> ProfileFile:
+        """Return what a file of the profile holds."""
+        return ProfileFile(
+            fingerprint=self.fingerprint,
+            preprocessing=self.preprocessing,
+            samples=self.samples,
+            tensors=self.tensors,
+            bucket_samples=self.bucket_samples,
+            tools=self.tools,
         )
-        write_profile(content, target)
 
     @staticmethod
     def load(path: str | Path) -> Profile:
@@ -94,4 +117,6 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             samples=content.samples,
             tensors=content.tensors,
             preprocessing=content.preprocessing,
+            bucket_samples=content.bucket_samples,
+            tools=content.tools,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,16 @@ import numpy.typing as npt
 
 from ..identity import TensorEntry, TensorId, TensorKind
 from ..numerics.histogram import Histogram, bin_of
+from .buckets import BUCKETS
 
 MAX_COUNT = 2**53 - 1
 """Largest count, the largest integer that every JSON reader keeps exact."""
 
 Floats = npt.NDArray[np.float32]
+
+
+def _no_floats() -> Floats:
+    return np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -49,6 +54,9 @@ class TensorStatistics:
         float32 (channels,); (0,) without an axis. A channel without finite values has minimum +inf and maximum -inf.
     histogram
         Of the finite values.
+    bucket_minimum, bucket_maximum
+        float32 (BUCKETS,), of the finite values of each bucket of samples (see buckets.py), +inf and -inf in one that has none;
+        (0,) for constants and where samples were not told apart.
     """
 
     id: TensorId
@@ -68,6 +76,8 @@ class TensorStatistics:
     channel_minimum: Floats
     channel_maximum: Floats
     histogram: Histogram
+    bucket_minimum: Floats = field(default_factory=_no_floats)
+    bucket_maximum: Floats = field(default_factory=_no_floats)
 
     def __post_init__(self) -> None:
         """Check that the fields agree with each other; ValueError names the one that doesn't."""
@@ -89,6 +99,7 @@ class TensorStatistics:
                 spanned = self.histogram.bins[[0, -1]].tolist()
                 raise ValueError(f"histogram spans bins {spanned}, min and max lie in {ends.tolist()}")
         self._check_channels()
+        self._check_buckets()
 
     @property
     def finite(self) -> int:
@@ -109,22 +120,31 @@ class TensorStatistics:
         low, high = self.channel_minimum, self.channel_maximum
         if low.shape != high.shape or low.ndim != 1 or (self.channel_axis is None) != (low.size == 0):
             raise ValueError("channel_min and channel_max must be lists of one length, empty where there is no channel_axis")
-        unseen = np.isposinf(low) & np.isneginf(high)
-        if not (unseen | (np.isfinite(low) & np.isfinite(high) & (low <= high))).all():
+        if not _are_ranges(low, high):
             raise ValueError("channel_min and channel_max must be finite and in order, or both without a value")
         if low.size and self.finite and (float(low.min()) != self.minimum or float(high.max()) != self.maximum):
             raise ValueError("channel_min and channel_max do not fit min and max")
 
+    def _check_buckets(self) -> None:
+        low, high = self.bucket_minimum, self.bucket_maximum
+        if low.shape != high.shape or low.shape not in ((0,), (BUCKETS,)) or (low.size and self.kind == "constant"):
+            raise ValueError(f"bucket_min and bucket_max must both list {BUCKETS} numbers, or none; a constant's none")
+        if not _are_ranges(low, high):
+            raise ValueError("bucket_min and bucket_max must be finite and in order, or both without a value")
+        if low.size and self.finite and (float(low.min()) != self.minimum or float(high.max()) != self.maximum):
+            raise ValueError("bucket_min and bucket_max do not fit min and max")
+
     def merge(self, other: TensorStatistics) -> TensorStatistics:
         """Return the statistics of both sets of values; of a constant, its own. ValueError if they describe different tensors."""
-        for field in ("id", "source_name", "kind", "op", "layer", "shape", "dtype", "channel_axis"):
-            if getattr(self, field) != getattr(other, field):
-                raise ValueError(f"{self.id}: {field} {getattr(self, field)!r} and {getattr(other, field)!r} differ")
+        for name in ("id", "source_name", "kind", "op", "layer", "shape", "dtype", "channel_axis"):
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(f"{self.id}: {name} {getattr(self, name)!r} and {getattr(other, name)!r} differ")
         if self.channel_minimum.shape != other.channel_minimum.shape:
             raise ValueError(f"{self.id}: {self.channel_minimum.size} and {other.channel_minimum.size} channels")
         if self.kind == "constant":
             return self
         seen = [part for part in (self, other) if part.finite]
+        told = bool(self.bucket_minimum.size and other.bucket_minimum.size)
         firsts = [part.first_non_finite for part in (self, other) if part.first_non_finite is not None]
         return replace(
             self,
@@ -137,6 +157,8 @@ class TensorStatistics:
             channel_minimum=np.minimum(self.channel_minimum, other.channel_minimum),
             channel_maximum=np.maximum(self.channel_maximum, other.channel_maximum),
             histogram=self.histogram.merge(other.histogram),
+            bucket_minimum=np.minimum(self.bucket_minimum, other.bucket_minimum) if told else _no_floats(),
+            bucket_maximum=np.maximum(self.bucket_maximum, other.bucket_maximum) if told else _no_floats(),
         )
 
     def clamped(self, entry: TensorEntry, low: float, high: float) -> TensorStatistics:
@@ -161,7 +183,15 @@ class TensorStatistics:
             channel_minimum=bounded(self.channel_minimum),
             channel_maximum=bounded(self.channel_maximum),
             histogram=histogram,
+            bucket_minimum=bounded(self.bucket_minimum),
+            bucket_maximum=bounded(self.bucket_maximum),
         )
+
+
+def _are_ranges(low: Floats, high: Floats) -> bool:
+    """Return whether each pair is a finite range, or (+inf, -inf) for no values."""
+    unseen = np.isposinf(low) & np.isneginf(high)
+    return bool((unseen | (np.isfinite(low) & np.isfinite(high) & (low <= high))).all())
 
 
 def described(entry: TensorEntry) -> dict[str, Any]:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.histogram import MANTISSA_BITS
-from ..profile import Profile, TensorStatistics
+from ..profile import Profile, TensorStatistics, adequacy_of
 from .tensor_figures import CENTRE, figures_of
 
 _TEMPLATE = resources.files("octavo.report") / "templates"
-_PARTS = {"/*STYLE*/": "page.css", "/*SCRIPT*/": "page.js"}
+_PARTS = {"/*STYLE*/": "page.css", "/*DETAILS*/": "details.js", "/*SCRIPT*/": "page.js"}
 _DATA = "/*DATA*/"
 
 
@@ -55,6 +55,7 @@ def _page_data(profile: Profile, title: str) -> dict[str, Any]:
         "fingerprint": profile.fingerprint,
         "samples": profile.samples,
         "preprocessing": profile.preprocessing,
+        "tools": {name: ", ".join(versions) for name, versions in profile.tools.items()},
         "mantissaBits": MANTISSA_BITS,
         "centre": CENTRE,
         "tensors": [_tensor_data(statistics) for statistics in profile.values()],
@@ -64,6 +65,8 @@ def _page_data(profile: Profile, title: str) -> dict[str, Any]:
 def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
     figures = figures_of(statistics)
     found = figures.moments
+    judged = adequacy_of(statistics)
+    how = judged.convergence
     return {
         "id": statistics.id,
         "name": statistics.source_name,
@@ -89,7 +92,12 @@ def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
         "tail": _rounded(figures.tail),
         "outliers": _rounded(figures.outliers),
         "spread": _rounded(figures.spread),
-        "silent": figures.silent,
+        "silent": list(judged.silent_channels),
+        "growth": None if how is None else _rounded(how.growth),
+        "growing": judged.growing,
+        "curve": [] if how is None else [[_rounded(share) for share in point] for point in how.curve],
+        "minInterval": None if how is None else [_rounded(end) for end in how.minimum_interval],
+        "maxInterval": None if how is None else [_rounded(end) for end in how.maximum_interval],
         "previews": [
             {
                 "percentile": preview.percentile,

@@ -60,8 +60,6 @@ class TensorFigures:
         Share of the values outside the centre, in [0; 1].
     spread
         Largest magnitude of a channel over that of the median channel, among the channels that are not silent.
-    silent
-        Channels that held nothing but zeros, or no finite value.
     previews
         Min-max first, then PERCENTILES; empty where there are no finite values.
     """
@@ -70,15 +68,14 @@ class TensorFigures:
     tail: float | None
     outliers: float
     spread: float | None
-    silent: int
     previews: tuple[Preview, ...]
 
 
 def figures_of(statistics: TensorStatistics) -> TensorFigures:
     """Derive a tensor's figures."""
-    spread, silent = _channels(statistics)
+    spread = _spread(statistics)
     if not statistics.finite:
-        return TensorFigures(moments=None, tail=None, outliers=0.0, spread=spread, silent=silent, previews=())
+        return TensorFigures(moments=None, tail=None, outliers=0.0, spread=spread, previews=())
     histogram, minimum, maximum = statistics.histogram, statistics.minimum, statistics.maximum
     low, high = percentile_range(histogram, minimum, maximum, CENTRE)
     return TensorFigures(
@@ -86,21 +83,18 @@ def figures_of(statistics: TensorStatistics) -> TensorFigures:
         tail=(maximum - minimum) / (high - low) if high > low else None,
         outliers=share_outside(histogram, minimum, maximum, low, high),
         spread=spread,
-        silent=silent,
         previews=tuple(_preview(statistics, percentile) for percentile in (100.0, *PERCENTILES)),
     )
 
 
-def _channels(statistics: TensorStatistics) -> tuple[float | None, int]:
-    """Return the spread of the channels, and how many are silent."""
+def _spread(statistics: TensorStatistics) -> float | None:
     if statistics.channel_axis is None:
-        return None, 0
+        return None
     low, high = statistics.channel_minimum, statistics.channel_maximum
     seen = np.isfinite(low)
     magnitudes = np.where(seen, np.maximum(np.abs(low), np.abs(high)), 0.0)
     loud: npt.NDArray[np.floating] = magnitudes[magnitudes > 0]
-    spread = float(loud.max()) / float(np.median(loud)) if loud.size else None
-    return spread, int(magnitudes.size - loud.size)
+    return float(loud.max()) / float(np.median(loud)) if loud.size else None
 
 
 def _preview(statistics: TensorStatistics, percentile: float) -> Preview:

@@ -245,6 +245,8 @@ const COLUMNS = [
     text: (t) => percent(t.count ? t.zeros / t.count : 0) },
   { key: "bad", title: "NaN, inf", value: (t) => t.nonFinite, text: (t) => whole(t.nonFinite), high: (t) => t.nonFinite > 0,
     falls: true, hint: "Values that are NaN or infinite" },
+  { key: "growth", title: "Growth", value: (t) => t.growth, text: (t) => (t.growth === null ? "\u2013" : percent(t.growth)),
+    high: (t) => t.growing, falls: true, hint: "Share of the range that the second half of the samples added, on average" },
   { key: "sqnr", title: "int8 dB", value: (t) => t.previews.length ? t.previews[0].sqnr ?? Infinity : null,
     text: (t) => decibels(t.previews[0]), high: (t) => t.previews.length && t.previews[0].sqnr !== null && t.previews[0].sqnr < 20,
     hint: "Estimated signal to quantization noise of int8 over the whole range, one scale; worst first" },
@@ -333,117 +335,9 @@ function redraw() {
   drawDetails();
 }
 
-// ---- details
+// ---- opening a tensor
 
 let drawDetails = () => {};
-
-function facts(tensor) {
-  const pairs = [
-    ["min", number(tensor.min, 7)], ["max", number(tensor.max, 7)],
-    ["mean", number(tensor.mean)], ["deviation", number(tensor.deviation)],
-    ["values", whole(tensor.count)], ["zeros", `${whole(tensor.zeros)} (${percent(tensor.count ? tensor.zeros / tensor.count : 0)})`],
-    ["tail", times(tensor.tail)], ["outliers", percent(tensor.outliers)],
-    ["kurtosis", number(tensor.kurtosis)], ["NaN, inf", whole(tensor.nonFinite)],
-  ];
-  if (tensor.axis !== null) pairs.push(["channels", `${whole(tensor.channelMin.length)} (axis ${tensor.axis})`], ["spread", times(tensor.spread)]);
-  return make("dl", {}, ...pairs.flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
-}
-
-function previewTable(tensor, repaint) {
-  const ratios = tensor.previews.map((preview) => preview.sqnr ?? Infinity);
-  const best = ratios.indexOf(Math.max(...ratios));
-  const buttons = [];
-  const body = tensor.previews.map((preview, index) => {
-    const label = preview.percentile === 100 ? "min\u2013max" : `${preview.percentile}%`;
-    const button = make("button", { type: "button", textContent: label, title: `${number(preview.low)} to ${number(preview.high)}` });
-    button.setAttribute("aria-pressed", String(index === state.previewed));
-    button.addEventListener("click", () => {
-      state.previewed = index;
-      buttons.forEach((other, place) => other.setAttribute("aria-pressed", String(place === index)));
-      repaint();
-    });
-    buttons.push(button);
-    const cells = [number(preview.scale), String(preview.zeroPoint).replace("-", "\u2212"), percent(preview.saturated), decibels(preview)];
-    const row = make("tr", {}, make("td", {}, button), ...cells.map((text) => make("td", { className: "number", textContent: text })));
-    if (index === best) row.lastChild.classList.add("best");
-    return row;
-  });
-  const heads = ["range", "scale", "zero point", "saturated", "SQNR dB"].map((text) => make("th", { textContent: text, scope: "col" }));
-  return make("table", { className: "previews" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body));
-}
-
-function hinted(canvas, hint, say) {
-  canvas.addEventListener("pointermove", (event) => {
-    const box = canvas.getBoundingClientRect();
-    hint.textContent = say(Math.min(Math.max((event.clientX - box.left) / box.width, 0), 0.999999), box.width);
-  });
-  canvas.addEventListener("pointerleave", () => { hint.textContent = hint.dataset.rest; });
-  hint.textContent = hint.dataset.rest;
-}
-
-function histogramPart(tensor) {
-  const canvas = make("canvas", { id: "histogram" });
-  canvas.style.height = "180px";
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Histogram of ${tensor.name}`);
-  const hint = make("p", { className: "hint" });
-  hint.dataset.rest = "Dashed: the range chosen below.";
-  const [low, high] = shownRange(tensor);
-  hinted(canvas, hint, (share, width) => {
-    const cells = Math.floor(width / 2);
-    const cell = Math.floor(share * cells);
-    const ends = [cell, cell + 1].map((index) => number(low + ((high - low) * index) / cells));
-    return `${ends[0]} to ${ends[1]}: about ${whole(Math.round(regroup(tensor, low, high, cells)[cell]))} values`;
-  });
-  return [canvas, hint];
-}
-
-function channelPart(tensor) {
-  const canvas = make("canvas", { id: "channels" });
-  canvas.style.height = "90px";
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Minimum and maximum of each of ${tensor.channelMin.length} channels`);
-  const hint = make("p", { className: "hint" });
-  const size = (index) => Math.max(Math.abs(tensor.channelMin[index] ?? 0), Math.abs(tensor.channelMax[index] ?? 0));
-  const range = (index) => tensor.channelMin[index] === null
-    ? `channel ${index}: no finite value`
-    : `channel ${index}: ${number(tensor.channelMin[index])} to ${number(tensor.channelMax[index])}`;
-  let widest = 0;
-  tensor.channelMin.forEach((_, index) => { if (size(index) > size(widest)) widest = index; });
-  const silent = tensor.silent ? `; ${whole(tensor.silent)} silent (only zeros, or no finite value)` : "";
-  hint.dataset.rest = `Widest is ${range(widest)}${silent}.`;
-  hinted(canvas, hint, (share) => range(Math.floor(share * tensor.channelMin.length)));
-  return [make("h3", { textContent: "Range of each channel" }), canvas, hint];
-}
-
-function detailsOf(tensor) {
-  const close = make("button", { id: "close", type: "button", textContent: "Close" });
-  close.addEventListener("click", shut);
-  const steps = [["Previous", -1], ["Next", 1]].map(([title, by]) => {
-    const button = make("button", { type: "button", className: "step", textContent: title });
-    button.addEventListener("click", () => step(by, title));
-    return button;
-  });
-  const made = tensor.op ? `${tensor.op}${tensor.layer && tensor.layer !== tensor.name ? `, ${tensor.layer}` : ""}` : tensor.kind;
-  const parts = [
-    make("div", { className: "bar" }, make("span", { textContent: `${tensor.place + 1} of ${data.tensors.length}` }), ...steps, close),
-    make("h2", { textContent: tensor.name, tabIndex: -1 }),
-    make("p", { textContent: `${made}; ${tensor.dtype} ${shapeOf(tensor)}` }),
-  ];
-  if (tensor.id !== tensor.name) parts.push(make("p", { textContent: `id ${tensor.id}` }));
-  if (tensor.note) parts.push(make("p", { className: "warning", textContent: tensor.note }));
-  parts.push(facts(tensor));
-  if (tensor.min === null) parts.push(make("p", { textContent: "It held no finite value." }));
-  else parts.push(make("h3", { textContent: "Histogram" }), ...histogramPart(tensor));
-  if (tensor.axis !== null) parts.push(...channelPart(tensor));
-  if (tensor.previews.length) {
-    parts.push(make("h3", { textContent: "In int8" }), previewTable(tensor, () => drawDetails()));
-    const kind = tensor.kind === "constant" ? "symmetric" : "asymmetric";
-    parts.push(make("p", { className: "hint", textContent:
-      `${kind[0].toUpperCase()}${kind.slice(1)}, one scale for the tensor; SQNR estimated from the histogram, the best in bold.` }));
-  }
-  return parts;
-}
 
 function open(tensor, focus = true) {
   if (state.chosen) rows.get(state.chosen.id).row.classList.remove("chosen");
@@ -458,6 +352,7 @@ function open(tensor, focus = true) {
   drawDetails = () => {
     if (tensor.min !== null) drawLarge(byId("histogram"), tensor);
     if (tensor.axis !== null) drawChannels(byId("channels"), tensor);
+    if (byId("convergence")) drawConvergence(byId("convergence"), tensor);
   };
   drawDetails();
   drawOverview();
@@ -568,6 +463,12 @@ function start() {
   byId("facts").append(`${whole(data.samples)} samples; model ${data.fingerprint}`);
   if (data.preprocessing) byId("facts").append(`; preprocessing: ${data.preprocessing}`);
   if (bad) byId("facts").append("; ", make("b", { textContent: `${whole(bad)} ${bad === 1 ? "tensor" : "tensors"} with NaN or infinity` }));
+  const growing = data.tensors.filter((tensor) => tensor.growing).length;
+  const silent = data.tensors.filter((tensor) => tensor.kind !== "constant" && tensor.silent.length).length;
+  if (growing) byId("facts").append("; ", make("b", { textContent: `${whole(growing)} ${growing === 1 ? "range" : "ranges"} still growing` }));
+  if (silent) byId("facts").append(`; ${whole(silent)} ${silent === 1 ? "tensor" : "tensors"} with channels that never fired`);
+  const made = Object.entries(data.tools).map(([name, version]) => `${name} ${version}`);
+  if (made.length) byId("facts").append(`; made with ${made.join(", ")}`);
   for (const column of COLUMNS) {
     const button = make("button", { type: "button", textContent: column.title, title: column.hint || `Sort by ${column.title.toLowerCase()}` });
     button.addEventListener("click", () => sortBy(column));
