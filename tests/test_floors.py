@@ -25,6 +25,8 @@ FLOORS = {
     "pipeline": 4,
     "verify": 5,
     "layer_error": 5,
+    "observers": 4,
+    "observe": 5,
     "report": 5,
     "cli": 5,
     "__init__": 6,

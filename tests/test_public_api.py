@@ -24,9 +24,11 @@ PUBLIC = {
     "layer_errors",
     "load",
     "load_executable",
+    "observe",
     "profile",
     "quantize",
     "relax_pipeline",
+    "unobserve",
     "verify_lineage",
 }
 STAGES = ("load", "profile", "quantize", "compile", "load_executable", "explain", "export_onnx", "relax_pipeline")

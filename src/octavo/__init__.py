@@ -17,6 +17,9 @@ from .graph.lineage import Lineage
 from .importer import ModelBuilder
 from .layer_error import layer_errors
 
+# Observers on any edge, at any stage
+from .observe import observe, unobserve
+
 # The path, stage by stage, and its values
 from .pipeline import (
     Executable,
@@ -57,8 +60,10 @@ __all__ = [
     "layer_errors",
     "load",
     "load_executable",
+    "observe",
     "profile",
     "quantize",
     "relax_pipeline",
+    "unobserve",
     "verify_lineage",
 ]

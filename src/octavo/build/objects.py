@@ -25,7 +25,7 @@ from . import tir_passes
 from .cache import ObjectCache
 from .tir_passes import llvm_module
 
-_INSTANCE_ATTRS = ("global_symbol", "quantize_info")
+_INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.result")
 """Attributes that tell one use of a function from another and leave its code alone."""
 
 

@@ -15,6 +15,14 @@ from tvm.relax import Expr, Var
 
 from ..errors import CompileError
 
+ALLOCATIONS = (
+    *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
+    *("relax.vm.alloc_tensor", "relax.vm.alloc_storage"),
+)
+"""Ops whose result holds nothing until a call fills it."""
+BOOKKEEPING = ("relax.memory.kill_tensor", "relax.memory.kill_storage", "relax.vm.kill_object", "relax.null_value")
+"""Ops that compute nothing."""
+
 
 class DataflowView:
     """Definitions and users within a function whose body is one straight line of bindings.
@@ -185,6 +193,6 @@ def write_function(
     return builder.add_func(function, name)
 
 
-def attrs_of(function: relax.Function) -> dict[str, Any]:
+def attrs_of(function: relax.Function | tvm.tirx.PrimFunc) -> dict[str, Any]:
     """Return a function's attributes as a plain dict."""
     return {str(key): function.attrs[key] for key in function.attrs.keys()} if function.attrs else {}  # noqa: SIM118 (not a Mapping)

@@ -181,6 +181,13 @@ class Lineage(PassInstrument):
                 changes.append(Change(step=index, pass_name=self.steps[index].pass_name, state=state))
         return tuple(changes)
 
+    def variable(self, tensor: str) -> relax.Var | None:
+        """Return the variable of the entry function that holds one id after the last pass; None where none does."""
+        state = self[tensor]
+        assert self._tracker is not None
+        place = None if state.position is None else self._tracker.graph.places[state.position]
+        return None if place is None or place.path else place.var
+
     def constant(self, tensor: str) -> Array | None:
         """Return the constant that holds one id after the last pass, None where a variable or nothing holds it."""
         state = self[tensor]

@@ -17,24 +17,20 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 from tvm_ffi import structural_hash
 
-from .dataflow import op_name, operand_vars
+from .dataflow import ALLOCATIONS, BOOKKEEPING, op_name, operand_vars
+from .edges import read_edge
 from .value_numbers import ValueNumbers
 
 Functions = Mapping[str, Any]
 """The functions of a module by name, as they were when the module was seen."""
 
-_ALLOCATE = (
-    *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
-    *("relax.vm.alloc_tensor", "relax.vm.alloc_storage"),
-)
-_BOOKKEEPING = ("relax.memory.kill_tensor", "relax.memory.kill_storage", "relax.vm.kill_object", "relax.null_value")
 _RESHAPE: Any = tvm.ir.Op.get("relax.reshape")
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape", "vm.builtin.check_shape_info", "vm.builtin.null_value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """One variable that holds a value: its number, where it stands, and what it is bound to.
+    """One variable that holds a value: its number, itself, where it stands, and what it is bound to.
 
     Parameters
     ----------
@@ -45,11 +41,16 @@ class Place:
     """
 
     number: int
-    name: str
+    var: Var
     path: tuple[str, ...]
     value: Expr | None
     ty: Any
     operands: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return self.var.name
 
     @property
     def expression(self) -> str:
@@ -121,7 +122,7 @@ class GraphReader:
         for index, param in enumerate(function.params):
             number = params[index] if index in params else self.numbers.input(index, param.ty)
             env[param] = number
-            graph.places.append(Place(number, param.name, (), None, param.ty, ()))
+            graph.places.append(Place(number, param, (), None, param.ty, ()))
         walk = _Walk(self, functions, graph, known or {})
         graph.result = walk.body(function.body, env, ())
         return graph.close()
@@ -265,7 +266,7 @@ class _Walk:
         if known is not None:
             self._numbers.identify(number, known)
             number = known
-        self._graph.places.append(Place(number, var.name, path, value, var.ty, operands))
+        self._graph.places.append(Place(number, var, path, value, var.ty, operands))
         return number
 
     def number(self, expr: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
@@ -285,6 +286,9 @@ class _Walk:
         return self._numbers.opaque((), getattr(expr, "ty", None))
 
     def _call(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
+        edge = read_edge(call)
+        if edge is not None:  # who looks at a value does not change it
+            return self.number(edge[0], env, path)
         if isinstance(call.op, GlobalVar):
             return self._function_call(call, env, path)
         name = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else ""
@@ -350,12 +354,14 @@ class _Walk:
         return self._reader.legal_number(key, tuple(operands), write, call.ty)
 
     def _is_allocation(self, call: Any) -> bool:
-        return isinstance(call.op, tvm.ir.Op) and call.op.name in _ALLOCATE
+        return isinstance(call.op, tvm.ir.Op) and call.op.name in ALLOCATIONS
 
     def _is_effect(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> bool:
         """Whether a call is made for what it does; one that fills allocated tensors defines them."""
         if isinstance(call.op, tvm.ir.Op):
-            return call.op.name in _BOOKKEEPING
+            return call.op.name in BOOKKEEPING
+        if read_edge(call) is not None and not isinstance(call.ty, relax.TensorType):
+            return True
         symbol = str(getattr(call.op, "global_symbol", ""))
         if symbol in _CHECKS:
             return True

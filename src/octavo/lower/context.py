@@ -6,8 +6,9 @@ them in afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,15 @@ from ..graph.rules import Region
 from ..kernels import Kernel
 from ..numerics import QuantParams
 from .forms import Form
+from .storage import TO_NHWC, Storage
 from .storage import Form as Stored
-from .storage import Storage
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
 relax: Any = _relax
+
+
+RESULT_ATTR = "octavo.result"
+"""Attribute of the kernel whose result is the "output" of its quantize_info: how that lies in memory (`axes`, `shift`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -51,6 +56,13 @@ class KernelTable:
         symbol = f"octavo_{len(self.placed)}_{name}"
         self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa)
         return symbol
+
+    def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:
+        """Give a kernel that was placed further attributes."""
+        func: Any = self.placed[symbol].func
+        for key, value in attrs.items():
+            func = func.with_attr(key, value)
+        self.placed[symbol] = replace(self.placed[symbol], func=func)
 
 
 def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.tirx.PrimFunc:
@@ -96,9 +108,12 @@ class KernelContext:
         self._table = table
         self._attrs: dict[str, Any] = {}
         self._ran: Kernel | None = None
+        self._symbols: dict[Var, str] = {}
+        self._fresh: set[Var] = set()
+        self._entries: dict[Var, dict[str, Any]] = {}
         self.quantized: dict[tuple[Any, ...], list[Expr]] = {}
         """Activations quantized at run time: integers and parameters by variable and manner."""
-        self.storage = Storage(writer, self.call, isa, threads)
+        self.storage = Storage(writer, self.call, self._converting, isa, threads)
 
     def write(self, region: Region, inputs: list[Var], output: Var) -> Kernel | None:
         """Write the kernel calls of one composite, whose result the source graph calls `output`.
@@ -107,6 +122,7 @@ class KernelContext:
         """
         form: Form = region.form
         self._ran = None
+        self._fresh = set()
         self._attrs = {key: region.attrs[key] for key in ("quantize_info", "tensor_ids") if key in region.attrs}
         form.write(self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
         self._attrs = {}
@@ -119,7 +135,20 @@ class KernelContext:
         constants = [relax.const(array, str(array.dtype)) for array in kernel.constants]
         self._ran = kernel
         result = relax.TensorType(shape, dtype)
-        return self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
+        var = self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
+        self._symbols[var] = symbol
+        self._fresh.add(var)
+        return var
+
+    @contextmanager
+    def _converting(self, var: Var, form: Stored) -> Generator[None]:
+        """Let the kernels called meanwhile bring the source graph's `var` into a form: they belong to no composite."""
+        attrs, fresh = self._attrs, self._fresh
+        entry = self._entries.get(var) or _only_input(attrs)
+        self._attrs = {} if entry is None else {"quantize_info": {"output": entry}, RESULT_ATTR: _lying(form)}
+        self._fresh = set()
+        yield
+        self._attrs, self._fresh = attrs, fresh
 
     def keep(self, result: Var) -> None:
         """Keep a call that nobody reads, for what it does beside: "main" returns its result too, behind all others."""
@@ -135,7 +164,25 @@ class KernelContext:
 
     def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:
         """Record a kernel's result as the source graph's `output`."""
-        self.storage.put(output, Stored(is_nhwc, dtype_of(output) == "int8"), value)
+        form = Stored(is_nhwc, dtype_of(output) == "int8")
+        self.storage.put(output, form, value)
+        entry = self._attrs.get("quantize_info", {}).get("output")
+        if entry is None:
+            return
+        self._entries[output] = entry
+        if isinstance(value, Var) and value in self._fresh:
+            self._table.describe(self._symbols[value], {RESULT_ATTR: _lying(form)})
+
+
+def _lying(form: Stored) -> dict[str, Any]:
+    """Say how a kernel's result lies in memory: the order of the source's axes, and what was added to its integers."""
+    return {"axes": list(TO_NHWC) if form.is_nhwc else None, "shift": 128 if form.is_relabelled else 0}
+
+
+def _only_input(attrs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entry of what a composite reads if that is one tensor."""
+    entries = [entry for role, entry in attrs.get("quantize_info", {}).items() if role.startswith("input")]
+    return entries[0] if len(entries) == 1 else None
 
 
 def shape_of(expr: Expr) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
+from ..graph.edges import read_edge
 from ..graph.lineage import announce
 from ..graph.rules import Partition, Region, Rejection
 from ..graph.tracking import Announced
@@ -225,6 +226,8 @@ _VIEWS = ("reshape", "expand_dims", "squeeze")
 def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription) -> OpRecord | None:
     value = view.definition(var)
     name = op_name(value)
+    if read_edge(value) is not None:  # an observer of a user's
+        return None
     rejection = parts.rejections.get(var.name)
     if rejection is None and (name in _UNCOUNTED or not isinstance(value, Call)):
         return None

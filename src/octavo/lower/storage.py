@@ -7,6 +7,7 @@ relabelled (q + 128) and permuted as long as only kernels read it, and brought b
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +37,17 @@ class Form:
 SOURCE = Form()
 CallKernel = Callable[[str, Kernel, list[Expr], tuple[int, ...], str], Var]
 """(name, kernel, activations, output shape, output dtype) -> the variable of the result."""
+Converting = Callable[[Var, Form], AbstractContextManager[None]]
+"""Around kernel calls that bring a value of the source graph into a form."""
 
 
 class Storage:
     """Holds every value written so far, in each form it was asked for."""
 
-    def __init__(self, writer: BodyWriter, call_kernel: CallKernel, isa: str, threads: int) -> None:
+    def __init__(self, writer: BodyWriter, call_kernel: CallKernel, converting: Converting, isa: str, threads: int) -> None:
         self._writer = writer
         self._call_kernel = call_kernel
+        self._converting = converting
         self._isa = isa
         self._threads = threads
         self._forms: dict[Var, dict[Form, Expr]] = {}
@@ -80,7 +84,8 @@ class Storage:
             value = self._relabelled(var, forms[other], Form(other.is_nhwc, wanted.is_relabelled))
         else:
             value = forms[other]
-        forms[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
+        with self._converting(var, wanted):
+            forms[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
         return forms[wanted]
 
     def _relabelled(self, var: Var, value: Expr, wanted: Form) -> Expr:
@@ -92,7 +97,8 @@ class Storage:
         source = "int8" if wanted.is_relabelled else "uint8"
         kernel = kernels.relabel(RelabelSpec(size=size, in_dtype=source, threads=self._threads), isa=self._isa)
         suffix = "u8" if wanted.is_relabelled else "s8"
-        return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, "uint8" if wanted.is_relabelled else "int8")
+        with self._converting(var, wanted):
+            return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, "uint8" if wanted.is_relabelled else "int8")
 
     def _permuted(self, var: Var, value: Expr, *, is_nhwc: bool) -> Expr:
         shape = static_shape(value)

@@ -8,6 +8,7 @@ from typing import Any
 from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to
+from ..graph.edges import read_edge
 from ..graph.rules import Region
 
 
@@ -24,9 +25,11 @@ def held_tensors(view: DataflowView, ids: Collection[str]) -> dict[str, str]:
     for binding in view.bindings:
         name = binding.var.name
         call = call_to(binding.value, "quantize", "dequantize")
-        if call is None or not isinstance(call.args[0], Var):
+        edge = read_edge(binding.value)
+        read = edge[0] if edge is not None else call.args[0] if call is not None else None
+        if not isinstance(read, Var):
             continue
-        source = call.args[0].name
+        source = read.name
         if name in ids:
             if source not in ids and call_to(call, "dequantize") is not None:
                 held.setdefault(source, name)  # integers that sink.py made

@@ -18,16 +18,8 @@ from tvm.relax import Expr, Var
 
 from ..errors import ModelError
 from ..graph import Model
-from ..graph.dataflow import (
-    BodyWriter,
-    DataflowView,
-    attrs_of,
-    call_to,
-    dtype_of,
-    replace_operands,
-    static_shape,
-    write_function,
-)
+from ..graph.dataflow import DataflowView, call_to, dtype_of, replace_operands, static_shape
+from ..graph.edges import BlockWriter, put_on_edges, with_body
 from ..graph.observe import ObserveCall, write_observe
 from ..identity import TensorEntry, TensorId
 from ..kernels.observe_state import COUNTS_SIZE
@@ -113,41 +105,31 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
         If a float tensor has a symbolic shape, or more than 2^31 - 1 elements.
     """
     bound = model.bound()
-    view = DataflowView(bound["main"])
+    main = bound["main"]
+    view = DataflowView(main)
     plan = _Plan(model, view, selected)
-    mapping: dict[Var, Expr] = {}
     unread: list[Expr] = []
 
-    def observe(writer: BodyWriter, var: Var, value: Var) -> None:
-        """Emit the observer of `var`, which is `value` in the new function; who reads the one reads the observed other."""
-        mapping[var] = value
+    def observe(writer: BlockWriter, var: Var) -> Expr | None:
+        """Emit the observer of `var`; who reads the one reads the observed other."""
         states = plan.states.get(var)
         if states is None:
-            return
+            return None
         is_single = dtype_of(var) == "float32"
-        tensor = value if is_single else writer.emit(f"{var.name}_float32", relax.op.astype(value, "float32"))
+        tensor = var if is_single else writer.emit(f"{var.name}_float32", relax.op.astype(var, "float32"))
         call = ObserveCall(tensor=tensor, ranges=states[0], counts=states[1], channel_axis=plan.axes[var])
         # What nobody reads is returned, so that it stays.
         is_kept = not is_single or not (view.users(var) or view.is_returned(var))
         observed = writer.emit(f"{var.name}_observed", write_observe(call), is_output=is_kept or view.is_returned(var))
-        if is_single:
-            mapping[var] = observed
         if is_kept:
             unread.append(observed)
+        return observed if is_single else None
 
-    def body(writer: BodyWriter) -> Expr:
-        for param in view.function.params:
-            observe(writer, param, param)
-        for binding in view.bindings:
-            value = replace_operands(binding.value, lambda var: mapping.get(var, var))
-            observe(writer, binding.var, writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var)))
-        results = [replace_operands(output, lambda var: mapping.get(var, var)) for output in _fields(view.result)]
-        return relax.Tuple([*results, *unread])
-
-    scratch = relax.BlockBuilder()
+    blocks, mapping = put_on_edges(main, observe)
+    results = [replace_operands(output, lambda var: mapping.get(var, var)) for output in _fields(view.result)]
     params = [*view.function.params, *(state for states in plan.states.values() for state in states)]
-    write_function(scratch, "main", params, body, attrs_of(view.function))
-    bound.update_func(bound.get_global_var("main"), scratch.get()["main"])
+    observed_main = with_body(main, blocks, relax.Tuple([*results, *unread]), params)
+    bound.update_func(bound.get_global_var("main"), observed_main)
     return Instrumented(module=bound, observations=tuple(plan.observations), clamped=tuple(plan.clamped), selected=selected)
 
 

@@ -1,0 +1,150 @@
+"""Reading a module, at any stage from QDQ to the virtual machine's form: which variable holds which tensor's integers, and how.
+
+Everything is read from what the IR carries: quantize ops, and the attributes of kernels. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.ir import Call, GlobalVar
+from tvm.relax import Var
+
+from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars
+from ..graph.edges import read_edge
+from ..numerics import PerAxis, PerTensor, QuantParams, dequantize
+from .context import RESULT_ATTR
+from .values import params_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class HeldIntegers:
+    """A variable that holds a tensor's integers.
+
+    Parameters
+    ----------
+    tensor
+        The tensor's id, as quantize_info says it.
+    var
+        The variable.
+    params
+        The tensor's parameters, over its integers as the source has them.
+    axes
+        Axes of the source in the order in which they lie; None where they lie as in the source.
+    shift
+        What was added to the source's integers: 128 to int8 that is kept as uint8.
+    """
+
+    tensor: str
+    var: Var
+    params: QuantParams
+    axes: tuple[int, ...] | None = None
+    shift: int = 0
+
+    def integers(self, raw: Array) -> Array:
+        """Return the tensor's integers as the source has them, int64."""
+        values = raw.astype(np.int64) - self.shift
+        return values if self.axes is None or values.ndim != len(self.axes) else values.transpose(np.argsort(self.axes))
+
+    def reals(self, raw: Array) -> Array:
+        """Return the numbers that the integers stand for, float32, in the source's layout."""
+        return dequantize(self.integers(raw), self.params)
+
+
+def held_integers(module: tvm.IRModule, entry: str = "main") -> list[HeldIntegers]:
+    """Return what the variables of a function hold, in its order; of a tensor that is kept in several forms, each."""
+    found: dict[Var, HeldIntegers] = {}
+    read: list[HeldIntegers] = []
+    for block in module[entry].body.blocks:
+        for binding in block.bindings:
+            value: Any = binding.value
+            edge = read_edge(value)
+            source = value if isinstance(value, Var) else edge[0] if edge is not None else None
+            quantized = call_to(value, "quantize")
+            if isinstance(source, Var) and source in found:
+                held = found[source]
+                found.setdefault(
+                    binding.var,
+                    HeldIntegers(tensor=held.tensor, var=binding.var, params=held.params, axes=held.axes, shift=held.shift),
+                )
+            elif quantized is not None and isinstance(quantized.args[0], Var):
+                params = params_of(quantized, dtype_of(binding.var))
+                if params is not None:
+                    found[binding.var] = HeldIntegers(tensor=quantized.args[0].name, var=binding.var, params=params)
+            else:
+                result, arguments, attrs = _kernel_call(module, binding)
+                if result is not None and RESULT_ATTR in attrs:
+                    held = _result(attrs, result)
+                    if held is not None:
+                        found[result] = held
+                read.extend(_inputs(arguments, attrs))
+    for held in read:
+        found.setdefault(held.var, held)
+    return list(found.values())
+
+
+def _kernel_call(module: tvm.IRModule, binding: Any) -> tuple[Var | None, list[Var], dict[str, Any]]:
+    """Return what a call of a kernel of ours writes, what it reads, and the kernel's attributes."""
+    value: Any = binding.value
+    call = call_to(value, "call_tir")
+    callee = call.args[0] if call is not None else getattr(value, "op", None)
+    if not isinstance(value, Call) or not isinstance(callee, GlobalVar):
+        return None, [], {}
+    function = module[callee]
+    if not isinstance(function, tvm.tirx.PrimFunc) or not function.attrs:
+        return None, [], {}
+    attrs = attrs_of(function)
+    if call is not None:
+        return binding.var, operand_vars(call.args[1]), attrs
+    arguments = operand_vars(value)
+    return arguments[-1], arguments[:-1], attrs
+
+
+def _result(attrs: dict[str, Any], var: Var) -> HeldIntegers | None:
+    entry = attrs["quantize_info"]["output"]
+    params = read_params(entry)
+    if params is None:
+        return None
+    lying = attrs[RESULT_ATTR]
+    axes = None if lying["axes"] is None else tuple(int(axis) for axis in lying["axes"])
+    return HeldIntegers(tensor=str(entry["id"]), var=var, params=params, axes=axes, shift=int(lying["shift"]))
+
+
+def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[HeldIntegers]:
+    """Yield what a kernel of one input says of it: all there is to know of a reshaped tensor, or of an input of the model."""
+    roles = dict(attrs.get("quantize_info", {}).items())
+    entries = [entry for role, entry in roles.items() if str(role).startswith("input")]
+    if len(entries) != 1 or not arguments:
+        return
+    params = read_params(entries[0])
+    dtype = dtype_of(arguments[0])
+    if params is not None and (dtype == params.dtype or (dtype, params.dtype) == ("uint8", "int8")):
+        shift = 0 if dtype == params.dtype else 128
+        yield HeldIntegers(tensor=str(entries[0]["id"]), var=arguments[0], params=params, shift=shift)
+
+
+def read_params(entry: Any) -> QuantParams | None:
+    """Return the parameters that an entry of a quantize_info states; None for a tensor that is not quantized."""
+    if entry["scale"] is None:
+        return None
+    axis = entry["axis"]
+    scale = np.asarray(_numbers(entry["scale"]), np.float32)
+    return QuantParams(
+        dtype=str(entry["dtype"]),
+        scale=scale,
+        zero_point=np.asarray(_numbers(entry["zero_point"]), np.int32),
+        granularity=PerTensor() if axis is None else PerAxis(int(axis)),
+        qmin=int(entry["qmin"]),
+        qmax=int(entry["qmax"]),
+    )
+
+
+def _numbers(value: Any) -> Any:
+    return float(value) if isinstance(value, (int, float)) else [float(number) for number in value]
