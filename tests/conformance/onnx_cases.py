@@ -20,6 +20,7 @@ from onnx_operator_cases import (
     qlinear_pool,
     qlinear_softmax,
     qlinear_unary,
+    scaled_sums,
 )
 from onnx_qdq_cases import (
     CONVOLUTIONS,
@@ -103,8 +104,12 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
         (qlinear_softmax(any_scale=False), EIGHT, 2),
         (qlinear_softmax(any_scale=True), ("u8 any step", "s8 any step"), 2),
     ],
-    "ConvInteger": [(conv_integer, ("u8u8",), 4)],
-    "MatMulInteger": [(matmul_integer, WEIGHTED, 2)],
+    "ConvInteger": [
+        *((conv_integer(form), ("u8u8",), 1) for form in CONVOLUTIONS),
+        *((conv_integer(form, rank=1), ("u8u8",), 1) for form in ("plain", "depthwise")),
+        (scaled_sums("ConvInteger"), ("u8u8",), 4),
+    ],
+    "MatMulInteger": [(matmul_integer, WEIGHTED, 3), (scaled_sums("MatMulInteger"), WEIGHTED, 3)],
     "DynamicQuantizeLinear": [(dynamic_quantize, ("f32",), 3)],
     **FUNCTIONS,
 }
@@ -112,8 +117,8 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
 
 
 INTEGER_OPS = frozenset(SUITE) - {
-    # Their int32 results are TVM's own ops over int32, or float.
-    *("ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"),
+    # Its results are integers and the parameters that they have, which TVM's ops compute in float.
+    "DynamicQuantizeLinear",
     # A bias for each row, not for each column, is added in float.
     "Gemm",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx_case import MICROSOFT, Quantized, Writer
 from onnx_qdq_cases import CONVOLUTIONS, Maker, draw, image, shape_of
 
@@ -128,21 +129,62 @@ def qlinear_softmax(*, any_scale: bool) -> Maker:
     return make
 
 
-def conv_integer(w: Writer) -> str:
-    form = str(w.rng.choice(["plain", "grouped", "dilated", "uneven"]))
-    attributes = CONVOLUTIONS[form](w)
-    group = attributes.get("group", 1)
-    shape = image(w, 8 if group > 1 else 0)
-    x, weight = w.quantized(shape), w.weights((6, shape[1] // group, 3, 3), 0, per_axis=False)
-    w.output(w.node("ConvInteger", [x.values, weight.values, x.zero_point, weight.zero_point], **attributes), "int32")
-    return f"{form} {shape}"
+def conv_integer(form: str, *, rank: int = 2) -> Maker:
+    """Its sums as they are; per-tensor zero points, as ONNX Runtime takes them."""
+
+    def make(w: Writer) -> str:
+        attributes = CONVOLUTIONS[form](w)
+        if rank == 1:
+            attributes = {name: value if isinstance(value, int | str) else value[::2] for name, value in attributes.items()}
+        group = attributes.get("group", 1)
+        shape = image(w, 8 if group > 1 else 0)[: rank + 2]
+        channels = group * draw(w, 1, 2) if form == "depthwise" else int(w.rng.choice([2, 6, 18]))
+        x, weight = w.quantized(shape), w.weights((channels, shape[1] // group, *(3,) * rank), 0, per_axis=False)
+        w.output(w.node("ConvInteger", [x.values, weight.values, x.zero_point, weight.zero_point], **attributes), "int32")
+        return f"{form} {shape}"
+
+    return make
 
 
 def matmul_integer(w: Writer) -> str:
+    """Its sums as they are: of an activation and weights, or of two activations."""
     shape, units = (draw(w, 1, 4), draw(w, 1, 5), int(w.rng.choice([5, 16, 33]))), int(w.rng.choice([1, 8, 21]))
     x, weight = w.quantized(shape[draw(w, 0, 1) :]), w.weights((shape[-1], units), 1, per_axis=False)
+    if draw(w, 0, 2) == 0:
+        weight = w.quantized((shape[0], shape[-1], units), w.weight)
     w.output(w.node("MatMulInteger", [x.values, weight.values, x.zero_point, weight.zero_point]), "int32")
     return f"{shape} units {units}"
+
+
+def scaled_sums(op: str) -> Maker:
+    """QuantizeLinear, sums in int32, Cast, Mul, and an int32 or a float32 bias: what exporters write by hand."""
+
+    def make(w: Writer) -> str:
+        shape = (draw(w, 2, 4), 8, draw(w, 5, 9), draw(w, 5, 9)) if op == "ConvInteger" else (draw(w, 2, 9), 16)
+        units, axis = int(w.rng.choice([5, 16, 18])), 0 if op == "ConvInteger" else 1
+        fed = w.feed(w.rng.normal(size=shape).astype(np.float32))
+        params = [
+            w.constant(np.float32(0.02)),
+            w.constant(draw(w, 110, 140) - (128 if w.activation == "int8" else 0), w.activation),
+        ]
+        weight = w.weights((units, 8, 3, 3) if axis == 0 else (16, units), axis, per_axis=False)
+        x = w.node("QuantizeLinear", [fed, *params])
+        sums = w.node(op, [x, weight.values, params[1], weight.zero_point])
+        channels = (units, 1, 1) if axis == 0 else (units,)
+        form = draw(w, 0, 2)
+        if form == 0:
+            sums = w.node("Add", [sums, w.constant(w.rng.integers(-9000, 9000, channels).astype(np.int32))])
+        scale = w.constant((w.rng.uniform(0.001, 0.02, channels if draw(w, 0, 1) else ()) * 0.02).astype(np.float32))
+        value = w.node("Mul", [w.node("Cast", [sums], to=onnx.TensorProto.FLOAT), scale])
+        if form == 1:
+            value = w.node("Add", [value, w.constant(w.rng.normal(size=channels).astype(np.float32))])
+        if draw(w, 0, 1):
+            w.quantize(value)
+        else:
+            w.output(value, "float32")
+        return f"{shape} units {units} form {form}"
+
+    return make
 
 
 def dynamic_quantize(w: Writer) -> str:

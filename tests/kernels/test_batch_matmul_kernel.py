@@ -1,11 +1,13 @@
 """Products of two activations equal their oracle bit for bit, on every ISA of this machine, over sizes and broadcast batches."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from kernel_runner import HOST_ISAS, Case, check
 
 from octavo import numerics
-from octavo.kernels import BatchMatmulSpec, Output, batch_matmul
+from octavo.kernels import BatchMatmulSpec, FloatOutput, Output, SumOutput, batch_matmul
 
 every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
 RNG = np.random.default_rng(0)
@@ -44,6 +46,20 @@ def test_sizes(isa: str) -> None:
 def test_batches_that_broadcast(isa: str) -> None:
     pairs = [((), ()), ((3,), ()), ((), (3,)), ((2, 3), (2, 3)), ((2, 1), (1, 3)), ((1, 3), (2, 3)), ((4, 2, 1), (5,))]
     check(case(isa, *pair, 5, 6, 18) for pair in pairs)
+
+
+@every_isa
+def test_results_of_32_bits(isa: str) -> None:
+    cases = []
+    for columns in (1, 15, 17, 64):
+        of_bytes = case(isa, (3,), (1,), 5, 33, columns)
+        spec, (a, b) = of_bytes.about, of_bytes.inputs
+        sums = numerics.batch_matmul_accumulate(a, b, a_zero_point=spec.a_zero_point, b_zero_point=spec.b_zero_point)
+        reals = numerics.scaled(sums, np.float32(spec.multiplier), np.float32(0), low=-0.5)
+        for output, expected in ((SumOutput(), sums), (FloatOutput(low=-0.5), reals)):
+            wide = dataclasses.replace(spec, output=output)
+            cases.append(Case(kernel=batch_matmul(wide, isa=isa), inputs=(a, b), expected=expected, about=wide))
+    check(cases)
 
 
 @every_isa

@@ -161,11 +161,14 @@ def _matmul_integer(context: NodeContext, inputs: list[Any]) -> Any:
 
 def _conv_integer(context: NodeContext, inputs: list[Any]) -> Any:
     """int32 convolution of x - x_zero_point by w - w_zero_point: padding stands for x_zero_point."""
-    x = _centered(context, inputs[0], input_at(inputs, 2), -1)
-    if input_at(inputs, 2) is not None and int(np.prod(shape_of(inputs[2]))) != 1:
+    x_zero_point, w_zero_point = input_at(inputs, 2), input_at(inputs, 3)
+    if x_zero_point is not None and int(np.prod(shape_of(x_zero_point))) != 1:
         raise RejectedNodeError("x_zero_point must be one value")
-    w = _centered(context, inputs[1], input_at(inputs, 3), -len(shape_of(inputs[1])))
-    return convolution(context, x, w, out_dtype="int32")
+
+    def centered(x: Any, w: Any) -> tuple[Any, Any]:
+        return _centered(context, x, x_zero_point, -1), _centered(context, w, w_zero_point, -len(shape_of(w)))
+
+    return convolution(context, inputs[0], inputs[1], out_dtype="int32", operands=centered)
 
 
 def _dynamic_quantize(context: NodeContext, inputs: list[Any]) -> Any:

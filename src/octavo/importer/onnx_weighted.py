@@ -7,6 +7,7 @@ are static here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,18 @@ _ops: Any = relax.op
 _CONVOLUTIONS = {2: (_ops.nn.conv2d, "NCHW", "OIHW"), 3: (_ops.nn.conv3d, "NCDHW", "OIDHW")}
 
 
-def convolution(context: NodeContext, data: Any, weight: Any, out_dtype: str = "", bias: Any = None) -> Any:
-    """Return the convolution of a node's data and weight; `out_dtype` "" keeps theirs."""
+def convolution(
+    context: NodeContext,
+    data: Any,
+    weight: Any,
+    out_dtype: str = "",
+    bias: Any = None,
+    operands: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+) -> Any:
+    """Return the convolution of a node's data and weight; `out_dtype` "" keeps theirs.
+
+    `operands` makes what is convolved of data and weight, once these have the axes of an image.
+    """
     emit = context.builder.emit
     spatial, kernel = shape_of(data)[2:], shape_of(weight)[2:]
     rank = len(spatial)
@@ -35,6 +46,8 @@ def convolution(context: NodeContext, data: Any, weight: Any, out_dtype: str = "
     if is_row:
         data, weight = emit(_ops.expand_dims(data, 2)), emit(_ops.expand_dims(weight, 2))
         strides, dilations, padding, rank = [1, *strides], [1, *dilations], [0, padding[0], 0, padding[1]], 2
+    if operands is not None:
+        data, weight = operands(data, weight)
     op, data_layout, kernel_layout = _CONVOLUTIONS[rank]
     result = op(
         data,

@@ -35,6 +35,7 @@ from .spec import (
     QuantizeSpec,
     RelabelSpec,
     RequantizeSpec,
+    SumOutput,
 )
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
@@ -68,6 +69,7 @@ __all__ = [
     "RequantizeSpec",
     "ResizeSpec",
     "SoftmaxSpec",
+    "SumOutput",
     "TakeSpec",
     "TransposeSpec",
     "add",

@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as B
 
 from .broadcast import broadcast_shape
+from .float_result import float_result
 from .rounding import requantized
-from .spec import Kernel, Output
+from .spec import FloatOutput, Kernel, Output, SumOutput
 from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 _ROWS = 4
+_DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchMatmulSpec:
     """uint8 a (*a_batch, rows, inner) @ uint8 b (*b_batch, inner, columns); the batch axes broadcast.
 
-    `multiplier` is float32 a_scale * b_scale / out_scale.
+    `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
+    Parameters are constants here, so neither of these has `pixels_per_scale`.
     """
 
     a_batch: tuple[int, ...]
@@ -36,7 +39,7 @@ class BatchMatmulSpec:
     a_zero_point: int
     b_zero_point: int
     multiplier: float
-    output: Output
+    output: Output | FloatOutput | SumOutput
     threads: int = 1
 
 
@@ -65,7 +68,8 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
         math.prod(spec.b_batch) * spec.inner * spec.columns,
         count * spec.rows * spec.columns,
     ]
-    arguments = [(name, size, "uint8") for name, size in zip("aby", sizes, strict=True)]
+    dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
+    arguments = list(zip("aby", sizes, dtypes, strict=True))
     return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, emit))
 
 
@@ -114,5 +118,14 @@ def _emit_tile(
             value = a[at[0] + (first + row) * spec.inner + k].astype("int32") - B.int32(spec.a_zero_point)
             store(acc, row * lanes, load(acc, row * lanes, lanes) + splat(value, lanes) * weights, lanes)
     for row in range(rows):
-        result = requantized(load(acc, row * lanes, lanes), spec.multiplier, spec.output, lanes)
+        result = _result(spec, load(acc, row * lanes, lanes), lanes)
         store(y, at[2] + (first + row) * spec.columns + column, result, lanes)
+
+
+def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
+    if isinstance(spec.output, SumOutput):
+        return sums
+    if isinstance(spec.output, Output):
+        return requantized(sums, spec.multiplier, spec.output, lanes)
+    multiplier, zero = (splat(B.float32(value), lanes) for value in (spec.multiplier, 0.0))
+    return float_result(spec.output, sums, multiplier, zero, None, lanes)

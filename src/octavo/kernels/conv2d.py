@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..errors import TargetError
 from .generic.conv2d import conv2d_generic
 from .isa import AVX512_VNNI, GENERIC
-from .spec import Conv2dSpec, FloatOutput, Kernel, Output
+from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
 from .x86 import conv2d_avx512_vnni, matmul_avx512_vnni
 
 _CONV2D: dict[str, Callable[..., Kernel]] = {AVX512_VNNI: conv2d_avx512_vnni, GENERIC: conv2d_generic}
@@ -37,7 +37,7 @@ def conv2d(
 ) -> Kernel:
     """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
 
-    With a FloatOutput its result is float32, `octavo.numerics.scaled` of `conv2d_accumulate`.
+    With a FloatOutput its result is float32, `octavo.numerics.scaled` of `conv2d_accumulate`; with a SumOutput int32, the latter.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ def conv2d(
         For an output with `real_bias` float32, added after scaling: real numbers, or for an Output these over out_scale.
     multiplier
         float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For a FloatOutput the real value of
-        one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time.
+        one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time. A SumOutput
+        leaves it unread.
     isa
         "x86.avx512_vnni" or "generic".
 
@@ -72,7 +73,7 @@ def matmul(
     in_features: int,
     out_features: int,
     input_zero_point: int,
-    output: Output | FloatOutput,
+    output: Output | FloatOutput | SumOutput,
     threads: int,
     weight: npt.NDArray[np.int8],
     weight_zero_point: int | npt.NDArray[np.int32],

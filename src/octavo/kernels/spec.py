@@ -50,6 +50,17 @@ class FloatOutput:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SumOutput:
+    """An int32 result: the accumulator itself, which holds the bias.
+
+    `pixels_per_scale` is that of a FloatOutput; of the parameters that come at run time only the zero points are read.
+    """
+
+    pixels_per_scale: int = 0
+    real_bias: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Conv2dSpec:
     """A convolution of uint8 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
@@ -68,7 +79,7 @@ class Conv2dSpec:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     input_zero_point: int
-    output: Output | FloatOutput
+    output: Output | FloatOutput | SumOutput
     threads: int = 1
 
     @property
@@ -88,7 +99,7 @@ class Conv2dSpec:
     @property
     def pixels_per_scale(self) -> int:
         """Output pixels that share a scale and zero point given at run time; 0 where these are constants."""
-        return self.output.pixels_per_scale if isinstance(self.output, FloatOutput) else 0
+        return 0 if isinstance(self.output, Output) else self.output.pixels_per_scale
 
     @property
     def folded_zero_point(self) -> int:

@@ -1,4 +1,4 @@
-"""Transposition of 8-bit and float32 tensors by any permutation of their axes. Oracle: `numpy.transpose`."""
+"""Transposition of tensors of 8, 16 and 32 bits by any permutation of their axes. Oracle: `numpy.transpose`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TransposeSpec:
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    dtype: Literal["uint8", "int8", "int16", "float32"] = "uint8"
+    dtype: Literal["uint8", "int8", "int16", "int32", "float32"] = "uint8"
     threads: int = 1
 
 

@@ -18,7 +18,7 @@ from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .rounding import float_sum_of, rounding_of
-from .tail import check_activation, follow_to_quantize
+from .tail import check_activation, follow_to_quantize, unquantized
 from .values import Dequantized, constant_value, dequantized
 
 
@@ -73,7 +73,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
     sides = [dequantized(view, arg) for arg in call.args]
     for side, arg in zip(sides, call.args, strict=True):
         if side is None:
-            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float; quantize it with a constant scale")
+            return unquantized(arg)
     a, b = (side for side in sides if side is not None)
     if not isinstance(a.source, Var):
         a, b = b, a

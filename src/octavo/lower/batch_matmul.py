@@ -12,15 +12,16 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from .. import kernels
-from ..graph.dataflow import DataflowView, call_to, static_shape
+from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import BatchMatmulSpec
 from ..numerics import BATCH_MATMUL_MAX_INNER, requantize_multiplier
 from ..target import OpSupport
 from .context import KernelContext
-from .forms import Form, OutputForm, TensorForm
-from .tail import check_activation, follow_to_quantize
-from .values import constant_value, dequantized
+from .forms import FloatResult, Form, OutputForm, SumResult, TensorForm
+from .integer_sums import CenteredInput, centered_input, follow_scaling
+from .tail import check_activation, follow_in_float, follow_to_quantize
+from .values import Dequantized, constant_value, dequantized
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -33,11 +34,12 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BatchMatmulForm(Form):
-    """a @ b + clamp, with batch axes that broadcast."""
+    """a @ b + clamp, with batch axes that broadcast. `unit` is the real value of one unit of the sums."""
 
     a: Operand
     b: Operand
-    y: OutputForm
+    unit: float
+    y: OutputForm | FloatResult | SumResult
 
     @property
     def macs(self) -> int:
@@ -46,11 +48,13 @@ class BatchMatmulForm(Form):
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
-        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+        output = {role: entry for role, entry in self.y.roles().items() if role == "output"}
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), **output}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        a, b, y = self.a.tensor, self.b.tensor, self.y.tensor
+        a, b, y = self.a.tensor, self.b.tensor, self.y
+        y_scale = float(y.tensor.params.scale) if isinstance(y, OutputForm) else 1.0
         spec = BatchMatmulSpec(
             a_batch=a.shape[:-2],
             b_batch=b.shape[:-2],
@@ -59,24 +63,31 @@ class BatchMatmulForm(Form):
             columns=b.shape[-1],
             a_zero_point=a.zero_point,
             b_zero_point=b.zero_point,
-            multiplier=float(requantize_multiplier(float(a.params.scale), float(b.params.scale), float(y.params.scale))),
-            output=self.y.spec(),
+            multiplier=float(requantize_multiplier(self.unit, 1.0, y_scale)),
+            output=y.spec(),
             threads=context.threads,
         )
         kernel = kernels.batch_matmul(spec, isa=context.isa)
         values = [_read(context, inputs, operand) for operand in (self.a, self.b)]
-        context.put(output, context.call(output.name, kernel, values, y.shape), is_nhwc=False)
+        context.put(output, context.call(output.name, kernel, values, y.shape, y.kernel_dtype), is_nhwc=False)
 
 
 def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim quantize(clamp(matmul(dequantize(a), dequantize(b)))); one of them may be a quantized constant."""
+    """Claim quantize(clamp(matmul(dequantize(a), dequantize(b)))); one of them may be a quantized constant.
+
+    Where nothing quantizes the result, and the target can leave it in float32, the composite ends before its reader; int32
+    products of integers less their zero points may end in int32.
+    """
     call = call_to(view.definition(core), "matmul")
     assert call is not None
     operands: list[Operand] = []
     members: dict[Var, None] = {}
     variables: list[Var] = []
+    sides: list[Dequantized | CenteredInput] = []
     for arg in call.args:
-        side = dequantized(view, arg)
+        side = dequantized(view, arg) if dtype_of(core) != "int32" else centered_input(view, arg)
+        if isinstance(side, Rejection):
+            return side
         if side is None:
             return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float: no dequantize with constant scale")
         constant, shape = constant_value(view, side.source), static_shape(side.source)
@@ -89,9 +100,10 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         if constant is not None and len(shape) == 2:
             return Rejection(reason=f"operand {name} is a constant matrix, which another rule takes")
         members.update(dict.fromkeys(() if constant is None else constant.members))
-        members.update(dict.fromkeys(() if side.var is None else (side.var,)))
+        members.update(dict.fromkeys(_entry(side)))
         values = None if constant is None else constant.values
         operands.append(Operand(tensor=TensorForm(name=name, shape=shape, params=side.params), values=values))
+        sides.append(side)
         if values is None and isinstance(side.source, Var):
             variables.append(side.source)
     inner = operands[0].tensor.shape[-1]
@@ -99,18 +111,57 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         return Rejection(reason="both operands are constants; fold them")
     if inner > BATCH_MATMUL_MAX_INNER:
         return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
-    tail = follow_to_quantize(view, core, support)
-    if isinstance(tail, Rejection):
-        return tail
-    form = BatchMatmulForm(a=operands[0], b=operands[1], y=tail.form)
+    end = _end(view, core, sides, support)
+    if isinstance(end, Rejection):
+        return end
+    form = BatchMatmulForm(a=operands[0], b=operands[1], unit=end.unit, y=end.form)
     return Region(
         core=core,
-        output=tail.output,
-        members=(*members, core, *tail.members),
+        output=end.output,
+        members=tuple(dict.fromkeys((*members, core, *end.members))),
         inputs=tuple(dict.fromkeys(variables)),
         attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
+
+
+def _entry(side: Dequantized | CenteredInput) -> tuple[Var, ...]:
+    if isinstance(side, CenteredInput):
+        return side.members
+    return () if side.var is None else (side.var,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _End:
+    """What the sums end in: the variables passed, the last of them, its form, and the real value of one unit of the sums."""
+
+    members: tuple[Var, ...]
+    output: Var
+    form: OutputForm | FloatResult | SumResult
+    unit: float
+
+
+def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput], support: OpSupport) -> _End | Rejection:
+    """Walk from the sums to the quantize of the result; where there is none, to where it is read in float, or in int32."""
+    start, passed, shape = core, (), static_shape(core)
+    scales = [np.float32(side.params.scale) for side in sides]
+    unit = float(scales[0] * scales[1])
+    if isinstance(sides[0], CenteredInput):
+        scaling = follow_scaling(view, core, sides[0], -1) if support.float_output else None
+        if scaling is None or np.ptp(scaling.factor) != 0:
+            if not support.sum_output or shape is None:
+                return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
+            return _End(members=(), output=core, form=SumResult(name=core.name, shape=shape), unit=1.0)
+        start, passed, unit = scaling.output, scaling.members, float(scaling.factor[0])
+    tail = follow_to_quantize(view, start, support)
+    if not isinstance(tail, Rejection):
+        return _End(members=(*passed, *tail.members), output=tail.output, form=tail.form, unit=unit)
+    if not support.float_output or dtype_of(start) != "float32" or shape is None:
+        return tail
+    real = follow_in_float(view, start, support)
+    bounds = {"low": real.low, "high": real.high}
+    form = FloatResult(name=real.output.name, shape=shape, bias=np.zeros(1, np.float32), bias_name="", **bounds)
+    return _End(members=(*passed, *real.members), output=real.output, form=form, unit=unit)
 
 
 def _read(context: KernelContext, inputs: dict[str, Var], operand: Operand) -> Expr:

@@ -19,7 +19,7 @@ from .add import tensor_of
 from .context import KernelContext, ratio, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .storage import TO_NHWC
-from .tail import check_activation, follow_to_quantize, integer_clamp
+from .tail import check_activation, follow_to_quantize, integer_clamp, unquantized
 from .values import Dequantized, dequantized, integer_params
 
 
@@ -73,7 +73,7 @@ def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     for field in fields.fields:
         side = dequantized(view, field)
         if side is None or not isinstance(side.source, Var):
-            return Rejection(reason=f"operand {getattr(field, 'name', 'constant')} is float; quantize it with a constant scale")
+            return unquantized(field)
         problem = check_activation(side.source.name, side.params, support)
         if problem is not None:
             return problem

@@ -17,12 +17,16 @@ from ..numerics import QuantParams
 from ..target import OpSupport
 from .channels import bias_for_zero_points, channel_zero_points, pad_by_channel
 from .context import KernelContext, shape_of
-from .dynamic import UNIT, DynamicForm, DynamicInput, Scaling, dynamic_form, dynamic_input, follow_scaling, integer_weight
-from .forms import FloatResult, Form, Layout, OutputForm, TensorForm
+from .dynamic import UNIT, DynamicForm, DynamicInput, dynamic_form, dynamic_input
+from .forms import FloatResult, Form, Layout, OutputForm, SumResult, TensorForm
+from .integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from .pad import FoldedPad, folded_pad
-from .tail import FloatTail, Tail, check_activation, follow_in_float, follow_to_quantize
+from .tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize
 from .values import ConstantValue, Dequantized, dequantized, real_values
 from .weights import WeightForm, read_bias, read_weight, weight_form
+
+Input = Dequantized | DynamicInput | CenteredInput
+Result = OutputForm | FloatResult | SumResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -31,7 +35,7 @@ class ConvForm(Form):
 
     x: TensorForm | DynamicForm
     weight: WeightForm
-    y: OutputForm | FloatResult
+    y: Result
     layout: Layout
     strides: tuple[int, int]
     padding: tuple[int, int, int, int]
@@ -94,7 +98,7 @@ class MatmulForm(Form):
 
     x: TensorForm | DynamicForm
     weight: WeightForm
-    y: OutputForm | FloatResult
+    y: Result
 
     @property
     def macs(self) -> int:
@@ -136,19 +140,19 @@ def _check_overflow(weight: WeightForm, x: TensorForm | DynamicForm, name: str) 
     weight.check_overflow_of((0, 255) if isinstance(x, DynamicForm) else (x.zero_point,), name)
 
 
-def _parameters(x: TensorForm | DynamicForm, y: OutputForm | FloatResult, weight: WeightForm) -> dict[str, Any]:
+def _parameters(x: TensorForm | DynamicForm, y: Result, weight: WeightForm) -> dict[str, Any]:
     """Return the kernel's arguments that say how input and output are quantized."""
     if not isinstance(x, DynamicForm):
         output = y.spec()
         if isinstance(output, kernels.Output):
             output = replace(output, real_bias=weight.real_bias is not None)
         return {"input_zero_point": x.zero_point, "output": output}
-    assert isinstance(y, FloatResult)
+    assert not isinstance(y, OutputForm)
     pixels = int(np.prod(y.shape)) // weight.values.shape[-1]
     return {"input_zero_point": 0, "output": replace(y.spec(), pixels_per_scale=pixels // x.scales)}
 
 
-def kernel_bias(weight: WeightForm, y: OutputForm | FloatResult) -> npt.NDArray[np.int32 | np.float32]:
+def kernel_bias(weight: WeightForm, y: Result) -> npt.NDArray[np.int32 | np.float32]:
     """Return the bias as the kernel takes it: int32 in units of the accumulator, or float32 where the source or the result is."""
     if isinstance(y, FloatResult):
         return y.bias
@@ -186,15 +190,11 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
-    scaling = _scaling(view, core, x, channel_axis)
-    if isinstance(scaling, Rejection):
-        return scaling
-    start, bias = _with_bias(view, scaling.output, channel_axis, shape[channel_axis], support)
-    tail = _tail(view, start, support, channel_axis, x)
-    if isinstance(tail, Rejection):
-        return tail
+    way = _follow(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
+    if isinstance(way, Rejection):
+        return way
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
-    formed = _weights_and_result(weight, order, bias, x.params, tail, support, scaling.factor)
+    formed = _weights_and_result(way, order, x.params, support)
     if isinstance(formed, Rejection):
         return formed
     form = ConvForm(
@@ -207,7 +207,7 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         dilation=_pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
-    region = _weighted_region(core, scaling, start, x, weight, bias, tail, form)
+    region = _weighted_region(core, x, way, form)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
 
@@ -223,26 +223,27 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     x_shape = static_shape(x.source)
     if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    scaling = _scaling(view, core, x, len(shape) - 1)
-    if isinstance(scaling, Rejection):
-        return scaling
-    start, bias = _with_bias(view, scaling.output, len(shape) - 1, shape[-1], support)
-    tail = _tail(view, start, support, None, x)
-    if isinstance(tail, Rejection):
-        return tail
-    formed = _weights_and_result(weight, (0, 1), bias, x.params, tail, support, scaling.factor)
+    way = _follow(view, core, (x, weight), (len(shape) - 1, 1), support)
+    if isinstance(way, Rejection):
+        return way
+    formed = _weights_and_result(way, (0, 1), x.params, support)
     if isinstance(formed, Rejection):
         return formed
     form = MatmulForm(x=_input_form(x), weight=formed[0], y=formed[1])
-    return _weighted_region(core, scaling, start, x, weight, bias, tail, form)
+    return _weighted_region(core, x, way, form)
 
 
 def _operands(
     view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None, channel_axis: int | None = None
-) -> tuple[Dequantized | DynamicInput, ConstantValue] | Rejection:
-    x = dequantized(view, call.args[0]) if pad is None else pad.source
-    if x is None and support.float_output:
+) -> tuple[Input, ConstantValue] | Rejection:
+    of_sums = dtype_of(call) == "int32"
+    x: Input | Rejection | None = dequantized(view, call.args[0]) if pad is None else pad.source
+    if x is None and (support.float_output or of_sums):
         x = dynamic_input(view, call.args[0])
+    if x is None and of_sums:
+        x = centered_input(view, call.args[0])
+    if isinstance(x, Rejection):
+        return x
     name = getattr(call.args[0], "name", "constant")
     if x is None or not isinstance(x.source, Var):
         return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
@@ -251,9 +252,101 @@ def _operands(
     problem = check_activation(x.source.name, x.params, support, channel_axis, own_zero_points=True)
     if problem is not None:
         return problem
-    weight = integer_weight(view, call.args[1]) if dtype_of(call) == "int32" else None
+    weight = integer_weight(view, call.args[1]) if of_sums else None
     weight = weight or read_weight(view, call.args[1], support)
     return weight if isinstance(weight, Rejection) else (x, weight)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Way:
+    """What becomes of an op's result within the kernel: the weight with its scales, bias and tail, and the variables passed."""
+
+    weight: ConstantValue
+    bias: ConstantValue | None
+    tail: Tail | FloatTail | SumTail
+    members: tuple[Var, ...]
+
+
+def _follow(
+    view: DataflowView,
+    core: Var,
+    operands: tuple[Input, ConstantValue],
+    axes: tuple[int, int],
+    support: OpSupport,
+    channel_axis: int | None = None,
+) -> _Way | Rejection:
+    """Walk from the op's result to what leaves the kernel; `axes` are those of output channels in the result and the weight."""
+    x, weight = operands
+    if dtype_of(core) == "int32" and not isinstance(x, Dequantized):
+        return _follow_sums(view, core, (x, weight), axes, support)
+    if dtype_of(core) != "float32":
+        return Rejection(reason=f"the result {core.name} is {dtype_of(core)}")
+    return _follow_real(view, core, core, (x, weight), axes[0], support, channel_axis)
+
+
+def _follow_sums(
+    view: DataflowView,
+    core: Var,
+    operands: tuple[DynamicInput | CenteredInput, ConstantValue],
+    axes: tuple[int, int],
+    support: OpSupport,
+) -> _Way | Rejection:
+    """Walk from int32 sums to integers or reals where constants scale them, else leave them, with an int32 bias, as they are."""
+    x, weight = operands
+    start, bias = _with_bias(view, core, axes[0], weight.values.shape[axes[1]], support)
+    if bias is not None and (bias.scale is not None or bias.values.dtype != np.int32):
+        start, bias = core, None
+    scaling = follow_scaling(view, start, x, axes[0])
+    # The units of an int32 bias are known where the input's scale is.
+    if scaling is not None and support.float_output and (bias is None or isinstance(x, CenteredInput)):
+        along = [-1 if axis == axes[1] else 1 for axis in range(weight.values.ndim)]
+        scaled = replace(weight, scale=np.broadcast_to(scaling.factor.reshape(along), weight.values.shape))
+        way = _follow_real(view, core, scaling.output, (x, scaled), axes[0], support, None, has_bias=bias is not None)
+        if not isinstance(way, Rejection):
+            passed = tuple(dict.fromkeys((start, *scaling.members, *way.members)))
+            if bias is None:
+                return replace(way, members=passed)
+            return replace(way, bias=_in_units(bias, scaling.factor), members=(*bias.members, *passed))
+    if not support.sum_output:
+        return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
+    if bias is None:
+        return _Way(weight=weight, bias=None, tail=SumTail(output=core), members=())
+    return _Way(weight=weight, bias=_in_units(bias, np.ones(1)), tail=SumTail(output=start), members=(*bias.members, start))
+
+
+def _in_units(bias: ConstantValue, scale: npt.NDArray[Any]) -> ConstantValue:
+    """Return a bias of int32 sums as one of units of `scale`."""
+    scales = np.broadcast_to(scale.astype(np.float32), bias.values.shape)
+    return replace(bias, scale=scales, zero_point=np.zeros(bias.values.shape, np.int32))
+
+
+def _follow_real(
+    view: DataflowView,
+    core: Var,
+    current: Var,
+    operands: tuple[Input, ConstantValue],
+    axis: int,
+    support: OpSupport,
+    channel_axis: int | None,
+    *,
+    has_bias: bool = False,
+) -> _Way | Rejection:
+    """Walk from the float result `current` of the op: to its quantize; where there is none, to where it is read in float."""
+    x, weight = operands
+    shape = static_shape(current)
+    assert shape is not None
+    start, bias = (current, None) if has_bias else _with_bias(view, current, axis, shape[axis], support)
+    tail = (
+        follow_in_float(view, start, support)
+        if isinstance(x, DynamicInput)
+        else follow_to_quantize(view, start, support, channel_axis=channel_axis)
+    )
+    if isinstance(tail, Rejection) and support.float_output and dtype_of(start) == "float32":
+        tail = follow_in_float(view, start, support)
+    if isinstance(tail, Rejection):
+        return tail
+    passed = () if start.same_as(core) else (start,)
+    return _Way(weight=weight, bias=bias, tail=tail, members=(*(() if bias is None else bias.members), *passed))
 
 
 def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support: OpSupport) -> tuple[Var, ConstantValue | None]:
@@ -261,53 +354,29 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
     return (core, None) if found is None else found
 
 
-def _scaling(view: DataflowView, core: Var, x: Dequantized | DynamicInput, channel_axis: int) -> Scaling | Rejection:
-    """Return what makes reals of the op's result: nothing, but where it is int32."""
-    if dtype_of(core) == "float32":
-        return Scaling(members=(), output=core, factor=np.ones(1, np.float32))
-    if not isinstance(x, DynamicInput):
-        return Rejection(reason=f"the result {core.name} is {dtype_of(core)}")
-    return follow_scaling(view, core, x, channel_axis)
-
-
-def _tail(
-    view: DataflowView, start: Var, support: OpSupport, channel_axis: int | None, x: Dequantized | DynamicInput
-) -> Tail | FloatTail | Rejection:
-    """Follow the result to its quantize; where there is none, to where it is read in float."""
-    if isinstance(x, DynamicInput):
-        return follow_in_float(view, start, support)
-    tail = follow_to_quantize(view, start, support, channel_axis=channel_axis)
-    if isinstance(tail, Rejection) and support.float_output and dtype_of(start) == "float32":
-        return follow_in_float(view, start, support)
-    return tail
-
-
 def _weights_and_result(
-    weight: ConstantValue,
-    order: tuple[int, ...],
-    bias: ConstantValue | None,
-    x_params: QuantParams,
-    tail: Tail | FloatTail,
-    support: OpSupport,
-    factor: npt.NDArray[np.float32],
-) -> tuple[WeightForm, OutputForm | FloatResult] | Rejection:
+    way: _Way, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
+) -> tuple[WeightForm, Result] | Rejection:
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
+    tail, bias = way.tail, way.bias
     if isinstance(tail, Tail):
-        weights = weight_form(weight, order, bias, x_params, tail.form.tensor.params, support)
+        weights = weight_form(way.weight, order, bias, x_params, tail.form.tensor.params, support)
         return weights if isinstance(weights, Rejection) else (weights, tail.form)
-    weights = weight_form(weight, order, None, x_params, UNIT, support)
+    is_real = isinstance(tail, FloatTail)
+    weights = weight_form(way.weight, order, None if is_real else bias, x_params, UNIT, support)
     if isinstance(weights, Rejection):
         return weights
-    weights = replace(weights, multiplier=(weights.multiplier * factor).astype(np.float32))
-    real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
     shape = static_shape(tail.output)
     assert shape is not None
+    if isinstance(tail, SumTail):
+        return weights, SumResult(name=tail.output.name, shape=shape)
+    real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
     bias_name = "" if bias is None else bias.name
     bounds = {"low": tail.low, "high": tail.high}
     return weights, FloatResult(name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, **bounds)
 
 
-def _input_form(x: Dequantized | DynamicInput) -> TensorForm | DynamicForm:
+def _input_form(x: Input) -> TensorForm | DynamicForm:
     if isinstance(x, DynamicInput):
         return dynamic_form(x)
     assert isinstance(x.source, Var)
@@ -316,25 +385,14 @@ def _input_form(x: Dequantized | DynamicInput) -> TensorForm | DynamicForm:
     return TensorForm(name=x.source.name, shape=shape, params=x.params)
 
 
-def _weighted_region(
-    core: Var,
-    scaling: Scaling,
-    start: Var,
-    x: Dequantized | DynamicInput,
-    weight: ConstantValue,
-    bias: ConstantValue | None,
-    tail: Tail | FloatTail,
-    form: ConvForm | MatmulForm,
-) -> Region:
+def _weighted_region(core: Var, x: Input, way: _Way, form: ConvForm | MatmulForm) -> Region:
     assert isinstance(x.source, Var)
-    entry = x.members if isinstance(x, DynamicInput) else () if x.var is None else (x.var,)
-    members = [*entry, *weight.members, core, *scaling.members, *(bias.members if bias is not None else ())]
-    if not start.same_as(scaling.output):
-        members.append(start)
+    entry = () if isinstance(x, Dequantized) and x.var is None else (x.var,) if isinstance(x, Dequantized) else x.members
+    members = (*entry, *way.weight.members, core, *way.members, *way.tail.members)
     return Region(
         core=core,
-        output=tail.output,
-        members=(*members, *tail.members),
+        output=way.tail.output,
+        members=tuple(dict.fromkeys(var for var in members if var is not None)),
         inputs=(x.source,),
         attrs={"quantize_info": form.quantize_info()},
         form=form,

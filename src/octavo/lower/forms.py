@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ..kernels import FloatOutput, Output
+from ..kernels import FloatOutput, Output, SumOutput
 from ..numerics import QuantParams
 
 if TYPE_CHECKING:
@@ -129,3 +129,24 @@ class FloatResult:
     def spec(self) -> FloatOutput:
         """Return it as kernels take it."""
         return FloatOutput(low=self.low, high=self.high)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SumResult:
+    """A result that is the int32 sums themselves."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def roles(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info under its role: the scale is the product of the operands'."""
+        return {"output": {"id": self.name, **UNQUANTIZED, "dtype": "int32"}}
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write."""
+        return "int32"
+
+    def spec(self) -> SumOutput:
+        """Return it as kernels take it."""
+        return SumOutput()

@@ -128,7 +128,8 @@ def lower(
             composite = _composite(parts, binding.value)
             if composite is None:
                 _emit_float(context, writer, view, binding)
-                record = _float_record(view, parts, binding.var, target)
+                is_alias = isinstance(binding.value, Var)  # another name of a value: no op
+                record = None if is_alias else _float_record(view, parts, binding.var, target)
                 records.extend([] if record is None else [record])
                 continue
             name, region = composite

@@ -19,7 +19,7 @@ from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .rounding import float_sum_of, rounding_of
 from .storage import TO_NHWC
-from .tail import check_activation, follow_to_quantize
+from .tail import check_activation, follow_to_quantize, unquantized
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 
 Kind = Literal["add", "sub", "mul", "max", "min"]
@@ -106,7 +106,7 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     for arg in call.args:
         side = dequantized(view, arg)
         if side is None:
-            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float; quantize it with a constant scale")
+            return unquantized(arg)
         constant = constant_value(view, side.source)
         shape = static_shape(side.source)
         name = getattr(side.source, "name", "constant")

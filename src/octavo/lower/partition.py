@@ -27,6 +27,7 @@ from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .hoist import hoist_quantize
 from .int16_rules import by_width
+from .integer_sums import centered_members
 from .l2_normalize import match_l2_normalize
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
@@ -143,11 +144,12 @@ def partition_quantized(
     """
     module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(module))))
     held = held_tensors(DataflowView(module["main"]), ids)
-    dynamic = dynamic_members(DataflowView(module["main"]))
+    view = DataflowView(module["main"])
+    shared = dynamic_members(view) | centered_members(view)
     compute = partition(
         module,
         rules_for(target, _COMPUTE, held, ids),
-        repeatable=lambda view, var: var in dynamic or _is_repeatable(view, var),
+        repeatable=lambda view, var: var in shared or _is_repeatable(view, var),
     )
     floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)
     edges = partition(floats.module, rules_for(target, _EDGES, held, ids), repeatable=_is_repeatable)

@@ -115,6 +115,6 @@ class Storage:
         moves = [axis for axis in axes if shape[axis] != 1]
         if moves == sorted(moves):
             return self._writer.emit(name, relax.op.reshape(value, target))
-        assert dtype in ("uint8", "int8", "int16", "float32"), f"{name} is {dtype}; kernels hold 8 and 16 bits and float32"
+        assert dtype in ("uint8", "int8", "int16", "int32", "float32"), f"{name} is {dtype}; kernels hold up to 32 bits"
         spec = TransposeSpec(shape=shape, axes=axes, dtype=dtype, threads=self._threads)
         return self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)

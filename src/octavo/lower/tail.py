@@ -86,6 +86,14 @@ class FloatTail:
     high: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SumTail:
+    """Nothing behind int32 sums: `output` are these."""
+
+    output: Var
+    members: tuple[Var, ...] = ()
+
+
 def follow_in_float(view: DataflowView, start: Var, support: OpSupport) -> FloatTail:
     """Walk from an op's float result through the clamps that `support` can fuse, as long as each value has one reader."""
     members: list[Var] = []
@@ -144,6 +152,14 @@ def check_activation(
     if params.dtype not in support.activations:
         return Rejection(reason=f"activation {name} is {params.dtype}; the target allows {', '.join(support.activations)}")
     return None
+
+
+def unquantized(expr: Expr) -> Rejection:
+    """Return why an operand that no dequantize made can't enter an integer kernel."""
+    name, dtype = getattr(expr, "name", "constant"), dtype_of(expr)
+    if dtype == "float32":
+        return Rejection(reason=f"operand {name} is float; quantize it with a constant scale")
+    return Rejection(reason=f"operand {name} is {dtype}, not the dequantize of 8-bit integers with a constant scale")
 
 
 def _finish(

@@ -2,7 +2,7 @@
 
 from .add import AddParameters, add, add_parameters
 from .affine import dequantize, quantize, relabel, requantize_tensor
-from .batch_matmul import BATCH_MATMUL_MAX_INNER, batch_matmul
+from .batch_matmul import BATCH_MATMUL_MAX_INNER, batch_matmul, batch_matmul_accumulate
 from .bounds import check_accumulator, max_accumulator
 from .concat import concat
 from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
@@ -47,6 +47,7 @@ __all__ = [
     "add_parameters",
     "avg_pool2d",
     "batch_matmul",
+    "batch_matmul_accumulate",
     "check_accumulator",
     "concat",
     "conv2d",

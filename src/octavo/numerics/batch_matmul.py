@@ -11,6 +11,17 @@ BATCH_MATMUL_MAX_INNER = (2**31 - 1) // 255**2
 """Longest sum of products of two 8-bit integers less their zero points that int32 holds whatever they are."""
 
 
+def batch_matmul_accumulate(
+    a: npt.NDArray[np.integer], b: npt.NDArray[np.integer], *, a_zero_point: int, b_zero_point: int
+) -> npt.NDArray[np.int32]:
+    """Return int32 (a - a_zero_point) @ (b - b_zero_point); the operands are those of `batch_matmul`."""
+    if a.shape[-1] > BATCH_MATMUL_MAX_INNER:
+        raise ValueError(f"sums of {a.shape[-1]} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
+    # Exact in float64: sums stay below 2**31.
+    sums = (a.astype(np.float64) - a_zero_point) @ (b.astype(np.float64) - b_zero_point)
+    return sums.astype(np.int32)
+
+
 def batch_matmul(
     a: npt.NDArray[np.integer],
     b: npt.NDArray[np.integer],
@@ -33,8 +44,5 @@ def batch_matmul(
     multiplier, zero_point, qmin, qmax, out_dtype
         As `requantize` takes them; the multiplier is float32 a_scale * b_scale / out_scale.
     """
-    if a.shape[-1] > BATCH_MATMUL_MAX_INNER:
-        raise ValueError(f"sums of {a.shape[-1]} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
-    # Exact in float64: sums stay below 2**31.
-    sums = (a.astype(np.float64) - a_zero_point) @ (b.astype(np.float64) - b_zero_point)
-    return requantize(sums.astype(np.int32), np.float32(multiplier), zero_point, qmin, qmax, out_dtype)
+    sums = batch_matmul_accumulate(a, b, a_zero_point=a_zero_point, b_zero_point=b_zero_point)
+    return requantize(sums, np.float32(multiplier), zero_point, qmin, qmax, out_dtype)

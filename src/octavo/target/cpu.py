@@ -16,10 +16,17 @@ CPU = TargetDescription(
     name="cpu",
     isas=("x86.avx512_vnni", "generic"),
     ops=(
-        OpSupport(
-            op="nn.conv2d", activations=_WITH_INT16, weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True
+        *(
+            OpSupport(
+                op=name,
+                activations=_WITH_INT16,
+                weights=("int8", "uint8"),
+                fusions=_WEIGHTED_FUSIONS,
+                float_output=True,
+                sum_output=True,
+            )
+            for name in ("nn.conv2d", "matmul")
         ),
-        OpSupport(op="matmul", activations=_WITH_INT16, weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
         OpSupport(op="add", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="subtract", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="multiply", activations=_WITH_INT16, fusions=_CLAMPS),
@@ -47,7 +54,7 @@ CPU = TargetDescription(
         *(OpSupport(op=name, activations=_WITH_INT16, same_params=True) for name in _MOVES),
         OpSupport(op="nn.relu", activations=_WITH_INT16),
         OpSupport(op="clip", activations=_WITH_INT16),
-        OpSupport(op=BATCH_MATMUL, fusions=_CLAMPS),
+        OpSupport(op=BATCH_MATMUL, fusions=_CLAMPS, float_output=True, sum_output=True),
         OpSupport(op=ELEMENTWISE, activations=_WITH_INT16),
         OpSupport(op=ELEMENTWISE_PAIR),
         OpSupport(op="quantize", activations=_WITH_INT16),

@@ -43,6 +43,8 @@ class OpSupport:
         Whether output and inputs must share scale and zero point (reshape, max pooling).
     float_output
         Whether an integer op with weights may leave its result in float32, scaled and not quantized.
+    sum_output
+        Whether such an op may leave the int32 sums of its products as they are.
     rounding
         How results are rounded to integers.
     accumulator_bits
@@ -57,6 +59,7 @@ class OpSupport:
     fusions: tuple[str, ...] = ()
     same_params: bool = False
     float_output: bool = False
+    sum_output: bool = False
     rounding: Rounding = "half_even"
     accumulator_bits: int = 32
 

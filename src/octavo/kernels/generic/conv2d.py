@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as B
 from ..float_result import float_result, input_scale, input_zero_point
 from ..isa import GENERIC
 from ..rounding import requantized
-from ..spec import Conv2dSpec, FloatOutput, Kernel
+from ..spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
 from ..vectors import Buffer, Expr, chunked, inside, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
@@ -25,6 +25,9 @@ _LANES = 16
 
 _PIXELS = 4
 """Output pixels computed together from one load of weights; with `_LANES` they fill 16 of NEON's 32 registers."""
+
+
+_DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +95,6 @@ def conv2d_generic(
     depthwise = group_in == 1 and group_out == 1
     run = spec.out_channels if depthwise else group_out  # channels that may share a vector
     packed = _pack(centered, run)
-    is_float = isinstance(spec.output, FloatOutput)
     bias_dtype = "float32" if spec.output.real_bias else "int32"
     constants = (packed, np.ascontiguousarray(bias, bias_dtype), np.ascontiguousarray(multiplier, np.float32))
 
@@ -108,7 +110,7 @@ def conv2d_generic(
         ("weight", packed.size, str(packed.dtype)),
         ("bias", spec.out_channels, bias_dtype),
         ("multiplier", spec.out_channels, "float32"),
-        ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, "float32" if is_float else "uint8"),
+        ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, _DTYPES[type(spec.output)]),
     ]
     name = "conv2d.depthwise" if depthwise else "conv2d.grouped" if spec.groups > 1 else "conv2d.direct"
     return Kernel(name=name, isa=GENERIC, func=prim_func(arguments, emit), constants=constants)
@@ -231,7 +233,9 @@ def _emit_pixels(
     for p in range(count):
         out = ((row * spec.out_width) + column + p) * spec.out_channels + tile.channel
         multiplier = load(buffers.multiplier, tile.channel, lanes)
-        if isinstance(spec.output, FloatOutput):
+        if isinstance(spec.output, SumOutput):
+            value = load(acc, p * lanes, lanes)
+        elif isinstance(spec.output, FloatOutput):
             bias, scale = (
                 load(buffers.bias, tile.channel, lanes),
                 None if scale_of is None else input_scale(buffers.parameters, scale_of[p]),

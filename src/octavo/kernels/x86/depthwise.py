@@ -25,9 +25,9 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import channel_order
-from .float_epilogue import epilogue_of
 from .packing import Int8Array, Weights, split_terms
 from .scratch import Scratch, padding_value
+from .wide_epilogue import epilogue_of
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
 INPUT_BYTES = 256 * 1024  # of the input rows themselves, where they are read in place

@@ -26,13 +26,13 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, prim_func, worthwhile
 from . import vector as v
 from .epilogue import groups_of
-from .float_epilogue import epilogue_of
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
 from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch, padding_value
 from .tiles import Tile, choose_tile, layer_cycles
 from .vector import LANES
+from .wide_epilogue import epilogue_of
 from .window_sum import emit_window_sum
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop

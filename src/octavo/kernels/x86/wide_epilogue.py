@@ -1,7 +1,7 @@
-"""Epilogue of a float32 result: int32 accumulators become clamp(fma(float32(acc), multiplier, bias)). Oracle: `numerics.scaled`.
+"""Epilogues of results of 32 bits: float32 clamp(fma(float32(acc), multiplier, bias)), or the int32 accumulators as they are.
 
 Where the input was quantized at run time, its zero point is taken off here (acc - zero_point * the channel's sum of weights) and
-its scale multiplies the accumulator before the channel's does.
+its scale multiplies the accumulator before the channel's does. Oracles: `numerics.scaled`, `numerics.conv2d_accumulate`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..float_result import float_result, input_scale, input_zero_point
-from ..spec import Conv2dSpec, FloatOutput
+from ..spec import Conv2dSpec, FloatOutput, SumOutput
 from ..vectors import Expr, load, splat, store
 from . import vector as v
 from .epilogue import Epilogue
@@ -54,21 +54,61 @@ class FloatEpilogue:
         if parameters is not None:
             index = T.Bind(T.floordiv(target, self.channels * self.output.pixels_per_scale))
             scale = input_scale(parameters, index)
-            less = splat(input_zero_point(parameters, index), lanes)
-            accumulators = [acc - less * total for acc, total in zip(accumulators, values["weight_sum"], strict=True)]
+            accumulators = _less_zero_points(accumulators, values["weight_sum"], input_zero_point(parameters, index), lanes)
         reals = [
             T.Bind(float_result(self.output, acc, multiplier, bias, scale, lanes))
             for acc, multiplier, bias in zip(accumulators, values["multiplier"], values["real_bias"], strict=True)
         ]
-        for number, part in enumerate(_in_channel_order(reals, lanes)):
-            _store_partial(out, target + number * lanes, part, lanes, min(valid - number * lanes, lanes))
+        _store(out, target, reals, valid, lanes, "float32")
 
 
-def epilogue_of(spec: Conv2dSpec, weights: Weights) -> Epilogue | FloatEpilogue:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumEpilogue:
+    """How accumulators become int32 outputs; `channels` are those of an output pixel."""
+
+    output: SumOutput
+    channels: int
+    out_dtype: ClassVar[str] = "int32"
+
+    def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
+        """Return the constants it reads, one value for each output channel."""
+        return {"weight_sum": weights.sums} if self.output.pixels_per_scale else {}
+
+    def emit(
+        self,
+        out: Expr,
+        target: Expr,
+        accumulators: list[Expr],
+        values: dict[str, list[Expr]],
+        valid: int,
+        parameters: Expr | None,
+        lanes: int = v.LANES,
+    ) -> None:
+        """Emit the store of one group's first `valid` outputs, as FloatEpilogue does."""
+        if parameters is not None:
+            index = T.Bind(T.floordiv(target, self.channels * self.output.pixels_per_scale))
+            accumulators = _less_zero_points(accumulators, values["weight_sum"], input_zero_point(parameters, index), lanes)
+        _store(out, target, [T.Bind(acc) for acc in accumulators], valid, lanes, "int32")
+
+
+def epilogue_of(spec: Conv2dSpec, weights: Weights) -> Epilogue | FloatEpilogue | SumEpilogue:
     """Return the epilogue of a layer's output."""
     if isinstance(spec.output, FloatOutput):
         return FloatEpilogue(output=spec.output, channels=spec.out_channels)
+    if isinstance(spec.output, SumOutput):
+        return SumEpilogue(output=spec.output, channels=spec.out_channels)
     return Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+
+
+def _less_zero_points(accumulators: list[Expr], sums: list[Expr], zero_point: Expr, lanes: int) -> list[Expr]:
+    """Return accumulators of x as those of x - zero_point."""
+    less = splat(zero_point, lanes)
+    return [acc - less * total for acc, total in zip(accumulators, sums, strict=True)]
+
+
+def _store(out: Expr, target: Expr, group: list[Expr], valid: int, lanes: int, dtype: str) -> None:
+    for number, part in enumerate(_in_channel_order(group, lanes)):
+        _store_partial(out, target + number * lanes, part, lanes, min(valid - number * lanes, lanes), dtype)
 
 
 def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
@@ -85,14 +125,14 @@ def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
     return parts
 
 
-def _store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
-    """Emit a store of the first `valid` of `lanes` floats, in pieces of a power of two; nothing else is touched."""
+def _store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str) -> None:
+    """Emit a store of the first `valid` of `lanes` values, in pieces of a power of two; nothing else is touched."""
     if valid <= 0:
         return
     if valid == lanes:
         store(buffer, index, value, lanes)
         return
-    staged = T.alloc_buffer((lanes,), "float32", scope="local")
+    staged = T.alloc_buffer((lanes,), dtype, scope="local")
     store(staged, 0, value, lanes)
     done = 0
     while done < valid:
