@@ -8,10 +8,8 @@ _TIES = (
     "equal parameters make ties: ONNX Runtime sums dequantized float32 values, whose rounding errors then decide; Octavo's sums "
     "of integers are exact"
 )
-_WHOLE_STEPS = "ONNX Runtime cuts 1 / scale of the result to a whole number"
 
 ALLOWANCES: dict[tuple[str, str], Allowance] = {
     **{("Resize", kind): Allowance(equal=0.98, largest=1, reason=_TIES) for kind in ("u8", "s8")},
-    **{("QLinearSoftmax", kind): Allowance(equal=0.9, largest=1, reason=_WHOLE_STEPS) for kind in ("u8 any step", "s8 any step")},
 }
 """(op, kind of tensors) -> what is allowed instead of 99.9% equal and none off by more than one step."""

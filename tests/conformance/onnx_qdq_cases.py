@@ -332,8 +332,9 @@ def softmax(w: Writer) -> str:
     x = w.quantized(shape, scale=float(2.0 ** w.rng.uniform(-6, -3)) / (256 if w.activation.endswith("16") else 1))
     info = np.iinfo(w.activation)
     params = [w.constant(np.float32(1 / (info.max - info.min + 1))), w.constant(info.min, w.activation)]
-    w.quantize(w.node("Softmax", [w.real(x)], axis=axis), params)
-    return f"{shape} axis {axis}"
+    any_step = info.bits == 8 and draw(w, 0, 1)
+    w.quantize(w.node("Softmax", [w.real(x)], axis=axis), None if any_step else params)
+    return f"{shape} axis {axis}{' any step' if any_step else ''}"
 
 
 def requantize(w: Writer) -> str:

@@ -6,7 +6,7 @@ from qdq_graph import Qdq, graph, run_lowered
 from tvm import relax
 
 from octavo.lower import partition_module
-from octavo.numerics import FloatMeanParameters, QuantParams, avg_pool2d, float_avg_pool2d
+from octavo.numerics import FloatMeanParameters, QuantParams, avg_pool2d, float_avg_pool2d, softmax
 from octavo.numerics.fixed_point import fixed_point_table
 from octavo.target import CPU
 
@@ -73,6 +73,18 @@ def test_averages_in_float32(out):
         "quantize_info" in f.attrs and "rounding" in f.attrs["quantize_info"]
         for _, f in partition_module(pooled(out, window), CPU).module.functions_items()
     )
+
+
+def test_softmax_of_whole_steps():
+    """1 / 0.0045 is 222.2: counted as 222 steps."""
+    module = mapped(relax.op.nn.softmax, (0.0045, -100), nn__softmax="whole_steps")
+    assert info(module)["rounding"] == "whole_steps"
+    x = np.sort(np.random.default_rng(0).integers(-128, 0, (1, 256))).astype(np.int8)
+    x[0, -1] = 127
+    common = {"scale": np.float32(X[0]), "zero_point": -100, "qmin": -128, "qmax": 127, "dtype": "int8"}
+    expected = softmax(x, out_scale=1 / 222, **common)
+    np.testing.assert_array_equal(run_lowered(module, x), expected)
+    assert (expected != softmax(x, out_scale=0.0045, **common)).any()
 
 
 def test_averages_that_change_parameters_round_half_to_even():

@@ -37,6 +37,7 @@ _ROUNDING = {
     "add": "half_even_stored",
     "multiply": "half_even_stored",
     "nn.avg_pool2d": "float32",
+    "nn.softmax": "whole_steps",
     "subtract": "half_even",
 }
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

@@ -17,6 +17,7 @@ from ..numerics import LOG_SOFTMAX_LEAST_SCALE, SOFTMAX_MAX_COLUMNS
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
+from .rounding import rounding_of
 from .tail import check_activation, follow_to_quantize
 from .values import Dequantized, dequantized, numpy_constant
 
@@ -30,10 +31,12 @@ class SoftmaxForm(Form):
     axis: int
     beta: float
     is_log: bool
+    rounding: str = "half_even"
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
+        """Return its tensors by role, and the rounding where it is not half to even."""
+        info = {"input": self.x.info(), "output": self.y.info()}
+        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
@@ -44,12 +47,18 @@ class SoftmaxForm(Form):
             rows=math.prod(self.x.shape) // columns,
             columns=columns,
             scale=float(np.float32(self.x.params.scale) * np.float32(self.beta)),
-            out_scale=float(self.y.tensor.params.scale),
+            out_scale=self._out_scale(),
             output=self.y.spec(),
             threads=context.threads,
         )
         kernel = (kernels.log_softmax if self.is_log else kernels.softmax)(spec, isa=context.isa)
         context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
+
+    def _out_scale(self) -> float:
+        """Return the real value of a step, or with "whole_steps" the next that goes into 1 a whole number of times."""
+        scale = np.float32(self.y.tensor.params.scale)
+        steps = np.floor(np.float32(1) / scale) if self.rounding == "whole_steps" else np.float32(0)
+        return float(np.float32(1) / steps) if steps >= 1 else float(scale)
 
 
 def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -78,7 +87,9 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     if is_log and float(tail.form.tensor.params.scale) < LOG_SOFTMAX_LEAST_SCALE:
         return Rejection(reason=f"its result has steps of {float(tail.form.tensor.params.scale)}, too small for the kernel")
     source = TensorForm(name=x.source.name, shape=shape, params=x.params)
-    form = SoftmaxForm(x=source, y=tail.form, axis=axis, beta=beta, is_log=is_log)
+    # A factor in between keeps a softmax from the kernels that round otherwise.
+    rounding = "half_even" if is_log or beta != 1.0 else rounding_of(view, "nn.softmax")
+    form = SoftmaxForm(x=source, y=tail.form, axis=axis, beta=beta, is_log=is_log, rounding=rounding)
     return Region(
         core=core,
         output=tail.output,
