@@ -8,12 +8,13 @@ import pytest
 from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check
 
 from octavo import kernels, numerics
-from octavo.kernels import ResizeSpec
+from octavo.kernels import FloatResizeSpec, Output, ResizeSpec
 
 rng = np.random.default_rng(65)
 SIZES = [((5, 7), (10, 14)), ((8, 9), (5, 3)), ((1, 1), (3, 4)), ((6, 7), (1, 1)), ((4, 3), (4, 3))]
 MODES = ("half_pixel", "align_corners", "asymmetric")
 CHANNELS = itertools.cycle((1, 3, 15, 16, 17, 33, 64, 65, 130))
+ZEROS, OUT_SCALES = itertools.cycle((0, 131, 255)), itertools.cycle((0.0371, 0.0371, 0.021))
 
 
 def cases(isa: str) -> Iterator[Case]:
@@ -35,6 +36,28 @@ def cases(isa: str) -> Iterator[Case]:
         expected = numerics.resize_bilinear(x, rows, columns, rounding=rounding)
         about = (before, after, mode, rounding, channels)
         yield Case(kernel=kernels.resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=about)
+
+    for before, after, mode, threads in [(*sizes, MODES[i % 3], 1) for i, sizes in enumerate(SIZES)] + [
+        ((9, 7), (31, 20), MODES[0], 2)
+    ]:
+        channels, zero = next(CHANNELS), next(ZEROS)
+        x = rng.integers(0, 256, (2, *before, channels)).astype(np.uint8)
+        rows, columns = (numerics.float_taps(a, b, mode) for a, b in zip(before, after, strict=True))
+        scales = {"in_scale": 0.0371, "input_zero_point": zero, "out_scale": next(OUT_SCALES)}
+        spec = FloatResizeSpec(
+            batch=2,
+            in_height=before[0],
+            in_width=before[1],
+            channels=channels,
+            rows=rows,
+            columns=columns,
+            output=Output(zero_point=zero, qmin=5, qmax=250),
+            threads=threads,
+            **scales,
+        )
+        expected = numerics.float_resize_bilinear(x, rows, columns, zero_point=zero, qmin=5, qmax=250, **scales)
+        about = (before, after, mode, "float32", channels)
+        yield Case(kernel=kernels.float_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=about)
 
 
 @pytest.mark.parametrize("isa", HOST_ISAS)

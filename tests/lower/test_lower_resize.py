@@ -52,6 +52,21 @@ def test_equals_the_oracle(layout: str, dtype: str, rounding: str) -> None:
     assert np.abs(want.astype(int) - run_float(module, x)).max() <= 1
 
 
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_in_float32(layout: str) -> None:
+    """Of other parameters at once, and of the source's zero points, which the kernel holds relabelled."""
+    y = (0.07, -9)
+    module, shape = module_of(layout, "int8", y)
+    main = module["main"].with_attr("octavo.rounding", {"image.resize2d": "float32"})
+    module.update_func(module.get_global_var("main"), main)
+    x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
+    nhwc = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
+    taps = numerics.float_taps(5, 10, "half_pixel"), numerics.float_taps(7, 9, "half_pixel")
+    parameters = {"in_scale": X[0], "input_zero_point": X[1], "out_scale": y[0], "zero_point": y[1]}
+    want = numerics.float_resize_bilinear(nhwc, *taps, **parameters, qmin=-128, qmax=127)
+    np.testing.assert_array_equal(run_lowered(module, x), want if layout == "NHWC" else want.transpose(0, 3, 1, 2))
+
+
 def test_a_change_of_parameters() -> None:
     module, shape = module_of("NHWC", "uint8", (0.07, 90))
     x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)

@@ -38,6 +38,7 @@ _ROUNDING = {
     "multiply": "half_even_stored",
     "nn.avg_pool2d": "float32",
     "nn.softmax": "whole_steps",
+    "image.resize2d": "float32",
     "subtract": "half_even",
 }
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

@@ -6,6 +6,7 @@ from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
 from .float_conv2d import can_observe, float_conv2d, float_matmul
+from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
@@ -54,6 +55,7 @@ __all__ = [
     "DynamicSpec",
     "FloatConv2dSpec",
     "FloatOutput",
+    "FloatResizeSpec",
     "GatherSpec",
     "Kernel",
     "L2NormalizeSpec",
@@ -82,6 +84,7 @@ __all__ = [
     "dynamic_quantize",
     "float_conv2d",
     "float_matmul",
+    "float_resize_bilinear",
     "gather",
     "host_target",
     "isas_of",

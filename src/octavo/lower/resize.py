@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tvm.relax import Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Region, Rejection
-from ..kernels import ResizeSpec
-from ..numerics import LinearTaps, linear_taps
+from ..kernels import FloatResizeSpec, ResizeSpec
+from ..numerics import FloatTaps, LinearTaps, float_taps, linear_taps
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, Layout, OutputForm, TensorForm
@@ -30,7 +30,7 @@ class ResizeForm(Form):
     layout: Layout
     rows: LinearTaps
     columns: LinearTaps
-    is_half_up: bool
+    rounding: Literal["half_up", "half_even"]
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
@@ -48,7 +48,7 @@ class ResizeForm(Form):
             channels=channels,
             rows=self.rows,
             columns=self.columns,
-            rounding="half_up" if self.is_half_up else "half_even",
+            rounding=self.rounding,
             threads=context.threads,
         )
         changed = changes(self.x, self.y)
@@ -60,14 +60,52 @@ class ResizeForm(Form):
         context.put(output, value, is_nhwc=is_nhwc)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatResizeForm(Form):
+    """Bilinear resizing of real values in float32, as the source's framework computes it."""
+
+    x: TensorForm
+    y: OutputForm
+    layout: Layout
+    rows: FloatTaps
+    columns: FloatTaps
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and how it is computed."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": "float32"}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = self.layout == "NCHW"
+        value = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(value)
+        spec = FloatResizeSpec(
+            batch=batch,
+            in_height=height,
+            in_width=width,
+            channels=channels,
+            rows=self.rows,
+            columns=self.columns,
+            in_scale=float(self.x.params.scale),
+            input_zero_point=self.x.zero_point,
+            out_scale=float(self.y.tensor.params.scale),
+            output=self.y.spec(),
+            threads=context.threads,
+        )
+        shape = (batch, len(self.rows.first), len(self.columns.first), channels)
+        value = context.call(output.name, kernels.float_resize_bilinear(spec, isa=context.isa), [value], shape)
+        context.put(output, value, is_nhwc=is_nhwc)
+
+
 def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
     """Claim quantize(resize2d(dequantize(x))) by method "linear"."""
     call = call_to(view.definition(core), "image.resize2d")
     assert call is not None
     attrs = call.attrs
-    layout, method = str(attrs.layout), str(attrs.method)
-    if method != "linear" or layout not in ("NCHW", "NHWC"):
-        return Rejection(reason=f"it resizes by {method} in layout {layout}")
+    stated, method = str(attrs.layout), str(attrs.method)
+    if method != "linear" or stated not in ("NCHW", "NHWC"):
+        return Rejection(reason=f"it resizes by {method} in layout {stated}")
+    layout: Layout = "NCHW" if stated == "NCHW" else "NHWC"
     x = dequantized(view, call.args[0])
     shape, out = (None if x is None else static_shape(x.source)), static_shape(core)
     if x is None or not isinstance(x.source, Var) or shape is None or out is None:
@@ -78,19 +116,11 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
-    mode = str(attrs.coordinate_transformation_mode)
+    source = TensorForm(name=x.source.name, shape=shape, params=x.params)
     try:
-        rows, columns = (linear_taps(shape[axis], out[axis], mode) for axis in (layout.index("H"), layout.index("W")))
+        form = _form(view, source, tail.form, layout, attrs, out)
     except ValueError as error:
         return Rejection(reason=str(error))
-    form = ResizeForm(
-        x=TensorForm(name=x.source.name, shape=shape, params=x.params),
-        y=tail.form,
-        layout="NCHW" if layout == "NCHW" else "NHWC",
-        rows=rows,
-        columns=columns,
-        is_half_up=rounding_of(view, "image.resize2d") == "half_up",
-    )
     return Region(
         core=core,
         output=tail.output,
@@ -98,4 +128,19 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         inputs=(x.source,),
         attrs={"quantize_info": form.quantize_info()},
         form=form,
+    )
+
+
+def _form(
+    view: DataflowView, x: TensorForm, y: OutputForm, layout: Layout, attrs: Any, out: tuple[int, ...]
+) -> ResizeForm | FloatResizeForm:
+    """Return the form that rounds as the source asks for; ValueError where its positions are unknown."""
+    mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
+    rounding = rounding_of(view, "image.resize2d")
+    if rounding == "float32":
+        rows, columns = (float_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        return FloatResizeForm(x=x, y=y, layout=layout, rows=rows, columns=columns)
+    rows, columns = (linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+    return ResizeForm(
+        x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == "half_up" else "half_even"
     )

@@ -11,7 +11,8 @@ ROUNDING = "octavo.rounding"
 
 "half_even"         rint, as QDQ has it; the default.
 "half_away"         nn.avg_pool2d of equal parameters: over the integers as they are stored, ties away from 0.
-"float32"           nn.avg_pool2d: every operation of ONNX Runtime's kernel, in its order (`numerics.float_mean`).
+"float32"           nn.avg_pool2d, image.resize2d by method "linear": every operation of ONNX Runtime's kernels, in its order
+                    (`numerics.float_mean`, `numerics.float_resize`).
 "half_even_stored"  mean, multiply, add: a tie becomes an even integer of the result,
                     rint(real / scale + zero_point). An add so, and a subtract of "half_even", is a float32 sum
                     (`numerics.float_sum`); without either it is one of integers, ties up (`numerics.add`).

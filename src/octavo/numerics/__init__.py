@@ -9,6 +9,7 @@ from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
 from .extremes import larger, smaller
 from .float_mean import FloatMeanParameters, float_mean
+from .float_resize import FloatTaps, float_resize_bilinear, float_taps
 from .float_sum import FloatSumParameters, float_sum, float_sum_parameters
 from .fused import fused_multiply_add
 from .gather import gather
@@ -37,6 +38,7 @@ __all__ = [
     "AddParameters",
     "FloatMeanParameters",
     "FloatSumParameters",
+    "FloatTaps",
     "Granularity",
     "LinearTaps",
     "LogSoftmaxParameters",
@@ -56,8 +58,10 @@ __all__ = [
     "every_real",
     "float_avg_pool2d",
     "float_mean",
+    "float_resize_bilinear",
     "float_sum",
     "float_sum_parameters",
+    "float_taps",
     "fused_multiply_add",
     "gather",
     "global_avg_pool2d",
