@@ -61,13 +61,13 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "ConvTranspose": [(conv_transpose, WEIGHTED, 3)],
     "MatMul": [(matmul, WEIGHTED, 4), (matmul, ("s16s8", "u16u8"), 1)],
     "Gemm": [(gemm, WEIGHTED, 6)],
-    **{op: [(binary(op), EIGHT, 5), (binary(op), ("u16", "s16"), 1)] for op in ("Add", "Sub", "Mul")},
+    **{op: [(binary(op), EIGHT, 5), (binary(op), ("u16", "s16"), 2)] for op in ("Add", "Sub", "Mul")},
     "Div": [(binary("Div"), EIGHT, 3)],
     "MaxPool": [(pool("MaxPool"), EIGHT, 4)],
-    "AveragePool": [(pool("AveragePool"), EIGHT, 5)],
+    "AveragePool": [(pool("AveragePool"), EIGHT, 5), (pool("AveragePool"), ("s16",), 2)],
     "GlobalAveragePool": [(global_pool("GlobalAveragePool"), WITH_16, 1)],
     "GlobalMaxPool": [(global_pool("GlobalMaxPool"), EIGHT, 1)],
-    "ReduceMean": [(reduce_mean, EIGHT, 3)],
+    "ReduceMean": [(reduce_mean, EIGHT, 3), (reduce_mean, ("s16",), 2)],
     "BatchNormalization": [(batch_norm, EIGHT, 2)],
     "Concat": [(concat, EIGHT, 3), (concat, ("u16",), 1)],
     "Pad": [(pad, EIGHT, 3)],
@@ -122,7 +122,9 @@ INTEGER_OPS = frozenset(SUITE) - {
     # A bias for each row, not for each column, is added in float.
     "Gemm",
 }
-"""Ops whose 8-bit cases run as integer kernels, all of them."""
+"""Ops whose cases run as integer kernels, all of them, but for those of FLOAT_KINDS and of uint16."""
+
+FLOAT_KINDS = frozenset({("Softmax", "s16"), ("AveragePool", "s16")})
 
 
 def dtypes(kind: str) -> tuple[str, str]:

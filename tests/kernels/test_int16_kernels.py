@@ -1,13 +1,17 @@
 """16-bit kernels equal their oracles bit for bit, on every ISA of the host, at sizes around the vector width."""
 
+import itertools
+
 import numpy as np
 import pytest
 from kernel_runner import HOST_ISAS, Case, check
 
 from octavo.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
+from octavo.kernels.int16_float import int16_float_pairwise
 from octavo.kernels.int16_pool2d import int16_pool2d
 from octavo.kernels.int16_softmax import int16_softmax
 from octavo.kernels.int16_spec import (
+    Int16FloatPairwiseSpec,
     Int16LookupSpec,
     Int16MeanSpec,
     Int16PairwiseSpec,
@@ -16,6 +20,7 @@ from octavo.kernels.int16_spec import (
 from octavo.kernels.spec import ConcatSpec, Output, Pool2dSpec
 from octavo.numerics import QuantParams, avg_pool2d, max_pool2d
 from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16
+from octavo.numerics.int16_float import float_pairwise_int16
 from octavo.numerics.int16_softmax import softmax_int16
 from octavo.numerics.int16_unary import fixed_factor_table, tanh_table
 
@@ -52,6 +57,23 @@ def test_elementwise(isa):
         spec = ConcatSpec(outer=4, inners=(size, 3), multipliers=(1.0, 1.0), zero_points=(0, 0), output=output)
         expected = np.clip(np.concatenate(parts, 1), *bounds.values())
         cases.append(Case(kernel=int16_concat(spec, isa=isa), inputs=parts, expected=expected, about=("concat", size)))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_pairs_in_float32(isa):
+    rng = np.random.default_rng(7)
+    scales = {"a_scale": 0.00131, "a_zero_point": 300, "b_scale": 0.0007, "b_zero_point": -7000}
+    bounds, cases = {"qmin": -30_000, "qmax": 32_000}, []
+    shapes = itertools.cycle([(), (1,)])
+    for size, kind in itertools.product((1, 33, 200), ("add", "sub", "mul", "max", "min")):
+        a, b = draw(rng, (3, size)), draw(rng, (3, size) if kind == "add" else (*next(shapes), size))
+        given = {**scales, "out_scale": 0.02 if kind == "mul" else 0.0021}
+        spec = Int16FloatPairwiseSpec(
+            kind=kind, a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given
+        )
+        expected = float_pairwise_int16(kind, a, b, zero_point=-90, **given, **bounds)
+        cases.append(Case(kernel=int16_float_pairwise(spec, isa=isa), inputs=(a, b), expected=expected, about=(kind, size)))
     check(cases)
 
 

@@ -51,6 +51,25 @@ class Int16PairwiseSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Int16FloatPairwiseSpec:
+    """int16 a and b of shapes that broadcast, combined as real numbers in float32.
+
+    "max" and "min" compare the integers themselves: a, b and the result share scale and zero point.
+    """
+
+    kind: Literal["add", "sub", "mul", "max", "min"]
+    a_shape: tuple[int, ...]
+    b_shape: tuple[int, ...]
+    a_scale: float
+    a_zero_point: int
+    b_scale: float
+    b_zero_point: int
+    out_scale: float
+    output: Output = INT16
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Int16MeanSpec:
     """The mean of symmetric int16 x [outer, count, inner] over its middle axis, to int16 [outer, inner]."""
 

@@ -1,7 +1,8 @@
 """Rules of the ops without weights over int16 tensors; what they match is what the 8-bit rules match.
 
-Kernels of sums, products, means and softmax compute as TFLite does, which the importer of such files asks for; from other sources
-these ops stay float, for their frameworks compute them so.
+Kernels of sums, products, means and softmax compute as TFLite does, which the importer of such files asks for. From other sources
+sums and products are formed in float32 within a kernel, as their frameworks have them, and means are those of exact sums, a step
+off what float32 sums give for one value in some thousands; softmax stays float.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
 from ..kernels.int16_elementwise import INT16_MAX_COUNT, int16_concat, int16_mean, int16_pairwise
+from ..kernels.int16_float import int16_float_pairwise
 from ..kernels.int16_pool2d import int16_pool2d
 from ..kernels.int16_softmax import int16_softmax
-from ..kernels.int16_spec import Int16MeanSpec, Int16PairwiseSpec, Int16SoftmaxSpec
-from ..kernels.spec import ConcatSpec, Output, Pool2dSpec
+from ..kernels.int16_spec import Int16FloatPairwiseSpec, Int16MeanSpec, Int16PairwiseSpec, Int16SoftmaxSpec
+from ..kernels.spec import ConcatSpec, Kernel, Output, Pool2dSpec
 from ..target import OpSupport
 from .concat import ConcatForm, match_concat
 from .context import KernelContext, ratio, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .pairwise import Operand, PairwiseForm, match_pairwise
 from .pool2d import PoolForm, match_pool2d
-from .reduce import ReduceForm, match_reduce, run_of
+from .reduce import ReduceForm, Run, match_reduce, run_of
 from .rounding import is_fixed_int16
 from .softmax import SoftmaxForm, match_softmax
 from .storage import TO_NHWC
@@ -76,6 +78,38 @@ class Int16PairwiseForm(_Int16Form):
         shape = base.y.tensor.shape
         shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
         kernel = int16_pairwise(spec, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [a, b], shape, "int16"), is_nhwc=is_nhwc)
+
+
+class Int16FloatPairwiseForm(_Int16Form):
+    """a op b + clamp of real numbers in float32; the greater or the lesser of integers."""
+
+    __slots__ = ()
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and how it is computed."""
+        return {**self.base.quantize_info(), **({} if self.base.kind in ("max", "min") else {"rounding": "float32"})}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: PairwiseForm = self.base
+        is_nhwc = base.is_nhwc(context, inputs)
+        a, b = (_read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (base.a, base.b))
+        spec = Int16FloatPairwiseSpec(
+            kind=base.kind,
+            a_shape=shape_of(a),
+            b_shape=shape_of(b),
+            a_scale=float(base.a.tensor.params.scale),
+            a_zero_point=base.a.tensor.zero_point,
+            b_scale=float(base.b.tensor.params.scale),
+            b_zero_point=base.b.tensor.zero_point,
+            out_scale=float(base.y.tensor.params.scale),
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        shape = base.y.tensor.shape
+        shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+        kernel = int16_float_pairwise(spec, isa=context.isa)
         context.put(output, context.call(output.name, kernel, [a, b], shape, "int16"), is_nhwc=is_nhwc)
 
 
@@ -133,6 +167,14 @@ class Int16MeanForm(_Int16Form):
         """Write the kernel call."""
         base: ReduceForm = self.base
         run = run_of(context, inputs[base.x.name], base.x.shape, base.axes, f"{output.name}_rows")
+        shape = base.y.tensor.shape
+        is_nhwc = run.is_nhwc and len(shape) == 4
+        shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+        value = context.call(output.name, self._kernel(context, run), [run.value], shape, "int16")
+        context.put(output, value, is_nhwc=is_nhwc)
+
+    def _kernel(self, context: KernelContext, run: Run) -> Kernel:
+        base: ReduceForm = self.base
         spec = Int16MeanSpec(
             outer=run.outer,
             count=run.extent,
@@ -142,11 +184,31 @@ class Int16MeanForm(_Int16Form):
             output=output_spec(base.y),
             threads=context.threads,
         )
-        shape = base.y.tensor.shape
-        is_nhwc = run.is_nhwc and len(shape) == 4
-        shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
-        kernel = int16_mean(spec, isa=context.isa)
-        context.put(output, context.call(output.name, kernel, [run.value], shape, "int16"), is_nhwc=is_nhwc)
+        return int16_mean(spec, isa=context.isa)
+
+
+class Int16RealMeanForm(Int16MeanForm):
+    """The mean, half to even, of tensors with any zero point: one window over each column of the elements side by side."""
+
+    __slots__ = ()
+
+    def _kernel(self, context: KernelContext, run: Run) -> Kernel:
+        base: ReduceForm = self.base
+        spec = Pool2dSpec(
+            kind="avg",
+            batch=run.outer,
+            in_height=run.extent,
+            in_width=1,
+            channels=run.inner,
+            kernel=(run.extent, 1),
+            out_height=1,
+            out_width=1,
+            multiplier=ratio(base.x.params, base.y.tensor.params),
+            input_zero_point=base.x.zero_point,
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        return int16_pool2d(spec, isa=context.isa)
 
 
 class Int16SoftmaxForm(_Int16Form):
@@ -224,19 +286,24 @@ def _not_fixed(view: DataflowView, core: Var) -> Rejection | None:
 
 
 def match_int16_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_pairwise` claims: sums, differences and products of symmetric int16."""
-    found = _not_fixed(view, core) or match_pairwise(view, core, support)
+    """Claim what `match_pairwise` claims: in fixed point where the source asks for it, else in float32 with any zero point.
+
+    An extreme is one of integers.
+    """
+    found = match_pairwise(view, core, support)
     if isinstance(found, Rejection):
         return found
     form: PairwiseForm = found.form
-    if form.kind not in ("add", "sub", "mul"):
-        return Rejection(reason=f"{form.kind} has no 16-bit kernel")
-    problem = _problem([form.a.tensor, form.b.tensor, form.y.tensor], symmetric=True)
-    return problem or _with_form(found, Int16PairwiseForm)
+    is_fixed = is_fixed_int16(view) and form.kind not in ("max", "min")
+    problem = _problem([form.a.tensor, form.b.tensor, form.y.tensor], symmetric=is_fixed)
+    if problem is not None:
+        return problem
+    region = _with_form(found, Int16PairwiseForm if is_fixed else Int16FloatPairwiseForm)
+    return replace(region, attrs={**region.attrs, "quantize_info": region.form.quantize_info()})
 
 
 def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_pool2d` claims; means are those of `match_int16_reduce`, and a maximum keeps the parameters."""
+    """Claim what `match_pool2d` claims, but no sums in float32; means go to `match_int16_reduce`, a maximum keeps parameters."""
     if call_to(view.definition(core), "mean") is not None:
         return match_int16_reduce(view, core, support)
     found = match_pool2d(view, core, support)
@@ -247,7 +314,10 @@ def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Reg
     if form.kind == "max" and form.x.params != form.y.tensor.params:
         problem = problem or Rejection(reason="it changes scale or zero point; the 16-bit maximum keeps them")
     if form.rounding == "float32":
-        problem = problem or Rejection(reason="the source's framework averages int16 in float32, and has no kernel in integers")
+        # With equal parameters every other window of an even count is a tie, which float32 rounding errors decide.
+        problem = problem or Rejection(
+            reason="windows of int16 are integer in TFLite files alone; ONNX Runtime sums them in float32"
+        )
     if form.kernel[0] * form.kernel[1] > INT16_MAX_COUNT // 2:
         problem = problem or Rejection(
             reason=f"its window of {form.kernel[0]}x{form.kernel[1]} int16 values could overflow int32"
@@ -256,18 +326,19 @@ def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Reg
 
 
 def match_int16_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_reduce` claims: means of symmetric int16."""
+    """Claim what `match_reduce` claims: means, in fixed point, of symmetric int16, where the source asks for it."""
     if call_to(view.definition(core), "mean") is None:
         return Rejection(reason=f"{op_name(view.definition(core))} has no 16-bit kernel")
-    found = _not_fixed(view, core) or match_reduce(view, core, support)
+    found = match_reduce(view, core, support)
     if isinstance(found, Rejection):
         return found
     form: ReduceForm = found.form
-    count = math.prod(form.x.shape[axis] for axis in form.axes)
-    problem = _problem([form.x, form.y.tensor], symmetric=True)
-    if count > INT16_MAX_COUNT:
-        problem = problem or Rejection(reason=f"it averages {count} int16 values at once; the kernel takes {INT16_MAX_COUNT}")
-    return problem or _with_form(found, Int16MeanForm)
+    count, is_fixed = math.prod(form.x.shape[axis] for axis in form.axes), is_fixed_int16(view)
+    problem = _problem([form.x, form.y.tensor], symmetric=is_fixed)
+    most = INT16_MAX_COUNT if is_fixed else INT16_MAX_COUNT // 2
+    if count > most:
+        problem = problem or Rejection(reason=f"it averages {count} int16 values at once; the kernel takes {most}")
+    return problem or _with_form(found, Int16MeanForm if is_fixed else Int16RealMeanForm)
 
 
 def match_int16_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

@@ -39,6 +39,8 @@ _RULES: Mapping[str, Matcher] = {
     "octavo.add": match_int16_pairwise,
     "octavo.sub": match_int16_pairwise,
     "octavo.mul": match_int16_pairwise,
+    "octavo.max": match_int16_pairwise,
+    "octavo.min": match_int16_pairwise,
     "octavo.pool2d": match_int16_pool2d,
     "octavo.reduce": match_int16_reduce,
     "octavo.softmax": match_int16_softmax,

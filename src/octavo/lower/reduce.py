@@ -173,7 +173,7 @@ def _plain(dtype: str) -> QuantParams:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Run:
+class Run:
     """x as [outer, extent, inner], with what is reduced in the middle."""
 
     value: Expr
@@ -183,7 +183,7 @@ class _Run:
     is_nhwc: bool
 
 
-def run_of(context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple[int, ...], name: str) -> _Run:
+def run_of(context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple[int, ...], name: str) -> Run:
     """Return x so that the axes are neighbours: as it lies, in the kernels' layout, or permuted."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     is_nhwc = context.storage.is_kept_nhwc(var) and _same_order(shape, [axis for axis in TO_NHWC if axis in kept])
@@ -195,7 +195,7 @@ def run_of(context: KernelContext, var: Var, shape: tuple[int, ...], axes: tuple
         value = context.permute(name, value, (*rest, *moved))
         laid, moved = shape_of(value), tuple(range(len(rest), len(laid)))
     outer, extent, inner = _split(laid, moved)
-    return _Run(value=value, outer=outer, extent=extent, inner=inner, is_nhwc=is_nhwc)
+    return Run(value=value, outer=outer, extent=extent, inner=inner, is_nhwc=is_nhwc)
 
 
 def _same_order(shape: tuple[int, ...], axes: list[int]) -> bool:
