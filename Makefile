@@ -22,7 +22,7 @@ JOBS ?= 2
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench clean
+.PHONY: help demo test torch test-torch lint format bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -35,8 +35,10 @@ demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real d
 test: lint ## Lint, check types, run every test
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-test-torch: $(TORCH) ## Install PyTorch and run the tests that need it; `make test` skips them without it
-	$(BIN)/python -m pytest -rs tests/importer/test_torch.py tests/importer/test_torch_ops.py tests/importer/test_torch_quantizers.py
+torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
+
+test-torch: $(TORCH) ## Install PyTorch and run the tests that need it, alone
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests/importer/test_torch.py tests/importer/test_torch_ops.py tests/importer/test_torch_quantizers.py
 
 lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
 	$(BIN)/ruff check .

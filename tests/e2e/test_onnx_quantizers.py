@@ -6,8 +6,6 @@ may hang on a near tie, so what is compared is the logits: equal to the session 
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 import accuracy
@@ -40,7 +38,6 @@ def test_quantized_on_the_spot_by_onnx_runtime(shared, network, variant, differ)
     assert result.values_differ[result.counts] <= differ
 
 
-@pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="NNCF is not installed")
 def test_quantized_on_the_spot_by_nncf(shared):
     """ONNX Runtime computes a part of it in float: the logits differ, by less than a hundredth of their range."""
     result = onnx_quantizers.measure("squeezenet", "nncf", calibration=3, evaluation=6)
