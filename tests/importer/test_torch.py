@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.errors import ModelError, UnsupportedOpError
+from octavo.errors import DataError, ModelError, UnsupportedOpError
 
 SETUP = "needs PyTorch: make test-torch"
 IMAGES = (50, 3, 32, 32)
@@ -153,13 +153,35 @@ def test_an_open_batch_is_1_or_as_asked(nets):
     net = nets.make_net()
     example = torch.randn(3, *nets.SHAPE[1:], generator=torch.Generator().manual_seed(2))
     program = nets.export(net, example, dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
-    for batch, shapes in ((1, None), (3, {"x": (3, *nets.SHAPE[1:])})):
+    expected = net(example).detach().numpy()
+    for shapes in (None, {"x": (3, *nets.SHAPE[1:])}):
         executable = octavo.compile(octavo.load(program, shapes=shapes))
-        np.testing.assert_allclose(run(executable, example[:batch].numpy()), net(example[:batch]).detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(run(executable, example.numpy()), expected, atol=1e-6)
+    with pytest.raises(DataError, match="shape"):
+        executable(example[:1].numpy())
+    with pytest.raises(ModelError, match=r"dimension 0 of input 'x' is 65, the program was exported for \[1; 64\]"):
+        octavo.load(program, shapes={"x": (65, *nets.SHAPE[1:])})
     with pytest.raises(ModelError, match=r"input 'x' has shape \(s.*, 3, 32, 32\); \(1, 4, 32, 32\) does not fit it"):
         octavo.load(program, shapes={"x": (1, 4, 32, 32)})
     with pytest.raises(ModelError, match=r"no input \['y'\]; the inputs are \['x'\]"):
         octavo.load(program, shapes={"y": (1,)})
+
+
+def test_what_samples_share_keeps_the_batch_as_it_is_compiled(nets):
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self, shared):
+            super().__init__()
+            self.shared = shared
+
+        def forward(self, x):
+            return (x - x.mean(0 if self.shared else 1, keepdim=True)).relu()
+
+    for shared in (False, True):
+        dims = ({0: torch.export.Dim("batch", min=1, max=8)},)
+        model = octavo.load(nets.export(Net(shared), torch.zeros(4, 3), dynamic_shapes=dims))
+        assert model.any_batch == (not shared)
 
 
 def test_inputs_that_share_an_open_size_share_what_is_given(nets):

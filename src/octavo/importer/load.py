@@ -77,7 +77,9 @@ def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> M
     from . import torch_convert  # imports PyTorch, an optional extra; a program is proof that it is there
 
     source = torch_source.read(program, shapes)
-    return _model(torch_convert.convert(source), torch_source.torch_fingerprint(source), "torch")
+    torch_source.check_ranges(program, shapes or {})
+    model = _model(torch_convert.convert(source), torch_source.torch_fingerprint(source), "torch")
+    return replace(model, any_batch=source.any_batch)
 
 
 def _read(path: Path) -> bytes:

@@ -45,6 +45,8 @@ class TorchProgram:
         FX name -> (qualified name, tensor) of each parameter, buffer and constant.
     outputs
         FX names of what the program returns, in order.
+    any_batch
+        Whether every input and output leaves its first dimension open, one size for all, and each sample is computed by itself.
     """
 
     program: Any
@@ -52,6 +54,7 @@ class TorchProgram:
     literals: dict[str, Any]
     constants: dict[str, tuple[str, Any]]
     outputs: tuple[str, ...]
+    any_batch: bool
 
     @property
     def nodes(self) -> list[Any]:
@@ -107,9 +110,57 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
             raise ModelError(f"{ORIGIN}: input {name!r} is a {kind.lower()}, which is not supported")
     if wanted:
         raise ModelError(f"{ORIGIN}: no input {sorted(wanted)}; the inputs are {sorted(inputs)}")
+    outputs = _outputs(signature.output_specs)
     return TorchProgram(
-        program=program, inputs=inputs, literals=literals, constants=constants, outputs=_outputs(signature.output_specs)
+        program=program,
+        inputs=inputs,
+        literals=literals,
+        constants=constants,
+        outputs=outputs,
+        any_batch=not shapes and _leaves_batch_open(program, inputs, outputs),
     )
+
+
+def check_ranges(program: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ModelError for a size outside of what the program says of its dimension (torch.export.Dim)."""
+    for node in program.graph.nodes:
+        stated: list[Any] = list(getattr(node.meta.get("val"), "shape", ())) if str(node.name) in shapes else []
+        for position, dim in enumerate(stated):
+            size = shapes[str(node.name)][position]
+            allowed = None if isinstance(dim, int) else program.range_constraints.get(dim.node.expr)
+            if allowed is not None and not (allowed.lower <= size <= allowed.upper):
+                raise ModelError(
+                    f"{ORIGIN}: dimension {position} of input {str(node.name)!r} is {size}, the program was exported for "
+                    f"[{allowed.lower}; {allowed.upper}]; give such a size or export with another torch.export.Dim"
+                )
+
+
+def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
+    """Whether one symbol is the first dimension of all inputs and outputs, and a dimension of all that is computed of inputs.
+
+    A value without it, such as a mean over the batch or the scale of a whole tensor, is one for all samples.
+    """
+    values = {str(node.name): node.meta.get("val") for node in program.graph.nodes}
+    ends: list[list[Any]] = [list(getattr(values.get(name), "shape", ()))[:1] for name in (*inputs, *outputs)]
+    firsts: set[Any] = {None if not first or isinstance(first[0], int) else first[0].node.expr for first in ends}
+    if len(firsts) != 1 or None in firsts:
+        return False
+    [batch] = firsts
+    computed: set[str] = set(inputs)
+    for node in program.graph.nodes:
+        if not any(str(source.name) in computed for source in node.all_input_nodes):
+            continue
+        results: Any = node.meta.get("val")
+        tensors = [value for value in (results if isinstance(results, tuple | list) else (results,)) if hasattr(value, "shape")]
+        if tensors and node.op != "output":
+            computed.add(str(node.name))
+            if not all(any(batch in _symbols(dim) for dim in value.shape) for value in tensors):
+                return False
+    return batch.is_Symbol
+
+
+def _symbols(dim: Any) -> Any:
+    return () if isinstance(dim, int) else dim.node.expr.free_symbols
 
 
 def _symbol_sizes(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
