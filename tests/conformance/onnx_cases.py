@@ -18,6 +18,7 @@ from onnx_operator_cases import (
     qlinear_conv,
     qlinear_matmul,
     qlinear_pool,
+    qlinear_product,
     qlinear_softmax,
     qlinear_unary,
     scaled_sums,
@@ -37,9 +38,11 @@ from onnx_qdq_cases import (
     global_pool,
     matmul,
     moving,
+    narrow_weights,
     pad,
     pool,
     prelu,
+    product,
     quantize,
     reduce_mean,
     requantize,
@@ -50,7 +53,7 @@ from onnx_qdq_cases import (
 
 WEIGHTED = ("u8s8", "s8s8", "u8u8")
 EIGHT, WITH_16 = ("u8", "s8"), ("u8", "s8", "u16", "s16")
-DTYPES = {"u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16"}
+DTYPES = {"u4": "uint4", "s4": "int4", "u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16"}
 
 SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "Conv": [
@@ -60,6 +63,11 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     ],
     "ConvTranspose": [(conv_transpose, WEIGHTED, 3)],
     "MatMul": [(matmul, WEIGHTED, 4), (matmul, ("s16s8", "u16u8"), 1)],
+    "MatMul of activations": [
+        (product(quantized=True), ("u8u8", "s8s8"), 6),
+        (product(quantized=False), ("u8u8 to f32", "s8s8 to f32"), 3),
+    ],
+    **{f"{op} of 4 bits": [(narrow_weights(op), ("u8s4", "s8s4", "u8u4"), 3)] for op in ("Conv", "MatMul", "Gemm")},
     "Gemm": [(gemm, WEIGHTED, 6)],
     **{op: [(binary(op), EIGHT, 5), (binary(op), ("u16", "s16"), 2)] for op in ("Add", "Sub", "Mul")},
     "Div": [(binary("Div"), EIGHT, 3)],
@@ -91,7 +99,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "QuantizeLinear": [(quantize, WITH_16, 1), (requantize, EIGHT, 4), (requantize, ("u16", "s16"), 1)],
     "DequantizeLinear": [(dequantize, WITH_16, 1)],
     "QLinearConv": [(qlinear_conv(form), WEIGHTED, 1) for form in CONVOLUTIONS],
-    "QLinearMatMul": [(qlinear_matmul, WEIGHTED, 2)],
+    "QLinearMatMul": [(qlinear_matmul, WEIGHTED, 2), (qlinear_product, ("u8u8", "s8s8"), 4)],
     "QGemm": [(q_gemm, WEIGHTED, 3)],
     "QLinearAdd": [(qlinear_binary("Add"), EIGHT, 4)],
     "QLinearMul": [(qlinear_binary("Mul"), EIGHT, 4)],
@@ -121,6 +129,8 @@ INTEGER_OPS = frozenset(SUITE) - {
     "DynamicQuantizeLinear",
     # A bias for each row, not for each column, is added in float.
     "Gemm",
+    # Weights with a scale for each block of inputs are dequantized.
+    *(f"{op} of 4 bits" for op in ("Conv", "MatMul", "Gemm")),
 }
 """Ops whose cases run as integer kernels, all of them, but for those of FLOAT_KINDS and of uint16."""
 

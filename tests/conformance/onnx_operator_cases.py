@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx_case import MICROSOFT, Quantized, Writer
-from onnx_qdq_cases import CONVOLUTIONS, Maker, draw, image, shape_of
+from onnx_qdq_cases import CONVOLUTIONS, Maker, draw, image, product_shapes, shape_of
 
 
 def integer_bias(w: Writer, channels: int) -> list[str]:
@@ -43,6 +43,15 @@ def qlinear_matmul(w: Writer) -> str:
     params = w.params_for(lambda: w.node("MatMul", [w.real(x), w.real(weight, 1 if per_axis else None)]))
     w.output(w.node("QLinearMatMul", [*x.names, *weight.names, *params]))
     return f"{shape} units {units}"
+
+
+def qlinear_product(w: Writer) -> str:
+    """QLinearMatMul of two activations."""
+    shapes = product_shapes(w)
+    a, b = w.quantized(shapes[0]), w.quantized(shapes[1], w.weight)
+    params = w.params_for(lambda: w.node("MatMul", [w.real(a), w.real(b)]))
+    w.output(w.node("QLinearMatMul", [*a.names, *b.names, *params]))
+    return f"{shapes[0]} by {shapes[1]}"
 
 
 def q_gemm(w: Writer) -> str:

@@ -119,6 +119,53 @@ def matmul(w: Writer) -> str:
     return f"{shape} units {units}"
 
 
+def product_shapes(w: Writer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Draw the shapes of two activations to be multiplied, whose batch axes are the same, broadcast, or absent on one side."""
+    batch = (draw(w, 1, 3), draw(w, 2, 3))
+    rows, inner, columns = draw(w, 1, 7), int(w.rng.choice([3, 16, 33])), int(w.rng.choice([1, 7, 18]))
+    fronts = [(batch, batch), (batch, (1, batch[1])), (batch[1:], batch), (batch, ()), ((), ())][draw(w, 0, 4)]
+    return (*fronts[0], rows, inner), (*fronts[1], inner, columns)
+
+
+def product(*, quantized: bool) -> Maker:
+    """MatMul of two activations, as attention has it; its result is quantized, or scaled and read in float."""
+
+    def make(w: Writer) -> str:
+        shapes = product_shapes(w)
+        a, b = w.quantized(shapes[0]), w.quantized(shapes[1], w.weight)
+        value = w.node("MatMul", [w.real(a), w.real(b)])
+        if quantized:
+            w.quantize(activated(w, value))
+        else:
+            w.output(value, "float32")
+        return f"{shapes[0]} by {shapes[1]}"
+
+    return make
+
+
+def narrow_weights(op: str) -> Maker:
+    """Weights of 4 bits between DequantizeLinear and the op: one scale, one for each output channel, or one for each block."""
+
+    def make(w: Writer) -> str:
+        form, low = draw(w, 0, 2), 0 if w.weight == "uint4" else -8
+        units, inner = int(w.rng.choice([5, 16, 18])), int(w.rng.choice([16, 32, 64]))
+        shape = (units, inner, 1, 1) if op == "Conv" else (units, inner) if op == "Gemm" else (inner, units)
+        axis = 1 if op == "MatMul" else 0
+        fields: dict[str, Any] = [{}, {"axis": axis}, {"axis": 1 - axis, "block_size": 16}][form]
+        counts = [(), (units,), tuple(d // 16 if at == 1 - axis else d for at, d in enumerate(shape))][form]
+        names = [
+            w.constant(w.rng.integers(low, low + 16, shape), w.weight),
+            w.constant(w.rng.uniform(0.01, 0.1, counts).astype(np.float32)),
+            w.constant(w.rng.integers(low, low + 16, counts) if low == 0 else np.zeros(counts, int), w.weight),
+        ]
+        x = w.quantized((2, inner, 3, 4) if op == "Conv" else (draw(w, 1, 5), inner))
+        weight = w.node("DequantizeLinear", names, **fields)
+        w.quantize(activated(w, w.node(op, [w.real(x), weight], **({"transB": 1} if op == "Gemm" else {}))))
+        return f"{shape} scales {counts}"
+
+    return make
+
+
 def gemm(w: Writer) -> str:
     """All attributes, and C as a row, a matrix row, a column, one number, or absent."""
     rows, terms, units = draw(w, 1, 5), int(w.rng.choice([5, 16, 33])), int(w.rng.choice([1, 8, 21]))
