@@ -207,6 +207,7 @@ def _build(
         weight_bytes=constant_bytes(linked),
         workspace=code.workspace,
         any_batch=model.any_batch and all(output.shape for output in outputs),
+        batch_obstacle=model.batch_obstacle,
         ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
     )
     return Executable(code, description)

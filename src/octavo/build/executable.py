@@ -14,13 +14,14 @@ import numpy.typing as npt
 import tvm
 
 from ..errors import ExecutableError
-from ..graph.inputs import InputSpec, check_inputs, split_batch
+from ..graph.inputs import InputSpec, check_inputs, check_samples, split_batch
 from .codegen import Code
 from .file import read_executable, write_executable
 from .runner import Prepared, Runner, runner_of
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 Outputs = dict[str, npt.NDArray[Any]]
+_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "any_batch", "batch_obstacle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,8 @@ class Description:
         Bytes of the block that intermediate tensors share; None where TVM's virtual machine allocates them as it runs.
     any_batch
         Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
+    batch_obstacle
+        Why it does not, though the source left that dimension open.
     ops
         One plain record for each op, for `explain`.
     """
@@ -68,6 +71,7 @@ class Description:
     weight_bytes: int
     workspace: int | None
     any_batch: bool
+    batch_obstacle: str
     ops: tuple[dict[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +88,7 @@ class Description:
         inputs = tuple(InputSpec(**_with_tuple(entry)) for entry in data["inputs"])
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
-        plain = {key: data[key] for key in ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "any_batch")}
+        plain = {key: data[key] for key in _PLAIN}
         return Description(inputs=inputs, outputs=outputs, ops=ops, **plain)
 
 
@@ -173,6 +177,7 @@ class Executable:
         """
         if self.description.any_batch:
             return self._run_batches(data)
+        check_samples(self.inputs, data, self.description.batch_obstacle)
         arrays = check_inputs(self.inputs, data)
         return self.name_outputs(self._run(_tensors(arrays)))
 

@@ -67,6 +67,18 @@ def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input")
     return arrays
 
 
+def check_samples(specs: Sequence[InputSpec], data: Any, obstacle: str) -> None:
+    """Raise DataError for another number of samples than the model's own, where the source allows it and `obstacle` says no."""
+    values = dict(data) if isinstance(data, Mapping) else {spec.source_name: data for spec in specs}
+    for spec in specs if obstacle else ():
+        shape = np.shape(values.get(spec.source_name, ()))
+        if len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:] and shape != spec.shape:
+            raise DataError(
+                f"input {spec.source_name} holds {shape[0]} samples and the model is compiled for {spec.shape[0]}: {obstacle}; "
+                f"load it with shapes={{{spec.source_name!r}: {tuple(int(dim) for dim in shape)}}}"
+            )
+
+
 def split_batch(
     specs: Sequence[InputSpec], data: Any, *, where: str = "batch", finite: bool = True
 ) -> Iterator[list[npt.NDArray[Any]]]:

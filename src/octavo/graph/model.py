@@ -137,7 +137,10 @@ class Model:
     plan
         Set by `quantize`; None on a model as it was imported.
     any_batch
-        Whether the source leaves the first dimension of every input open (the module is of batch 1 then).
+        Whether the source leaves the first dimension of every input open (the module is of batch 1 then) and computes each
+        sample from that sample alone.
+    batch_obstacle
+        Why a source that leaves the first dimension open computes no sample by itself; "" for any other.
     """
 
     module: tvm.IRModule
@@ -150,6 +153,7 @@ class Model:
     source: Any = None
     plan: QuantizationPlan | None = field(default=None)
     any_batch: bool = False
+    batch_obstacle: str = ""
     output_names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ from ..graph.model import SourceFormat
 from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source, torch_source
 from .assemble import Assembled
 from .fingerprint import onnx_fingerprint, tflite_fingerprint
+from .onnx_batch import batch_obstacle
 from .quiet import reason
 
 _PROTO = "ONNX model"
@@ -115,7 +116,10 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
         # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
         raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
     model = _model(onnx_convert.convert(prepared, origin), fingerprint, "onnx", proto)
-    return replace(model, any_batch=onnx_prepare.leaves_batch_open(proto.graph, shapes or {}))
+    if not onnx_prepare.leaves_batch_open(proto.graph, shapes or {}):
+        return model
+    obstacle = batch_obstacle(proto, onnx_convert.supported, origin)
+    return replace(model, any_batch=not obstacle, batch_obstacle=obstacle)
 
 
 def _model(assembled: Assembled, fingerprint: str, source_format: SourceFormat, proto: onnx.ModelProto | None = None) -> Model:

@@ -50,12 +50,15 @@ class PreparedOnnx:
         Version of the standard operator set.
     sources
         Every tensor, in the order of the source graph: inputs, then for each node its constants and its outputs.
+    shapes
+        Of every tensor of `graph`; None where even the rank is unknown.
     """
 
     graph: onnx.GraphProto
     nodes: tuple[onnx.NodeProto, ...]
     opset: int
     sources: tuple[SourceTensor, ...]
+    shapes: Mapping[str, tuple[int | str, ...] | None]
 
 
 def describe(node: onnx.NodeProto) -> str:
@@ -108,7 +111,13 @@ def prepare(
     narrow = widen(model.graph)
     model, types = _fold(model)
     types.update({name: (types[name][0], dtype) for name, dtype in narrow.items()})
-    return PreparedOnnx(graph=model.graph, nodes=nodes, opset=opset, sources=_list_sources(model.graph, nodes, types))
+    return PreparedOnnx(
+        graph=model.graph,
+        nodes=nodes,
+        opset=opset,
+        sources=_list_sources(model.graph, nodes, types),
+        shapes={name: shape for name, (shape, _) in types.items()},
+    )
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[Any]:
