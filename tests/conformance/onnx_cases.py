@@ -129,7 +129,7 @@ INTEGER_OPS = frozenset(SUITE) - {
     "DynamicQuantizeLinear",
     # A bias for each row, not for each column, is added in float.
     "Gemm",
-    # Weights with a scale for each block of inputs are dequantized.
+    # Sums over blocks of inputs, each with a scale of its own, are added in float.
     *(f"{op} of 4 bits" for op in ("Conv", "MatMul", "Gemm")),
 }
 """Ops whose cases run as integer kernels, all of them, but for those of FLOAT_KINDS and of uint16."""

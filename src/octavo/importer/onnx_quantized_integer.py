@@ -94,6 +94,9 @@ def _blocked(context: NodeContext, data: Any, scale: Any, zero_point: Any, dtype
                 f"parameters of shape {shape_of(parameter)} do not fit {shape} in blocks of {block} along axis {axis}"
             )
 
+    if context.op == "DequantizeLinear" and shape[axis] % block == 0 and _is_constant(scale) and _is_constant(zero_point):
+        return _dequantized_in_blocks(context, data, scale, zero_point, axis, block)
+
     def spread(value: Any) -> Any:
         if isinstance(value, Constant):
             repeated = np.repeat(value.value.numpy(), block, axis)
@@ -117,6 +120,23 @@ def _blocked(context: NodeContext, data: Any, scale: Any, zero_point: Any, dtype
     if zero_wide is not None:
         value = emit(_ops.subtract(value, zero_wide))
     return _ops.multiply(emit(_ops.astype(value, real)), scale_wide)
+
+
+def _dequantized_in_blocks(context: NodeContext, data: Any, scale_expr: Any, zero_point_expr: Any, axis: int, block: int) -> Any:
+    """Dequantize whole blocks of constant parameters: each is a row of its own, with one scale, in between two moves."""
+    shape, blocks = shape_of(data), shape_of(scale_expr)
+    emit, count = context.builder.emit, int(np.prod(blocks))
+    flat = scale_expr.value.numpy().reshape(-1)
+    zeros = None if zero_point_expr is None else relax.const(zero_point_expr.value.numpy().reshape(-1))
+    scale, zero_point, _ = _constant_parameters(relax.const(flat, str(flat.dtype)), zeros, [count, block], 0)
+    cut = [*blocks[: axis + 1], block, *blocks[axis + 1 :]]
+    order = [at for at in range(len(cut)) if at != axis + 1] + [axis + 1]
+    rows = emit(_ops.permute_dims(emit(_ops.reshape(data, cut)), order))
+    rows = emit(_ops.reshape(rows, [count, block] if scale.ty.ndim else [1, block * count]))
+    real = emit(_ops.dequantize(rows, scale, zero_point, axis=0, out_dtype=str(flat.dtype)))
+    moved = emit(_ops.reshape(real, [cut[at] for at in order]))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return _ops.reshape(emit(_ops.permute_dims(moved, back)), shape)
 
 
 def _reshaped(context: NodeContext, value: Any, shape: Sequence[int]) -> Any:

@@ -18,6 +18,7 @@ from ..graph.rules import Partition, Region, Rejection, Rule, partition
 from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from .add import match_add
 from .batch_matmul import match_batch_matmul
+from .blocks import split_blocks
 from .cluster import PRELU
 from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
@@ -142,7 +143,7 @@ def partition_quantized(
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
-    module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(module))))
+    module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(split_blocks(module)))))
     held = held_tensors(DataflowView(module["main"]), ids)
     view = DataflowView(module["main"])
     shared = dynamic_members(view) | centered_members(view)

@@ -132,7 +132,7 @@ def weight_form(
     scale = _per_channel(np.transpose(weight.scale, order))
     zero_point = _per_channel(np.transpose(weight.zero_point, order))
     if scale is None or zero_point is None:
-        return Rejection(reason=f"weight {weight.name} has scales that vary within one output channel")
+        return Rejection(reason=f"weight {weight.name} has scales that vary within one output channel; give each channel one")
     is_per_tensor = bool((scale == scale[0]).all() and (zero_point == zero_point[0]).all())
     if not is_per_tensor and "per_axis" not in support.weight_granularity:
         return Rejection(reason=f"weight {weight.name} is quantized per axis; the target takes one scale per tensor")
