@@ -23,6 +23,7 @@ FLOORS = {
     "lower": 3,
     "build": 3,
     "pipeline": 4,
+    "cluster": 5,
     "verify": 5,
     "layer_error": 5,
     "observers": 4,
@@ -32,7 +33,7 @@ FLOORS = {
     "__init__": 6,
     "__main__": 6,
 }
-NEIGHBOURS = {("cli", "report")}  # the command line prints what report lays out
+NEIGHBOURS = {("cli", "report"), ("cli", "cluster")}  # the command line prints what report lays out, and starts what it is told
 NUMPY_ONLY = ("errors", "identity", "numerics")
 
 

@@ -107,7 +107,7 @@ def profile(
     start = None if resume is None else Profile.load(resume)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
-    preprocessing = batches.preprocessing if isinstance(batches, ImageFolder) else ""
+    preprocessing = preprocessing_of(batches)
     return collect(
         checked,
         instrumented,
@@ -119,6 +119,12 @@ def profile(
         resume=start,
         progress=progress,
     )
+
+
+def preprocessing_of(batches: Any) -> str:
+    """Return what batches say was done to their samples, "" where they say nothing."""
+    said = getattr(batches, "preprocessing", "")
+    return said if isinstance(said, str) else ""
 
 
 _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
+from ..cluster import profile_on_ray
 from ..graph.inputs import InputSpec, input_specs, split_batch
 from ..pipeline import profile
-from ..profile import Checkpoint
+from ..profile import Checkpoint, Profile
 from . import profiles
 from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count
 from .outputs import check_output
 from .progress import progress_bar
 from .samples import Samples, count_runs, named, read_samples
-from .sources import load_model
+from .sources import UsageError, load_model
 
 CHECKPOINT_SUFFIX = ".checkpoint"
 
@@ -55,6 +56,13 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument(
         "--resume", type=Path, metavar="FILE", help="checkpoint of a run over the same --data; the samples in it are skipped"
     )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="profile on a Ray cluster, the one at ADDRESS or one started here; the same bytes (pip install 'octavo[ray]')",
+    )
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
     profiles.add_to(commands)
@@ -63,6 +71,8 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     check_output(args.output, args.model, *args.data)
+    if args.ray is not None and (args.checkpoint is not None or args.resume is not None):
+        raise UsageError("--checkpoint and --resume go with one stream of samples; leave them out, or --ray")
     kept = None
     if args.checkpoint is not None:
         kept = Checkpoint(path=args.output.with_name(args.output.name + CHECKPOINT_SUFFIX), every=args.checkpoint)
@@ -74,16 +84,19 @@ def call(args: argparse.Namespace) -> int:
     runs = sum(count_runs(specs, samples) for samples in files.values())
     with progress_bar("profile", runs, "run") as advance:
         batches = _batches(specs, files)
-        result = profile(
-            model,
-            batches,
-            tensors=args.tensors,
-            threads=args.threads,
-            checkpoint=None if kept is None else kept.path,
-            every=1 if kept is None else kept.every,
-            resume=args.resume,
-            progress=lambda _: advance(1),
-        )
+        if args.ray is not None:
+            result = _on_ray(args, batches, advance)
+        else:
+            result = profile(
+                model,
+                batches,
+                tensors=args.tensors,
+                threads=args.threads,
+                checkpoint=None if kept is None else kept.path,
+                every=1 if kept is None else kept.every,
+                resume=args.resume,
+                progress=lambda _: advance(1),
+            )
     if kept is None:
         result.save(args.output)
     else:
@@ -94,6 +107,25 @@ def call(args: argparse.Namespace) -> int:
             print(f"warning: {entry.non_finite_note}")
             break
     return 0
+
+
+def _on_ray(args: argparse.Namespace, batches: Iterator[dict[str, npt.NDArray[Any]]], advance: Callable[[int], None]) -> Profile:
+    done = 0
+
+    def note(samples: int) -> None:
+        nonlocal done
+        advance(samples - done)
+        done = samples
+
+    return profile_on_ray(
+        args.model,
+        batches,
+        address=args.ray or None,
+        shapes=dict(args.shape) or None,
+        tensors=args.tensors,
+        threads=args.threads,
+        progress=note,
+    )
 
 
 def _check(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> None:
