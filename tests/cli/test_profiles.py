@@ -124,3 +124,16 @@ def test_resume_from_a_checkpoint_ends_with_the_same_bytes_and_nothing_else(part
     assert not [path for path in parts.iterdir() if "checkpoint" in path.name]
     assert command("profile m.onnx --data calib.npz --resume b.json -o other.json") == 0
     assert octavo.Profile.load("other.json").samples == 100
+
+
+@pytest.mark.parametrize("form", ["ort-json", "tensorrt", "aimet-1.0.0"])
+def test_ranges_go_out_and_come_back(workplace: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(f"profile export profile.json --format {form} -o table") == 0
+    assert command("profile import m.onnx table -o back.json") == 0
+    count = sum(value.kind != "constant" for value in octavo.Profile.load("profile.json").values())
+    assert capsys.readouterr().out.splitlines() == [f"table: {count} tensors", f"back.json: ranges of {count} tensors"]
+    assert command("quantize m.onnx --profile back.json -o back.onnx") == 0
+    Path("table").write_text("nonsense")
+    assert command("profile import m.onnx table -o back.json") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("octavo: error: table: not a valid table: ")

@@ -13,7 +13,7 @@ from ..cluster import profile_on_ray
 from ..graph.inputs import InputSpec, input_specs, split_batch
 from ..pipeline import profile
 from ..profile import Checkpoint, Profile
-from . import profiles
+from . import profiles, tables
 from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count
 from .outputs import check_output
 from .progress import progress_bar
@@ -66,6 +66,7 @@ def add_to(commands: Subcommands) -> None:
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
     profiles.add_to(commands)
+    tables.add_to(commands)
 
 
 def call(args: argparse.Namespace) -> int:

@@ -14,7 +14,11 @@ from .profile import Profile
 from .selection import select
 from .statistics import NonFinite, TensorStatistics
 
+# Its ranges as neighbours keep them
+from .tables import FORMATS, from_table, read_table, write_table
+
 __all__ = [
+    "FORMATS",
     "Accumulator",
     "Adequacy",
     "Attach",
@@ -34,7 +38,10 @@ __all__ = [
     "check_same_model",
     "collect",
     "diff",
+    "from_table",
     "instrument",
+    "read_table",
     "select",
     "silent_channels",
+    "write_table",
 ]

@@ -1,0 +1,69 @@
+"""`octavo profile export` and `octavo profile import`: ranges as ONNX Runtime, TensorRT and AIMET keep them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..profile import FORMATS, Profile, from_table, write_table
+from .options import Subcommands, add_command, add_model, add_output, percentile
+from .outputs import check_output
+from .sources import load_model
+
+EXPORT, IMPORT = NAMES = "profile export", "profile import"
+_MOST_NAMED = 5
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add both commands."""
+    export = add_command(
+        commands,
+        EXPORT,
+        call_export,
+        summary="write the ranges of a profile as ONNX Runtime, TensorRT or AIMET read them",
+        example="octavo profile export profile.json --format tensorrt -o calibration.cache",
+    )
+    export.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
+    export.add_argument("--format", choices=FORMATS, required=True, help="whose table")
+    export.add_argument(
+        "--percentile",
+        type=percentile,
+        default=100.0,
+        metavar="P",
+        help="percent of the values each range keeps (default: 100)",
+    )
+    add_output(export, help="table to write")
+    take = add_command(
+        commands,
+        IMPORT,
+        call_import,
+        summary="make a profile of a model from a table of ranges that ONNX Runtime, TensorRT or AIMET wrote",
+        example="octavo profile import m.onnx calibration.json -o profile.json",
+    )
+    add_model(take)
+    take.add_argument("table", type=Path, metavar="TABLE", help="calibration table, calibration cache or encodings")
+    add_output(take, help="profile to write, JSON; it holds ranges, no histograms")
+
+
+def call_export(args: argparse.Namespace) -> int:
+    """Run `profile export`."""
+    check_output(args.output, args.profile)
+    count = write_table(Profile.load(args.profile), args.output, args.format, percentile=args.percentile)
+    print(f"{args.output}: {count} tensors")
+    return 0
+
+
+def call_import(args: argparse.Namespace) -> int:
+    """Run `profile import`."""
+    check_output(args.output, args.model, args.table)
+    model = load_model(args)
+    profile, foreign = from_table(model, args.table)
+    profile.save(args.output)
+    inside = sum(value.kind != "constant" for value in profile.values())
+    print(f"{args.output}: ranges of {inside} tensors")
+    missing = [entry.source_name for key, entry in model.tensors.items() if entry.kind != "constant" and key not in profile]
+    for names, what in ((missing, "the table lacks"), (foreign, "the model lacks")):
+        if names:
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            print(f"{what} {', '.join(names[:_MOST_NAMED])}{more}")
+    return 0
