@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from ..cluster import profile_on_ray
-from ..graph.inputs import InputSpec, input_specs, split_batch
+from ..graph.inputs import input_specs
 from ..pipeline import profile
 from ..profile import Checkpoint, Profile
 from . import profiles, tables
+from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count
 from .outputs import check_output
 from .progress import progress_bar
-from .samples import Samples, count_runs, named, read_samples
 from .sources import UsageError, load_model
 
 CHECKPOINT_SUFFIX = ".checkpoint"
@@ -33,14 +30,7 @@ def add_to(commands: Subcommands) -> None:
         example="octavo profile m.onnx --data calib.npz -o profile.json",
     )
     add_model(parser)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="preprocessed samples: .npy, or .npz with one array for each input, samples first (may be repeated)",
-    )
+    add_data(parser)
     parser.add_argument(
         "--tensors",
         action="append",
@@ -80,11 +70,8 @@ def call(args: argparse.Namespace) -> int:
         check_output(kept.path, args.model, *args.data)
     model = load_model(args)
     specs = input_specs(model)
-    files = {path: read_samples(path) for path in args.data}
-    _check(specs, files)
-    runs = sum(count_runs(specs, samples) for samples in files.values())
-    with progress_bar("profile", runs, "run") as advance:
-        batches = _batches(specs, files)
+    batches = open_data(args, specs)
+    with progress_bar("profile", batches.runs, "run") as advance:
         if args.ray is not None:
             result = _on_ray(args, batches, advance)
         else:
@@ -110,7 +97,7 @@ def call(args: argparse.Namespace) -> int:
     return 0
 
 
-def _on_ray(args: argparse.Namespace, batches: Iterator[dict[str, npt.NDArray[Any]]], advance: Callable[[int], None]) -> Profile:
+def _on_ray(args: argparse.Namespace, batches: Stream, advance: Callable[[int], None]) -> Profile:
     done = 0
 
     def note(samples: int) -> None:
@@ -127,15 +114,3 @@ def _on_ray(args: argparse.Namespace, batches: Iterator[dict[str, npt.NDArray[An
         threads=args.threads,
         progress=note,
     )
-
-
-def _check(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> None:
-    """Find samples that do not fit before time is spent on compiling; a batch is checked as a whole when it is first cut."""
-    for path, samples in files.items():
-        next(split_batch(specs, samples, where=str(path), finite=False))
-
-
-def _batches(specs: Sequence[InputSpec], files: Mapping[Path, Samples]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    for path, samples in files.items():
-        for values in split_batch(specs, samples, where=str(path), finite=False):
-            yield named(specs, values)

@@ -8,9 +8,10 @@ from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_ch
 from .checkpoint import Checkpoint
 from .collect import collect
 from .compare import Move, ProfileDiff, check_model, check_same_model, diff
-from .images import ImageFolder
+from .images import ImageFolder, ImagePreprocessing
 from .instrument import Instrumented, Observation, instrument
 from .profile import Profile
+from .rows import Rows
 from .selection import select
 from .statistics import NonFinite, TensorStatistics
 
@@ -24,12 +25,14 @@ __all__ = [
     "Attach",
     "Checkpoint",
     "ImageFolder",
+    "ImagePreprocessing",
     "Instrumented",
     "Move",
     "NonFinite",
     "Observation",
     "Profile",
     "ProfileDiff",
+    "Rows",
     "TensorAdequacy",
     "TensorStatistics",
     "adequacy",
