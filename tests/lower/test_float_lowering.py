@@ -168,10 +168,38 @@ def test_constants_bound_to_variables_are_constants_too() -> None:
     assert len(lowered(module).kernels) == 1
 
 
-def test_weights_that_are_no_constants_stay_with_tvm() -> None:
+def test_products_of_two_activations_have_a_kernel() -> None:
     def body(w: Any, x: dict[str, Any]) -> Any:
         return w.emit("y", relax.op.matmul(x["x"], x["w"]), is_output=True)
 
     module = graph({"x": ((4, 7), "float32"), "w": ((7, 3), "float32")}, body)
     assert is_close(module, floats(4, 7), floats(7, 3))
-    assert not lowered(module).kernels
+    assert [kernel.name for kernel in lowered(module).kernels.values()] == ["float.batch_matmul"]
+
+
+def attention(*, reads_queries: bool = False) -> Any:
+    """Two heads over nine tokens; the scores are divided, the heads joined again."""
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        split = [w.emit(name, relax.op.reshape(x["x"], (1, 9, 2, 20))) for name in ("q0", "k0", "v0")]
+        q, k, v = (
+            w.emit(name, relax.op.permute_dims(value, axes))
+            for name, value, axes in zip("qkv", split, ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), strict=True)
+        )
+        s = w.emit("s", relax.op.divide(w.emit("qk", relax.op.matmul(q, k)), relax.const(np.float32(3.7))))
+        y = w.emit("pv", relax.op.matmul(w.emit("p", relax.op.nn.softmax(s, axis=-1)), v))
+        y = w.emit("joined", relax.op.reshape(w.emit("back", relax.op.permute_dims(y, (0, 2, 1, 3))), (1, 9, 40)))
+        if reads_queries:
+            y = w.emit("more", relax.op.add(y, w.emit("sum", relax.op.sum(q))))
+        return w.emit("y", relax.op.erf(y), is_output=True)
+
+    return graph({"x": ((1, 9, 40), "float32")}, body)
+
+
+@pytest.mark.parametrize("reads_queries", [False, True])
+def test_attention_reads_and_writes_its_heads_where_they_lie(reads_queries: bool) -> None:
+    module = attention(reads_queries=reads_queries)
+    assert is_close(module, floats(1, 9, 40))
+    kernels = [kernel.name for kernel in lowered(module).kernels.values()]
+    assert kernels == ["float.batch_matmul", "float.softmax", "float.batch_matmul"]
+    assert float_ops(module).count("permute_dims") == reads_queries

@@ -5,14 +5,17 @@ from .batch_matmul import BatchMatmulSpec, batch_matmul
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
+from .float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .float_conv2d import can_observe, float_conv2d, float_matmul
 from .float_resize import FloatResizeSpec, float_resize_bilinear
+from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
 from .l2_normalize import L2NormalizeSpec, l2_normalize
 from .log_softmax import log_softmax
 from .lookup import LookupSpec, lookup
+from .matrix_view import MatrixView
 from .observe import ObserveSpec, observe
 from .pair_lookup import PairLookupSpec, pair_lookup
 from .pairwise import PairwiseSpec, pairwise
@@ -53,13 +56,16 @@ __all__ = [
     "Conv2dSpec",
     "DequantizeSpec",
     "DynamicSpec",
+    "FloatBatchMatmulSpec",
     "FloatConv2dSpec",
     "FloatOutput",
     "FloatResizeSpec",
+    "FloatSoftmaxSpec",
     "GatherSpec",
     "Kernel",
     "L2NormalizeSpec",
     "LookupSpec",
+    "MatrixView",
     "ObserveSpec",
     "Output",
     "PairLookupSpec",
@@ -82,9 +88,11 @@ __all__ = [
     "dequantize",
     "dynamic_parameters",
     "dynamic_quantize",
+    "float_batch_matmul",
     "float_conv2d",
     "float_matmul",
     "float_resize_bilinear",
+    "float_softmax",
     "gather",
     "host_target",
     "isas_of",

@@ -22,7 +22,7 @@ from ..graph.rules import Region, Rejection
 from ..kernels import FloatConv2dSpec, Kernel, ObserveSpec
 from ..numerics.batch_norm import fold_batch_norm
 from .context import KernelContext, shape_of
-from .forms import Form, Layout
+from .forms import FloatOp, Layout
 from .observe import Observation
 from .tail import float_clamp
 from .values import ConstantValue, constant_value, real_values
@@ -32,10 +32,9 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FloatForm(Form):
-    """clamp(op(x, weight) + bias) in float32; `op` is the Relax op's name. What is observed is the sum, before the clamp."""
+class FloatForm(FloatOp):
+    """clamp(op(x, weight) + bias). What is observed is the sum, before the clamp."""
 
-    op: str
     x: str
     weight: Floats
     bias: Floats
@@ -48,10 +47,6 @@ class FloatForm(Form):
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
         return math.prod(self.output_shape) * math.prod(self.weight.shape[:-1])
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return nothing: no tensor of it is quantized."""
-        return {}
 
     def _call(
         self,

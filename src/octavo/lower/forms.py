@@ -47,6 +47,17 @@ class Form(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatOp(Form):
+    """A float32 op, by its Relax name, in a kernel of our own."""
+
+    op: str
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return nothing: no tensor of it is quantized."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TensorForm:
     """An activation: the name of its variable (its TensorId where it has one), shape in the source's layout, parameters."""
 

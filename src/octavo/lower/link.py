@@ -17,6 +17,7 @@ from ..errors import CompileError
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
 from ..kernels import KERNEL_ATTR
 from .context import PlacedKernel
+from .legalize import legalizations
 from .lowering import Lowered
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
@@ -28,7 +29,7 @@ def float_passes() -> tvm.transform.Pass:
     return tvm.transform.Sequential(
         [
             relax.transform.CanonicalizeBindings(),
-            relax.transform.LegalizeOps(),
+            relax.transform.LegalizeOps(legalizations()),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.FuseOps(),

@@ -32,9 +32,8 @@ from ..graph.tracking import Announced
 from ..kernels import Kernel
 from ..target import TargetDescription
 from .context import KernelContext, KernelTable, PlacedKernel
-from .float_conv2d import FloatForm
 from .float_layout import emit_nhwc
-from .forms import Form
+from .forms import FloatOp, Form
 from .observe import ObserveForm
 from .partition import partition_quantized
 from .tensor_ids import held_tensors
@@ -262,7 +261,7 @@ def _float_macs(value: Any, name: str) -> int:
 
 def _composite_record(composite: str, region: Region, parts: Partition, var: Var, tensor: str, kernel: Kernel | None) -> OpRecord:
     form: Form = region.form
-    is_float = isinstance(form, FloatForm)
+    is_float = isinstance(form, FloatOp)
     rejection = parts.rejections.get(region.core.name) if is_float else None
     return OpRecord(
         op=form.op if is_float else composite.removeprefix("octavo."),

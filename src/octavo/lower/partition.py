@@ -24,6 +24,7 @@ from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .dynamic import dynamic_members
 from .edge import match_dequantize, match_quantize
+from .float_attention import match_float_batch_matmul, match_float_softmax
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .hoist import hoist_quantize
@@ -92,6 +93,8 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
 _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_conv2d", ops=("nn.conv2d",), match=match_float_conv2d),
     Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
+    Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
+    Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
     Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
 )
 
