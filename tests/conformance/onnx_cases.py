@@ -132,9 +132,9 @@ INTEGER_OPS = frozenset(SUITE) - {
     # Sums over blocks of inputs, each with a scale of its own, are added in float.
     *(f"{op} of 4 bits" for op in ("Conv", "MatMul", "Gemm")),
 }
-"""Ops whose cases run as integer kernels, all of them, but for those of FLOAT_KINDS and of uint16."""
+"""Ops whose cases run as integer kernels, all of them, but for those of FLOAT_KINDS."""
 
-FLOAT_KINDS = frozenset({("Softmax", "s16"), ("AveragePool", "s16")})
+FLOAT_KINDS = frozenset({("Softmax", "s16"), ("Softmax", "u16"), ("AveragePool", "s16"), ("Concat", "u16")})
 
 
 def dtypes(kind: str) -> tuple[str, str]:

@@ -109,7 +109,7 @@ def test_dequantize(isa: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("isa", HOST_ISAS)
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 def test_relabel(isa: str, dtype: str) -> None:
     def cases() -> Iterator[Case]:
         for size, threads in WORK:

@@ -170,11 +170,10 @@ def test_a_float_island_is_compiled_by_tvm_and_explained():
     [
         ({"float_weight": True}, "weight w is float32, not quantized"),
         ({"per_axis_input": True}, "quantized per axis"),
-        ({"uint16": True}, "uint16"),
     ],
 )
 def test_a_conv_that_stays_float_says_why(change, reason):
-    dtype = "uint16" if change.get("uint16") else "int8"
+    dtype = "int8"
 
     def body(writer, params):
         qdq = Qdq(writer, dtype)

@@ -139,5 +139,8 @@ def test_relabel() -> None:
     q = np.arange(-128, 128).astype(np.int8)
     assert relabel(q).tolist() == list(range(256))
     assert np.array_equal(relabel(relabel(q)), q)
-    with pytest.raises(ValueError, match="int16"):
-        relabel(np.zeros(1, np.int16))
+    wide = np.arange(65536).astype(np.uint16)
+    assert relabel(wide).tolist() == list(range(-32768, 32768))
+    assert np.array_equal(relabel(relabel(wide)), wide)
+    with pytest.raises(ValueError, match="int32"):
+        relabel(np.zeros(1, np.int32))

@@ -156,10 +156,11 @@ def _along(factors: Array, ndim: int, axis: int) -> Array:
 
 
 def _shift(source: Array, now: Array) -> int | None:
-    """Return what integers moved by: 0, or +-128 between int8 and uint8; None if the dtypes do not go together."""
+    """Return what integers moved by: 0, +-128 or +-32768 between signed and unsigned; None if the dtypes differ otherwise."""
     if source.dtype == now.dtype or source.dtype.kind == "f":
         return 0
-    return {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((str(source.dtype), str(now.dtype)))
+    shifts = {("int8", "uint8"): 128, ("uint8", "int8"): -128, ("uint16", "int16"): -32768, ("int16", "uint16"): 32768}
+    return shifts.get((str(source.dtype), str(now.dtype)))
 
 
 def _permutations(source: tuple[int, ...], now: tuple[int, ...]) -> list[tuple[int, ...] | None]:

@@ -214,11 +214,16 @@ class DequantizeSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelabelSpec:
-    """int8 to uint8 or back, over `size` values: q + 128 or q - 128, the same real number under a zero point moved alike."""
+    """int8 to uint8 or uint16 to int16, or back, over `size` values: the same real number under a zero point moved alike."""
 
     size: int
-    in_dtype: Literal["uint8", "int8"]
+    in_dtype: Literal["uint8", "int8", "uint16", "int16"]
     threads: int = 1
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of as many bits with the other sign."""
+        return {"uint8": "int8", "int8": "uint8", "uint16": "int16", "int16": "uint16"}[self.in_dtype]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

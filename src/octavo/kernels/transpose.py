@@ -27,7 +27,7 @@ class TransposeSpec:
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    dtype: Literal["uint8", "int8", "int16", "int32", "float32"] = "uint8"
+    dtype: Literal["uint8", "int8", "int16", "uint16", "int32", "float32"] = "uint8"
     threads: int = 1
 
 

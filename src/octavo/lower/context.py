@@ -20,7 +20,7 @@ from ..graph.dataflow import BodyWriter, dtype_of, static_shape
 from ..graph.rules import Region
 from ..kernels import Kernel
 from ..numerics import QuantParams
-from .forms import Form
+from .forms import RELABELLING, Form
 from .storage import TO_NHWC, Storage
 from .storage import Form as Stored
 
@@ -145,7 +145,7 @@ class KernelContext:
         """Let the kernels called meanwhile bring the source graph's `var` into a form: they belong to no composite."""
         attrs, fresh = self._attrs, self._fresh
         entry = self._entries.get(var) or _only_input(attrs)
-        self._attrs = {} if entry is None else {"quantize_info": {"output": entry}, RESULT_ATTR: _lying(form)}
+        self._attrs = {} if entry is None else {"quantize_info": {"output": entry}, RESULT_ATTR: _lying(form, dtype_of(var))}
         self._fresh = set()
         yield
         self._attrs, self._fresh = attrs, fresh
@@ -164,19 +164,19 @@ class KernelContext:
 
     def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:
         """Record a kernel's result as the source graph's `output`."""
-        form = Stored(is_nhwc, dtype_of(output) == "int8")
+        form = Stored(is_nhwc, dtype_of(output) in RELABELLING)
         self.storage.put(output, form, value)
         entry = self._attrs.get("quantize_info", {}).get("output")
         if entry is None:
             return
         self._entries[output] = entry
         if isinstance(value, Var) and value in self._fresh:
-            self._table.describe(self._symbols[value], {RESULT_ATTR: _lying(form)})
+            self._table.describe(self._symbols[value], {RESULT_ATTR: _lying(form, dtype_of(output))})
 
 
-def _lying(form: Stored) -> dict[str, Any]:
+def _lying(form: Stored, dtype: str) -> dict[str, Any]:
     """Say how a kernel's result lies in memory: the order of the source's axes, and what was added to its integers."""
-    return {"axes": list(TO_NHWC) if form.is_nhwc else None, "shift": 128 if form.is_relabelled else 0}
+    return {"axes": list(TO_NHWC) if form.is_nhwc else None, "shift": RELABELLING[dtype] if form.is_relabelled else 0}
 
 
 def _only_input(attrs: Mapping[str, Any]) -> dict[str, Any] | None:

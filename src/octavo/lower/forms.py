@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Layout = Literal["NCHW", "NHWC"]
 
+RELABELLING = {"int8": 128, "uint16": -32768}
+"""What kernels add to integers that they hold in another dtype of as many bits."""
+
 UNQUANTIZED = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))}
 """The entry of a quantize_info, but for its id, of a tensor that is not quantized."""
 
@@ -71,18 +74,18 @@ class TensorForm:
 
     @property
     def zero_point(self) -> int:
-        """The zero point as kernels see it, in the uint8 domain; scales along an axis share one (the rules see to that)."""
+        """The zero point as kernels see it, in uint8 or int16; scales along an axis share one (the rules see to that)."""
         return int(np.ravel(self.params.zero_point)[0]) + self.relabelling
 
     @property
     def kernel_dtype(self) -> Literal["uint8", "int16"]:
         """Dtype in which kernels hold its integers."""
-        return "int16" if self.params.dtype == "int16" else "uint8"
+        return "int16" if self.params.dtype in ("int16", "uint16") else "uint8"
 
     @property
     def relabelling(self) -> int:
-        """What kernels add to its integers: 128 to int8, which they read as uint8."""
-        return 128 if self.params.dtype == "int8" else 0
+        """What kernels add to its integers, which they read as uint8 or int16."""
+        return RELABELLING.get(self.params.dtype, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -112,7 +115,7 @@ class OutputForm:
         return "uint8"
 
     def spec(self) -> Output:
-        """Return it as kernels take it, in the uint8 domain."""
+        """Return it as kernels take it, in the uint8 or int16 domain."""
         moved = self.tensor.relabelling
         return Output(zero_point=self.tensor.zero_point, qmin=self.qmin + moved, qmax=self.qmax + moved)
 

@@ -41,7 +41,7 @@ Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 
 def output_spec(y: OutputForm) -> Output:
     """Return a result as 16-bit kernels take it."""
-    return Output(zero_point=y.tensor.zero_point, qmin=y.qmin, qmax=y.qmax)
+    return y.spec()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ class Int16FloatPairwiseForm(_Int16Form):
 def _read(context: KernelContext, inputs: dict[str, Var], operand: Operand, *, is_nhwc: bool) -> Expr:
     if operand.values is None:
         return context.storage.get(inputs[operand.tensor.name], is_nhwc=is_nhwc)
-    values: npt.NDArray[Any] = operand.values.astype(np.int16)
+    values: npt.NDArray[Any] = (operand.values.astype(np.int32) + operand.tensor.relabelling).astype(np.int16)
     if is_nhwc:
         values = values.reshape((1,) * (4 - values.ndim) + values.shape).transpose(TO_NHWC)
     return relax.const(np.ascontiguousarray(values))
@@ -267,7 +267,7 @@ def _with_form(region: Region, form: type[_Int16Form]) -> Region:
 def _problem(tensors: list[TensorForm], *, symmetric: bool = False) -> Rejection | None:
     """Return why 16-bit kernels do not take these tensors together."""
     for tensor in tensors:
-        if tensor.params.dtype != "int16":
+        if tensor.kernel_dtype != "int16":
             return Rejection(
                 reason=f"activation {tensor.name} is {tensor.params.dtype} and others are int16; kernels take one dtype"
             )

@@ -22,6 +22,7 @@ from .forms import Form, OutputForm, TensorForm
 from .lookup import LookupForm, cluster_of, match_lookup
 from .move import match_move, match_requantize
 from .rounding import is_fixed_int16
+from .storage import RELABELLED
 
 _UNIT_SCALE = 1 / 32768
 """Scale of TFLite's int16 results of logistic and tanh."""
@@ -55,7 +56,7 @@ class Int16LookupForm(Form):
 
 def _kept(dtype: str) -> str:
     """Return the dtype in which kernels hold integers."""
-    return "uint8" if dtype == "int8" else dtype
+    return RELABELLED.get(dtype, dtype)
 
 
 def match_int16_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

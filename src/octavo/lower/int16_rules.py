@@ -53,6 +53,7 @@ _RULES: Mapping[str, Matcher] = {
 }
 """Composite -> its rule over int16 tensors."""
 
+_WIDE = ("int16", "uint16")
 _LOOKED_THROUGH = ("nn.pad", "multiply", "nn.relu", "clip")
 _DEPTH = 4
 
@@ -61,8 +62,8 @@ def by_width(composite: str, matcher: Matcher) -> Matcher:
     """Return the rule that hands ops of int16 tensors to the one for them, and all others to `matcher`."""
 
     def match(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-        if not _reads_int16(view, core, _DEPTH) and dtype_of(core) != "int16":
-            narrow = tuple(dtype for dtype in support.activations if dtype != "int16")
+        if not _reads_int16(view, core, _DEPTH) and dtype_of(core) not in _WIDE:
+            narrow = tuple(dtype for dtype in support.activations if dtype not in _WIDE)
             return matcher(view, core, replace(support, activations=narrow))
         wide = _RULES.get(composite)
         if wide is None:
@@ -82,11 +83,11 @@ def _reads_int16(view: DataflowView, expr: Expr, depth: int) -> bool:
     for arg in value.args:
         if not isinstance(getattr(arg, "ty", None), (relax.TensorType, relax.TupleType)):
             continue
-        if isinstance(arg.ty, relax.TensorType) and dtype_of(arg) == "int16":
+        if isinstance(arg.ty, relax.TensorType) and dtype_of(arg) in _WIDE:
             return True
         x = dequantized(view, arg)
         if x is not None:
-            if x.params.dtype == "int16":
+            if x.params.dtype in _WIDE:
                 return True
             continue
         inner = view.definition(arg)

@@ -12,7 +12,6 @@ from ..graph.dataflow import DataflowView
 from ..graph.rules import Region, Rejection
 from ..kernels.int16_conv2d import int16_conv2d
 from ..kernels.int16_spec import Int16Conv2dSpec
-from ..kernels.spec import Output
 from ..numerics.bounds import max_accumulator
 from ..numerics.fixed_multiplier import FixedFactor, FixedRounding, fixed_factor
 from ..numerics.int16_conv2d import Int16Multiplier
@@ -64,7 +63,7 @@ class Int16WeightedForm(Form):
             out_channels=values.shape[3],
             kernel=(values.shape[0], values.shape[1]),
             input_zero_point=base.x.zero_point,
-            output=Output(zero_point=self.y.tensor.zero_point, qmin=self.y.qmin, qmax=self.y.qmax),
+            output=self.y.spec(),
             threads=context.threads,
             **fields,
         )
@@ -98,8 +97,8 @@ def match_int16_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
 def _int16_region(view: DataflowView, region: Region, rounding: FixedRounding) -> Region | Rejection:
     base: ConvForm | MatmulForm = region.form
     x, y, weight = base.x, base.y, base.weight
-    if not isinstance(y, OutputForm) or y.tensor.params.dtype != "int16" or x.params.dtype != "int16":
-        return Rejection(reason=f"activation {x.name} is int16 and the result is not; the 16-bit kernel takes both")
+    if not isinstance(y, OutputForm) or y.tensor.kernel_dtype != "int16" or x.kernel_dtype != "int16":
+        return Rejection(reason=f"of {x.name} and its result one has 16 bits and one has not; the 16-bit kernel takes both")
     if x.params.scale.ndim or y.tensor.params.scale.ndim:
         return Rejection(reason=f"activation {x.name} is quantized per axis; kernels take one scale per tensor")
     multiplier: Int16Multiplier = weight.multiplier

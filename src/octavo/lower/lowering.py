@@ -179,7 +179,7 @@ FLOAT_MODEL = "the model is float; this op can be integer once the model is prof
 def _is_float(view: DataflowView) -> bool:
     """Return whether nothing in a module is quantized."""
     values = [*view.function.params, *(binding.var for binding in view.bindings)]
-    if any(dtype_of(value) in ("int8", "uint8", "int16") for value in values):
+    if any(dtype_of(value) in ("int8", "uint8", "int16", "uint16") for value in values):
         return False
     return not any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)
 

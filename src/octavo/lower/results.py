@@ -19,6 +19,7 @@ from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars
 from ..graph.edges import read_edge
 from ..numerics import PerAxis, PerTensor, QuantParams, dequantize
 from .context import RESULT_ATTR
+from .forms import RELABELLING
 from .values import params_of
 
 Array = npt.NDArray[Any]
@@ -125,8 +126,8 @@ def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[HeldInteger
         return
     params = read_params(entries[0])
     dtype = dtype_of(arguments[0])
-    if params is not None and (dtype == params.dtype or (dtype, params.dtype) == ("uint8", "int8")):
-        shift = 0 if dtype == params.dtype else 128
+    if params is not None and (dtype == params.dtype or (dtype, params.dtype) in (("uint8", "int8"), ("int16", "uint16"))):
+        shift = 0 if dtype == params.dtype else RELABELLING[params.dtype]
         yield HeldIntegers(tensor=str(entries[0]["id"]), var=arguments[0], params=params, shift=shift)
 
 

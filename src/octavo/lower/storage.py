@@ -1,7 +1,8 @@
 """How an activation lies in memory between kernels, and the conversions between these forms.
 
-Kernels read and write uint8, channels last. A tensor of the source graph may be int8 and channels first: then it is kept
-relabelled (q + 128) and permuted as long as only kernels read it, and brought back for anybody else. float32 may be permuted too.
+Kernels read and write uint8 or int16, channels last. A tensor of the source graph may be int8 or uint16 and channels first: then
+it is kept relabelled (q + 128, q - 32768) and permuted as long as only kernels read it, and brought back for anybody else.
+float32 may be permuted too.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ relax: Any = _relax
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
 
+RELABELLED = {"int8": "uint8", "uint16": "int16"}
+"""Dtypes that kernels hold in another one of as many bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`is_nhwc`: permuted from the source's NCHW to NHWC. `is_relabelled`: int8 kept as uint8."""
+    """`is_nhwc`: permuted from the source's NCHW to NHWC. `is_relabelled`: int8 kept as uint8, or uint16 as int16."""
 
     is_nhwc: bool = False
     is_relabelled: bool = False
@@ -69,9 +73,9 @@ class Storage:
         return any(form.is_nhwc for form in self._forms.get(var, {}))
 
     def get(self, var: Var, *, is_nhwc: bool, is_relabelled: bool | None = None) -> Expr:
-        """Return `var` in a form, converting once where needed. By default int8 is relabelled, anything else is not."""
+        """Return `var` in a form, converting once where needed. By default int8 and uint16 are relabelled, others not."""
         forms = self._forms.setdefault(var, {SOURCE: var})
-        wanted = Form(is_nhwc, dtype_of(var) == "int8" if is_relabelled is None else is_relabelled)
+        wanted = Form(is_nhwc, dtype_of(var) in RELABELLED if is_relabelled is None else is_relabelled)
         if wanted in forms:
             return forms[wanted]
         same_layout = Form(is_nhwc, not wanted.is_relabelled)
@@ -94,11 +98,12 @@ class Storage:
         size = 1
         for dim in shape:
             size *= dim
-        source = "int8" if wanted.is_relabelled else "uint8"
+        own = dtype_of(var)
+        source: Any
+        source, target = (own, RELABELLED[own]) if wanted.is_relabelled else (RELABELLED[own], own)
         kernel = kernels.relabel(RelabelSpec(size=size, in_dtype=source, threads=self._threads), isa=self._isa)
-        suffix = "u8" if wanted.is_relabelled else "s8"
-        with self._converting(var, wanted):
-            return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, "uint8" if wanted.is_relabelled else "int8")
+        suffix = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16"}[target]
+        return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, target)
 
     def _permuted(self, var: Var, value: Expr, *, is_nhwc: bool) -> Expr:
         shape = static_shape(value)
@@ -115,6 +120,6 @@ class Storage:
         moves = [axis for axis in axes if shape[axis] != 1]
         if moves == sorted(moves):
             return self._writer.emit(name, relax.op.reshape(value, target))
-        assert dtype in ("uint8", "int8", "int16", "int32", "float32"), f"{name} is {dtype}; kernels hold up to 32 bits"
+        assert dtype in ("uint8", "int8", "int16", "uint16", "int32", "float32"), f"{name} is {dtype}; kernels hold up to 32 bits"
         spec = TransposeSpec(shape=shape, axes=axes, dtype=dtype, threads=self._threads)
         return self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)

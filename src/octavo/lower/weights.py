@@ -146,7 +146,7 @@ def weight_form(
     multiplier = np.asarray(requantize_multiplier(x_scale, scale, y_params.scale), np.float32)
     is_real = bias is not None and bias.scale is None and support.float_output
     integers = _bias_integers(None if is_real else bias, bias_scale)
-    if not isinstance(integers, Rejection) and x_params.dtype != "int16":  # whose sums have 64 bits
+    if not isinstance(integers, Rejection) and x_params.dtype not in ("int16", "uint16"):  # whose sums have 64 bits
         integers = _without_overflow(values, zero_point, integers, x_params, multiplier)
     if isinstance(integers, Rejection):
         return integers

@@ -109,18 +109,18 @@ def requantize_tensor(
 
 
 def relabel(q: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Return int8 q as uint8 q + 128, or uint8 q as int8 q - 128: the same real number under a zero point moved alike.
+    """Return int8 q as uint8 q + 128, uint16 q as int16 q - 32768, or back: the same real number under a zero point moved alike.
 
     Raises
     ------
     ValueError
-        If `q` is neither int8 nor uint8.
+        If `q` has other than 8 or 16 bits.
     """
-    if q.dtype == np.int8:
-        return (q.astype(np.int16) + 128).astype(np.uint8)
-    if q.dtype == np.uint8:
-        return (q.astype(np.int16) - 128).astype(np.int8)
-    raise ValueError(f"relabel takes int8 or uint8, got {q.dtype}")
+    twin = {"int8": "uint8", "uint8": "int8", "int16": "uint16", "uint16": "int16"}.get(str(q.dtype))
+    if twin is not None:
+        moved = np.iinfo(twin).min - np.iinfo(q.dtype).min
+        return (q.astype(np.int32) + moved).astype(twin)
+    raise ValueError(f"relabel takes int8, uint8, int16 or uint16, got {q.dtype}")
 
 
 def _aligned(params: QuantParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:

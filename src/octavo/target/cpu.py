@@ -10,7 +10,7 @@ _CLAMPS = ("nn.relu", "clip")
 
 _MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
 
-_WITH_INT16 = ("uint8", "int8", "int16")
+_WITH_INT16 = ("uint8", "int8", "int16", "uint16")
 
 CPU = TargetDescription(
     name="cpu",
