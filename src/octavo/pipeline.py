@@ -5,7 +5,6 @@ Each stage is a package that knows no other; what joins them stands here and now
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,6 +48,9 @@ __all__ = [
 ]
 
 TargetLike = None | str | tvm.target.Target
+
+MOST_THREADS = 256
+"""Of one call."""
 
 
 # ------------------------------------------------------------------------------------------------- the stages in order
@@ -177,7 +179,8 @@ def compile(model: Model, *, target: TargetLike = None, threads: int | None = No
         None for this machine; an ISA's name ("x86.avx512_vnni", "generic") for this machine with that ISA's kernels; an LLVM
         target such as "llvm -mcpu=cascadelake"; or a tvm Target.
     threads
-        Chunks that large kernels are cut into, at least 1; None means 1. Results don't depend on it.
+        Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
+        threads as there are. Results don't depend on it.
 
     Raises
     ------
@@ -202,7 +205,7 @@ def _build(
     outputs: tuple[OutputSpec, ...],
 ) -> Executable:
     linked = link(lowered, target)
-    code = generate(linked, target)
+    code = generate(linked, target, threads=threads)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,
@@ -212,6 +215,7 @@ def _build(
         threads=threads,
         weight_bytes=constant_bytes(linked),
         workspace=code.workspace,
+        shares=code.control is not None,
         any_batch=model.any_batch and all(output.shape for output in outputs),
         batch_obstacle=model.batch_obstacle,
         ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
@@ -370,13 +374,12 @@ def _host_triple() -> str:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return the number of chunks: 1 for None. TargetError if it is below 1 or above the machine's cores."""
-    cores = os.cpu_count() or 1
+    """Return the number of chunks: 1 for None. TargetError if it is below 1 or beyond any machine's use."""
     if threads is None:
         return 1
     check_type(threads, int | np.integer, TargetError, "a whole number of threads")
-    if not 1 <= threads <= cores:
-        raise TargetError(f"threads must be 1 to {cores} (this machine's cores), got {threads}")
+    if not 1 <= threads <= MOST_THREADS:
+        raise TargetError(f"threads must be 1 to {MOST_THREADS}, got {threads}")
     return int(threads)
 
 

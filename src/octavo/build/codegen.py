@@ -21,8 +21,9 @@ from tvm_ffi import structural_map
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
 from .cache import user_cache
+from .crew_code import Layout
 from .objects import Compilable, distinct_functions, named_function, object_code
-from .program import ENTRY, Program, native_program
+from .program import OWN_SYMBOLS, Program, native_program
 from .tir_passes import llvm_module
 
 # TVM annotates its constructors more narrowly than what they take.
@@ -47,8 +48,8 @@ class Code:
         The bytes of the shared library that `library` was loaded from; None where LLVM compiled in memory.
     functions
         What was compiled, by symbol; none for a loaded library.
-    constants, workspace, outputs
-        The Program's; None for the virtual machine.
+    constants, workspace, outputs, control
+        The Program's; None for the virtual machine. `control` is None, too, where a call is one thread's.
     """
 
     library: Any
@@ -57,6 +58,7 @@ class Code:
     constants: npt.NDArray[np.uint8] | None = None
     workspace: int | None = None
     outputs: tuple[tuple[tuple[int, ...], str], ...] | None = None
+    control: Layout | None = None
 
     def export(self, path: str) -> None:
         """Write the code as a shared library. RuntimeError where there is none yet and no C compiler to link one."""
@@ -96,15 +98,20 @@ def vm_passes() -> tvm.transform.Pass:
     )
 
 
-def generate(module: tvm.IRModule, target: tvm.target.Target) -> Code:
+def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 1) -> Code:
     """Compile a linked module. Equal kernels are compiled once, and machine code is taken from the cache (see `cache`).
+
+    Parameters
+    ----------
+    threads
+        Chunks of the kernels' parallel loops: so many threads share a call.
 
     Raises
     ------
     CompileError
         When TVM or LLVM fails; the message holds the last line of theirs.
     """
-    program = native_program(module)
+    program = native_program(module, tasks=threads if _can_share(target) else 1)
     try:
         with target:
             if program is None:
@@ -118,6 +125,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target) -> Code:
                 constants=program.constants,
                 workspace=program.workspace,
                 outputs=program.outputs,
+                control=program.control,
             )
     except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
         said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
@@ -125,17 +133,27 @@ def generate(module: tvm.IRModule, target: tvm.target.Target) -> Code:
         raise CompileError(f"code generation for {target.attrs.get('mcpu', 'llvm')} failed: {last}") from error
 
 
+def _can_share(target: tvm.target.Target) -> bool:
+    """Return whether threads of ours can share a call: see `crew_code` for what they need of machine and system."""
+    triple = str(target.attrs.get("mtriple") or tvm.target.codegen.llvm_get_system_triple())
+    return triple.startswith("x86_64") and "linux" in triple
+
+
 def _native(program: Program, target: tvm.target.Target) -> tuple[Any, bytes | None, dict[str, Compilable]]:
     """Compile a Program, each function on its own; return the library, its bytes, and what was compiled."""
-    kernels = distinct_functions(program.module, target, without=(ENTRY,))
+    kernels = distinct_functions(program.module, target, without=OWN_SYMBOLS)
 
     def renamed(call: Call) -> Any:
         if not isinstance(call.op, GlobalVar):
             return call
         return tirx.call_extern("int32", kernels[call.op.name_hint].symbol, *call.args)
 
-    entry = named_function(ENTRY, structural_map(program.module[ENTRY], (Call, renamed)), target)
-    functions = {each.symbol: each for each in (*kernels.values(), entry)}
+    own = [
+        named_function(str(var.name_hint), structural_map(function, (Call, renamed)), target)
+        for var, function in program.module.functions_items()
+        if var.name_hint in OWN_SYMBOLS
+    ]
+    functions = {each.symbol: each for each in (*kernels.values(), *own)}
     objects = object_code(functions.values(), target, user_cache()) if cc.get_cc() else {}
     image = _linked(objects)
     library = None if image is None else load_library(image)

@@ -16,12 +16,13 @@ import tvm
 from ..errors import ExecutableError
 from ..graph.inputs import InputSpec, check_inputs, check_samples, split_batch
 from .codegen import Code
+from .crew_code import control_layout
 from .file import read_executable, write_executable
 from .runner import Prepared, Runner, runner_of
 
 FORMAT_VERSION = 3
 Outputs = dict[str, npt.NDArray[Any]]
-_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "any_batch", "batch_obstacle")
+_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shares", "any_batch", "batch_obstacle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +50,13 @@ class Description:
     isa
         Instruction set of the integer kernels.
     threads
-        Chunks that large kernels are cut into.
+        How many threads share a call where it pays, and where the machine has so many cores.
     weight_bytes
         Size of all constants, in bytes.
     workspace
         Bytes of the block that intermediate tensors share; None where TVM's virtual machine allocates them as it runs.
+    shares
+        Whether some kernel is large enough to be shared; without one, and on TVM's virtual machine, no thread is started.
     any_batch
         Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
     batch_obstacle
@@ -70,6 +73,7 @@ class Description:
     threads: int
     weight_bytes: int
     workspace: int | None
+    shares: bool
     any_batch: bool
     batch_obstacle: str
     ops: tuple[dict[str, Any], ...]
@@ -147,7 +151,7 @@ class Executable:
 
     @property
     def threads(self) -> int:
-        """Chunks that large kernels are cut into."""
+        """How many threads share a call where it pays, and where the machine has so many cores."""
         return self.description.threads
 
     @property
@@ -236,7 +240,10 @@ class Executable:
             if description.workspace is None:
                 return Executable(Code(library=library), description)
             outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)
-            code = Code(library=library, constants=constants, workspace=description.workspace, outputs=outputs)
+            control = None
+            if description.shares:
+                control = control_layout(description.threads, len(description.inputs), len(outputs))
+            code = Code(library=library, constants=constants, workspace=description.workspace, outputs=outputs, control=control)
             return Executable(code, description)
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]

@@ -20,10 +20,14 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from .crew_code import CREW_SYMBOLS, CrewCode, Layout
 from .memory import Lifetime, align, place
+from .sharing import Access, Place, SharedKernel, meetings, shared_kernel
 from .tir_passes import PLAIN_CALL
 
 ENTRY = "octavo_main"
+OWN_SYMBOLS = (ENTRY, *CREW_SYMBOLS)
+"""Functions that keep their names; kernels are named by their content."""
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
@@ -43,18 +47,24 @@ class Program:
         Bytes of the block that holds the intermediate tensors.
     outputs
         Shape and dtype of each result.
+    control
+        How a crew of threads is controlled that shares a call; None where one thread does it all.
     """
 
     module: tvm.IRModule
     constants: npt.NDArray[np.uint8]
     workspace: int
     outputs: tuple[tuple[tuple[int, ...], str], ...]
+    control: Layout | None = None
 
 
-def native_program(module: tvm.IRModule) -> Program | None:
-    """Return a linked module as a Program, or None where it needs the virtual machine."""
+def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
+    """Return a linked module as a Program, or None where it needs the virtual machine.
+
+    With more than one of them, `tasks` threads at most share the kernels that are one parallel loop.
+    """
     try:
-        return _Plan(DataflowView(module["main"])).program(module)
+        return _Plan(DataflowView(module["main"])).program(module, tasks)
     except _NeedsMachine:
         return None
 
@@ -76,13 +86,26 @@ class _Memory:
     first: int = 0
     last: int = -1
 
+    @property
+    def place(self) -> Place:
+        """The bytes, once they are known."""
+        assert self.argument is not None, "every tensor has its place"
+        return self.argument, self.offset, self.offset + self.size
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _KernelCall:
-    """One call; `callee` is None for a copy of the first operand to the second."""
+    """One call; `callee` is None for a copy of the first operand to the second. The last `results` operands are written."""
 
     callee: GlobalVar | None
     operands: tuple[_Memory, ...]
+    results: int = 1
+
+    def access(self, *, shared: bool) -> Access:
+        """Say what it reads and writes; to be asked once all memory has its place."""
+        places = [memory.place for memory in self.operands]
+        inputs = len(places) - self.results
+        return Access(reads=tuple(places[:inputs]), writes=tuple(places[inputs:]), shared=shared)
 
 
 class _Plan:
@@ -132,7 +155,7 @@ class _Plan:
             memory.last = max(memory.last, number)
         out = call.ty_args[0]
         results = [_Memory(size=_bytes(Var("result", ty)), first=number, last=number) for ty in _fields(out)]
-        self._calls.append(_KernelCall(callee=call.args[0], operands=(*operands, *results)))
+        self._calls.append(_KernelCall(callee=call.args[0], operands=(*operands, *results), results=len(results)))
         return results if isinstance(out, TupleType) else results[0]
 
     def _memory(self, expr: Expr) -> _Memory:
@@ -168,20 +191,32 @@ class _Plan:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
-    def program(self, module: tvm.IRModule) -> Program:
+    def program(self, module: tvm.IRModule, tasks: int) -> Program:
         """Place the intermediate tensors and write the entry."""
         workspace = self._place()
         kernels: dict[GlobalVar, GlobalVar] = {}
         functions: dict[GlobalVar, Any] = {}
+        chunks: dict[GlobalVar, int] = {}
         for call in self._calls:
             if call.callee is not None and call.callee not in kernels:
                 # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
                 name = call.callee.name_hint.removeprefix("octavo_")
                 kernels[call.callee] = GlobalVar(f"octavo_{name}")
-                functions[kernels[call.callee]] = _on_pointers(module[call.callee], f"octavo_{name}")
-        functions[GlobalVar(ENTRY)] = self._entry(kernels, workspace)
+                shared = shared_kernel(module[call.callee]) if tasks > 1 else None
+                functions[kernels[call.callee]] = _on_pointers(module[call.callee], f"octavo_{name}", shared)
+                if shared is not None:
+                    chunks[call.callee] = shared.chunks
+        buffers = self._buffers(workspace)
+        control = None
+        if chunks:
+            code = CrewCode(buffers, tasks)
+            functions |= self._crew(code, kernels, chunks, buffers)
+            control = code.layout
+        else:
+            functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
-        return Program(module=tvm.IRModule(functions), constants=self._blob(), workspace=workspace, outputs=outputs)
+        made = tvm.IRModule(functions)
+        return Program(module=made, constants=self._blob(), workspace=workspace, outputs=outputs, control=control)
 
     def _place(self) -> int:
         intermediates: list[_Memory] = []
@@ -201,35 +236,57 @@ class _Plan:
             offset += align(array.nbytes)
         return blob
 
-    def _entry(self, kernels: dict[GlobalVar, GlobalVar], workspace: int) -> Any:
-        buffers = [
+    def _buffers(self, workspace: int) -> list[Any]:
+        """Return the entry's arguments."""
+        return [
             *(tirx.decl_buffer(_shape(param), dtype_of(param), name=f"input{index}") for index, param in enumerate(self._params)),
             tirx.decl_buffer((max(self._constants_size, 1),), "uint8", name="constants"),
             tirx.decl_buffer((max(workspace, 1),), "uint8", name="workspace"),
             *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
         ]
 
-        def pointer(memory: _Memory) -> Any:
-            assert memory.argument is not None, "every tensor has its place"
-            buffer = buffers[memory.argument]
-            if memory.argument in (self._constants_at, self._workspace_at):
-                return tirx.address_of(buffer[memory.offset])
-            return tirx.buffer.buffer_data(buffer)
+    def _call(self, call: _KernelCall, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any], *chunks: Any) -> Any:
+        """Return the statement of one call; a shared kernel takes the first and last of its chunks."""
 
-        statements: list[Any] = []
-        for call in self._calls:
-            pointers = [pointer(memory) for memory in call.operands]
-            if call.callee is None:
-                size = call.operands[0].size
-                statements.append(tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], size)))
-            else:
-                statements.append(tirx.Evaluate(Call(kernels[call.callee], pointers)))
+        def pointer(memory: _Memory) -> Any:
+            argument, offset, _ = memory.place
+            if argument in (self._constants_at, self._workspace_at):
+                return tirx.address_of(buffers[argument][offset])
+            return tirx.buffer.buffer_data(buffers[argument])
+
+        pointers = [pointer(memory) for memory in call.operands]
+        if call.callee is None:
+            return tirx.Evaluate(tirx.call_extern("handle", "memcpy", pointers[1], pointers[0], call.operands[0].size))
+        return tirx.Evaluate(Call(kernels[call.callee], [*pointers, *chunks]))
+
+    def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:
+        statements = [self._call(call, kernels, buffers) for call in self._calls]
         body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
         return tirx.PrimFunc(buffers, body).with_attr("global_symbol", ENTRY)
 
+    def _crew(
+        self, code: CrewCode, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]
+    ) -> dict[GlobalVar, Any]:
+        """Return the entry and what else a crew runs."""
+        accesses = [call.access(shared=call.callee in chunks) for call in self._calls]
+        statements: list[Any] = []
+        for call, meet in zip(self._calls, meetings(accesses), strict=True):
+            if meet:
+                statements.append(code.meet())
+            if call.callee is not None and call.callee in chunks:
+                statements.append(self._call(call, kernels, buffers, *code.chunks(chunks[call.callee])))
+            else:
+                statements.append(code.alone(self._call(call, kernels, buffers)))
+        functions = code.functions(statements)
+        functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1)
+        return {GlobalVar(symbol): function for symbol, function in functions.items()}
 
-def _on_pointers(kernel: Any, symbol: str) -> Any:
-    """Return a PrimFunc over tensors as one over pointers to their data, which needs no checks: the caller is ours."""
+
+def _on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None) -> Any:
+    """Return a PrimFunc over tensors as one over pointers to their data, and a range of chunks where it is shared.
+
+    It needs no checks: the caller is ours.
+    """
     params: list[Any] = []
     views: list[Any] = []
     for buffer in kernel.params:
@@ -238,9 +295,10 @@ def _on_pointers(kernel: Any, symbol: str) -> Any:
         pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
         params.append(pointer)
         views.append(tirx.DeclBuffer(buffer, data=pointer))
-    body = tirx.SeqStmt([*views, kernel.body])
+    body = tirx.SeqStmt([*views, kernel.body if shared is None else shared.body])
+    bounds = [] if shared is None else [shared.first, shared.last]
     # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
-    made = tirx.PrimFunc(params, body, tvm.ir.PrimType("int32"), kernel.attrs)
+    made = tirx.PrimFunc([*params, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
     return made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ import tvm
 from tvm import relax
 
 from .codegen import Code
+from .crew import Crew
+from .crew_code import Layout
 from .program import ENTRY
 
 
@@ -43,7 +46,7 @@ def runner_of(code: Code) -> Runner:
     """Return what calls this code."""
     if code.constants is None or code.workspace is None or code.outputs is None:
         return MachineRunner(code.library)
-    return NativeRunner(code.library, code.constants, code.workspace, code.outputs)
+    return NativeRunner(code.library, code.constants, code.workspace, code.outputs, code.control)
 
 
 class NativeRunner:
@@ -59,6 +62,8 @@ class NativeRunner:
         Bytes of the block for intermediate tensors.
     outputs
         Shape and dtype of each result.
+    control
+        How a crew of threads is controlled that shares a call; None where one thread does it all.
     """
 
     def __init__(
@@ -67,40 +72,57 @@ class NativeRunner:
         constants: npt.NDArray[np.uint8],
         workspace: int,
         outputs: Sequence[tuple[tuple[int, ...], str]],
+        control: Layout | None = None,
     ) -> None:
+        self._library = library
+        self._control = control
         self._entry: Callable[..., None] = library[ENTRY]
         self._constants: Any = tvm.runtime.tensor(constants)
         self._workspace = workspace
         self._outputs = list(outputs)
-        self._idle: list[Any] = []
+        self._idle: list[_Place] = []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on fresh outputs and a workspace that no other call has."""
+        """Run on fresh outputs, in a place that no other call has."""
         outputs = self._empty_outputs()
         try:
-            workspace = self._idle.pop()  # atomic, as append is
+            place = self._idle.pop()  # atomic, as append is
         except IndexError:
-            workspace = self._empty_workspace()
-        self._entry(*inputs, self._constants, workspace, *outputs)
-        self._idle.append(workspace)
+            place = self._place()
+        self._entry(*inputs, self._constants, *place.arguments, *outputs)
+        self._idle.append(place)
         return outputs
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
-        """Return a call with outputs and workspace of its own."""
+        """Return a call with outputs and a place of its own."""
         outputs = self._empty_outputs()
-        return _PreparedNative(self._entry, (*inputs, self._constants, self._empty_workspace(), *outputs), outputs)
+        place = self._place()
+        return _PreparedNative(self._entry, (*inputs, self._constants, *place.arguments, *outputs), outputs, place)
+
+    def _place(self) -> _Place:
+        workspace: Any = tvm.runtime.empty((max(self._workspace, 1),), "uint8")
+        if self._control is None:
+            return _Place(arguments=(workspace,))
+        crew = Crew(self._library, self._control)
+        return _Place(arguments=(workspace, crew.control), crew=crew)
 
     def _empty_outputs(self) -> list[Any]:
         return [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
 
-    def _empty_workspace(self) -> Any:
-        return tvm.runtime.empty((max(self._workspace, 1),), "uint8")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where one call at a time takes place: arguments of the entry for its workspace and its crew, which must live as long."""
+
+    arguments: tuple[Any, ...]
+    crew: Crew | None = None
 
 
 class _PreparedNative:
-    def __init__(self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any]) -> None:
+    def __init__(self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], place: _Place) -> None:
         self._entry = entry
         self._arguments = arguments
+        self._place = place
         self._outputs = outputs
 
     def run(self) -> None:

@@ -19,8 +19,12 @@ Expr = Any
 Buffer = Any
 """A TIR buffer."""
 
-CHUNK_MIN = 1 << 14
-"""Elementary operations that a chunk must hold to be worth a thread: waking one costs some microseconds."""
+CHUNK_CYCLES = 1 << 11
+"""Cycles of work that a chunk must hold to be worth a thread: those of a call meet in some hundred, and then find each other's
+results in the other's cache."""
+
+OPERATIONS_PER_CYCLE = 8
+"""Elementary operations on single elements that a vectorised loop does in a cycle, at least."""
 
 
 def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None]) -> tvm.tirx.PrimFunc:
@@ -93,8 +97,13 @@ def chunked(count: int, threads: int) -> Generator[Expr, None, None]:
 
 
 def worthwhile(threads: int, operations: int, pieces: int) -> int:
-    """Return `threads`, or 1 where there are too few `operations` or `pieces` of work to share out."""
-    return threads if pieces >= threads and operations >= threads * CHUNK_MIN else 1
+    """Return how many chunks, `threads` at most, these elementary operations on `pieces` of work are worth."""
+    return chunks_for(threads, operations / OPERATIONS_PER_CYCLE, pieces)
+
+
+def chunks_for(threads: int, cycles: float, pieces: int) -> int:
+    """Return how many chunks, `threads` at most, so many cycles of work in `pieces` are worth."""
+    return max(1, min(threads, int(cycles / CHUNK_CYCLES), pieces))
 
 
 def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, int], None]) -> None:
@@ -112,8 +121,17 @@ def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, i
         Emits the work on elements [start; start + lanes).
     """
     vectors, rest = divmod(size, lanes)
+    shared = worthwhile(threads, size, vectors)
+    if shared > 1:
+        with B.parallel(0, shared) as chunk:
+            with B.serial(chunk * vectors // shared, (chunk + 1) * vectors // shared) as index:
+                body(index * lanes, lanes)
+            if rest:  # within the one parallel loop: a kernel that is no more than that can be shared
+                with B.If(chunk == shared - 1), B.Then():
+                    body(vectors * lanes, rest)
+        return
     if vectors:
-        with chunked(vectors, worthwhile(threads, size, vectors)) as index:
+        with B.serial(0, vectors) as index:
             body(index * lanes, lanes)
     if rest:
         body(vectors * lanes, rest)

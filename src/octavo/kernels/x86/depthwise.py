@@ -22,11 +22,12 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, prim_func, worthwhile
+from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .epilogue import channel_order
 from .packing import Int8Array, Weights, split_terms
 from .scratch import Scratch, padding_value
+from .shares import balanced_block
 from .wide_epilogue import epilogue_of
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
@@ -166,7 +167,7 @@ class Depthwise:
         self.window = self._choose_window() if outputs is None else self._window_of(outputs)
         row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms))
         cycles = row_cycles * spec.batch * spec.out_height * self.channels / WIDEST
-        self.threads = worthwhile(spec.threads, int(cycles), spec.batch * spec.out_height)
+        self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
         patch = spec.kernel[0] * sum(map(len, self.window.columns)) * WIDEST
         copied = spread > 1 or spec.in_channels < 16 or (any(spec.padding) and patch > PATCH_BYTES)
         self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
@@ -206,10 +207,7 @@ class Depthwise:
         row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels
         extra = spec.dilation[0] * (spec.kernel[0] - 1)
         affordable = max(1, (limit // row_bytes - extra) // spec.strides[0])
-        blocks = -(-rows // min(affordable, rows))
-        while (spec.batch * blocks) % self.threads and blocks < rows:
-            blocks += 1
-        return -(-rows // blocks)
+        return balanced_block(rows, affordable, spec.batch, self.threads)
 
     @property
     def blocks(self) -> int:

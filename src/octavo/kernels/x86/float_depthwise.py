@@ -20,9 +20,10 @@ from tvm.script.ir_builder import tirx as T
 from ..float_spec import FloatConv2dSpec
 from ..observe import ObserveSpec
 from ..spec import Kernel
-from ..vectors import Expr, chunked, inside, load, prim_func, store, worthwhile
+from ..vectors import Expr, chunked, chunks_for, inside, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments
 from .observe import PixelObserver, grouped
+from .shares import balanced_block
 from .vector import LANES
 
 INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for each block of channels
@@ -87,7 +88,7 @@ class FloatDepthwise:
         self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *states)
         spec = self.spec
         cycles = spec.batch * spec.out_height * spec.out_width * spec.out_channels * spec.kernel[0] * spec.kernel[1] // LANES
-        threads = worthwhile(spec.threads, cycles, spec.batch * spec.out_height)
+        threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
         block = self._block_rows(threads)
         blocks = -(-spec.out_height // block)
         with chunked(spec.batch * blocks, threads) as unit:
@@ -106,10 +107,7 @@ class FloatDepthwise:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
         spec = self.spec
         affordable = INPUT_BYTES // (spec.in_width * spec.in_channels * 4) - spec.dilation[0] * (spec.kernel[0] - 1)
-        blocks = -(-spec.out_height // min(max(1, affordable // spec.strides[0]), spec.out_height))
-        while (spec.batch * blocks) % threads and blocks < spec.out_height:
-            blocks += 1
-        return -(-spec.out_height // blocks)
+        return balanced_block(spec.out_height, max(1, affordable // spec.strides[0]), spec.batch, threads)
 
     def _emit_rows(self, image: Expr, first_row: Expr, rows: Expr, channel: Expr, lanes: int) -> None:
         """Emit a block of rows of `lanes` channels, and their observation every few rows."""

@@ -19,7 +19,7 @@ from ..float_spec import FloatConv2dSpec
 from ..observe import ObserveSpec
 from ..observe_state import COUNTS_SIZE
 from ..spec import Kernel
-from ..vectors import Expr, load, prim_func, store, worthwhile
+from ..vectors import Expr, chunks_for, load, prim_func, store
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
 from .observe import PixelObserver
@@ -58,8 +58,8 @@ class FloatGemm(GemmLoops):
         self.steps = geometry.reduction.runs * geometry.reduction.run
         shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
         self.tile = tile or choose_tile(**shape)
-        cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
-        self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
+        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
+        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows() if observe is None else min(self._block_rows(), self._observed_rows())
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
         self.constants = {

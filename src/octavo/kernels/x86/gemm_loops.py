@@ -19,6 +19,7 @@ from ..vectors import Expr
 from .geometry import Geometry
 from .packing import panel_widths
 from .scratch import Scratch
+from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
 from .tiles import Tile
 from .vector import LANES
 
@@ -54,8 +55,8 @@ class GemmLoops(ABC):
         Where windows and outputs lie, in elements.
     tile
         Pixels and channels in registers.
-    threads
-        Chunks of the outermost loop.
+    threads, cycles
+        Chunks of the outermost loop; estimate of all its work.
     element_bytes
         Of the input.
     scratch, block
@@ -67,6 +68,7 @@ class GemmLoops(ABC):
     geometry: Geometry
     tile: Tile
     threads: int
+    cycles: float
     element_bytes: int
     scratch: Scratch | None
     block: int
@@ -96,11 +98,9 @@ class GemmLoops(ABC):
         affordable = (INPUT_BLOCK_BYTES // self.element_bytes - span) // max(geometry.row_stride, 1)
         tiles = max(1, min(affordable, geometry.rows) // tile.rows)
         total = -(-geometry.rows // tile.rows)
-        blocks = -(-total // tiles)
-        if threads > 1 and geometry.images * total >= 4 * threads:  # else panels are shared out, see _shares_panels
-            while (geometry.images * blocks) % threads and blocks < total:
-                blocks += 1
-        return -(-total // blocks) * tile.rows
+        if threads > 1 and not self._shares_panels:
+            return balanced_block(total, tiles, geometry.images, threads) * tile.rows
+        return -(-total // -(-total // tiles)) * tile.rows
 
     @property
     def blocks(self) -> int:
@@ -114,10 +114,23 @@ class GemmLoops(ABC):
 
     @property
     def _shares_panels(self) -> bool:
-        """Whether threads take panels of channels each, for want of rows."""
-        units = self.geometry.images * self.blocks
-        threads = self.threads
-        return units % threads != 0 and units < 4 * threads and len(self.panels) > 1
+        """Whether threads take panels of channels each, all rows of them; else they take rows, all channels of them.
+
+        What counts is the longest share, and what each thread reads from beyond its cache: its weights, or its rows.
+        """
+        geometry, tile, threads = self.geometry, self.tile, self.threads
+        panels = len(self.panels)
+        if panels < 2:
+            return False
+        total = -(-geometry.rows // tile.rows)
+        rows_share = longest_share(total, 1, geometry.images, threads) / (total * geometry.images)
+        most = max(last - first for first, last in chunk_bounds(panels, threads))
+        panels_share = min(1.0, most * tile.vectors / geometry.group_vectors)
+        weight_bytes = geometry.reduction.steps * 4 * LANES * geometry.group_vectors * geometry.groups
+        input_bytes = geometry.images * geometry.rows * geometry.row_stride * self.element_bytes
+        by_rows = rows_share * self.cycles + (weight_bytes + rows_share * input_bytes) / COPY_BYTES
+        by_panels = panels_share * self.cycles + (input_bytes + panels_share * weight_bytes) / COPY_BYTES
+        return by_panels < by_rows
 
     # ---- emission, from the outside in
 

@@ -23,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, prim_func, worthwhile
+from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .epilogue import groups_of
 from .gemm_loops import GemmLoops, Panel
@@ -82,8 +82,8 @@ class ImplicitGemm(GemmLoops):
             "steps": geometry.reduction.steps,
         }
         self.tile = tile or choose_tile(**shape)
-        cycles = geometry.images * groups * layer_cycles(self.tile, **shape)
-        self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
+        self.cycles = geometry.images * groups * layer_cycles(self.tile, **shape)
+        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = dataclasses.replace(padded, block=self.block) if padded is not None else None
 

@@ -19,7 +19,7 @@ from ..int16_requantize import Int16Requantize, safe_steps
 from ..int16_spec import Int16Conv2dSpec
 from ..isa import AVX512_VNNI
 from ..spec import Kernel
-from ..vectors import Expr, load, prim_func, store, worthwhile
+from ..vectors import Expr, chunks_for, load, prim_func, store
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
 from .packing import panel_widths
@@ -51,8 +51,8 @@ class Int16Gemm(GemmLoops):
         self.steps = geometry.reduction.runs * len(self.pairs)
         shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
         self.tile = choose_tile(**shape)
-        cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
-        self.threads = worthwhile(spec.threads, int(cycles), max(geometry.images * geometry.rows, len(self.panels)))
+        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
+        self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
         self.safe_steps = safe_steps(weight, 2, _REACH)

@@ -1,0 +1,73 @@
+"""Crew: the threads that share the calls of one program, with the memory by which they are told. `crew_code` is what they run.
+
+The workers are Python threads that stay in native code, outside Python's global lock, until they are dismissed: when the crew is
+no longer used, and when Python exits. They sleep between calls.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+
+from .crew_code import DISMISS, ENLIST, TASKS, WORK, Layout
+
+
+class Crew:
+    """Workers for one call at a time.
+
+    Parameters
+    ----------
+    library
+        A tvm.runtime.Module with the code of a crew.
+    layout
+        Of the control block.
+    """
+
+    def __init__(self, library: Any, layout: Layout) -> None:
+        self.control: Any = tvm.runtime.tensor(np.zeros(layout.words, np.int64))
+        """What the entry takes."""
+        tasks = min(layout.tasks, cores())
+        self._numbers: npt.NDArray[np.int64] = np.from_dlpack(self.control)
+        library[ENLIST](self.control)
+        work: Callable[..., None] = library[WORK]
+        threads = [Thread(target=work, args=(self.control, task), name=f"octavo-{task}", daemon=True) for task in range(1, tasks)]
+        for thread in threads:
+            thread.start()
+        self._numbers[TASKS] = tasks
+        weakref.finalize(self, _dismiss, library[DISMISS], self.control, threads)
+        _CREWS.add(self)
+
+    def work_alone(self) -> None:
+        """Let every further call be the caller's own work: the workers are gone."""
+        self._numbers[TASKS] = 1
+
+
+_CREWS: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _dismiss(dismiss: Callable[[Any], None], control: Any, threads: Sequence[Thread]) -> None:
+    dismiss(control)
+    for thread in threads:
+        thread.join()
+
+
+def _work_alone() -> None:
+    for crew in list(_CREWS):
+        crew.work_alone()
+
+
+# A forked process has none of its parent's threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_work_alone)
+
+
+def cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

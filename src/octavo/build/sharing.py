@@ -1,0 +1,89 @@
+"""How the threads of one call share its kernels: which chunks of a kernel a thread computes, and where all must have met.
+
+A kernel whose whole work is one parallel loop is shared: each thread runs its range of the loop. Any other kernel is one
+thread's. Between two kernels of which one reads or overwrites what the other writes, the threads meet; nowhere else.
+
+Before:  kernel(x, y): for chunk in parallel(0, 2): ...
+After:   kernel(x, y, first, last): for chunk in serial(first, last): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx as _tirx
+
+# TVM annotates its constructors more narrowly than what they take.
+tirx: Any = _tirx
+
+Place = tuple[int, int, int]
+"""Bytes [start; stop) of an argument of the entry: (argument, start, stop)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """What one call reads and writes, and whether all threads take part in it."""
+
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+    shared: bool
+
+    def conflicts(self, other: Access) -> bool:
+        """Return whether one writes what the other reads or writes."""
+        return _overlap(self.writes, other.writes) or _overlap(self.writes, other.reads) or _overlap(self.reads, other.writes)
+
+
+def _overlap(some: Sequence[Place], others: Sequence[Place]) -> bool:
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
+
+
+def meetings(accesses: Sequence[Access]) -> list[bool]:
+    """Return for each call whether all threads must have met before it, given that calls that aren't shared are one thread's."""
+    needed: list[bool] = []
+    since: list[Access] = []
+    for access in accesses:
+        meet = any((access.shared or other.shared) and access.conflicts(other) for other in since)
+        needed.append(meet)
+        since = [access] if meet else [*since, access]
+    return needed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedKernel:
+    """A kernel's body for a range of the chunks of its parallel loop.
+
+    Parameters
+    ----------
+    body
+        The statement.
+    first, last
+        The variables that bound the range.
+    chunks
+        How many there are.
+    """
+
+    body: Any
+    first: Any
+    last: Any
+    chunks: int
+
+
+def shared_kernel(kernel: Any) -> SharedKernel | None:
+    """Return a PrimFunc's body for a range of chunks; None where it is more, or less, than one parallel loop."""
+    statements = list(kernel.body.seq) if isinstance(kernel.body, tirx.SeqStmt) else [kernel.body]
+    loops = [each for each in statements if not isinstance(each, tirx.DeclBuffer | tirx.Bind)]
+    if len(loops) != 1 or not isinstance(loops[0], tirx.For):
+        return None
+    loop: Any = loops[0]
+    if loop.kind != tirx.ForKind.PARALLEL or not isinstance(loop.extent, tirx.IntImm) or not _is(loop.min, 0):
+        return None
+    first, last = tirx.Var("first_chunk", "int32"), tirx.Var("last_chunk", "int32")
+    serial = tirx.For(loop.loop_var, first, last - first, tirx.ForKind.SERIAL, loop.body)
+    body = serial if len(statements) == 1 else tirx.SeqStmt([serial if each is loop else each for each in statements])
+    return SharedKernel(body=body, first=first, last=last, chunks=int(loop.extent))
+
+
+def _is(value: Any, number: int) -> bool:
+    return isinstance(value, _tirx.IntImm) and int(value) == number
