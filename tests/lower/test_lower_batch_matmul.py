@@ -8,9 +8,9 @@ from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
-from octavo.graph.dataflow import DataflowView
-from octavo.kernels import host_target, isas_of
-from octavo.lower import lower
+from octavo.graph.dataflow import DataflowView, call_to
+from octavo.kernels import host_target, isas_of, takes_views
+from octavo.lower import link, lower
 from octavo.lower.batch_matmul import match_batch_matmul
 from octavo.target import BATCH_MATMUL, CPU
 
@@ -88,3 +88,11 @@ def test_what_the_kernel_cannot_take_says_why(a_shape, b_shape, reason):
     support = CPU.support(BATCH_MATMUL)
     assert support is not None
     assert reason in match_batch_matmul(view, core, support).reason
+
+
+def test_a_transposed_operand_is_read_where_it_lies():
+    lowered = lower(product("uint8", (2, 5, 64), (2, 17, 64), adjoint=True), CPU, ISAS, 1)
+    calls = [binding.value for binding in DataflowView(link(lowered, host_target())["main"]).bindings]
+    names = [call.args[0].name_hint for call in calls if call_to(call, "call_tir") is not None]
+    transposed = [name for name in names if lowered.kernels[name].name == "transpose"]
+    assert len(transposed) == (0 if takes_views(64, isa=ISAS[0]) else 1)

@@ -1,7 +1,7 @@
 """Kernels: TIR kernels by ISA, each equal to its oracle in `numerics` bit for bit; they know no graph."""
 
 from .add import add
-from .batch_matmul import BatchMatmulSpec, batch_matmul
+from .batch_matmul import BatchMatmulSpec, batch_matmul, takes_views
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
@@ -111,5 +111,6 @@ __all__ = [
     "resize_bilinear",
     "softmax",
     "take",
+    "takes_views",
     "transpose",
 ]

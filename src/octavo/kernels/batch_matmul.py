@@ -1,4 +1,7 @@
-"""Product of two uint8 activations, batch by batch, in vectors of columns. Oracle: `numerics.batch_matmul`.
+"""Product of two uint8 activations, batch by batch. Oracle: `numerics.batch_matmul`.
+
+With VNNI it is the tiled product of x86/int8_batch_matmul.py, which reads and writes through strides. Elsewhere, and for sums
+that are too long for it, in vectors of columns, of matrices as they lie:
 
     for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
 
@@ -8,15 +11,19 @@ Nothing is packed: b is read as it lies, 16 neighbouring columns at a time, once
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
 from .broadcast import broadcast_shape
 from .float_result import float_result
+from .isa import AVX512_VNNI
+from .matrix_view import MatrixView
 from .rounding import requantized
 from .spec import FloatOutput, Kernel, Output, SumOutput
 from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+from .x86.int8_batch_matmul import MAX_INNER, Int8Product
 
 _LANES = 16
 _ROWS = 4
@@ -25,27 +32,63 @@ _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchMatmulSpec:
-    """uint8 a (*a_batch, rows, inner) @ uint8 b (*b_batch, inner, columns); the batch axes broadcast.
+    """uint8 a (..., rows, inner) @ uint8 b (..., inner, columns); the batch axes broadcast.
 
     `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
     Parameters are constants here, so neither of these has `pixels_per_scale`.
     """
 
-    a_batch: tuple[int, ...]
-    b_batch: tuple[int, ...]
-    rows: int
-    inner: int
-    columns: int
+    a: MatrixView
+    b: MatrixView
+    y: MatrixView
     a_zero_point: int
     b_zero_point: int
     multiplier: float
     output: Output | FloatOutput | SumOutput
     threads: int = 1
 
+    @property
+    def rows(self) -> int:
+        """Rows of a and of the result."""
+        return self.a.shape[-2]
+
+    @property
+    def inner(self) -> int:
+        """Products of a sum."""
+        return self.a.shape[-1]
+
+    @property
+    def columns(self) -> int:
+        """Columns of b and of the result."""
+        return self.b.shape[-1]
+
+
+def takes_views(inner: int, *, isa: str) -> bool:
+    """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
+    return isa == AVX512_VNNI and inner <= MAX_INNER
+
 
 def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER`."""
-    batch = broadcast_shape(spec.a_batch, spec.b_batch)
+    dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
+    views = (spec.a, spec.b, spec.y)
+    arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
+    if not takes_views(spec.inner, isa=isa):
+        assert all(view.axes == tuple(range(len(view.shape))) for view in views), "this kernel reads tensors as they lie"
+        return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, _plain(spec)))
+    product = Int8Product(
+        *views,
+        zero_points=(spec.a_zero_point, spec.b_zero_point),
+        finish=lambda sums, lanes: _result(spec, sums, lanes),
+        out_dtype=dtypes[2],
+        threads=spec.threads,
+    )
+    return Kernel(name="batch_matmul.tiled", isa=isa, func=prim_func(arguments, product.emit))
+
+
+def _plain(spec: BatchMatmulSpec) -> Callable[[Buffer, Buffer, Buffer], None]:
+    a_batch, b_batch = spec.a.shape[:-2], spec.b.shape[:-2]
+    batch = broadcast_shape(a_batch, b_batch)
     count = math.prod(batch)
 
     def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
@@ -53,8 +96,8 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
         units = blocks + (left > 0)
         operations = count * spec.rows * spec.inner * spec.columns
         with chunked(count, worthwhile(spec.threads, operations, count)) as index:
-            a_at = B.Bind(_offset(index, batch, spec.a_batch) * (spec.rows * spec.inner))
-            b_at = B.Bind(_offset(index, batch, spec.b_batch) * (spec.inner * spec.columns))
+            a_at = B.Bind(_offset(index, batch, a_batch) * (spec.rows * spec.inner))
+            b_at = B.Bind(_offset(index, batch, b_batch) * (spec.inner * spec.columns))
             y_at = B.Bind(index * (spec.rows * spec.columns))
             if blocks:
                 with B.serial(0, blocks) as block:
@@ -63,14 +106,7 @@ def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
             if left:
                 _emit_rows(spec, (a, b, y), (a_at, b_at, y_at), B.int32((units - 1) * _ROWS), left)
 
-    sizes = [
-        math.prod(spec.a_batch) * spec.rows * spec.inner,
-        math.prod(spec.b_batch) * spec.inner * spec.columns,
-        count * spec.rows * spec.columns,
-    ]
-    dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
-    arguments = list(zip("aby", sizes, dtypes, strict=True))
-    return Kernel(name="batch_matmul", isa=isa, func=prim_func(arguments, emit))
+    return emit
 
 
 def _offset(index: Expr, batch: tuple[int, ...], own: tuple[int, ...]) -> Expr:

@@ -14,7 +14,7 @@ from tvm.relax import Expr, Var
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
-from ..kernels import BatchMatmulSpec
+from ..kernels import BatchMatmulSpec, MatrixView
 from ..numerics import BATCH_MATMUL_MAX_INNER, requantize_multiplier
 from ..target import OpSupport
 from .context import KernelContext
@@ -55,12 +55,12 @@ class BatchMatmulForm(Form):
         """Write the kernel call."""
         a, b, y = self.a.tensor, self.b.tensor, self.y
         y_scale = float(y.tensor.params.scale) if isinstance(y, OutputForm) else 1.0
+        takes_views = kernels.takes_views(a.shape[-1], isa=context.isa)
+        sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (self.a, self.b)]
         spec = BatchMatmulSpec(
-            a_batch=a.shape[:-2],
-            b_batch=b.shape[:-2],
-            rows=a.shape[-2],
-            inner=a.shape[-1],
-            columns=b.shape[-1],
+            a=sides[0][1],
+            b=sides[1][1],
+            y=MatrixView.plain(y.shape),
             a_zero_point=a.zero_point,
             b_zero_point=b.zero_point,
             multiplier=float(requantize_multiplier(self.unit, 1.0, y_scale)),
@@ -68,7 +68,7 @@ class BatchMatmulForm(Form):
             threads=context.threads,
         )
         kernel = kernels.batch_matmul(spec, isa=context.isa)
-        values = [_read(context, inputs, operand) for operand in (self.a, self.b)]
+        values = [value for value, _ in sides]
         context.put(output, context.call(output.name, kernel, values, y.shape, y.kernel_dtype), is_nhwc=False)
 
 
@@ -164,8 +164,14 @@ def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput]
     return _End(members=(*passed, *real.members), output=real.output, form=form, unit=unit)
 
 
-def _read(context: KernelContext, inputs: dict[str, Var], operand: Operand) -> Expr:
-    if operand.values is None:
-        return context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
-    values = (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
-    return relax.const(np.ascontiguousarray(values))
+def _read(context: KernelContext, inputs: dict[str, Var], operand: Operand, *, takes_views: bool) -> tuple[Expr, MatrixView]:
+    """Return what the kernel reads and how: a tensor that was only transposed as it lay before, where the kernel can."""
+    plain = MatrixView.plain(operand.tensor.shape)
+    if operand.values is not None:
+        values = (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
+        return relax.const(np.ascontiguousarray(values)), plain
+    value = context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
+    before = context.storage.before_transposition(value) if takes_views else None
+    if before is None:
+        return value, plain
+    return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])

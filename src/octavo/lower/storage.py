@@ -55,6 +55,7 @@ class Storage:
         self._isa = isa
         self._threads = threads
         self._forms: dict[Var, dict[Form, Expr]] = {}
+        self._transposed: dict[Var, tuple[Expr, tuple[int, ...]]] = {}
 
     def put(self, var: Var, form: Form, value: Expr) -> None:
         """Record that `value` holds the source graph's `var` in `form`."""
@@ -122,4 +123,10 @@ class Storage:
             return self._writer.emit(name, relax.op.reshape(value, target))
         assert dtype in ("uint8", "int8", "int16", "uint16", "int32", "float32"), f"{name} is {dtype}; kernels hold up to 32 bits"
         spec = TransposeSpec(shape=shape, axes=axes, dtype=dtype, threads=self._threads)
-        return self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)
+        result = self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)
+        self._transposed[result] = value, axes
+        return result
+
+    def before_transposition(self, value: Expr) -> tuple[Expr, tuple[int, ...]] | None:
+        """Return what a transposition made `value` from, and its axes: who can read that leaves the transposition unread."""
+        return self._transposed.get(value) if isinstance(value, Var) else None
