@@ -24,6 +24,7 @@ FLOORS = {
     "build": 3,
     "pipeline": 4,
     "cluster": 5,
+    "range_checks": 5,
     "verify": 5,
     "layer_error": 5,
     "observers": 4,
@@ -33,7 +34,8 @@ FLOORS = {
     "__init__": 6,
     "__main__": 6,
 }
-NEIGHBOURS = {("cli", "report"), ("cli", "cluster")}  # the command line prints what report lays out, and starts what it is told
+# The command line prints what report lays out, and starts what it is told.
+NEIGHBOURS = {("cli", "report"), ("cli", "cluster"), ("cli", "range_checks")}
 NUMPY_ONLY = ("errors", "identity", "numerics")
 
 

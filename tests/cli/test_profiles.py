@@ -137,3 +137,19 @@ def test_ranges_go_out_and_come_back(workplace: Path, form: str, capsys: pytest.
     assert command("profile import m.onnx table -o back.json") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("octavo: error: table: not a valid table: ")
+
+
+def test_check_names_what_leaves_its_range(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load("x.npz") as archive:
+        np.save("brighter.npy", archive["x"] * 2)
+    assert command("profile check m.int8.onnx --data brighter.npy --json") == 0
+    found = json.loads(capsys.readouterr().out)
+    left = [tensor for tensor in found["tensors"] if tensor["left"]]
+    assert left[0]["outside"] > 0.05
+    assert command("profile check m.int8.onnx --data brighter.npy") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"20 samples: {len(left)} of {len(found['tensors'])} tensors left their range"
+    assert command("profile check m.onnx --profile profile.json --data calib.npz") == 0
+    assert " 0 of " in capsys.readouterr().out
+    assert command("profile check m.onnx --data calib.npz") == 1
+    assert "no tensor of the model is quantized" in capsys.readouterr().err

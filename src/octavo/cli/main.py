@@ -15,7 +15,7 @@ from importlib import metadata
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
-from . import bench, compile, demo, explain, profile, profiles, quantize, report, run, tables, trace
+from . import bench, check, compile, demo, explain, profile, profiles, quantize, report, run, tables, trace
 from .sources import UsageError
 
 COMMANDS = (demo, profile, quantize, compile, run, bench, explain, trace, report)
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _joined(words: Sequence[str]) -> list[str]:
     """Make one word of a command of two; a model file of that name is reached as "./merge"."""
     command = " ".join(words[:2])
-    return [command, *words[2:]] if command in (*profiles.NAMES, *tables.NAMES) else list(words)
+    return [command, *words[2:]] if command in (*profiles.NAMES, *tables.NAMES, *check.NAMES) else list(words)
 
 
 def _describe(error: Exception) -> str:

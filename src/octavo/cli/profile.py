@@ -10,7 +10,7 @@ from ..cluster import profile_on_ray
 from ..graph.inputs import input_specs
 from ..pipeline import profile
 from ..profile import Checkpoint, Profile
-from . import profiles, tables
+from . import check, profiles, tables
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count
 from .outputs import check_output
@@ -57,6 +57,7 @@ def add_to(commands: Subcommands) -> None:
     add_threads(parser)
     profiles.add_to(commands)
     tables.add_to(commands)
+    check.add_to(commands)
 
 
 def call(args: argparse.Namespace) -> int:
