@@ -1,10 +1,13 @@
 """Lineage over the shared float models: every TensorId classified, every claim checked by values, and what following costs.
 
-    python benchmarks/lineage.py                          every float model, TVM's default pipeline and the list of passes
+    python benchmarks/lineage.py                          every float model: TVM's default pipeline, the list of passes with and
+                                                          without mixed precision, Octavo's own pipeline from float to kernels
     python benchmarks/lineage.py --model resnet8          models whose file name holds "resnet8"
+    python benchmarks/lineage.py --only own               one of default, list, mixed, own
     python benchmarks/lineage.py --cost inception_v3      the instrument's share of TVM's default pipeline on one model
 
-Inputs for the check are random values that the lineage never saw, or real images where the model takes 224 x 224 pictures.
+A network with batch norm, concat, split and shared weights comes first. Inputs for the check are random values that the lineage
+never saw, or real images where the model takes 224 x 224 pictures.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import collections
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,10 @@ import datasets
 import octavo
 from octavo.graph.inputs import input_specs
 from octavo.kernels import host_target
+
+_TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(_TESTS), str(_TESTS / "graph")]
+from lineage_nets import branched_net  # noqa: E402 (the networks of the tests)
 
 transform: Any = relax.transform
 
@@ -63,33 +72,53 @@ def batch_for(model: octavo.Model) -> dict[str, np.ndarray]:
     return batch
 
 
-def follow(model: octavo.Model, name: str, passes: list[tvm.transform.Pass]) -> bool:
+def pipelines(model: octavo.Model) -> dict[str, Callable[[], tvm.IRModule]]:
+    """Return what is followed, each from the float model to its last module."""
+    bound = model.bound()
+
+    def own() -> tvm.IRModule:
+        quantized = octavo.quantize(model, octavo.profile(model, [batch_for(model)]))
+        return octavo.relax_pipeline(ids=quantized.tensors)(quantized.bound())
+
+    return {
+        "default": lambda: relax.pipeline.get_default_pipeline(host_target())(bound),
+        "list": lambda: tvm.transform.Sequential(pass_list(with_mixed_precision=False))(bound),
+        "mixed": lambda: tvm.transform.Sequential(pass_list(with_mixed_precision=True))(bound),
+        "own": own,
+    }
+
+
+def follow(model: octavo.Model, name: str, run: Callable[[], tvm.IRModule]) -> bool:
     """Run passes under a Lineage, check every claim, print one row; return whether all is right."""
     target = host_target()
     lineage = octavo.Lineage(model, target=target)
-    module = model.bound()
-    try:
-        with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
-            for each in passes:
-                module = each(module)
-    except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
-        print(f"| {name} | TVM itself failed: {str(error).strip().splitlines()[-1][:80]} |", flush=True)
-        return True
+    with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        try:
+            module = run()
+        except Exception as error:
+            print(f"| {name} | FAILED in a pass: {str(error).strip().splitlines()[-1][:100]} |", flush=True)
+            return False
     start = time.perf_counter()
     states = lineage.states
     seconds = time.perf_counter() - start
     checks = octavo.verify_lineage(model, module, batch_for(model), lineage=lineage)
-    wrong = [check.id for check in checks if not check.is_right]
+    wrong = [check for check in checks if not check.is_right]
+    unchecked = [check.id for check in checks if check.state.is_alive and not check.is_compared]
     kinds = collections.Counter(state.kind for state in states.values())
     told = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
     compared = sum(check.is_compared for check in checks)
+    integers = [check.sqnr_db for check in checks if check.is_integer]
+    lowest = f"{min(integers):.1f} dB" if integers else ""
     print(
-        f"| {name} | {len(model.tensors)} | {len(states)} | {told} | {compared} | {len(wrong)} | {seconds:.1f} s |",
+        f"| {name} | {len(model.tensors)} | {len(states)} | {told} | {compared} | {len(integers)} | {lowest} "
+        f"| {len(wrong)} | {seconds:.1f} s |",
         flush=True,
     )
-    for tensor in wrong:
-        print(f"    wrong: {tensor}: {states[tensor]}")
-    return not wrong and set(states) == set(model.tensors)
+    for check in wrong:
+        print(f"    wrong: {check.id}: {check.sqnr_db:.1f} dB, {check.max_abs_error:.3g} off: {check.state}")
+    for tensor in unchecked:
+        print(f"    claimed and not computed: {tensor}: {states[tensor]}")
+    return not wrong and not unchecked and set(states) == set(model.tensors)
 
 
 def cost(model: octavo.Model, rounds: int) -> float:
@@ -125,18 +154,24 @@ def main() -> int:
     parser.add_argument("--model", default="", help="only models whose file name holds this")
     parser.add_argument("--cost", default="", help="measure the instrument on the model whose file name holds this")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mixed", action="store_true", help="with ToMixedPrecision in the list")
+    parser.add_argument("--only", default="", help="one of default, list, mixed, own")
     args = parser.parse_args()
     folder: Path = datasets.shared_folder() / "models"
     if args.cost:
         [path, *_] = sorted(path for path in folder.rglob(f"*{args.cost}*") if path.is_file())
         return 0 if cost(octavo.load(path), args.rounds) < 0.2 else 1
-    print("| model, passes | ids | classified | states | compared | wrong | asked |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print("| model, passes | ids | classified | states | compared | as integers | lowest SQNR | wrong | asked |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    sources: dict[str, Callable[[], octavo.Model]] = {"branched": branched_net}
+    for path in sorted(folder.rglob("*fp32*"), key=lambda path: path.stat().st_size):
+        sources[path.stem] = partial(octavo.load, path)
     is_right = True
-    for path in sorted(path for path in folder.rglob("*fp32*") if args.model in path.name):
-        model = octavo.load(path)
-        is_right &= follow(model, f"{path.stem}, default", [relax.pipeline.get_default_pipeline(host_target())])
-        is_right &= follow(model, f"{path.stem}, list", pass_list(with_mixed_precision=args.mixed))
+    for name, source in sources.items():
+        if args.model in name:
+            model = source()
+            for pipeline, run in pipelines(model).items():
+                if args.only in ("", pipeline):
+                    is_right &= follow(model, f"{name}, {pipeline}", run)
     return 0 if is_right else 1
 
 

@@ -6,7 +6,7 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,12 @@ from .graph.value_numbers import ValueNumbers
 from .identity import TensorId, TensorState
 from .identity.relation import agree
 from .kernels import host_target
+from .lower.results import HeldIntegers, held_integers
 from .numerics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
 
 Array = npt.NDArray[Any]
+_ANNOUNCED_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +43,14 @@ class LineageCheck:
     state
         What the lineage claims.
     is_compared
-        Whether a variable or a constant was claimed to hold it, and both values could be computed. A tensor that became
-        integers is not compared here: `octavo.layer_errors` measures how far those are off.
+        Whether a variable or a constant was claimed to hold it, and both values could be computed.
     is_right
-        Whether the values agree, within what sums in another order (or a float type of fewer bits) may change; True where
-        nothing was claimed.
+        Whether the values agree, within what sums in another order (or a float type of fewer bits) may change. Where a step
+        announced the link because it changed values (floats to integers), whether they are that tensor's at all: the error, of
+        the values without their mean, is a quarter of the signal's power at most, which no other tensor comes near to. False
+        where a variable was claimed and could not be computed; True where nothing was claimed.
+    is_integer
+        Whether integers hold it in the final module; they are compared as the numbers they stand for.
     max_abs_error
         Largest difference to the value that the claim promises; 0 where nothing was compared.
     sqnr_db
@@ -57,6 +62,7 @@ class LineageCheck:
     state: TensorState
     is_compared: bool
     is_right: bool
+    is_integer: bool = False
     max_abs_error: float = 0.0
     sqnr_db: float = float("inf")
 
@@ -100,66 +106,100 @@ def verify_lineage(
         lineage.record("all passes", final_module)
     elif not lineage.ends_with(final_module):
         raise ModelError("the lineage ended with another module than the one to verify; give the module that its last pass made")
-    claims = lineage.states
-    runs = [
-        _compare(model, final_module, lineage, dict(enumerate(arrays)), target)
-        for arrays in split_batch(input_specs(model), batch, where="batch")
-    ]
-    checks: list[LineageCheck] = []
-    for tensor, state in claims.items():
-        pairs = [run[tensor] for run in runs if tensor in run]
-        checks.append(_check(model, tensor, state, pairs, lineage))
-    return tuple(checks)
-
-
-def _check(
-    model: Model, tensor: TensorId, state: TensorState, pairs: list[tuple[Array, Array]], lineage: Lineage
-) -> LineageCheck:
-    name = model.tensors[tensor].source_name
-    if not pairs:
-        return LineageCheck(
-            id=tensor,
-            source_name=name,
-            state=state,
-            is_compared=False,
-            is_right=not state.is_alive or state.evidence == "announced",
-        )
-    if any(expected.shape != now.shape for expected, now in pairs):
-        return LineageCheck(
-            id=tensor, source_name=name, state=state, is_compared=True, is_right=False, max_abs_error=np.inf, sqnr_db=-np.inf
-        )
-    tolerance = lineage.tolerance(tensor)
-    expected = np.concatenate([pair[0].reshape(-1) for pair in pairs])
-    now = np.concatenate([pair[1].reshape(-1) for pair in pairs])
-    return LineageCheck(
-        id=tensor,
-        source_name=name,
-        state=state,
-        is_compared=True,
-        is_right=all(agree(want, got, tolerance) for want, got in pairs),
-        max_abs_error=max_abs_error(expected, now),
-        sqnr_db=sqnr_db(expected, now),
+    comparison = _Comparison(model, final_module, lineage, target)
+    runs = [comparison.run(arrays) for arrays in split_batch(input_specs(model), batch, where="batch")]
+    return tuple(
+        _check(model, tensor, state, [run[tensor] for run in runs if tensor in run], lineage, comparison.integers)
+        for tensor, state in lineage.states.items()
     )
 
 
-def _compare(
-    model: Model, final_module: tvm.IRModule, lineage: Lineage, inputs: dict[int, Array], target: tvm.target.Target
-) -> dict[TensorId, tuple[Array, Array]]:
-    """Return the promised and the actual value of each tensor that is claimed to be alive."""
-    claims = {tensor: state for tensor, state in lineage.states.items() if state.is_alive and state.evidence != "announced"}
-    # Both modules are read as they stand, under numbers that no pass and no claim had a part in.
-    numbers = ValueNumbers()
-    reader = GraphReader(numbers, lineage.steps[-1].externs, by_meaning=False)
-    source_graph = reader.read(functions_of(model.bound()), lineage.entry, {})
-    final_graph = reader.read(functions_of(final_module), lineage.entry, {})
-    start = {place.name: place.number for place in source_graph.places if place.name in claims}
-    now = {tensor: final_graph.places[state.position].number for tensor, state in claims.items() if state.position is not None}
-    values = Evaluator(numbers, inputs, target).get([*start.values(), *now.values()])
-    pairs: dict[TensorId, tuple[Array, Array]] = {}
-    for tensor, state in lineage.states.items():
-        original = model.params.get(tensor) if tensor in model.params else values.get(start.get(tensor, -1))
-        constant = lineage.constant(tensor)
-        value = constant if constant is not None else values.get(now.get(tensor, -1))
-        if original is not None and value is not None:
-            pairs[tensor] = (state.relation.apply(original), value)
-    return pairs
+def _check(
+    model: Model,
+    tensor: TensorId,
+    state: TensorState,
+    pairs: list[tuple[Array, Array]],
+    lineage: Lineage,
+    integers: Collection[TensorId],
+) -> LineageCheck:
+    common: dict[str, Any] = {
+        "id": tensor,
+        "source_name": model.tensors[tensor].source_name,
+        "state": state,
+        "is_compared": bool(pairs),
+        "is_integer": tensor in integers,
+    }
+    if not pairs:
+        return LineageCheck(is_right=not state.is_alive, **common)
+    if any(expected.shape != now.shape for expected, now in pairs):
+        return LineageCheck(is_right=False, max_abs_error=np.inf, sqnr_db=-np.inf, **common)
+    expected = np.concatenate([pair[0].reshape(-1) for pair in pairs])
+    now = np.concatenate([pair[1].reshape(-1) for pair in pairs])
+    if state.evidence == "announced":
+        is_right = _is_of(expected, now)
+    else:
+        tolerance = lineage.tolerance(tensor)
+        is_right = all(agree(want, got, tolerance) for want, got in pairs)
+    error, ratio = max_abs_error(expected, now), sqnr_db(expected, now)
+    return LineageCheck(is_right=is_right, max_abs_error=error, sqnr_db=ratio, **common)
+
+
+def _is_of(expected: Array, now: Array) -> bool:
+    """Return whether values changed by quantization can be those of a tensor; of a constant tensor the mean must tell."""
+    signal = expected.astype(np.float64)
+    noise = now.astype(np.float64) - signal
+    spread = signal - signal.mean()
+    if np.allclose(spread, 0):
+        return bool(np.mean(np.abs(noise)) <= _ANNOUNCED_SHARE * np.abs(signal.mean()))
+    return bool(np.sum((noise - noise.mean()) ** 2) <= _ANNOUNCED_SHARE * np.sum(spread**2))
+
+
+class _Comparison:
+    """The tensors of both modules, computed on inputs.
+
+    Parameters
+    ----------
+    integers
+        The ids whose values integers hold now.
+    """
+
+    def __init__(self, model: Model, final_module: tvm.IRModule, lineage: Lineage, target: tvm.target.Target) -> None:
+        self._model = model
+        self._lineage = lineage
+        self._target = target
+        # Both modules are read as they stand, under numbers that no pass and no claim had a part in.
+        self._numbers = ValueNumbers()
+        reader = GraphReader(self._numbers, lineage.steps[-1].externs, by_meaning=False)
+        source_graph = reader.read(functions_of(model.bound()), lineage.entry, {})
+        final_graph = reader.read(functions_of(final_module), lineage.entry, {})
+        held = {each.var: each for each in held_integers(final_module, lineage.entry)}
+        claims = {tensor: state for tensor, state in lineage.states.items() if state.is_alive and state.position is not None}
+        self._start = {place.name: place.number for place in source_graph.places if place.name in claims}
+        self._now: dict[TensorId, int] = {}
+        self.integers: dict[TensorId, HeldIntegers] = {}
+        for tensor, state in claims.items():
+            assert state.position is not None
+            place = final_graph.places[state.position]
+            self._now[tensor] = place.number
+            if state.evidence == "announced" and place.var in held:
+                self.integers[tensor] = held[place.var]
+
+    def run(self, arrays: Sequence[Array]) -> dict[TensorId, tuple[Array, Array]]:
+        """Return the promised and the actual value of each tensor that is claimed to be alive."""
+        evaluator = Evaluator(self._numbers, dict(enumerate(arrays)), self._target)
+        values = evaluator.get([*self._start.values(), *self._now.values()])
+        pairs: dict[TensorId, tuple[Array, Array]] = {}
+        for tensor, state in self._lineage.states.items():
+            params = self._model.params
+            original = params.get(tensor) if tensor in params else values.get(self._start.get(tensor, -1))
+            constant = self._lineage.constant(tensor)
+            value = constant if constant is not None else values.get(self._now.get(tensor, -1))
+            if original is None or value is None:
+                continue
+            held = self.integers.get(tensor)
+            if held is None:
+                pairs[tensor] = state.relation.apply(original), value
+            else:  # in the source's layout; only a reduction's axes of size 1 may be there or not
+                reals = held.reals(value)
+                pairs[tensor] = original, reals.reshape(original.shape) if reals.size == original.size else reals
+        return pairs

@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 
 import octavo
 from nets import residual_net
+from octavo.graph import Model
 from octavo.kernels import host_target
 
+Followed = tuple[Model, tvm.IRModule, octavo.Lineage, np.ndarray]
 
-def test_source_tensors_in_the_final_integer_module() -> None:
+
+@pytest.fixture(scope="module")
+def followed() -> Followed:
+    """A float model, what quantizing, lowering and TVM's passes made of it, and the lineage that saw them."""
     model = residual_net()
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    quantized = octavo.quantize(model, octavo.profile(model, [x]))
+    profile = octavo.profile(model, [x])
     target = host_target()
-    lineage = octavo.Lineage(quantized, target=target)
+    lineage = octavo.Lineage(model, target=target)
     with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        quantized = octavo.quantize(model, profile)
         module = octavo.relax_pipeline(ids=quantized.tensors)(quantized.bound())
-    assert "octavo.lower" in [step.pass_name for step in lineage.steps]
-    assert set(lineage.states) == set(quantized.tensors)
-    for tensor in ("r1", "r2", "c3", "r3", "m"):
+    return model, module, lineage, x
+
+
+def test_source_tensors_in_the_final_integer_module(followed: Followed) -> None:
+    model, module, lineage, _ = followed
+    assert {"octavo.quantize", "octavo.lower"} < {step.pass_name for step in lineage.steps}
+    assert set(lineage.states) == set(model.tensors)
+    for tensor in ("r1", "r2", "c3", "r3", "m", "y"):
         state = lineage[tensor]
         assert (state.kind, state.dtype, state.evidence) == ("inside", "uint8", "announced")
         assert module[state.composite].attrs["quantize_info"]["output"]["id"] == tensor
-        assert lineage.story(tensor)[1].pass_name == "octavo.lower"
+        told = [change.pass_name for change in lineage.story(tensor)]
+        assert told.index("octavo.quantize") < told.index("octavo.lower")
+    assert lineage["r1"].relation.permutation == (0, 2, 3, 1)
+    assert (lineage["f"].kind, lineage["f"].dtype) == ("kept", "uint8")
     # The block's inner layers and constants are told from what it gives.
-    assert lineage["c1"].composite == lineage["w1"].composite == lineage["r1"].composite
-    assert not lineage["c1"].is_alive
-    checks = octavo.verify_lineage(quantized, module, x, lineage=lineage)
+    for inner, result in {"c1": "r1", "w1": "r1", "b1": "r1", "c2": "r2", "s": "r3", "w4": "y"}.items():
+        assert (lineage[inner].kind, lineage[inner].composite) == ("inside", lineage[result].composite)
+        assert not lineage[inner].is_alive
+
+
+def test_integers_are_compared_with_the_float_tensors(followed: Followed) -> None:
+    model, module, lineage, x = followed
+    checks = octavo.verify_lineage(model, module, x, lineage=lineage)
     assert all(check.is_right for check in checks)
-    assert [check.id for check in checks if check.is_compared] == ["x"]
+    assert [check.id for check in checks if check.is_compared] == ["x", "r1", "r2", "c3", "r3", "m", "f", "y", "p"]
+    integers = {check.id: check.sqnr_db for check in checks if check.is_integer}
+    assert set(integers) == {"r1", "r2", "c3", "r3", "m", "f", "y"}
+    assert all(38 < ratio < 60 for ratio in integers.values())
+
+
+def test_a_wrong_announcement_is_found(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, module, lineage, x = followed
+    states = lineage.states
+    swapped = {**states, "r1": states["r2"], "c3": states["r1"], "f": states["x"]}
+    monkeypatch.setattr(octavo.Lineage, "states", property(lambda _self: swapped))
+    checks = octavo.verify_lineage(model, module, x, lineage=lineage)
+    assert [check.id for check in checks if not check.is_right] == ["r1", "c3", "f"]

@@ -6,7 +6,7 @@ out when somebody asks, by tracking.py. Works with any Relax pass; knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,10 +290,15 @@ class Lineage(PassInstrument):
 _LISTENING: list[Lineage] = []
 
 
-def announce(name: str, module: tvm.IRModule, externs: Mapping[str, Any], announced: Announced) -> None:
+def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str, Any], announced: Announced) -> None:
     """Tell every Lineage that is listening what a step which is no TVM pass made of the module; see `Lineage.record`."""
-    for lineage in _LISTENING:
-        lineage.record(name, module, externs, announced)
+    listening = list(_LISTENING)
+    if not listening:
+        return
+    with tvm.transform.PassContext(opt_level=3):  # what it takes to show the module is no pass of anybody's pipeline
+        made = module()
+    for lineage in listening:
+        lineage.record(name, made, externs, announced)
 
 
 def _same_functions(a: Any, b: Any) -> bool:

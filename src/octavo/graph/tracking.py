@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax
-from tvm.ir import Call
-from tvm.relax import Var
+from tvm.ir import Call, GlobalVar
+from tvm.relax import ExternFunc, Var
 
 from ..identity import TensorId, TensorState
 from ..identity.relation import Relation, agree
@@ -26,6 +26,7 @@ from .value_numbers import ValueNumbers
 from .value_search import Link, Spot, ValueSearch
 
 _CONSTANT_TOLERANCE = 1e-5
+_RESHAPE = "vm.builtin.reshape"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +39,13 @@ class Announced:
         TensorId -> name of the variable of the entry function that stands for it now, in a form that the step knows.
     swallowed
         TensorId -> name of the variable whose call computes it on the way.
+    permutations
+        TensorId -> axes of the tensor in the order in which its holder has them, where that is another.
     """
 
     holders: Mapping[str, str]
     swallowed: Mapping[str, str]
+    permutations: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +105,9 @@ class Tracker:
                 # What was shown to be equal keeps its number; any other value has the one of its place.
                 is_new = link.number == spot.number and spot.index is not None
                 number = after.places[spot.index].number if is_new and spot.index is not None else link.number
-                self.links[tensor] = Link(number, link.relation, "value")
+                # A value that a step said is another one for the same tensor stays that, wherever it is found again.
+                evidence = "announced" if self.links[tensor].evidence == "announced" else "value"
+                self.links[tensor] = Link(number, link.relation, evidence)
         lost = [tensor for tensor, link in self.links.items() if not after.holds(link.number)]
         enclosing = self._enclosing(lost, before, after, known)
         self.graph = after
@@ -117,7 +123,9 @@ class Tracker:
                 continue
             holder, around = by_name.get(announced.holders.get(tensor, "")), by_name.get(announced.swallowed.get(tensor, ""))
             if holder is not None:
-                self.links[tensor] = Link(holder.number, link.relation, "announced")
+                axes = announced.permutations.get(tensor)
+                relation = link.relation if axes is None else Relation(permutation=axes)
+                self.links[tensor] = Link(holder.number, relation, "announced")
             elif around is not None and isinstance(around.value, Call):
                 told[tensor] = TensorState(
                     kind="inside", composite=op_name(around.value), expression=around.expression, evidence="announced"
@@ -249,7 +257,7 @@ class Tracker:
         kind = _plain_kind(link.relation)
         if others:
             kind = "merged"
-        elif place.path or (link.evidence == "announced" and isinstance(place.value, Call)):
+        elif place.path or (link.evidence == "announced" and _is_of_kernel(place.value)):
             kind = "inside"
         return TensorState(
             kind=kind,
@@ -268,6 +276,15 @@ def _composite(place: Place, kind: StateKind) -> str:
     if place.path:
         return place.path[-1]
     return op_name(place.value) if kind == "inside" and isinstance(place.value, Call) else ""
+
+
+def _is_of_kernel(value: Any) -> bool:
+    """Whether a call is of a function or kernel, which may have made one of several ops."""
+    callees = (value.op, *value.args[:1]) if isinstance(value, Call) else ()
+    return any(
+        isinstance(callee, GlobalVar) or (isinstance(callee, ExternFunc) and str(callee.global_symbol) != _RESHAPE)
+        for callee in callees
+    )
 
 
 def _plain_kind(relation: Relation) -> StateKind:

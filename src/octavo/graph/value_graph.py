@@ -7,7 +7,7 @@ as the definition of that tensor. Knows nothing of quantization.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from tvm_ffi import structural_hash
 
 from .dataflow import ALLOCATIONS, BOOKKEEPING, op_name, operand_vars
 from .edges import read_edge
-from .value_numbers import ValueNumbers
+from .value_numbers import Node, ValueNumbers
 
 Functions = Mapping[str, Any]
 """The functions of a module by name, as they were when the module was seen."""
@@ -101,7 +101,7 @@ class GraphReader:
         self.numbers = numbers
         self.externs: dict[str, Any] = dict(externs or {})
         self.by_meaning = by_meaning
-        self._legal: dict[Any, Functions | None] = {}
+        self._legal: dict[Hashable, Functions | None] = {}
         self._fused: dict[int, tuple[Any, Functions | None]] = {}
 
     def read(
@@ -134,7 +134,7 @@ class GraphReader:
             return known
         number: int | None = None
         if self.by_meaning:
-            shapes = tuple(structural_hash(self.numbers.nodes[operand].ty, True) for operand in operands)
+            shapes = tuple(self._looks(operand) for operand in operands)
             if (key, shapes) not in self._legal:
                 self._legal[key, shapes] = self._legalized(operands, write)
             functions = self._legal[key, shapes]
@@ -163,8 +163,13 @@ class GraphReader:
         number = walk.body(function.body, dict(zip(function.params, operands, strict=True)), ())
         return None if any(node.kind == "opaque" for node in self.numbers.nodes[first:]) else number
 
+    def _looks(self, operand: int) -> Hashable:
+        """Return what legalizing sees of an operand: its type, or the value of a scalar constant, which may end in the kernel."""
+        node = self.numbers.nodes[operand]
+        return operand if _is_scalar(node) else structural_hash(node.ty, True)
+
     def _placeholders(self, operands: tuple[int, ...]) -> tuple[list[Var], list[Expr]]:
-        """Return a parameter for each operand, and the operand as an op reads it: tuples written out."""
+        """Return a parameter for each operand, and the operand as an op reads it: tuples and scalar constants written out."""
         params: list[Var] = []
         args: list[Expr] = []
         for index, operand in enumerate(operands):
@@ -172,7 +177,8 @@ class GraphReader:
             params.append(param)
             node = self.numbers.nodes[operand]
             items: list[Expr] = [relax.TupleGetItem(param, item) for item in range(len(node.operands))]
-            args.append(relax.Tuple(items) if node.kind == "tuple" else param)
+            scalar = relax.const(node.payload.numpy(), str(node.ty.dtype)) if _is_scalar(node) else param
+            args.append(relax.Tuple(items) if node.kind == "tuple" else scalar)
         return params, args
 
     def _legalized(self, operands: tuple[int, ...], write: Any) -> Functions | None:
@@ -197,6 +203,10 @@ class GraphReader:
                 return functions_of(relax.transform.FuseTIR()(module))
         except (RuntimeError, ValueError, TypeError, AttributeError, tvm.error.InternalError):
             return None  # a function that does not fuse has no kernel to wait for
+
+
+def _is_scalar(node: Node) -> bool:
+    return node.kind == "constant" and len(node.payload.shape) == 0
 
 
 def functions_of(module: tvm.IRModule) -> dict[str, Any]:

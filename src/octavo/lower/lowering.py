@@ -36,6 +36,8 @@ from .float_layout import emit_nhwc
 from .forms import FloatOp, Form
 from .observe import ObserveForm
 from .partition import partition_quantized
+from .storage import TO_NHWC
+from .storage import Form as Stored
 from .tensor_ids import held_tensors
 
 
@@ -120,6 +122,7 @@ def lower(
     view = DataflowView(main)
     table = KernelTable()
     records: list[OpRecord] = []
+    written: dict[Var, tuple[Stored, Expr]] = {}
 
     def body(writer: BodyWriter) -> Expr:
         context = KernelContext(writer, table, isa, threads)
@@ -138,6 +141,7 @@ def lower(
             tensor = _tensor_of(region, held, binding.var)
             records.append(_composite_record(name, region, parts, binding.var, tensor, kernel))
         results = _results(context, writer, view.result)
+        written.update(context.storage.first())
         if not context.kept:
             return results
         fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
@@ -151,25 +155,35 @@ def lower(
             lowered.update_func(var, function)
     announce(
         "octavo.lower",
-        lowered,
+        lambda: lowered,
         {symbol: placed.func for symbol, placed in table.placed.items()},
-        _announced(parts, held, DataflowView(lowered["main"])),
+        _announced(parts, held, written),
     )
     return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
 
 
-def _announced(parts: Partition, held: Mapping[str, str], view: DataflowView) -> Announced:
+def _announced(parts: Partition, held: Mapping[str, str], written: Mapping[Var, tuple[Stored, Expr]]) -> Announced:
     """Say which variable each source tensor became: kernels hold integers, which can be compared with no float."""
-    holders = {binding.var.name: binding.var.name for binding in view.bindings}
+    holders: dict[str, str] = {}
+    permutations: dict[str, tuple[int, ...]] = {}
+    outputs = {region.output.name for region in parts.regions.values()}
+    # A tensor's integers and its floats both bear its id: those that a composite gives first are what became of it.
+    for var, (form, value) in sorted(written.items(), key=lambda item: item[0].name not in outputs):
+        tensor = held.get(var.name, var.name)
+        if isinstance(value, Var) and tensor not in holders:
+            holders[tensor] = value.name
+            if form.is_nhwc:
+                permutations[tensor] = TO_NHWC
+    names = {var.name: value.name for var, (_, value) in written.items() if isinstance(value, Var)}
     swallowed: dict[str, str] = {}
     for region in parts.regions.values():
-        name = region.output.name
-        holders[held.get(name, name)] = name
         info = region.attrs.get("quantize_info", {})
         constants = [str(entry["id"]) for role, entry in info.items() if role in ("weight", "bias")]
         made = [str(tensor) for tensor in region.attrs.get("tensor_ids", ())]
-        swallowed |= {tensor: name for tensor in (*constants, *made) if tensor not in holders}
-    return Announced(holders=holders, swallowed=swallowed)
+        around = names.get(region.output.name)
+        if around is not None:
+            swallowed |= {tensor: around for tensor in (*constants, *made) if tensor not in holders}
+    return Announced(holders=holders, swallowed=swallowed, permutations=permutations)
 
 
 FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"

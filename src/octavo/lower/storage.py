@@ -65,6 +65,10 @@ class Storage:
         """Record a value that no kernel made: it has the source graph's form."""
         self.put(var, SOURCE, value)
 
+    def first(self) -> dict[Var, tuple[Form, Expr]]:
+        """Return for each value the form it was written in first, and what holds it."""
+        return {var: next(iter(forms.items())) for var, forms in self._forms.items()}
+
     def source(self, expr: Expr) -> Expr:
         """Return a value as the source graph has it: for readers that are no kernels."""
         return self.get(expr, is_nhwc=False, is_relabelled=False) if isinstance(expr, Var) else expr

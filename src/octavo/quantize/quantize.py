@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name
+from ..graph.lineage import announce
 from ..graph.model import Model, QuantizationPlan, check_fingerprint
+from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
 from .constants import Constants
@@ -75,7 +77,16 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
         folds=folds,
         adjustments=parameters.adjustments,
     )
-    return replace(written.model, plan=plan, fingerprint=_fingerprint(model, plan))
+    quantized = replace(written.model, plan=plan, fingerprint=_fingerprint(model, plan))
+    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
+    return quantized
+
+
+def _announced(quantized: Model) -> Announced:
+    """Say what holds each tensor: the variable of its name, whose values are those of integers now."""
+    view = DataflowView(quantized.module["main"])
+    names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+    return Announced(holders={str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names}, swallowed={})
 
 
 def _is_quantized(model: Model) -> bool:
