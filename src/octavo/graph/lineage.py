@@ -6,7 +6,8 @@ out when somebody asks, by tracking.py. Works with any Relax pass; knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,12 +291,22 @@ class Lineage(PassInstrument):
 _LISTENING: list[Lineage] = []
 
 
+@contextmanager
+def one_step() -> Generator[None]:
+    """Let a step that announces what it made run passes of its own: for a Lineage they are no steps."""
+    if not _LISTENING:
+        yield
+        return
+    with tvm.transform.PassContext(opt_level=3):
+        yield
+
+
 def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str, Any], announced: Announced) -> None:
     """Tell every Lineage that is listening what a step which is no TVM pass made of the module; see `Lineage.record`."""
     listening = list(_LISTENING)
     if not listening:
         return
-    with tvm.transform.PassContext(opt_level=3):  # what it takes to show the module is no pass of anybody's pipeline
+    with one_step():
         made = module()
     for lineage in listening:
         lineage.record(name, made, externs, announced)

@@ -173,7 +173,8 @@ class Model:
         bindings: dict[Any, Any] = {
             str(name): tvm.runtime.tensor(np.asarray(value, order="C")) for name, value in self.params.items()
         }
-        return relax.transform.BindParams("main", bindings)(self.module)
+        with tvm.transform.PassContext(opt_level=3):  # no pass of a pipeline: the instruments of one are not to see it
+            return relax.transform.BindParams("main", bindings)(self.module)
 
     def show(self) -> None:
         """Print the Relax IR; each variable's name is its TensorId."""

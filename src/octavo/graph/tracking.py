@@ -41,11 +41,14 @@ class Announced:
         TensorId -> name of the variable whose call computes it on the way.
     permutations
         TensorId -> axes of the tensor in the order in which its holder has them, where that is another.
+    gone
+        TensorId -> why nothing holds it any more.
     """
 
     holders: Mapping[str, str]
     swallowed: Mapping[str, str]
     permutations: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    gone: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +136,7 @@ class Tracker:
             elif self.states[tensor].kind == "gone":
                 told[tensor] = self.states[tensor]
             else:
-                told[tensor] = TensorState(kind="gone", reason="the step names no variable for it")
+                told[tensor] = TensorState(kind="gone", reason=announced.gone.get(tensor, "the step names no variable for it"))
         self.graph = after
         self.states = self._states(after, told)
         return self.states

@@ -67,6 +67,7 @@ class TensorState:
             == (other.kind, other.composite, other.merged_with, other.dtype)
             and self.holder == other.holder
             and str(self.relation) == str(other.relation)
+            and (self.evidence == "announced") == (other.evidence == "announced")
         )
 
     def __str__(self) -> str:

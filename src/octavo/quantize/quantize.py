@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name
-from ..graph.lineage import announce
+from ..graph.lineage import announce, one_step
 from ..graph.model import Model, QuantizationPlan, check_fingerprint
 from ..graph.tracking import Announced
 from ..identity import TensorId
@@ -48,7 +48,13 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
     QuantizationError
         If the model is quantized already, or the recipe excludes what the model doesn't have.
     """
-    recipe = recipe or Recipe()
+    with one_step():
+        quantized = _quantized(model, profile, target, recipe or Recipe())
+    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
+    return quantized
+
+
+def _quantized(model: Model, profile: Statistics, target: TargetDescription, recipe: Recipe) -> Model:
     simple, folds = simplify(model)
     if model.plan is not None or _is_quantized(simple):
         raise QuantizationError("the model is quantized already; compile it as it is, or quantize the float model it came from")
@@ -77,16 +83,17 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
         folds=folds,
         adjustments=parameters.adjustments,
     )
-    quantized = replace(written.model, plan=plan, fingerprint=_fingerprint(model, plan))
-    announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
-    return quantized
+    return replace(written.model, plan=plan, fingerprint=_fingerprint(model, plan))
 
 
 def _announced(quantized: Model) -> Announced:
     """Say what holds each tensor: the variable of its name, whose values are those of integers now."""
     view = DataflowView(quantized.module["main"])
     names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
-    return Announced(holders={str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names}, swallowed={})
+    folds = () if quantized.plan is None else quantized.plan.folds
+    gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in folds}
+    holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
+    return Announced(holders=holders, swallowed={}, gone=gone)
 
 
 def _is_quantized(model: Model) -> bool:
