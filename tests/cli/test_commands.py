@@ -222,5 +222,22 @@ def test_trace_tells_a_story_and_dumps_the_ir(finished: Path, tmp_path: Path, ca
     assert dumped[0] == "000_source.py"
     assert any(name.endswith("LegalizeOps.py") for name in dumped)
     assert str(tensor) in (tmp_path / dumped[0]).read_text()
+    assert (tmp_path / dumped[-1]).read_text().startswith(f"# {tensor}: kept; held by {tensor}")
     assert command(f"trace {finished}/m.onnx --tensor nothing") == 1
     assert "the model has no tensor 'nothing'" in capsys.readouterr().err
+
+
+def test_trace_through_the_integer_kernels(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = octavo.load(finished / "m.onnx")
+    tensor = next(entry for entry in model.tensors.values() if entry.op == "Relu")
+    profile = f"--profile {finished}/profile.json"
+    line = f"trace {finished}/m.onnx --tensor {tensor.source_name} --pipeline octavo"
+    assert command(f"{line} {profile} --dump-ir {tmp_path} --json") == 0
+    story = json.loads(capsys.readouterr().out)["story"]
+    assert [step["pass"] for step in story][1:3] == ["octavo.quantize", "octavo.lower"]
+    assert story[-1]["kind"] == "inside"
+    last = max(tmp_path.iterdir()).read_text()
+    assert f"# {tensor.id}: inside octavo_" in last
+    assert "held by alloc" in last
+    assert command(f"{line.replace('octavo', 'tvm')} {profile}") == 2
+    assert "give --pipeline octavo" in capsys.readouterr().err

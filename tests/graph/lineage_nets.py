@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,18 @@ def rename_pass(rename: Rename) -> tvm.transform.Pass:
     return python_pass("Rename", lambda module: renamed(module, rename))
 
 
-def renamed(module: tvm.IRModule, rename: Rename) -> tvm.IRModule:
-    """Rewrite "main" under other names."""
-    main = module["main"]
-    view = DataflowView(main)
-    params = [relax.Var(rename(param.name), param.ty) for param in main.params]
-    mapping: dict[Any, Any] = dict(zip(main.params, params, strict=True))
+def renamed(module: tvm.IRModule, rename: Rename, functions: Iterable[str] = ("main",)) -> tvm.IRModule:
+    """Rewrite functions under other names."""
+    result = tvm.IRModule(dict(module.functions.items()))
+    for name in functions:
+        result.update_func(result.get_global_var(name), _renamed(module[name], rename))
+    return result
+
+
+def _renamed(function: Any, rename: Rename) -> Any:
+    view = DataflowView(function)
+    params = [relax.Var(rename(param.name), param.ty) for param in function.params]
+    mapping: dict[Any, Any] = dict(zip(function.params, params, strict=True))
 
     def body(writer: BodyWriter) -> Any:
         for binding in view.bindings:
@@ -82,7 +88,5 @@ def renamed(module: tvm.IRModule, rename: Rename) -> tvm.IRModule:
         return replace_operands(view.result, lambda var: mapping[var])
 
     builder = relax.BlockBuilder()
-    write_function(builder, "main", params, body, attrs_of(main))
-    result = tvm.IRModule(dict(module.functions.items()))
-    result.update_func(result.get_global_var("main"), builder.get()["main"])
-    return result
+    write_function(builder, "renamed", params, body, attrs_of(function), is_private=True)
+    return builder.get()["renamed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,24 @@ def test_a_pass_that_gives_every_variable_the_same_name(model: Model) -> None:
     check_right(model, lineage, module)
     changed = [tensor for tensor, state in lineage.after(2).items() if state.kind != lineage.after(1)[tensor].kind]
     assert changed == []
+
+
+def test_functions_whose_variables_bear_the_names_of_others(model: Model) -> None:
+    """Fused functions name their inner values by the ids of outer ones, over and over; main has no names left at all."""
+
+    def shadow(module: tvm.IRModule) -> tvm.IRModule:
+        names = itertools.cycle([*model.tensors, ""])
+        inner = [var.name_hint for var, function in module.functions.items() if isinstance(function, relax.Function)]
+        nameless = renamed(module, lambda _name: "")
+        return renamed(nameless, lambda _name: next(names), [name for name in inner if name != "main"])
+
+    fused = (transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FuseOps())
+    lineage, module = followed(model, *fused, python_pass("Shadow", shadow))
+    check_right(model, lineage, module)
+    before = next(index for index, step in enumerate(lineage.steps) if step.pass_name == "Shadow") - 1
+    kept = {tensor: state.kind for tensor, state in lineage.after(before).items()}
+    assert {tensor: state.kind for tensor, state in lineage.states.items()} == kept
+    assert lineage["y"].holder == ""
 
 
 def test_a_pass_that_swaps_two_names(model: Model) -> None:

@@ -1,9 +1,10 @@
-"""`octavo trace`: one tensor's story through the passes of TVM's default pipeline."""
+"""`octavo trace`: one tensor's story through the passes of TVM's default pipeline, or of Octavo's own."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from tvm import relax
 from ..errors import ModelError
 from ..graph import Model
 from ..graph.lineage import Lineage
-from ..identity import TensorId
-from ..pipeline import resolve_target
+from ..identity import TensorId, TensorState
+from ..pipeline import Profile, quantize, relax_pipeline, resolve_target
 from ..report import markdown_table
 from .options import Subcommands, add_command, add_json, add_model
 from .outputs import check_output, write_file
-from .sources import load_model
+from .sources import UsageError, load_model
 
 
 def add_to(commands: Subcommands) -> None:
@@ -27,11 +28,18 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "trace",
         call,
-        summary="tell what became of one tensor in each pass of TVM's default pipeline",
+        summary="tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
         example='octavo trace m.onnx --tensor "features.0/Conv_output_0"',
     )
     add_model(parser)
     parser.add_argument("--tensor", required=True, metavar="NAME", help="the tensor, by its name in the source or its TensorId")
+    parser.add_argument(
+        "--pipeline",
+        choices=("tvm", "octavo"),
+        default="tvm",
+        help="the passes: TVM's default pipeline (the default), or Octavo's, from QDQ to integer kernels",
+    )
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="with --pipeline octavo: quantize a float model, too")
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after every pass into this existing folder")
     add_json(parser)
 
@@ -40,17 +48,20 @@ def call(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.dump_ir is not None:
         check_output(args.dump_ir / "000_source.py")
+    if args.profile is not None and args.pipeline != "octavo":
+        raise UsageError("a profile is for quantizing, which is no part of TVM's pipeline; give --pipeline octavo as well")
     model = load_model(args)
     tensor = _tensor(model, args.tensor)
     target, _ = resolve_target(None)
     lineage = Lineage(model, target=target)
-    passes: Any = relax.pipeline.get_default_pipeline(target)
+    profile = None if args.profile is None else Profile.load(args.profile)
     with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
-        passes(model.bound())
+        _run(args.pipeline, model, profile, target)
     story = lineage.story(tensor)
     if args.dump_ir is not None:
         for index, step in enumerate(lineage.steps):
-            _dump(args.dump_ir / f"{index:03d}_{step.pass_name.strip('()').replace(' ', '_')}.py", dict(step.functions.items()))
+            name = f"{index:03d}_{step.pass_name.strip('()').replace(' ', '_')}.py"
+            _dump(args.dump_ir / name, lineage.after(index), dict(step.functions.items()))
     if args.json:
         steps = [{"step": item.step, "pass": item.pass_name, "kind": item.state.kind, "state": str(item.state)} for item in story]
         print(json.dumps({"tensor": tensor, "story": steps}, indent=2))
@@ -66,6 +77,18 @@ def _tensor(model: Model, name: str) -> TensorId:
     return found
 
 
-def _dump(path: Path, functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> None:
-    text = tvm.IRModule(functions).script(show_meta=False)
+def _run(pipeline: str, model: Model, profile: Profile | None, target: tvm.target.Target) -> None:
+    """Run the passes that a Lineage listens to."""
+    if pipeline == "tvm":
+        passes: Any = relax.pipeline.get_default_pipeline(target)
+        passes(model.bound())
+        return
+    lowered = model if profile is None else quantize(model, profile)
+    relax_pipeline(ids=lowered.tensors)(lowered.bound())
+
+
+def _dump(path: Path, states: Mapping[TensorId, TensorState], functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> None:
+    """Write a module with, in front, what each tensor of the source is in it."""
+    told = "".join(f"# {tensor}: {state}\n" for tensor, state in states.items())
+    text = f"{told}\n{tvm.IRModule(functions).script(show_meta=False)}"
     write_file(path, lambda file: file.write(text.encode()))
