@@ -181,6 +181,15 @@ def test_bench_prints_a_row_for_each_runtime_and_thread_count(finished: Path, ca
     assert max(errors) < 2.5 * step, "the same quantized network, rounded in other places: two quantization steps at most"
 
 
+def test_bench_times_layers_against_the_peak(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(f"bench {finished}/m.onnx --profile {finished}/profile.json --layers --json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["float_peak"] > 0
+    assert any(layer["macs"] for layer in told["layers"])
+    assert command(f"bench {finished}/m.onnx --layers") == 0
+    assert "of peak" in capsys.readouterr().out
+
+
 def test_bench_quantizes_for_the_peers_too(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "bench {0}/m.onnx --profile {0}/profile.json --against onnxruntime --seconds 0.05"
     assert command(line.format(finished)) == 0

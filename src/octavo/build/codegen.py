@@ -139,6 +139,12 @@ def _can_share(target: tvm.target.Target) -> bool:
     return triple.startswith("x86_64") and "linux" in triple
 
 
+def compile_program(program: Program, target: tvm.target.Target) -> Any:
+    """Return a Program's code as a library (tvm.runtime.Module) with its entry; kernels come from the cache."""
+    with target:
+        return _native(program, target)[0]
+
+
 def _native(program: Program, target: tvm.target.Target) -> tuple[Any, bytes | None, dict[str, Compilable]]:
     """Compile a Program, each function on its own; return the library, its bytes, and what was compiled."""
     kernels = distinct_functions(program.module, target, without=OWN_SYMBOLS)

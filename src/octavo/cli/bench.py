@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from ..pipeline import export_onnx
-from ..report import PEERS, bench
+from ..report import PEERS, bench, roofline
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, one_of, positive_seconds, thread_counts
 from .progress import progress_bar
 from .sources import load_quantized
@@ -44,6 +44,9 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="quantize a float ONNX model first; the peers get the same QDQ model"
     )
+    parser.add_argument(
+        "--layers", action="store_true", help="time each layer of Octavo's build instead, as a share of the core's measured peak"
+    )
     add_json(parser)
     add_recipe(parser)
 
@@ -51,6 +54,10 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     model = load_quantized(args)
+    if args.layers:
+        measured = roofline(model, args.model.name)
+        print(json.dumps(measured.to_json(), indent=2) if args.json else measured.to_markdown())
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         path: Path = args.model
         if args.profile:

@@ -4,6 +4,7 @@ from .bench import BenchReport, BenchRow, bench
 from .demo import DemoReport, run_demo
 from .peers import PEERS, PeerError
 from .profile_page import profile_page
+from .roofline import LayerTime, Roofline, roofline
 from .table import markdown_table, shortened
 from .timing import Timing, time_alternating
 
@@ -12,11 +13,14 @@ __all__ = [
     "BenchReport",
     "BenchRow",
     "DemoReport",
+    "LayerTime",
     "PeerError",
+    "Roofline",
     "Timing",
     "bench",
     "markdown_table",
     "profile_page",
+    "roofline",
     "run_demo",
     "shortened",
     "time_alternating",

@@ -1,0 +1,200 @@
+"""Roofline: how much of the core's peak each layer of a model reaches, measured inside the running model.
+
+The peak is that of this machine and moment: multiply-accumulates of a second in a loop on registers alone, vpdpbusd for integer
+layers, fused multiply-adds for float ones. One thread.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.script.ir_builder import tirx as T
+
+from ..build import llvm_module, timed_calls
+from ..errors import CompileError
+from ..graph import Model
+from ..kernels import AVX512_VNNI, KERNEL_ATTR, host_target
+from ..kernels.vectors import load, prim_func, store
+from ..kernels.x86.vector import dot
+from ..lower import OpRecord, PlacedKernel, link, lower
+from ..pipeline import resolve_target
+from ..target import CPU
+from .bench import processor_name, random_inputs
+from .table import markdown_table, shortened
+
+ROUNDS = 15
+_STEPS, _ACCUMULATORS, _LANES = 50_000, 12, 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTime:
+    """One call of a kernel within the model.
+
+    Parameters
+    ----------
+    kernel
+        Its name, or that of the function that TVM made.
+    tensor
+        The tensor that it writes.
+    integer
+        Whether it computes in integers.
+    macs
+        Multiply-accumulates; 0 for what has no weights.
+    microseconds
+        Median time.
+    share
+        Of the peak; None without multiply-accumulates or without a known peak.
+    """
+
+    kernel: str
+    tensor: str
+    integer: bool
+    macs: int
+    microseconds: float
+    share: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roofline:
+    """The layers in the order they run. Peaks are in GMAC/s; None where the machine has no instruction that we know of."""
+
+    model: str
+    processor: str
+    integer_peak: float | None
+    float_peak: float
+    layers: tuple[LayerTime, ...]
+
+    @property
+    def weighted_share(self) -> float | None:
+        """Share of the peak over all layers with multiply-accumulates: the time they would need at the peak over their own."""
+        weighted = [layer for layer in self.layers if layer.share is not None]
+        spent = sum(layer.microseconds for layer in weighted)
+        return sum((layer.share or 0.0) * layer.microseconds for layer in weighted) / spent if spent else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "weighted_share": self.weighted_share}
+
+    def to_markdown(self) -> str:
+        """Return the peaks, a table of the layers and their total."""
+        rows = [
+            (
+                layer.kernel,
+                shortened(layer.tensor),
+                f"{layer.microseconds:.1f}",
+                f"{layer.macs / layer.microseconds / 1e3:.1f}" if layer.macs else "",
+                "" if layer.share is None else f"{layer.share:.0%}",
+            )
+            for layer in self.layers
+        ]
+        integer = "" if self.integer_peak is None else f"{self.integer_peak:.0f} GMAC/s in 8-bit integers, "
+        peaks = f"peak of one core: {integer}{self.float_peak:.1f} in float32"
+        total = sum(layer.microseconds for layer in self.layers)
+        share = "" if self.weighted_share is None else f", layers with weights at {self.weighted_share:.0%} of the peak"
+        table = markdown_table(("kernel", "tensor", "us", "GMAC/s", "of peak"), rows, numbers=(2, 3, 4))
+        return f"{self.model} on {self.processor}; {peaks}\n\n{table}\n\n{total / 1e3:.3f} ms in all{share}"
+
+
+def roofline(model: Model, name: str, *, rounds: int = ROUNDS) -> Roofline:
+    """Measure each call of a model on one thread, on random inputs.
+
+    Raises
+    ------
+    CompileError
+        The model cannot be compiled, or runs on TVM's virtual machine, whose calls cannot be timed one by one.
+    """
+    target, isas = resolve_target(None)
+    lowered = lower(model.bound(), CPU, isas, 1, model.tensors)
+    linked = link(lowered, target)
+    calls = timed_calls(linked, target, list(random_inputs(model).values()))
+    if calls is None:
+        raise CompileError(f"{name}: its layers cannot be timed, for it runs on TVM's virtual machine (shapes are not static)")
+    calls.run()
+    spent = np.median(np.stack([calls.run() for _ in range(rounds)]), axis=0) / 1e3
+    peaks = {True: integer_peak() if isas[0] == AVX512_VNNI else None, False: float_peak()}
+    records = {(record.tensor, record.kernel): record for record in lowered.records}
+    layers = [
+        _layer(symbol, float(time_us), records, lowered.kernels.get(symbol), peaks)
+        for symbol, time_us in zip(calls.symbols, spent, strict=True)
+    ]
+    return Roofline(
+        model=name,
+        processor=processor_name(),
+        integer_peak=peaks[True],
+        float_peak=peaks[False] or 0.0,
+        layers=tuple(layers),
+    )
+
+
+def _layer(
+    symbol: str,
+    microseconds: float,
+    records: dict[tuple[str, str], OpRecord],
+    placed: PlacedKernel | None,
+    peaks: dict[bool, float | None],
+) -> LayerTime:
+    """Describe one call; `placed` is None for a function that TVM made."""
+    tensor = "" if placed is None else _written(placed)
+    name = symbol.removeprefix("octavo_") if placed is None else placed.name
+    # By both: an op may need other kernels before its own, which bring its inputs into form.
+    record = records.get((tensor, name))
+    macs, integer = (0, False) if record is None else (record.macs, record.integer)
+    peak = peaks[integer]
+    share = macs / microseconds / 1e3 / peak if macs and peak and microseconds else None
+    return LayerTime(kernel=name, tensor=tensor, integer=integer, macs=macs, microseconds=microseconds, share=share)
+
+
+def _written(placed: PlacedKernel) -> str:
+    """Return the tensor that a kernel writes: its quantize_info says so; a float kernel's symbol ends in the name."""
+    attrs: Any = placed.func.attrs
+    info = attrs["quantize_info"] if attrs and "quantize_info" in attrs else {}
+    if "output" in info:
+        return str(info["output"]["id"])
+    return placed.symbol.removeprefix("octavo_").split("_", 1)[-1]
+
+
+def integer_peak() -> float:
+    """Return the GMAC/s of vpdpbusd on registers alone; needs AVX-512 VNNI."""
+
+    def step(acc: Any, x: Any, w: Any) -> Any:
+        return dot(acc, T.reinterpret("uint8x64", x), T.reinterpret("int8x64", w))
+
+    return _peak("int32", step, macs=64)
+
+
+def float_peak() -> float:
+    """Return the GMAC/s of 16-lane fused multiply-adds on registers alone."""
+    return _peak("float32", lambda acc, x, w: acc + x * w, macs=_LANES)
+
+
+def _peak(dtype: str, step: Callable[[Any, Any, Any], Any], *, macs: int) -> float:
+    size = _ACCUMULATORS * _LANES
+    zero = T.broadcast(tvm.tirx.const(0, dtype), _LANES)
+
+    def body(values: Any, out: Any) -> None:
+        acc = T.alloc_buffer((size,), dtype, scope="local")
+        for i in range(_ACCUMULATORS):
+            store(acc, i * _LANES, zero, _LANES)
+        x, w = T.Bind(load(values, 0, _LANES)), T.Bind(load(values, _LANES, _LANES))
+        with T.serial(0, _STEPS):
+            for i in range(_ACCUMULATORS):
+                store(acc, i * _LANES, step(load(acc, i * _LANES, _LANES), x, w), _LANES)
+        for i in range(_ACCUMULATORS):
+            store(out, i * _LANES, load(acc, i * _LANES, _LANES), _LANES)
+
+    func: Any = prim_func([("values", 2 * _LANES, dtype), ("out", size, dtype)], body).with_attr(KERNEL_ATTR, "peak")
+    call = llvm_module({"peak": func}, host_target())["peak"]
+    values, out = (tvm.runtime.tensor(np.zeros(count, dtype)) for count in (2 * _LANES, size))
+    taken: list[float] = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        call(values, out)
+        taken.append(time.perf_counter() - start)
+    # The median, as for the layers: both see the same clock and the same neighbours.
+    return _STEPS * _ACCUMULATORS * macs / statistics.median(taken) / 1e9
