@@ -203,3 +203,23 @@ def test_attention_reads_and_writes_its_heads_where_they_lie(reads_queries: bool
     kernels = [kernel.name for kernel in lowered(module).kernels.values()]
     assert kernels == ["float.batch_matmul", "float.softmax", "float.batch_matmul"]
     assert float_ops(module).count("permute_dims") == reads_queries
+
+
+@pytest.mark.parametrize("columns", [1, 5, 16, 40, 129])
+def test_layer_normalization_over_the_last_axis_has_a_kernel(columns: int) -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        constants = const(columns), const(columns)
+        return w.emit("y", relax.op.nn.layer_norm(x["x"], *constants, axes=[-1], epsilon=1e-3), is_output=True)
+
+    module = graph({"x": ((2, 7, columns), "float32")}, body)
+    assert is_close(module, floats(2, 7, columns) + 3)
+    assert [kernel.name for kernel in lowered(module).kernels.values()] == ["float.layer_norm"]
+
+
+def test_layer_normalization_over_other_axes_stays_with_tvm() -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        return w.emit("y", relax.op.nn.layer_norm(x["x"], const(7, 5), const(7, 5), axes=[-2, -1]), is_output=True)
+
+    module = graph({"x": ((2, 7, 5), "float32")}, body)
+    assert is_close(module, floats(2, 7, 5))
+    assert float_ops(module) == ["nn.layer_norm"]

@@ -7,6 +7,7 @@ from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
 from .float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .float_conv2d import can_observe, float_conv2d, float_matmul
+from .float_layer_norm import FloatLayerNormSpec, float_layer_norm
 from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
@@ -58,6 +59,7 @@ __all__ = [
     "DynamicSpec",
     "FloatBatchMatmulSpec",
     "FloatConv2dSpec",
+    "FloatLayerNormSpec",
     "FloatOutput",
     "FloatResizeSpec",
     "FloatSoftmaxSpec",
@@ -90,6 +92,7 @@ __all__ = [
     "dynamic_quantize",
     "float_batch_matmul",
     "float_conv2d",
+    "float_layer_norm",
     "float_matmul",
     "float_resize_bilinear",
     "float_softmax",

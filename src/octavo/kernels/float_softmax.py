@@ -78,14 +78,14 @@ def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
         store(y, at, load(y, at, width) * splat(factor, width), width)
 
     over_row(grow)
-    largest = B.Bind(_across(load(state, 0, lanes), lanes, B.max))
+    largest = B.Bind(across(load(state, 0, lanes), lanes, B.max))
     over_row(add)
-    total = _across(load(state, _LANES, lanes), lanes, lambda a, b: a + b)
+    total = across(load(state, _LANES, lanes), lanes, lambda a, b: a + b)
     factor = B.Bind(B.float32(1) / total)
     over_row(divide)
 
 
-def _across(value: Expr, lanes: int, combine: Any) -> Expr:
+def across(value: Expr, lanes: int, combine: Any) -> Expr:
     """Return all lanes combined: the upper half with the lower, until one is left."""
     value = B.Bind(value)
     while lanes > 1:

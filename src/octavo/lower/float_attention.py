@@ -1,4 +1,4 @@
-"""Rules of the float32 ops of attention: the product of two activations, and softmax over the last axis.
+"""Rules of the float32 ops of transformers: the product of two activations, softmax and layer normalization over the last axis.
 
 A product reads operands that were only permuted (heads split off) where they lie, writes a permuted result in its place, and
 takes a factor behind it along. Nothing of it is quantized.
@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
-from ..kernels import FloatBatchMatmulSpec, FloatSoftmaxSpec, MatrixView
+from ..kernels import FloatBatchMatmulSpec, FloatLayerNormSpec, FloatSoftmaxSpec, MatrixView
 from .context import KernelContext
+from .float_conv2d import constants_behind
 from .forms import FloatOp
-from .values import constant_value, numpy_constant
+from .values import constant_value, numpy_constant, real_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -60,6 +62,26 @@ class FloatSoftmaxForm(FloatOp):
         columns = self.shape[-1]
         spec = FloatSoftmaxSpec(rows=math.prod(self.shape) // columns, columns=columns, threads=context.threads)
         kernel = kernels.float_softmax(spec, isa=context.isa)
+        result = context.call(output.name, kernel, [context.storage.source(inputs[self.x])], self.shape, "float32")
+        context.put(output, result, is_nhwc=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatLayerNormForm(FloatOp):
+    """layer_norm over the last axis, by constants."""
+
+    x: str
+    shape: tuple[int, ...]
+    gamma: npt.NDArray[np.float32]
+    beta: npt.NDArray[np.float32]
+    epsilon: float
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        columns = self.shape[-1]
+        rows = math.prod(self.shape) // columns
+        spec = FloatLayerNormSpec(rows=rows, columns=columns, epsilon=self.epsilon, threads=context.threads)
+        kernel = kernels.float_layer_norm(spec, gamma=self.gamma, beta=self.beta, isa=context.isa)
         result = context.call(output.name, kernel, [context.storage.source(inputs[self.x])], self.shape, "float32")
         context.put(output, result, is_nhwc=False)
 
@@ -158,3 +180,28 @@ def match_float_softmax(view: DataflowView, core: Var) -> Region | Rejection:
         return Rejection(reason=f"{core.name} is not over the last axis of an activation")
     form = FloatSoftmaxForm(op="nn.softmax", x=x.name, shape=shape)
     return Region(core=core, output=core, members=(core,), inputs=(x,), attrs={}, form=form)
+
+
+def match_float_layer_norm(view: DataflowView, core: Var) -> Region | Rejection:
+    """Claim layer_norm of float32 over the last axis, its factors and addends constants."""
+    call: Any = view.definition(core)
+    x, shape = call.args[0], static_shape(core)
+    if not isinstance(x, Var) or not shape or 0 in shape or dtype_of(core) != "float32":
+        return Rejection(reason=f"{core.name} is not a float32 normalization of static shape")
+    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or constant_value(view, x) is not None:
+        return Rejection(reason=f"{core.name} is not over the last axis of an activation")
+    constants = [constant_value(view, arg) for arg in call.args[1:3]]
+    known = [real_values(constant).reshape(-1) for constant in constants if constant is not None]
+    if len(known) < 2 or any(values.shape != shape[-1:] for values in known):
+        return Rejection(reason=f"a factor or an addend of {core.name} is not a constant")
+    gamma, beta = (np.ascontiguousarray(values, np.float32) for values in known)
+    form = FloatLayerNormForm(
+        op="nn.layer_norm",
+        x=x.name,
+        shape=shape,
+        gamma=gamma if call.attrs.scale else np.ones_like(gamma),
+        beta=beta if call.attrs.center else np.zeros_like(beta),
+        epsilon=float(call.attrs.epsilon),
+    )
+    members = (*constants_behind(view, call), core)
+    return Region(core=core, output=core, members=members, inputs=(x,), attrs={}, form=form)

@@ -214,7 +214,7 @@ class _Tail:
         found = read_bias(view, core, axis, channels)
         if found is not None:
             self.output, bias = found
-            self.members.extend([*_constants_behind(view, view.definition(self.output)), self.output])
+            self.members.extend([*constants_behind(view, view.definition(self.output)), self.output])
             self.bias = np.ascontiguousarray(_real(bias, (0,)))
         self._fold_batch_norm(view, axis)
         self._observe(view)
@@ -250,7 +250,7 @@ class _Tail:
             epsilon=float(norm.attrs.epsilon),
             axis=self.weight.ndim - 1,
         )
-        self.members.extend([*_constants_behind(view, norm), norm_var, item])
+        self.members.extend([*constants_behind(view, norm), norm_var, item])
         self.output = item
 
     def _observe(self, view: DataflowView) -> None:
@@ -283,19 +283,19 @@ def _real(constant: ConstantValue, order: Sequence[int]) -> Floats:
     return np.ascontiguousarray(np.transpose(real_values(constant), order))
 
 
-def _constants_behind(view: DataflowView, value: Expr) -> list[Var]:
+def constants_behind(view: DataflowView, value: Expr) -> list[Var]:
     """Return the variables with a constant value from which `value` is computed, literals included."""
     found: list[Var] = []
     for var in operand_vars(value):
         if constant_value(view, var) is not None:
             source = view.binding_of(var)
             found.extend([var] if source is None or source.same_as(var) else [var, source])
-            found.extend(_constants_behind(view, view.definition(var)))
+            found.extend(constants_behind(view, view.definition(var)))
     return found
 
 
 def _region(view: DataflowView, core: Var, x: Var, tail: _Tail, form: FloatForm) -> Region:
-    members = (*_constants_behind(view, view.definition(core)), core, *tail.members)
+    members = (*constants_behind(view, view.definition(core)), core, *tail.members)
     return Region(core=core, output=tail.output, members=members, inputs=(x, *tail.states), attrs={}, form=form)
 
 

@@ -24,7 +24,7 @@ from .concat import match_concat
 from .conv2d import match_conv2d, match_matmul
 from .dynamic import dynamic_members
 from .edge import match_dequantize, match_quantize
-from .float_attention import match_float_batch_matmul, match_float_softmax
+from .float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
 from .hoist import hoist_quantize
@@ -95,6 +95,7 @@ _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
     Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
+    Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
     Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
 )
 
