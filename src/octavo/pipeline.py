@@ -20,7 +20,7 @@ from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .importer import load
-from .kernels import KNOWN_ISAS, host_target, isas_of
+from .kernels import KNOWN_ISAS, host_target, isas_of, target_for
 from .lower import FLOAT_MODEL, Lowered, OpRecord, link, lower
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select
 from .quantize import Recipe, export_onnx
@@ -176,8 +176,9 @@ def compile(model: Model, *, target: TargetLike = None, threads: int | None = No
     Parameters
     ----------
     target
-        None for this machine; an ISA's name ("x86.avx512_vnni", "generic") for this machine with that ISA's kernels; an LLVM
-        target such as "llvm -mcpu=cascadelake"; or a tvm Target.
+        None for this machine; an ISA's name ("x86.avx512_vnni", "x86.avx2", "generic") for this machine with that ISA's
+        kernels, without the wider vectors that a CPU of that ISA lacks; an LLVM target such as "llvm -mcpu=cascadelake"; or a
+        tvm Target.
     threads
         Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
         threads as there are. Results don't depend on it.
@@ -328,7 +329,7 @@ def resolve_target(target: TargetLike) -> tuple[tvm.target.Target, tuple[str, ..
         host = host_target()
         if target not in isas_of(host):
             raise TargetError(f"this machine has no {target}; it has {', '.join(isas_of(host))}")
-        return host, (target,)
+        return target_for(target, host), (target,)
     check_type(target, str, TargetError, f"an ISA ({', '.join(KNOWN_ISAS)}), 'llvm -mcpu=...' or a tvm Target")
     llvm = parse_llvm_target(target)
     return llvm, isas_of(llvm)

@@ -7,7 +7,7 @@ import numpy as np
 import tvm
 
 from octavo.build import llvm_module
-from octavo.kernels import GENERIC, KERNEL_ATTR, Kernel, host_target, isas_of
+from octavo.kernels import AVX2, AVX_VNNI, GENERIC, KERNEL_ATTR, Kernel, host_target, isas_of
 
 GUARD = 256
 """Bytes behind every output that a kernel must leave alone."""
@@ -18,7 +18,12 @@ SIZES = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1000)
 PARALLEL_SIZE = 40_003
 """Elements enough for two threads, and no multiple of a vector."""
 
-HOST_ISAS = isas_of(host_target())
+ISAS = isas_of(host_target())
+
+NARROW_ISAS = tuple(isa for isa in ISAS if isa in (AVX_VNNI, AVX2))
+"""Those whose kernels are the ones of 512 bits cut in two; test_narrow_kernels.py is about the cut."""
+
+HOST_ISAS = tuple(isa for isa in ISAS if isa not in NARROW_ISAS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,4 +69,15 @@ def _equal(function: Callable[..., None], case: Case) -> bool:
     return np.array_equal(got[: expected.size], expected)
 
 
-__all__ = ["GENERIC", "HOST_ISAS", "PARALLEL_SIZE", "SIZES", "Case", "baseline_target", "check", "compiled"]
+__all__ = [
+    "GENERIC",
+    "HOST_ISAS",
+    "ISAS",
+    "NARROW_ISAS",
+    "PARALLEL_SIZE",
+    "SIZES",
+    "Case",
+    "baseline_target",
+    "check",
+    "compiled",
+]

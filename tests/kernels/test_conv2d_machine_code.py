@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tvm
 from conv2d_cases import Layers
-from kernel_runner import HOST_ISAS, compiled
+from kernel_runner import ISAS, compiled
 
 from octavo.kernels import AVX512_VNNI, Conv2dSpec
 
@@ -54,7 +54,7 @@ def test_inner_loops_are_integer_dot_products_alone(name: str, w_zero_point: int
         assert not stores, f"accumulators are spilled inside the loop: {stores}"
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", ISAS)
 def test_kernels_keep_to_their_buffers(isa: str) -> None:
     script = Path(__file__).with_name("guarded_run.py")
     run = subprocess.run([sys.executable, str(script), isa], capture_output=True, text=True, check=False)

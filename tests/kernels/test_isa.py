@@ -6,7 +6,7 @@ import pytest
 from tvm.target import Target, codegen
 
 from octavo.errors import TargetError
-from octavo.kernels import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
+from octavo.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of, target_for
 
 
 @pytest.mark.parametrize(
@@ -14,10 +14,12 @@ from octavo.kernels import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_o
     [
         ({"mcpu": "znver4"}, KNOWN_ISAS),
         ({"mcpu": "cascadelake"}, KNOWN_ISAS),
-        ({"mcpu": "skylake-avx512"}, (GENERIC,)),
-        ({"mcpu": "haswell"}, (GENERIC,)),
-        ({"mcpu": "znver4", "mattr": ["-avx512vnni"]}, (GENERIC,)),
-        ({"mcpu": "x86-64", "mattr": ["+avx512f", "+avx512bw", "+avx512vl", "+avx512vnni"]}, KNOWN_ISAS),
+        ({"mcpu": "alderlake"}, (AVX_VNNI, AVX2, GENERIC)),
+        ({"mcpu": "skylake-avx512"}, (AVX2, GENERIC)),
+        ({"mcpu": "haswell"}, (AVX2, GENERIC)),
+        ({"mcpu": "sandybridge"}, (GENERIC,)),
+        ({"mcpu": "znver4", "mattr": ["-avx512vnni"]}, (AVX2, GENERIC)),
+        ({"mcpu": "x86-64", "mattr": ["+avx512f", "+avx512bw", "+avx512vl", "+avx512vnni", "+fma"]}, KNOWN_ISAS),
     ],
 )
 def test_x86_targets(config: dict[str, object], isas: tuple[str, ...]) -> None:
@@ -46,6 +48,24 @@ def test_features_that_the_machine_hides(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(codegen, "llvm_get_system_cpu", lambda: "znver4")
     flags = "flags\t\t: fpu sse2 avx avx2 fma avx512f avx512bw avx512vl"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\n{flags} avx512_vnni\n")
-    assert isas_of(host_target()) == (AVX512_VNNI, GENERIC)
+    assert isas_of(host_target()) == (AVX512_VNNI, AVX_VNNI, AVX2, GENERIC)
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\n{flags}\n")
+    assert isas_of(host_target()) == (AVX2, GENERIC)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "processor\t: 0\nflags\t\t: fpu sse2 avx\n")
     assert isas_of(host_target()) == (GENERIC,)
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "isa", "left"),
+    [
+        ("sapphirerapids", AVX512_VNNI, KNOWN_ISAS),
+        ("sapphirerapids", AVX_VNNI, (AVX_VNNI, AVX2, GENERIC)),
+        ("sapphirerapids", AVX2, (AVX2, GENERIC)),
+        ("cascadelake", AVX_VNNI, KNOWN_ISAS),
+        ("cascadelake", AVX2, (AVX2, GENERIC)),
+        ("cascadelake", GENERIC, KNOWN_ISAS),
+    ],
+)
+def test_a_target_without_the_wider_vectors(mcpu: str, isa: str, left: tuple[str, ...]) -> None:
+    host = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": mcpu})
+    assert isas_of(target_for(isa, host)) == left

@@ -2,7 +2,8 @@
 
 import pytest
 
-from octavo.kernels.x86.tiles import Tile, choose_tile, layer_cycles
+from octavo.kernels import AVX512_VNNI
+from octavo.kernels.x86.tiles import CORES, Tile, choose_tile, layer_cycles
 
 SHAPES = [
     {"rows": rows, "columns": columns, "channels": channels, "steps": steps}
@@ -12,13 +13,16 @@ SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("isa", CORES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_chosen_tile_fits(shape: dict[str, int]) -> None:
-    tile = choose_tile(**shape)
+def test_the_chosen_tile_fits(shape: dict[str, int], isa: str) -> None:
+    tile = choose_tile(**shape, core=CORES[isa])
     assert 1 <= tile.rows <= shape["rows"]
     assert 1 <= tile.columns <= shape["columns"]
     assert tile.vectors <= -(-shape["channels"] // 16)
-    assert tile.pixels * tile.vectors + tile.vectors + 1 <= 32, "accumulators, weights and one activation fit 32 registers"
+    width, registers = (1, 32) if isa == AVX512_VNNI else (2, 16)
+    kept = tile.pixels * tile.vectors + tile.vectors * CORES[isa].weight_vectors
+    assert width * kept + 1 <= registers, "accumulators, weights and one activation fit the registers"
 
 
 def test_no_smaller_tile_is_estimated_faster() -> None:

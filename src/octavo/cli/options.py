@@ -87,7 +87,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--target",
         default=None,
         metavar="TARGET",
-        help='a TVM target ("llvm -mcpu=znver4") or an ISA ("generic", "x86.avx512_vnni"); default: this machine',
+        help='a TVM target ("llvm -mcpu=znver4") or an ISA ("x86.avx512_vnni", "x86.avx2", "generic"); default: this machine',
     )
 
 

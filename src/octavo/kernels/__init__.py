@@ -12,7 +12,7 @@ from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
-from .isa import AVX512_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of
+from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of, target_for
 from .l2_normalize import L2NormalizeSpec, l2_normalize
 from .log_softmax import log_softmax
 from .lookup import LookupSpec, lookup
@@ -46,7 +46,9 @@ from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
 
 __all__ = [
+    "AVX2",
     "AVX512_VNNI",
+    "AVX_VNNI",
     "GENERIC",
     "KERNEL_ATTR",
     "KNOWN_ISAS",
@@ -115,5 +117,6 @@ __all__ = [
     "softmax",
     "take",
     "takes_views",
+    "target_for",
     "transpose",
 ]

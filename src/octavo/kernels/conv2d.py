@@ -6,18 +6,19 @@ It checks nothing of the graph and picks no ISA; the caller names one that its t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import TargetError
 from .generic.conv2d import conv2d_generic
-from .isa import AVX512_VNNI, GENERIC
+from .isa import GENERIC, X86_ISAS
 from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
-from .x86 import conv2d_avx512_vnni, matmul_avx512_vnni
+from .x86 import conv2d_x86, matmul_x86
 
-_CONV2D: dict[str, Callable[..., Kernel]] = {AVX512_VNNI: conv2d_avx512_vnni, GENERIC: conv2d_generic}
-_MATMUL: dict[str, Callable[..., Kernel]] = {AVX512_VNNI: matmul_avx512_vnni, GENERIC: conv2d_generic}
+_CONV2D: dict[str, Callable[..., Kernel]] = {isa: partial(conv2d_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
+_MATMUL: dict[str, Callable[..., Kernel]] = {isa: partial(matmul_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
 
 
 def _implementation(table: dict[str, Callable[..., Kernel]], isa: str) -> Callable[..., Kernel]:
@@ -55,7 +56,7 @@ def conv2d(
         one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time. A SumOutput
         leaves it unread.
     isa
-        "x86.avx512_vnni" or "generic".
+        One of `KNOWN_ISAS`.
 
     Raises
     ------

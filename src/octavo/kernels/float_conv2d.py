@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from ..errors import TargetError
 from .float_spec import FloatConv2dSpec
-from .isa import GENERIC, KNOWN_ISAS
+from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS
 from .observe import ObserveSpec
 from .spec import Kernel
 from .x86.float_depthwise import FloatDepthwise
 from .x86.float_gemm import FloatGemm
-from .x86.tiles import Tile
+from .x86.tiles import CORES, Core, Tile
 from .x86.vector import LANES
 
 _GENERIC_PIXELS = 4
@@ -28,7 +28,7 @@ _AVX512_COLUMNS = 6
 
 def can_observe(spec: FloatConv2dSpec, *, isa: str) -> bool:
     """Return whether the kernel of `spec` can observe its own result, which costs less than an observer behind it."""
-    if isa == GENERIC or spec.threads != 1:
+    if isa != AVX512_VNNI or spec.threads != 1:
         return False
     channels = spec.out_channels if _is_depthwise(spec) else spec.out_channels // spec.groups
     return channels % LANES == 0
@@ -56,7 +56,7 @@ def float_conv2d(
     bias
         float32 (out_channels,).
     isa
-        "x86.avx512_vnni" or "generic".
+        One of `KNOWN_ISAS`.
     observe
         Observes the sums, and clamps them instead of `spec`, which has no bounds then. The kernel takes ranges and counts behind
         x. Only where `can_observe`.
@@ -69,7 +69,7 @@ def float_conv2d(
     if isa not in KNOWN_ISAS:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
     if _is_depthwise(spec):
-        columns = _GENERIC_PIXELS if isa == GENERIC else _AVX512_COLUMNS
+        columns = _AVX512_COLUMNS if isa == AVX512_VNNI else _GENERIC_PIXELS
         return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
             f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
         )
@@ -77,7 +77,7 @@ def float_conv2d(
         name = "float.pointwise"
     else:
         name = "float.direct" if spec.groups == 1 else "float.grouped"
-    return FloatGemm(spec, weight, bias, tile=_tile(spec, isa), observe=observe).build(name, isa)
+    return FloatGemm(spec, weight, bias, tile=_tile(spec, isa), core=_core(isa), observe=observe).build(name, isa)
 
 
 def float_matmul(
@@ -110,11 +110,18 @@ def float_matmul(
         high=high,
         threads=threads,
     )
-    return FloatGemm(spec, weight[np.newaxis, np.newaxis], bias, tile=_tile(spec, isa)).build("float.matmul", isa)
+    return FloatGemm(spec, weight[np.newaxis, np.newaxis], bias, tile=_tile(spec, isa), core=_core(isa)).build(
+        "float.matmul", isa
+    )
 
 
 def _is_depthwise(spec: FloatConv2dSpec) -> bool:
     return spec.groups == spec.in_channels == spec.out_channels > 1
+
+
+def _core(isa: str) -> Core:
+    """Return what the tile is chosen for; a float product of AVX2 is one instruction, as a product of VNNI."""
+    return CORES[AVX_VNNI if isa in (AVX2, GENERIC) else isa]
 
 
 def _tile(spec: FloatConv2dSpec, isa: str) -> Tile | None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ..numerics.int16_conv2d import Int16Multiplier
 from .generic.int16_conv2d import int16_conv2d_generic
 from .int16_spec import Int16Conv2dSpec
-from .isa import AVX512_VNNI, lanes_of
+from .isa import X86_ISAS, lanes_of
 from .spec import Kernel
 from .x86.int16_gemm import Int16Gemm
 
@@ -37,7 +37,7 @@ def int16_conv2d(
     multiplier
         Fixed-point or float32, one for all channels or one for each. The caller proves that fixed-point products fit int64.
     isa
-        "x86.avx512_vnni" or "generic".
+        One of `KNOWN_ISAS`.
 
     Raises
     ------
@@ -48,8 +48,10 @@ def int16_conv2d(
     shape = (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)
     assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
     assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
-    if isa != AVX512_VNNI or (spec.groups > 1 and weight.shape[2] < _FEW_INPUTS):
+    if isa not in X86_ISAS or (spec.groups > 1 and weight.shape[2] < _FEW_INPUTS):
         return int16_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier)
     pointwise = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding)
     kind = "pointwise" if pointwise else "grouped" if spec.groups > 1 else "direct"
-    return Int16Gemm(spec, weight, bias, multiplier).build("matmul" if pointwise and spec.in_width == 1 else f"conv2d.{kind}")
+    return Int16Gemm(spec, weight, bias, multiplier, isa=isa).build(
+        "matmul" if pointwise and spec.in_width == 1 else f"conv2d.{kind}"
+    )

@@ -13,15 +13,29 @@ from tvm.target import Target, codegen
 from ..errors import TargetError
 
 AVX512_VNNI = "x86.avx512_vnni"
+AVX_VNNI = "x86.avx_vnni"
+AVX2 = "x86.avx2"
 GENERIC = "generic"
-KNOWN_ISAS = (AVX512_VNNI, GENERIC)
+KNOWN_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2, GENERIC)
 """Every ISA that kernels are written for, best first."""
 
-_LANES = {AVX512_VNNI: 64, GENERIC: 16}
-_AVX512_VNNI_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
+X86_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2)
+"""Those of x86, whose convolutions and matmuls are the same kernels; only the first has registers of 512 bits."""
+
+_LANES = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32, GENERIC: 16}
+_FEATURES: dict[str, tuple[tuple[str, ...], ...]] = {
+    AVX512_VNNI: (("avx512f", "avx512bw", "avx512vl", "avx512vnni"),),
+    # The 256-bit instruction has two encodings: one of its own, and that of AVX-512.
+    AVX_VNNI: (("avx2", "fma", "avxvnni"), ("avx2", "fma", "avx512vl", "avx512vnni")),
+    AVX2: (("avx2", "fma"),),
+    GENERIC: ((),),
+}
+"""The features of LLVM that each ISA needs: any one of the sets."""
+
 _HIDEABLE = {
     "avx2": "avx2",
     "fma": "fma",
+    "avxvnni": "avx_vnni",
     "avx512f": "avx512f",
     "avx512bw": "avx512bw",
     "avx512vl": "avx512vl",
@@ -61,9 +75,24 @@ def isas_of(target: Target) -> tuple[str, ...]:
     kind = str(target.kind.name)
     if kind != "llvm":
         raise TargetError(f"the kernels are written for targets of kind 'llvm', got {kind!r}: compile for a CPU")
-    if codegen.target_has_features(_AVX512_VNNI_FEATURES, target):
-        return KNOWN_ISAS
-    return (GENERIC,)
+    return tuple(isa for isa in KNOWN_ISAS if any(_has(features, target) for features in _FEATURES[isa]))
+
+
+def target_for(isa: str, host: Target) -> Target:
+    """Return `host` less the wider vectors that a CPU with `isa` lacks, so that all of the code is as on such a CPU.
+
+    "x86.avx_vnni" keeps AVX-512 where the host has no other 256-bit VNNI; "generic" keeps all, for it names kernels and no CPU.
+    """
+    config: dict[str, Any] = dict(host.export())
+    without = {
+        AVX2: ("avx512f", "avxvnni"),
+        AVX_VNNI: ("avx512f",) if _has(_FEATURES[AVX_VNNI][0], host) else (),
+    }.get(isa, ())
+    return Target(config | {"mattr": [*config.get("mattr", ()), *(f"-{feature}" for feature in without)]}) if without else host
+
+
+def _has(features: tuple[str, ...], target: Target) -> bool:
+    return not features or bool(codegen.target_has_features(features, target))
 
 
 def host_target() -> Target:

@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ..errors import TargetError
 from ..numerics.histogram import SHIFT
-from .isa import GENERIC, KNOWN_ISAS
+from .isa import AVX512_VNNI, KNOWN_ISAS
 from .observe_state import COUNTS_SIZE, table
 from .spec import Kernel
 from .vectors import Buffer, Expr, prim_func
@@ -108,7 +108,7 @@ def observe(spec: ObserveSpec, *, isa: str) -> Kernel:
 
     if isa not in KNOWN_ISAS:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
-    if isa == GENERIC:
+    if isa != AVX512_VNNI:
         return kernel_of(spec, lambda x, statistics, out: _emit_plain(spec, x, statistics, out), isa)
     return kernel_of(spec, VectorObserver(spec).emit, isa)
 

@@ -235,7 +235,7 @@ class Kernel:
     name
         Says what runs, for people: "conv2d.pointwise 6x4".
     isa
-        "x86.avx512_vnni" or "generic".
+        One of `isa.KNOWN_ISAS`.
     func
         PrimFunc over flat one-dimensional buffers: the activation inputs, then `constants`, then the output.
     constants

@@ -14,7 +14,7 @@ _WITH_INT16 = ("uint8", "int8", "int16", "uint16")
 
 CPU = TargetDescription(
     name="cpu",
-    isas=("x86.avx512_vnni", "generic"),
+    isas=("x86.avx512_vnni", "x86.avx_vnni", "x86.avx2", "generic"),
     ops=(
         *(
             OpSupport(

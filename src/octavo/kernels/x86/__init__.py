@@ -1,5 +1,8 @@
-"""Kernels for x86 with AVX-512 VNNI: vpdpbusd multiplies unsigned activations by signed weights, 64 products a cycle."""
+"""Kernels for x86, in vectors of 512 bits: vpdpbusd multiplies unsigned activations by signed weights, 64 products a cycle.
 
-from .conv2d import conv2d_avx512_vnni, matmul_avx512_vnni
+`narrow` cuts them down for CPUs with registers of 256 bits.
+"""
 
-__all__ = ["conv2d_avx512_vnni", "matmul_avx512_vnni"]
+from .conv2d import conv2d_x86, matmul_x86
+
+__all__ = ["conv2d_x86", "matmul_x86"]

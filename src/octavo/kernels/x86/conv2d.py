@@ -1,4 +1,4 @@
-"""Which AVX-512 VNNI kernel computes a convolution or a matmul."""
+"""Which x86 kernel computes a convolution or a matmul."""
 
 from __future__ import annotations
 
@@ -12,21 +12,33 @@ from .implicit_gemm import ImplicitGemm
 from .packing import Weights
 
 
-def conv2d_avx512_vnni(
-    spec: Conv2dSpec, *, weight: npt.NDArray[Any], weight_zero_point: Any, bias: npt.NDArray[Any], multiplier: npt.NDArray[Any]
+def conv2d_x86(
+    spec: Conv2dSpec,
+    *,
+    weight: npt.NDArray[Any],
+    weight_zero_point: Any,
+    bias: npt.NDArray[Any],
+    multiplier: npt.NDArray[Any],
+    isa: str,
 ) -> Kernel:
     """Return the kernel of a convolution; see `octavo.kernels.conv2d` for the operands."""
     weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
     if spec.groups == spec.in_channels > 1:
-        return Depthwise(spec, weights).build(f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}")
+        return Depthwise(spec, weights, isa=isa).build(f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}")
     if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
-        return ImplicitGemm(spec, weights).build("conv2d.pointwise")
-    return ImplicitGemm(spec, weights).build("conv2d.direct" if spec.groups == 1 else "conv2d.grouped")
+        return ImplicitGemm(spec, weights, isa=isa).build("conv2d.pointwise")
+    return ImplicitGemm(spec, weights, isa=isa).build("conv2d.direct" if spec.groups == 1 else "conv2d.grouped")
 
 
-def matmul_avx512_vnni(
-    spec: Conv2dSpec, *, weight: npt.NDArray[Any], weight_zero_point: Any, bias: npt.NDArray[Any], multiplier: npt.NDArray[Any]
+def matmul_x86(
+    spec: Conv2dSpec,
+    *,
+    weight: npt.NDArray[Any],
+    weight_zero_point: Any,
+    bias: npt.NDArray[Any],
+    multiplier: npt.NDArray[Any],
+    isa: str,
 ) -> Kernel:
     """Return the kernel of a matmul, stated as a pointwise convolution over an image of one column."""
     weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
-    return ImplicitGemm(spec, weights).build("matmul")
+    return ImplicitGemm(spec, weights, isa=isa).build("matmul")

@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ..isa import AVX512_VNNI
+from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .epilogue import channel_order
+from .narrow import narrowed
 from .packing import Int8Array, Weights, split_terms
 from .scratch import Scratch, padding_value
 from .shares import balanced_block
@@ -33,9 +34,9 @@ from .wide_epilogue import epilogue_of
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
 INPUT_BYTES = 256 * 1024  # of the input rows themselves, where they are read in place
 PATCH_BYTES = 8 * 1024  # largest copy of a single window, on the stack
-MOST_OUTPUTS = 4  # neighbouring pixels at once: four accumulator registers each
+MOST_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 1}  # neighbouring pixels at once: four accumulator registers each
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
-WIDEST = 64
+WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32}  # channels at once: four registers of int32
 
 Pattern = tuple[int | None, ...]
 """The kernel column that each of four input columns meets for one output; None where it meets none (weight 0)."""
@@ -120,11 +121,12 @@ class Window:
         return -(-width // self.outputs) * tile
 
 
-def channel_blocks(channels: int) -> list[tuple[int, int]]:
-    """Return (first channel, width) of blocks that cover `channels` >= 16: of 64, 32, 16; the last may overlap its neighbour."""
+def channel_blocks(channels: int, widest: int = 64) -> list[tuple[int, int]]:
+    """Return (first channel, width) of blocks that cover `channels` >= 16: of `widest`, half of it, ... 16; the last may overlap
+    its neighbour."""
     blocks: list[tuple[int, int]] = []
     start = 0
-    for width in (64, 32, 16):
+    for width in (width for width in (64, 32, 16) if width <= widest):
         while channels - start >= width:
             blocks.append((start, width))
             start += width
@@ -151,12 +153,14 @@ def pack_block(terms: list[Int8Array], patterns: tuple[Pattern, ...], start: int
 class Depthwise:
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
-    def __init__(self, spec: Conv2dSpec, weights: Weights, *, outputs: int | None = None) -> None:
+    def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, outputs: int | None = None) -> None:
         assert spec.groups == spec.in_channels, "a depthwise convolution has one input channel to a group"
         self.spec = spec
+        self.isa = isa
+        self.widest = WIDEST[isa]
         spread = spec.out_channels // spec.in_channels
         self.channels = max(spec.out_channels, 16)  # fewer than 16 are filled up in the scratch
-        self.blocks_of_channels = channel_blocks(self.channels)
+        self.blocks_of_channels = channel_blocks(self.channels, self.widest)
         centered = weights.values[:, :, 0, :].astype(np.int64) - weights.zero_points
         terms = split_terms(np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels))))
         self.terms = len(terms)
@@ -166,9 +170,9 @@ class Depthwise:
         ]
         self.window = self._choose_window() if outputs is None else self._window_of(outputs)
         row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms))
-        cycles = row_cycles * spec.batch * spec.out_height * self.channels / WIDEST
+        cycles = row_cycles * spec.batch * spec.out_height * self.channels / 64
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
-        patch = spec.kernel[0] * sum(map(len, self.window.columns)) * WIDEST
+        patch = spec.kernel[0] * sum(map(len, self.window.columns)) * self.widest
         copied = spread > 1 or spec.in_channels < 16 or (any(spec.padding) and patch > PATCH_BYTES)
         self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
@@ -191,7 +195,7 @@ class Depthwise:
 
     def _choose_window(self) -> Window:
         spec = self.spec
-        candidates = [self._window_of(outputs) for outputs in range(1, min(MOST_OUTPUTS, spec.out_width) + 1)]
+        candidates = [self._window_of(outputs) for outputs in range(1, min(MOST_OUTPUTS[self.isa], spec.out_width) + 1)]
         return min(candidates, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms)))
 
     def _pack_lanes(self, values: npt.NDArray[np.int32] | npt.NDArray[np.float32]) -> npt.NDArray[np.int32 | np.float32]:
@@ -225,7 +229,10 @@ class Depthwise:
         operands = [(label, value.size, str(value.dtype)) for label, value in zip(labels, self.constants, strict=True)]
         inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
         func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
-        return Kernel(name=f"{name} {self.window.outputs}x{WIDEST}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants))
+        func = narrowed(func, self.isa)
+        return Kernel(
+            name=f"{name} {self.window.outputs}x{self.widest}", isa=self.isa, func=func, constants=tuple(self.constants)
+        )
 
     def _emit(self, x: Expr, *others: Expr) -> None:
         self.x, self.out = x, others[-1]
@@ -269,22 +276,22 @@ class Depthwise:
             channels = Channels(start=start, width=width, packed=packed, weights=weights, terms=terms)
             self._emit_pixels(source, image, first_row, out_base, rows, channels)
 
-        whole = sum(width == WIDEST for _, width in self.blocks_of_channels)
+        whole = sum(width == self.widest for _, width in self.blocks_of_channels)
         few, most = min(self.block_terms[:whole], default=0), max(self.block_terms[:whole], default=0)
         extreme = [index for index, terms in enumerate(self.block_terms[:whole]) if terms > few]
         if whole:
             with T.serial(0, whole) as index:
-                start = T.Bind(index * WIDEST)
+                start = T.Bind(index * self.widest)
                 if not extreme:
-                    block(start, start, WIDEST, few)
+                    block(start, start, self.widest, few)
                 else:
                     is_extreme = functools.reduce(T.Or, [index == number for number in extreme])
                     with T.If(is_extreme):
                         with T.Then():
-                            block(start, start, WIDEST, most)
+                            block(start, start, self.widest, most)
                         with T.Else():
-                            block(start, start, WIDEST, few)
-        packed = whole * WIDEST
+                            block(start, start, self.widest, few)
+        packed = whole * self.widest
         for (start, width), terms in zip(self.blocks_of_channels[whole:], self.block_terms[whole:], strict=True):
             block(start, packed, width, terms)
             packed += width

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..float_spec import FloatConv2dSpec
+from ..isa import AVX512_VNNI
 from ..observe import ObserveSpec
 from ..observe_state import COUNTS_SIZE
 from ..spec import Kernel
@@ -25,7 +26,7 @@ from .geometry import geometry_of
 from .observe import PixelObserver
 from .packing import panel_widths
 from .scratch import Scratch
-from .tiles import Tile, choose_tile, layer_cycles
+from .tiles import CORES, Core, Tile, choose_tile, layer_cycles
 from .vector import LANES
 
 FloatArray = npt.NDArray[np.float32]
@@ -45,6 +46,7 @@ class FloatGemm(GemmLoops):
         bias: FloatArray,
         *,
         tile: Tile | None = None,
+        core: Core = CORES[AVX512_VNNI],
         observe: ObserveSpec | None = None,
     ) -> None:
         """Take the tile, or choose one; with `observe`, observe what is computed, which `spec` does not clamp then."""
@@ -57,8 +59,8 @@ class FloatGemm(GemmLoops):
         )
         self.steps = geometry.reduction.runs * geometry.reduction.run
         shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
-        self.tile = tile or choose_tile(**shape)
-        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
+        self.tile = tile or choose_tile(**shape, core=core)
+        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=core)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows() if observe is None else min(self._block_rows(), self._observed_rows())
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None

@@ -28,9 +28,10 @@ from . import vector as v
 from .epilogue import groups_of
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
+from .narrow import narrowed
 from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch, padding_value
-from .tiles import Tile, choose_tile, layer_cycles
+from .tiles import CORES, Tile, choose_tile, layer_cycles
 from .vector import LANES
 from .wide_epilogue import epilogue_of
 from .window_sum import emit_window_sum
@@ -45,8 +46,10 @@ class ImplicitGemm(GemmLoops):
 
     element_bytes = 1
 
-    def __init__(self, spec: Conv2dSpec, weights: Weights, *, tile: Tile | None = None) -> None:
+    def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, tile: Tile | None = None) -> None:
         self.spec = spec
+        self.isa = isa
+        self.core = CORES[isa]
         self.uniform_zero_point = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
         terms = split_terms(weights.centered)
         self._lay_out([merge_groups(term, spec.groups) for term in terms], tile)
@@ -81,8 +84,8 @@ class ImplicitGemm(GemmLoops):
             "channels": geometry.group_outputs,
             "steps": geometry.reduction.steps,
         }
-        self.tile = tile or choose_tile(**shape)
-        self.cycles = geometry.images * groups * layer_cycles(self.tile, **shape)
+        self.tile = tile or choose_tile(**shape, core=self.core)
+        self.cycles = geometry.images * groups * layer_cycles(self.tile, **shape, core=self.core)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = dataclasses.replace(padded, block=self.block) if padded is not None else None
@@ -97,7 +100,9 @@ class ImplicitGemm(GemmLoops):
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
         func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
-        return Kernel(name=f"{name} {self.tile}", isa=AVX512_VNNI, func=func, constants=tuple(self.constants.values()))
+        return Kernel(
+            name=f"{name} {self.tile}", isa=self.isa, func=narrowed(func, self.isa), constants=tuple(self.constants.values())
+        )
 
     def _emit(self, x: Expr, *others: Expr) -> None:
         self.x, self.out = x, others[-1]

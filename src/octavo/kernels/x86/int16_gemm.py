@@ -22,9 +22,10 @@ from ..spec import Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
 from .gemm_loops import GemmLoops, Panel
 from .geometry import geometry_of
+from .narrow import narrowed
 from .packing import panel_widths
 from .scratch import Scratch
-from .tiles import choose_tile, layer_cycles
+from .tiles import CORES, choose_tile, layer_cycles
 from .vector import LANES, dot_int16, store_partial
 
 Int16Array = npt.NDArray[np.int16]
@@ -42,16 +43,19 @@ class Int16Gemm(GemmLoops):
         weight: npt.NDArray[np.integer],
         bias: npt.NDArray[np.int64],
         multiplier: Int16Multiplier,
+        *,
+        isa: str = AVX512_VNNI,
     ) -> None:
         self.spec = spec
+        self.isa = isa
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         width = padded.width if padded is not None else None
         self.geometry = geometry = geometry_of(spec, spec.groups, weight.shape[2], padded_width=width)
         self.pairs = pair_starts(geometry.reduction.run)
         self.steps = geometry.reduction.runs * len(self.pairs)
         shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
-        self.tile = choose_tile(**shape)
-        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape)
+        self.tile = choose_tile(**shape, core=CORES[isa])
+        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=CORES[isa])
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
@@ -72,7 +76,7 @@ class Int16Gemm(GemmLoops):
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         func = prim_func([("x", in_size, "int16"), *operands, ("out", out_size, "int16")], self._emit)
         constants = tuple(self.constants.values())
-        return Kernel(name=f"{name}.int16 {self.tile}", isa=AVX512_VNNI, func=func, constants=constants)
+        return Kernel(name=f"{name}.int16 {self.tile}", isa=self.isa, func=narrowed(func, self.isa), constants=constants)
 
     def _emit(self, x: Expr, *others: Expr) -> None:
         self.x, self.out = x, others[-1]

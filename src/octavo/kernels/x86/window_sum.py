@@ -6,6 +6,7 @@ each pixel, before the channels. Padding lies in the scratch as the input's zero
 
 from __future__ import annotations
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..vectors import Expr
@@ -17,11 +18,9 @@ def _ones_from(start: int, size: int, end: int | None = None) -> Expr:
     """Return int8 x size that is 1 at [start; end) and 0 elsewhere."""
     if start == 0 and end is None:
         return T.broadcast(T.int8(1), size)
-    index = T.ramp(T.int32(0), 1, size)
-    ones = index >= T.broadcast(T.int32(start), size)
-    if end is not None:
-        ones = index < T.broadcast(T.int32(end), size)
-    return T.cast(ones, f"int8x{size}")
+    # Picked from two constants: TVM's analysis of ranges fails on a vector of comparisons, should it be given a name.
+    indices = [T.int32(size * (start <= index < (size if end is None else end))) for index in range(size)]
+    return tirx.Shuffle([T.broadcast(T.int8(0), size), T.broadcast(T.int8(1), size)], indices)
 
 
 def emit_window_sum(x: Expr, base: Expr, reduction: Reduction, *, has_slack: bool) -> Expr:
