@@ -15,6 +15,7 @@ import numpy.typing as npt
 BUCKETS = 32
 """Enough to halve the samples five times; two floats of each tensor are kept for each."""
 
+_MOST_WORDS = 8192
 _BITS = BUCKETS.bit_length() - 1
 _MASK = (1 << 64) - 1
 # Of SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014): its increment and its finalizer.
@@ -32,7 +33,7 @@ class SampleBuckets:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        longest = max((-(-size // 8) for size in sizes), default=0)
+        longest = min(max((-(-size // 8) for size in sizes), default=0), _MOST_WORDS)
         # Odd, and another for each place: samples that hold the same values in another order are told apart.
         self._weights = (np.arange(1, longest + 1, dtype=np.uint64) * np.uint64(_GAMMA)) | np.uint64(1)
 
@@ -42,11 +43,17 @@ class SampleBuckets:
         for array in arrays:
             content = array.reshape(-1).view(np.uint8)
             whole = content.size // 8 * 8
-            words = content[:whole].view(np.uint64)
+            words = _spread(content[:whole].view(np.uint64))
             summed = int(np.dot(words, self._weights[: words.size])) if words.size else 0
             tail = int.from_bytes(content[whole:].tobytes(), "little")
             state = _mixed(state + summed + tail * _GAMMA + _GAMMA)
         return state >> (64 - _BITS)
+
+
+def _spread(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return at most _MOST_WORDS words, evenly apart: samples that differ elsewhere alone share a bucket, which is no harm."""
+    step = -(-words.size // _MOST_WORDS)
+    return words[:: step | 1] if step > 1 else words
 
 
 def _mixed(value: int) -> int:
