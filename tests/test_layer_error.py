@@ -14,6 +14,7 @@ import octavo
 from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.graph import Model
+from octavo.layer_error import LayerError
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,11 @@ def batches() -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def quantized(float_model: Model, batches: list[np.ndarray]) -> Model:
     return octavo.quantize(float_model, octavo.profile(float_model, batches))
+
+
+@pytest.fixture(scope="module")
+def good(float_model: Model, quantized: Model, batches: list[np.ndarray]) -> tuple[LayerError, ...]:
+    return octavo.layer_errors(float_model, quantized, batches)
 
 
 def scaled(model: Model, tensor: str, factor: float) -> Model:
@@ -49,8 +55,8 @@ def scaled(model: Model, tensor: str, factor: float) -> Model:
     return replace(model, module=tvm.IRModule({model.module.get_global_var("main"): main}))
 
 
-def test_errors_of_a_good_quantization(float_model: Model, quantized: Model, batches: list[np.ndarray]) -> None:
-    rows = octavo.layer_errors(float_model, quantized, batches)
+def test_errors_of_a_good_quantization(good: tuple[LayerError, ...]) -> None:
+    rows = good
     assert {row.id for row in rows} >= {"x", "r1", "r2", "c3", "r3"}
     assert not any(row.has_unfit_scale for row in rows)
     assert all(row.local_sqnr_db > 35 for row in rows)
@@ -62,9 +68,13 @@ def test_errors_of_a_good_quantization(float_model: Model, quantized: Model, bat
 
 @pytest.mark.parametrize("tensor", ["r1", "c3"])
 def test_a_scale_four_times_too_large_is_the_origin(
-    float_model: Model, quantized: Model, batches: list[np.ndarray], tensor: str
+    float_model: Model,
+    quantized: Model,
+    batches: list[np.ndarray],
+    good: tuple[LayerError, ...],
+    tensor: str,
 ) -> None:
-    before = {row.id: row for row in octavo.layer_errors(float_model, quantized, batches)}
+    before = {row.id: row for row in good}
     rows = octavo.layer_errors(float_model, scaled(quantized, tensor, 4.0), batches)
     assert (rows[0].id, rows[0].is_origin, rows[0].has_unfit_scale) == (tensor, True, True)
     assert not any(row.has_unfit_scale for row in rows[1:])

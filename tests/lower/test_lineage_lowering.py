@@ -7,9 +7,12 @@ import pytest
 import tvm
 
 import octavo
+from lineage_nets import branched_net
 from nets import residual_net
 from octavo.graph import Model
+from octavo.graph.dataflow import attrs_of
 from octavo.kernels import host_target
+from octavo.lower.results import read_params
 
 Followed = tuple[Model, tvm.IRModule, octavo.Lineage, np.ndarray]
 
@@ -63,3 +66,29 @@ def test_a_wrong_announcement_is_found(followed: Followed, monkeypatch: pytest.M
     monkeypatch.setattr(octavo.Lineage, "states", property(lambda _self: swapped))
     checks = octavo.verify_lineage(model, module, x, lineage=lineage)
     assert [check.id for check in checks if not check.is_right] == ["r1", "c3", "f"]
+
+
+def test_ranges_are_found_from_what_kernels_say() -> None:
+    """Of every tensor that a kernel reads, gives or swallows the profile knows the range, batch norm folded or not."""
+    model = branched_net()
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    profile = octavo.profile(model, [x])
+    quantized = octavo.quantize(model, profile)
+    with host_target():
+        module = octavo.relax_pipeline(ids=quantized.tensors)(quantized.bound())
+    told: set[str] = set()
+    for function in module.functions.values():
+        attrs = attrs_of(function)
+        for role, entry in attrs.get("quantize_info", {}).items():
+            if str(role).startswith(("input", "output")):
+                params = read_params(entry)
+                assert params is not None
+                seen = profile[str(entry["id"])]
+                low, high = ((end - int(params.zero_point)) * float(params.scale) for end in (params.qmin, params.qmax))
+                assert low - params.scale <= min(seen.minimum, 0)
+                assert high + params.scale >= max(seen.maximum, 0)
+                told.add(str(entry["id"]))
+        told |= {str(tensor) for tensor in attrs.get("tensor_ids", ())}
+    assert told <= set(profile)
+    gone = {"conv", "unread"}
+    assert told == {entry.id for entry in model.tensors.values() if entry.kind != "constant"} - gone - {"y", "doubled"}

@@ -125,6 +125,8 @@ class Tracker:
             if after.holds(link.number):
                 continue
             holder, around = by_name.get(announced.holders.get(tensor, "")), by_name.get(announced.swallowed.get(tensor, ""))
+            if holder is None and around is None and self.numbers.nodes[link.number].kind == "constant":
+                around = by_name.get(self._reader_of(link.number, announced))
             if holder is not None:
                 axes = announced.permutations.get(tensor)
                 relation = link.relation if axes is None else Relation(permutation=axes)
@@ -140,6 +142,16 @@ class Tracker:
         self.graph = after
         self.states = self._states(after, told)
         return self.states
+
+    def _reader_of(self, constant: int, announced: Announced) -> str:
+        """Return the variable whose call packs a constant: what holds the first tensor that was computed from it; "" for none."""
+        reached = {constant}
+        for place in self.graph.places:
+            if not reached.isdisjoint(place.operands):
+                if place.name in announced.holders and not place.path:
+                    return announced.holders[place.name]
+                reached.add(place.number)
+        return ""
 
     def _was_there(self, tensor: TensorId) -> bool:
         return self.graph.holds(self.links[tensor].number)
