@@ -108,7 +108,8 @@ class Storage:
         source, target = (own, RELABELLED[own]) if wanted.is_relabelled else (RELABELLED[own], own)
         kernel = kernels.relabel(RelabelSpec(size=size, in_dtype=source, threads=self._threads), isa=self._isa)
         suffix = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16"}[target]
-        return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, target)
+        with self._converting(var, wanted):
+            return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, target)
 
     def _permuted(self, var: Var, value: Expr, *, is_nhwc: bool) -> Expr:
         shape = static_shape(value)
