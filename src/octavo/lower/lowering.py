@@ -31,6 +31,7 @@ from ..graph.rules import Partition, Region, Rejection
 from ..graph.tracking import Announced
 from ..kernels import Kernel
 from ..target import TargetDescription
+from .carry_stride import carry_strides
 from .context import KernelContext, KernelTable, PlacedKernel
 from .float_layout import emit_nhwc
 from .forms import FloatOp, Form
@@ -83,17 +84,18 @@ class Lowered:
     records: tuple[OpRecord, ...]
 
 
-def partition_module(
-    module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = (), *, with_float: bool = False
-) -> Partition:
+def partition_module(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
     """Outline the integer regions of a module whose constants are bound; the result is what a vendor takes over.
 
-    `ids` are the source model's TensorIds, by which quantize_info names tensors. `with_float` outlines float ops with weights
-    too, for our own float kernels.
+    `ids` are the source model's TensorIds, by which quantize_info names tensors.
     """
+    _check_main(module)
+    return partition_quantized(module, target, ids)
+
+
+def _check_main(module: tvm.IRModule) -> None:
     if "main" not in {var.name_hint for var in module.get_global_vars()}:
         raise CompileError("the module has no function main")
-    return partition_quantized(module, target, ids, with_float=with_float)
 
 
 def lower(
@@ -113,11 +115,14 @@ def lower(
     isa = next((name for name in isas if name in target.isas), None)
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
-    parts = partition_module(module, target, ids, with_float=True)
+    _check_main(module)
+    carried = carry_strides(module)
+    parts = partition_quantized(carried.module, target, ids, with_float=True, sources=carried.sources)
     source = DataflowView(module["main"])
     if _is_float(source):
         parts = replace(parts, rejections=dict.fromkeys(parts.rejections, Rejection(reason=FLOAT_MODEL)))
     held = held_tensors(source, ids)
+    parted = {part: held.get(whole, whole) for part, whole in carried.sources.items()}
     main = parts.module["main"]
     view = DataflowView(main)
     table = KernelTable()
@@ -130,15 +135,16 @@ def lower(
             composite = _composite(parts, binding.value)
             if composite is None:
                 _emit_float(context, writer, view, binding)
-                is_alias = isinstance(binding.value, Var)  # another name of a value: no op
-                record = None if is_alias else _float_record(view, parts, binding.var, target)
+                is_op = not isinstance(binding.value, Var) and binding.var.name not in carried.cuts  # no other name of a value
+                tensor = parted.get(binding.var.name, binding.var.name)
+                record = _float_record(view, parts, binding.var, target, tensor) if is_op else None
                 records.extend([] if record is None else [record])
                 continue
             name, region = composite
             kernel = context.write(region, operand_vars(binding.value), binding.var)
-            if isinstance(region.form, ObserveForm):  # no op of the graph
+            if isinstance(region.form, ObserveForm) or binding.var.name in carried.cuts:  # no op of the graph
                 continue
-            tensor = _tensor_of(region, held, binding.var)
+            tensor = _tensor_of(region, held | parted, binding.var)
             records.append(_composite_record(name, region, parts, binding.var, tensor, kernel))
         results = _results(context, writer, view.result)
         written.update(context.storage.first())
@@ -157,20 +163,25 @@ def lower(
         "octavo.lower",
         lambda: lowered,
         {symbol: placed.func for symbol, placed in table.placed.items()},
-        _announced(parts, held, written),
+        _announced(parts, held, parted, written),
     )
     return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
 
 
-def _announced(parts: Partition, held: Mapping[str, str], written: Mapping[Var, tuple[Stored, Expr]]) -> Announced:
-    """Say which variable each source tensor became: kernels hold integers, which can be compared with no float."""
+def _announced(
+    parts: Partition, held: Mapping[str, str], parted: Mapping[str, str], written: Mapping[Var, tuple[Stored, Expr]]
+) -> Announced:
+    """Say which variable each source tensor became: kernels hold integers, which can be compared with no float.
+
+    A tensor of which only some pixels are computed (`parted`, by the variable of these) is held by nobody: a call swallows it.
+    """
     holders: dict[str, str] = {}
     permutations: dict[str, tuple[int, ...]] = {}
     outputs = {region.output.name for region in parts.regions.values()}
     # A tensor's integers and its floats both bear its id: those that a composite gives first are what became of it.
     for var, (form, value) in sorted(written.items(), key=lambda item: item[0].name not in outputs):
         tensor = held.get(var.name, var.name)
-        if isinstance(value, Var) and tensor not in holders:
+        if isinstance(value, Var) and tensor not in holders and var.name not in parted:
             holders[tensor] = value.name
             if form.is_nhwc:
                 permutations[tensor] = TO_NHWC
@@ -180,6 +191,7 @@ def _announced(parts: Partition, held: Mapping[str, str], written: Mapping[Var, 
         info = region.attrs.get("quantize_info", {})
         constants = [str(entry["id"]) for role, entry in info.items() if role in ("weight", "bias")]
         made = [str(tensor) for tensor in region.attrs.get("tensor_ids", ())]
+        made += [parted[region.output.name]] if region.output.name in parted else []
         around = names.get(region.output.name)
         if around is not None:
             swallowed |= {tensor: around for tensor in (*constants, *made) if tensor not in holders}
@@ -237,7 +249,7 @@ _UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "reshape", "permute
 _VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
-def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription) -> OpRecord | None:
+def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription, tensor: str) -> OpRecord | None:
     value = view.definition(var)
     name = op_name(value)
     if read_edge(value) is not None:  # an observer of a user's
@@ -250,7 +262,7 @@ def _float_record(view: DataflowView, parts: Partition, var: Var, target: Target
     reason = rejection.reason if rejection is not None else f"target {target.name} has no integer kernel for {name}"
     return OpRecord(
         op=name,
-        tensor=var.name,
+        tensor=tensor,
         integer=False,
         kernel="",
         isa="tvm",

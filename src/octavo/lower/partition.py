@@ -105,6 +105,7 @@ def rules_for(
     table: tuple[tuple[str, tuple[str, ...], Matcher], ...],
     held: Mapping[str, str],
     ids: Collection[str],
+    sources: Mapping[str, str] | None,
 ) -> list[Rule]:
     """Bind the matchers to what the target supports; `held` resolves the ids in what they attach (see tensor_ids.py).
 
@@ -120,7 +121,7 @@ def rules_for(
             found = by_width(composite, matcher)(view, core, support)
             if isinstance(found, Rejection):
                 return found
-            swallowed = swallowed_tensors(view, found, ids)
+            swallowed = swallowed_tensors(view, found, ids, sources)
             attrs = with_tensor_ids(found.attrs, held)
             return replace(found, attrs={**attrs, "tensor_ids": swallowed} if swallowed else attrs)
 
@@ -138,26 +139,32 @@ def _is_repeatable(view: DataflowView, var: Var) -> bool:
 
 
 def partition_quantized(
-    module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = (), *, with_float: bool = False
+    module: tvm.IRModule,
+    target: TargetDescription,
+    ids: Collection[str] = (),
+    *,
+    with_float: bool = False,
+    sources: Mapping[str, str] | None = None,
 ) -> Partition:
     """Outline the integer regions of a QDQ module whose constants are bound.
 
-    `ids` are the source model's TensorIds: the quantize_info of a composite names tensors by these where it can.
+    `ids` are the source model's TensorIds: the quantize_info of a composite names tensors by these where it can. `sources` says
+    of variables that hold some of a tensor's pixels which variable of the source holds them all (see carry_stride.py).
 
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
     module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(split_blocks(module)))))
-    held = held_tensors(DataflowView(module["main"]), ids)
+    held = held_tensors(DataflowView(module["main"]), ids, sources)
     view = DataflowView(module["main"])
     shared = dynamic_members(view) | centered_members(view)
     compute = partition(
         module,
-        rules_for(target, _COMPUTE, held, ids),
+        rules_for(target, _COMPUTE, held, ids, sources),
         repeatable=lambda view, var: var in shared or _is_repeatable(view, var),
     )
     floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)
-    edges = partition(floats.module, rules_for(target, _EDGES, held, ids), repeatable=_is_repeatable)
+    edges = partition(floats.module, rules_for(target, _EDGES, held, ids, sources), repeatable=_is_repeatable)
     integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}
     regions = {**compute.regions, **floats.regions, **edges.regions}
     rejections = {name: why for name, why in {**compute.rejections, **edges.rejections}.items() if name not in integer}

@@ -12,22 +12,22 @@ from ..graph.edges import read_edge
 from ..graph.rules import Region
 
 
-def held_tensors(view: DataflowView, ids: Collection[str]) -> dict[str, str]:
+def held_tensors(view: DataflowView, ids: Collection[str], sources: Mapping[str, str] | None = None) -> dict[str, str]:
     """Map variables that aren't TensorIds themselves to the TensorId whose value they hold, as integers or as floats.
 
     Before::
 
         t = R.nn.relu(...); t_q = R.quantize(t, ...); t_dq = R.dequantize(t_q, ...)      # ids = {"t"}
 
-    gives {"t_q": "t", "t_dq": "t"}.
+    gives {"t_q": "t", "t_dq": "t"}. `sources` are variables that hold some of another one's pixels, by name.
     """
-    held: dict[str, str] = {}
+    held = {part: whole for part, whole in (sources or {}).items() if whole in ids}
     for binding in view.bindings:
         name = binding.var.name
         call = call_to(binding.value, "quantize", "dequantize")
         edge = read_edge(binding.value)
         read = edge[0] if edge is not None else call.args[0] if call is not None else None
-        if not isinstance(read, Var):
+        if not isinstance(read, Var) or name in held:
             continue
         source = read.name
         if name in ids:
@@ -50,7 +50,13 @@ def with_tensor_ids(attrs: Mapping[str, Any], held: Mapping[str, str]) -> dict[s
     return {**attrs, "quantize_info": {role: resolved(entry) for role, entry in attrs["quantize_info"].items()}}
 
 
-def swallowed_tensors(view: DataflowView, region: Region, ids: Collection[str]) -> list[str]:
-    """Return the TensorIds that a composite computes on the way to its result, in order: what it makes, not what it reads."""
+def swallowed_tensors(
+    view: DataflowView, region: Region, ids: Collection[str], sources: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the TensorIds that a composite computes on the way to its result, in order: what it makes, not what it reads.
+
+    `sources` as `held_tensors` takes it: some of a tensor's pixels count as the tensor.
+    """
     members = {var.name for var in region.members if call_to(view.definition(var), "dequantize") is None}
-    return [binding.var.name for binding in view.bindings if binding.var.name in members and binding.var.name in ids]
+    made = [binding.var.name for binding in view.bindings if binding.var.name in members]
+    return [name for name in ((sources or {}).get(name, name) for name in made) if name in ids]
