@@ -61,6 +61,18 @@ def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
 
 
 @every_isa
+@pytest.mark.parametrize(("channels", "groups"), [((3, 16), 1), ((36, 20), 1), ((40, 24), 4)])
+def test_padding_that_holds_zeros(isa: str, channels: tuple[int, int], groups: int) -> None:
+    layers = Layers(14)
+    wide = [
+        layers.spec((3, 40), channels, (3, 5), padding=(1, 2, 1, 2), groups=groups),
+        layers.spec((9, 21), channels, (3, 3), padding=(1, 1, 1, 1), groups=groups, batch=2, threads=2),
+    ]
+    specs = (dataclasses.replace(spec, input_zero_point=0) for spec in (*window_specs(layers, channels, groups), *wide))
+    check(layers.case(spec, isa) for spec in specs)
+
+
+@every_isa
 @pytest.mark.parametrize("channels", [(70, 70), (5, 15), (24, 48)])
 def test_depthwise_windows(isa: str, channels: tuple[int, int]) -> None:
     layers = Layers(5)

@@ -10,6 +10,7 @@ walk, one accumulator for each output, so a result depends neither on tiles nor 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from ..observe import ObserveSpec
 from ..observe_state import COUNTS_SIZE
 from ..spec import Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
-from .gemm_loops import GemmLoops, Panel
+from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .observe import PixelObserver
 from .packing import panel_widths
@@ -58,7 +59,12 @@ class FloatGemm(GemmLoops):
             spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
         )
         self.steps = geometry.reduction.runs * geometry.reduction.run
-        shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
+        shape: dict[str, Any] = {
+            "rows": geometry.rows,
+            "columns": geometry.columns,
+            "channels": geometry.group_outputs,
+            "steps": self.steps,
+        }
         self.tile = tile or choose_tile(**shape, core=core)
         self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=core)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
@@ -94,10 +100,10 @@ class FloatGemm(GemmLoops):
         """Emit all tiles of one panel over one block."""
         geometry = self.geometry
 
-        def body(row: Expr, column: Expr, height: int, width: int) -> None:
-            at = T.Bind(base + row * geometry.row_stride + column * geometry.column_stride)
-            out_at = T.Bind(out_base + (row * geometry.columns + column) * geometry.channels)
-            offsets = [(y, x) for y in range(height) for x in range(width)]
+        def body(place: TilePlace) -> None:
+            at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
+            out_at = T.Bind(out_base + (place.row * geometry.columns + place.column) * geometry.channels)
+            offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
             # From 0, not from the bias: see ImplicitGemm.

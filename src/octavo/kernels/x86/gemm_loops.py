@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as T
 
 from ..vectors import Expr
+from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
 from .scratch import Scratch
@@ -46,6 +47,22 @@ class Panel:
     channels: int
 
 
+@dataclass(frozen=True, slots=True)
+class TilePlace:
+    """A tile of pixels: its first row within the block, its first column, its size, and its runs where taps are left out."""
+
+    row: Expr
+    column: Expr
+    height: int
+    width: int
+    runs: tuple[Run, ...]
+
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """Return (row, column) of each pixel within the tile."""
+        return [(row, column) for row in range(self.height) for column in range(self.width)]
+
+
 class GemmLoops(ABC):
     """Emits the loops around the tiles of one layer; a derived class sets these attributes and emits the tiles.
 
@@ -61,6 +78,8 @@ class GemmLoops(ABC):
         Of the input.
     scratch, block
         The padded copy of the rows one block reads (None without padding), and the rows of a block.
+    borders
+        Which taps are left out where they lie in the padding; None where none are.
     x
         The input buffer, known once emission starts.
     """
@@ -72,6 +91,7 @@ class GemmLoops(ABC):
     element_bytes: int
     scratch: Scratch | None
     block: int
+    borders: Borders | None = None
     x: Expr
 
     @abstractmethod
@@ -210,22 +230,27 @@ class GemmLoops(ABC):
             return whole, left
         return T.min(T.int32(per_block), whole - block * per_block), left
 
-    def _for_tiles(self, block: Expr, body: Callable[[Expr, Expr, int, int], None]) -> None:
-        """Emit body(first row within the block, first column, height, width) for every tile of the block."""
-        tile, columns = self.tile, self.geometry.columns
+    def _for_tiles(self, block: Expr, body: Callable[[TilePlace], None]) -> None:
+        """Emit `body` for every tile of the block."""
+        columns, width = self.geometry.columns, self.tile.columns
+        if self.borders is not None:
+            tiles = self.borders.column_tiles(width)
+        else:
+            tiles = [ColumnTiles(0, columns // width, width, ())]
+            if columns % width:
+                tiles.append(ColumnTiles(columns - columns % width, 1, columns % width, ()))
 
         def row_of_tiles(row: Expr, height: int) -> None:
-            if columns // tile.columns == 1:
-                body(row, 0, height, tile.columns)
-            else:
-                with T.serial(0, columns // tile.columns) as index:
-                    body(row, index * tile.columns, height, tile.columns)
-            if columns % tile.columns:
-                body(row, columns - columns % tile.columns, height, columns % tile.columns)
+            for each in tiles:
+                if each.count == 1:
+                    body(TilePlace(row, each.first, height, each.width, each.runs))
+                else:
+                    with T.serial(0, each.count) as index:
+                        body(TilePlace(row, each.first + index * width, height, each.width, each.runs))
 
         count, left = self._tile_rows(block)
         with T.serial(0, count) as index:
-            row_of_tiles(index * tile.rows, tile.rows)
+            row_of_tiles(index * self.tile.rows, self.tile.rows)
         if left and self.blocks == 1:
             row_of_tiles(self.geometry.rows - left, left)
         elif left:

@@ -23,10 +23,11 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, prim_func
+from ..vectors import Expr, chunks_for, inside, prim_func
 from . import vector as v
+from .borders import Borders, Run
 from .epilogue import groups_of
-from .gemm_loops import GemmLoops, Panel
+from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .narrow import narrowed
 from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
@@ -78,11 +79,13 @@ class ImplicitGemm(GemmLoops):
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         width = padded.width if padded is not None else None
         self.geometry = geometry = geometry_of(spec, groups, self.terms[0].shape[2], padded_width=width)
-        shape = {
+        self.borders = Borders.of(spec, self.terms[0].shape[2])
+        shape: dict[str, Any] = {
             "rows": geometry.rows,
             "columns": geometry.columns,
             "channels": geometry.group_outputs,
             "steps": geometry.reduction.steps,
+            "borders": self.borders,
         }
         self.tile = tile or choose_tile(**shape, core=self.core)
         self.cycles = geometry.images * groups * layer_cycles(self.tile, **shape, core=self.core)
@@ -137,11 +140,11 @@ class ImplicitGemm(GemmLoops):
         """Emit all tiles of one panel over one block; `shared` are the window sums."""
         geometry = self.geometry
 
-        def body(row: Expr, column: Expr, height: int, width: int) -> None:
-            pixel = T.Bind(row * geometry.columns + column)
-            at = T.Bind(base + row * geometry.row_stride + column * geometry.column_stride)
+        def body(place: TilePlace) -> None:
+            pixel = T.Bind(place.row * geometry.columns + place.column)
+            at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
             out_at = T.Bind(out_base + pixel * geometry.channels)
-            offsets = [(y, x) for y in range(height) for x in range(width)]
+            offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "int32", scope="local")
@@ -153,7 +156,10 @@ class ImplicitGemm(GemmLoops):
             else:
                 for i in range(len(offsets) * panel.vectors):
                     v.store(acc, i * LANES, T.broadcast(T.int32(0), LANES), LANES)
-            self._emit_reduction(acc, source, at, starts, panel)
+            if self.borders is None:
+                self._emit_reduction(acc, source, at, starts, panel)
+            else:
+                self._emit_bordered(acc, source, at, starts, panel, place, block)
             if "extra_weights" in self.constants:
                 self._emit_extra_steps(acc, source, at, starts, panel)
             if not short:
@@ -202,43 +208,111 @@ class ImplicitGemm(GemmLoops):
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
         reduction = self.geometry.reduction
+        pixels = list(enumerate(starts))
+
+        def nest(byte: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
+            if not taps:
+                self._emit_run(acc, source, byte, weights, reduction.step_starts, pixels, panel)
+                return
+            (extent, distance), rest = taps[0], taps[1:]
+            inner = int(np.prod([size for size, _ in rest], dtype=np.int64)) * len(reduction.step_starts)
+            if extent == 1:
+                nest(byte, weights, rest)
+                return
+            with T.serial(0, extent) as tap:
+                nest(T.Bind(byte + tap * distance), T.Bind(weights + tap * (inner * panel.vectors * 4 * LANES)), rest)
+
+        nest(at, self._weights_at(panel), reduction.taps)
+
+    def _emit_bordered(
+        self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel, place: TilePlace, block: Expr
+    ) -> None:
+        """Emit the loops over those taps that some row of the tile, and each of these columns, reads outside the padding."""
+        assert self.borders is not None
+        reduction, taps = self.geometry.reduction, self.borders.rows
+        row = T.Bind(block * self.block + place.row)
+
+        def bounds(row: Expr) -> tuple[Expr, Expr]:
+            start = row * taps.stride - taps.before
+            return inside(start, taps.count, taps.dilation, taps.extent, always=taps.are_all_inside)
+
+        first, last = bounds(row + (place.height - 1))[0], bounds(row)[1]
+        row_bytes = reduction.steps // taps.count * panel.vectors * 4 * LANES
+        weights_at = self._weights_at(panel)
+
+        def tap_row(tap: Expr) -> None:
+            byte, weights = T.Bind(at + tap * reduction.taps[0][1]), T.Bind(weights_at + tap * row_bytes)
+            for run in place.runs:
+                columns = [(i, start) for i, start in enumerate(starts) if i % place.width in run.columns]
+                self._emit_column_taps(acc, source, byte, weights, run, columns, panel)
+
+        if taps.count == 1:
+            tap_row(0)
+        else:
+            with T.serial(first, T.max(first, last) if not isinstance(first, int) else last) as tap:
+                tap_row(tap)
+
+    def _emit_column_taps(
+        self, acc: Expr, source: Expr, byte: Expr, weights: Expr, run: Run, pixels: list[tuple[int, int]], panel: Panel
+    ) -> None:
+        """Emit the column taps of one run, over the pixels that read them."""
+        assert self.borders is not None
+        reduction, taps = self.geometry.reduction, self.borders.columns
         step_bytes = panel.vectors * 4 * LANES
-        run_bytes = len(reduction.step_starts) * step_bytes
-        packed = self.operands["weights"]
-        weights_at = T.Bind(panel.first * (reduction.steps * 4 * LANES))
+        if len(reduction.taps) == 1:  # the taps of a row lie side by side: one walk over all of them
+            tap_bytes = reduction.run // taps.count
+            inside_run = range(run.first * tap_bytes, run.last * tap_bytes)
+            is_whole = len(inside_run) == reduction.run
+            walk = reduction.step_starts if is_whole else tuple(inside_run)[::4]
+            self._emit_run(acc, source, byte, weights + run.first * tap_bytes // 4 * step_bytes, walk, pixels, panel)
+            return
+        inner = len(reduction.step_starts) * step_bytes
+
+        def tap(index: Expr) -> None:
+            start, packed = T.Bind(byte + index * reduction.taps[1][1]), T.Bind(weights + index * inner)
+            self._emit_run(acc, source, start, packed, reduction.step_starts, pixels, panel)
+
+        if run.last - run.first == 1:
+            tap(run.first)
+        else:
+            with T.serial(run.first, run.last) as index:
+                tap(index)
+
+    def _weights_at(self, panel: Panel) -> Expr:
+        return T.Bind(panel.first * (self.geometry.reduction.steps * 4 * LANES))
+
+    def _emit_run(
+        self,
+        acc: Expr,
+        source: Expr,
+        byte: Expr,
+        weights: Expr,
+        walk: tuple[int, ...],
+        pixels: list[tuple[int, int]],
+        panel: Panel,
+    ) -> None:
+        """Emit the steps that start at the bytes of `walk`, 4 apart but for the last, over pixels (number, first byte)."""
+        step_bytes = panel.vectors * 4 * LANES
 
         def step(byte: Expr, weights: Expr) -> None:
+            packed = self.operands["weights"]
             columns = [T.Bind(v.load(packed, weights + j * 4 * LANES, 4 * LANES)) for j in range(panel.vectors)]
-            for i, start in enumerate(starts):
+            for i, start in pixels:
                 values = T.Bind(self._splat(source, byte + start))
                 for j, column in enumerate(columns):
                     index = (i * panel.vectors + j) * LANES
                     v.store(acc, index, v.dot(v.load(acc, index, LANES), values, column), LANES)
 
-        def run(byte: Expr, weights: Expr) -> None:
-            whole = reduction.run // 4
-            if len(reduction.step_starts) <= (SHORT_REDUCTION if reduction.runs == 1 else UNROLLED_STEPS):
-                for index, start in enumerate(reduction.step_starts):
-                    step(byte + start, weights + index * step_bytes)
-                return
-            with T.serial(0, whole) as index:
-                step(byte + index * 4, weights + index * step_bytes)
-            if whole < len(reduction.step_starts):
-                step(byte + reduction.step_starts[-1], weights + whole * step_bytes)
-
-        def nest(byte: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
-            if not taps:
-                run(byte, weights)
-                return
-            (extent, distance), rest = taps[0], taps[1:]
-            inner = int(np.prod([size for size, _ in rest], dtype=np.int64)) * run_bytes
-            if extent == 1:
-                nest(byte, weights, rest)
-                return
-            with T.serial(0, extent) as tap:
-                nest(T.Bind(byte + tap * distance), T.Bind(weights + tap * inner), rest)
-
-        nest(at, weights_at, reduction.taps)
+        if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 else UNROLLED_STEPS):
+            for index, start in enumerate(walk):
+                step(byte + start, weights + index * step_bytes)
+            return
+        is_even = walk[-1] - walk[0] == 4 * (len(walk) - 1)
+        whole = len(walk) if is_even else len(walk) - 1
+        with T.serial(0, whole) as index:
+            step(byte + walk[0] + index * 4, weights + index * step_bytes)
+        if not is_even:
+            step(byte + walk[-1], weights + whole * step_bytes)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Emit requantization and the stores of the panel's channels of each pixel."""

@@ -20,7 +20,7 @@ from ..int16_spec import Int16Conv2dSpec
 from ..isa import AVX512_VNNI
 from ..spec import Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
-from .gemm_loops import GemmLoops, Panel
+from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .narrow import narrowed
 from .packing import panel_widths
@@ -53,7 +53,12 @@ class Int16Gemm(GemmLoops):
         self.geometry = geometry = geometry_of(spec, spec.groups, weight.shape[2], padded_width=width)
         self.pairs = pair_starts(geometry.reduction.run)
         self.steps = geometry.reduction.runs * len(self.pairs)
-        shape = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs, "steps": self.steps}
+        shape: dict[str, Any] = {
+            "rows": geometry.rows,
+            "columns": geometry.columns,
+            "channels": geometry.group_outputs,
+            "steps": self.steps,
+        }
         self.tile = choose_tile(**shape, core=CORES[isa])
         self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=CORES[isa])
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
@@ -87,10 +92,10 @@ class Int16Gemm(GemmLoops):
         """Emit all tiles of one panel over one block."""
         geometry = self.geometry
 
-        def body(row: Expr, column: Expr, height: int, width: int) -> None:
-            at = T.Bind(base + row * geometry.row_stride + column * geometry.column_stride)
-            out_at = T.Bind(out_base + (row * geometry.columns + column) * geometry.channels)
-            offsets = [(y, x) for y in range(height) for x in range(width)]
+        def body(place: TilePlace) -> None:
+            at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
+            out_at = T.Bind(out_base + (place.row * geometry.columns + place.column) * geometry.channels)
+            offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
             vectors = len(offsets) * panel.vectors

@@ -7,14 +7,17 @@ cores count instructions, three of 256 bits a cycle.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
+from .borders import Borders, ColumnTiles
 from .epilogue import groups_of
 from .vector import LANES
 
 LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait for each other
 NARROW_CYCLES = {4: 1.9, 2: 2.4, 1: 3.9}  # to initialise, requantize and store one accumulator register of a group of 4, 2, 1
 TILE_CYCLES = 3.0  # loops and addresses of one tile; the rest of its start and end overlaps its neighbours
+RUN_CYCLES = 8.0  # to enter and leave one loop over steps, where taps in the padding are left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,27 +79,76 @@ class Tile:
         return f"{self.pixels}x{self.vectors}"
 
 
-def tile_cycles(pixels: int, vectors: int, steps: int, core: Core = CORES[AVX512_VNNI]) -> float:
-    """Estimate the cycles of one tile over `steps` 4-byte steps: products, or loads, or the latency, whichever is longest."""
-    loads = vectors + 0.5 * pixels
-    step = max(core.step_cycles(pixels, vectors), loads, LATENCY)
-    narrow = pixels * sum(group * NARROW_CYCLES[group] for group in groups_of(vectors))
-    return steps * step + narrow + TILE_CYCLES
+def step_cycles(pixels: int, vectors: int, core: Core) -> float:
+    """Estimate the cycles of one 4-byte step: products, or loads, or the latency, whichever is longest."""
+    return max(core.step_cycles(pixels, vectors), vectors + 0.5 * pixels, LATENCY)
 
 
-def layer_cycles(tile: Tile, *, rows: int, columns: int, channels: int, steps: int, core: Core = CORES[AVX512_VNNI]) -> float:
-    """Estimate the cycles of all tiles of one image and group, tails included."""
+def end_cycles(pixels: int, vectors: int) -> float:
+    """Estimate the cycles of a tile beside its steps."""
+    return pixels * sum(group * NARROW_CYCLES[group] for group in groups_of(vectors)) + TILE_CYCLES
+
+
+def layer_cycles(
+    tile: Tile,
+    *,
+    rows: int,
+    columns: int,
+    channels: int,
+    steps: int,
+    borders: Borders | None = None,
+    core: Core = CORES[AVX512_VNNI],
+) -> float:
+    """Estimate the cycles of all tiles of one image and group, tails included; `borders` leave taps out."""
     total = 0.0
     whole, rest = divmod(-(-channels // LANES), tile.vectors)
     for vectors, panels in ((tile.vectors, whole), (rest, 1)):
+        if not vectors or not panels:
+            continue
+        if borders is not None:
+            total += panels * _bordered_cycles(tile, vectors, rows, steps, borders, core)
+            continue
         for height, row_tiles in ((tile.rows, rows // tile.rows), (rows % tile.rows, 1)):
             for width, column_tiles in ((tile.columns, columns // tile.columns), (columns % tile.columns, 1)):
-                if height and width and vectors:
-                    total += panels * row_tiles * column_tiles * tile_cycles(height * width, vectors, steps, core)
+                if height and width:
+                    pixels = height * width
+                    cycles = steps * step_cycles(pixels, vectors, core) + end_cycles(pixels, vectors)
+                    total += panels * row_tiles * column_tiles * cycles
     return total
 
 
-def choose_tile(*, rows: int, columns: int, channels: int, steps: int, core: Core = CORES[AVX512_VNNI]) -> Tile:
+def _bordered_cycles(tile: Tile, vectors: int, rows: int, steps: int, borders: Borders, core: Core) -> float:
+    """Estimate the cycles of all tiles of one panel where taps in the padding are left out."""
+    tap_steps = borders.tap_steps or steps / (borders.rows.count * borders.columns.count)
+    total = 0.0
+    left = rows % tile.rows
+    for first, height, row_tiles in ((0, tile.rows, rows // tile.rows), (rows - left, left, 1)):
+        if not height:
+            continue
+        row_taps = _row_taps(borders, first, height, row_tiles)
+        for tiles in _column_tiles(borders, tile.columns):
+            row_tap = sum(
+                (run.last - run.first) * tap_steps * step_cycles(height * len(run.columns), vectors, core) + RUN_CYCLES
+                for run in tiles.runs
+            )
+            total += tiles.count * (row_taps * row_tap + row_tiles * end_cycles(height * tiles.width, vectors))
+    return total
+
+
+@cache
+def _row_taps(borders: Borders, first: int, height: int, count: int) -> int:
+    """Count the row taps of `count` tiles of `height` rows, from row `first` on."""
+    return sum(borders.rows.read_by(row, height) for row in range(first, first + count * height, height))
+
+
+@cache
+def _column_tiles(borders: Borders, width: int) -> list[ColumnTiles]:
+    return borders.column_tiles(width)
+
+
+def choose_tile(
+    *, rows: int, columns: int, channels: int, steps: int, borders: Borders | None = None, core: Core = CORES[AVX512_VNNI]
+) -> Tile:
     """Return the tile with the fewest estimated cycles for an output of rows x columns pixels by `channels`.
 
     Parameters
@@ -107,6 +159,8 @@ def choose_tile(*, rows: int, columns: int, channels: int, steps: int, core: Cor
         Output channels of one group.
     steps
         4-byte steps of the reduction.
+    borders
+        Which of its taps are left out where they lie in the padding; None where none are.
     core
         Whose registers it must fit.
     """
@@ -116,7 +170,9 @@ def choose_tile(*, rows: int, columns: int, channels: int, steps: int, core: Cor
         for width in range(1, min(columns, most) + 1):
             for height in range(1, min(rows, most // width) + 1):
                 tile = Tile(rows=height, columns=width, vectors=vectors)
-                cycles = layer_cycles(tile, rows=rows, columns=columns, channels=channels, steps=steps, core=core)
+                cycles = layer_cycles(
+                    tile, rows=rows, columns=columns, channels=channels, steps=steps, borders=borders, core=core
+                )
                 if best is None or cycles < best[0]:
                     best = (cycles, tile)
     assert best is not None, "an output has at least one pixel and one channel"
