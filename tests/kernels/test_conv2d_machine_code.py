@@ -1,5 +1,6 @@
 """What the compiled kernels are made of, and that they keep to their buffers."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -20,6 +21,8 @@ SPECS = {
     "grouped": LAYERS.spec((14, 14), (64, 64), (3, 3), groups=4),
     "depthwise": LAYERS.spec((14, 14), (96, 96), (9, 9), padding=(4, 4, 4, 4), groups=96),
 }
+ZEROS_AROUND = dataclasses.replace(LAYERS.spec((28, 28), (64, 64), (3, 3), padding=(1, 1, 1, 1)), input_zero_point=0)
+SPECS["padded with zeros"] = ZEROS_AROUND
 VNNI_TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "cascadelake"})
 
 
@@ -52,6 +55,13 @@ def test_inner_loops_are_integer_dot_products_alone(name: str, w_zero_point: int
         assert not re.search(r"\bv(mul|fn?m(add|sub)\d*|cvt)\w*[ps][sd]", body), body
         stores = re.findall(r"^\s+vmov\w+\s+%zmm\d+, .*\(%rsp\)", body, re.MULTILINE)
         assert not stores, f"accumulators are spilled inside the loop: {stores}"
+
+
+def test_accumulators_are_no_memory_of_the_heap() -> None:
+    func = LAYERS.case(ZEROS_AROUND, AVX512_VNNI, w_zero_point=0).kernel.func
+    code = compiled({"kernel": func}, VNNI_TARGET).inspect_source("ll")
+    taken = re.findall(r"load ptr, ptr @__TVMBackendAllocWorkspace", code)
+    assert len(taken) == 1, "the padded copy of the input, and nothing else"
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -28,6 +28,9 @@ PLAIN_CALL = 1
 _STACK = 1 << 14
 """Bytes of buffers of its own that a kernel may have on the stack."""
 
+_KEPT = "disable_lower_builtin"
+"""TVM's annotation (tir::transform::kDisableLowerTVMBuiltin) of what LowerTVMBuiltin must leave as it is."""
+
 _NEED_WRAPPING = (
     "tirx.tvm_call_packed",
     "tirx.tvm_call_cpacked",
@@ -99,6 +102,7 @@ def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
         for var, function in lowered.items()
         if var not in light
     }
+    heavy = {var: _with_registers(function) if KERNEL_ATTR in function.attrs else function for var, function in heavy.items()}
     wrapped = dict(tirx.transform.LowerTVMBuiltin()(tvm.IRModule(heavy)).functions.items())
     # Only here: LowerTVMBuiltin puts the release of a kernel's buffers last, and behind a return it would never run.
     returning = {
@@ -131,6 +135,17 @@ def _is_light(function: Any) -> bool:
 
     tvm_ffi.structural_walk(function.body, ((_tirx.AllocBuffer, allocated), (Call, called)))
     return not builtins and sum(sizes) <= _STACK
+
+
+def _with_registers(function: Any) -> Any:
+    """Keep accumulators ("local" buffers) where LLVM finds registers for them: LowerTVMBuiltin would take them from the heap."""
+
+    def kept(node: Any) -> Any:
+        if str(node.buffer.ty.storage_scope) != "local":
+            return node
+        return _tirx.AllocBuffer(node.buffer, {**node.annotations, _KEPT: tirx.IntImm("bool", 1)})
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (_tirx.AllocBuffer, kept)))
 
 
 def _with_device(function: Any) -> Any:

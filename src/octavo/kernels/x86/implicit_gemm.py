@@ -39,7 +39,7 @@ from .window_sum import emit_window_sum
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
 MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over
-SHORT_REDUCTION = 8  # steps: a single run this short is written out too, and its accumulators start from the bias
+SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
 class ImplicitGemm(GemmLoops):
