@@ -6,9 +6,10 @@ from tvm.script.ir_builder import tirx as B
 
 from ..numerics import add_parameters
 from .float_sum import float_sum
-from .isa import lanes_of
+from .isa import AVX512_VNNI, lanes_of
 from .spec import AddSpec, Kernel
 from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, vector_type, worthwhile
+from .x86.byte_sum import ByteSum
 
 
 def add(spec: AddSpec, *, isa: str) -> Kernel:
@@ -23,7 +24,12 @@ def add(spec: AddSpec, *, isa: str) -> Kernel:
     width = lanes_of(isa)
 
     def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
-        def one(start: Expr, b_value: Expr, lanes: int) -> None:
+        def one(start: Expr, b_bytes: Expr, lanes: int) -> None:
+            if isa == AVX512_VNNI and lanes == width and spec.float_sum is None:
+                store(y, start, ByteSum(spec).of(load(a, start, lanes), b_bytes, lanes), lanes)
+                return
+            b_value = b_bytes.astype(vector_type("int32", lanes))
+
             def number(value: int) -> Expr:
                 return splat(B.int32(value), lanes)
 
@@ -42,13 +48,11 @@ def add(spec: AddSpec, *, isa: str) -> Kernel:
                 spec.b_size,
                 width,
                 threads,
-                lambda start, lanes: one(base + start, load(b, start, lanes, "int32"), lanes),
+                lambda start, lanes: one(base + start, load(b, start, lanes), lanes),
             )
 
         if spec.b_size == 1:  # vectors of a alone: repetitions of one element would make none
-            for_each_vector(
-                spec.size, width, spec.threads, lambda start, lanes: one(start, splat(b[0].astype("int32"), lanes), lanes)
-            )
+            for_each_vector(spec.size, width, spec.threads, lambda start, lanes: one(start, splat(b[0], lanes), lanes))
         elif repeats == 1:
             vectors(0, spec.threads)
         else:

@@ -53,6 +53,12 @@ def dot(acc: Expr, unsigned: Expr, signed: Expr, lanes: int = LANES) -> Expr:
     return intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", f"int32x{lanes}", acc, unsigned, signed)
 
 
+def multiply_pairs(a: Expr, b: Expr, lanes: int) -> Expr:
+    """Return sum(int32(a[2 l + p]) * int32(b[2 l + p]) for p in 0..1) of int16 vectors: vpmaddwd, exact but for four -2**15."""
+    name = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}[lanes]
+    return intrinsic(name, f"int32x{lanes}", a, b)
+
+
 def dot_int16(acc: Expr, a: Expr, b: Expr, lanes: int = LANES) -> Expr:
     """Return acc[l] + sum(int32(a[2 l + p]) * int32(b[2 l + p]) for p in 0..1) of int16 vectors: vpdpwssd, exact, wraps."""
     return intrinsic(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", f"int32x{lanes}", acc, a, b)
@@ -101,6 +107,11 @@ def _unpack_indices(size: int, unit: int, *, high: bool) -> list[int]:
     return indices
 
 
+def interleave(a: Expr, b: Expr, size: int, unit: int, *, high: bool) -> Expr:
+    """Return `unit` bytes of a and of b by turns, from the low or high half of each 16-byte block: vpunpck."""
+    return tirx.Shuffle([a, b], [T.int32(i) for i in _unpack_indices(size, unit, high=high)])
+
+
 def interleave_four(taps: list[Expr], size: int) -> list[Expr]:
     """Return four vectors of dwords, each dword holding one channel's bytes of the four `taps`: eight vpunpck instructions.
 
@@ -109,7 +120,7 @@ def interleave_four(taps: list[Expr], size: int) -> list[Expr]:
     """
 
     def unpack(a: Expr, b: Expr, unit: int, *, high: bool) -> Expr:
-        return T.Bind(tirx.Shuffle([a, b], [T.int32(i) for i in _unpack_indices(size, unit, high=high)]))
+        return T.Bind(interleave(a, b, size, unit, high=high))
 
     pairs = [(unpack(taps[0], taps[1], 1, high=high), unpack(taps[2], taps[3], 1, high=high)) for high in (False, True)]
     return [unpack(first, second, 2, high=high) for first, second in pairs for high in (False, True)]
