@@ -127,3 +127,18 @@ def test_an_lstm_that_keeps_its_state_says_what_to_do(tmp_path):
     path.write_bytes(net.finish([x], [net.made("ADD", [x, state], None, schema.AddOptionsT(), (1, 4))]))
     with pytest.raises(UnsupportedOpError, match=r"'t1' is a variable.*unroll=True"):
         octavo.load(path)
+
+
+def test_a_whole_lstm_in_one_op_is_named_with_what_to_do(tmp_path):
+    net = Network(is_float=True)
+    x = net.tensor((1, STEPS, FEATURES))
+    states = [net.tensor((1, UNITS)) for _ in range(2)]
+    for state in states:
+        net.graph.tensors[state].isVariable = True
+    inputs = [x, *[-1] * 17, *states]
+    y = net.made("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, None, schema.UnidirectionalSequenceLSTMOptionsT(), (1, STEPS, UNITS))
+    path = tmp_path / "whole.tflite"
+    path.write_bytes(net.finish([x], [y]))
+    with pytest.raises(UnsupportedOpError, match=r"op UNIDIRECTIONAL_SEQUENCE_LSTM keeps a state.*unroll=True") as raised:
+        octavo.load(path)
+    assert "\n" not in str(raised.value)

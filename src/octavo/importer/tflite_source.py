@@ -33,6 +33,11 @@ _DTYPES = {
     tflite.TensorType.BOOL: "bool",
 }
 _OP_NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if isinstance(code, int)}
+_STATEFUL = frozenset(
+    {"BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+    | {"UNIDIRECTIONAL_SEQUENCE_RNN"}
+)
+"""Ops of whole recurrent layers, whose state is in variable tensors."""
 _OPTION_NAMES = {code: name for name, code in vars(tflite.BuiltinOptions).items() if isinstance(code, int)}
 
 
@@ -105,6 +110,12 @@ def _read(data: bytes, origin: str) -> TfliteGraph:
     graph: Any = model.Subgraphs(0)
     _check_count(max(graph.TensorsLength(), graph.OperatorsLength(), graph.InputsLength(), graph.OutputsLength()), data, origin)
     ops = tuple(_op(model, graph.Operators(index), graph.TensorsLength(), origin) for index in range(graph.OperatorsLength()))
+    stateful = next((op.name for op in ops if op.name in _STATEFUL), None)
+    if stateful is not None:
+        raise UnsupportedOpError(
+            f"{origin}: op {stateful} keeps a state between its steps and is not supported; "
+            "convert the layer unrolled (unroll=True in Keras), so that its steps are plain ops"
+        )
     inputs = _indices(graph.InputsAsNumpy(), graph.TensorsLength(), origin, minimum=0)
     outputs = _indices(graph.OutputsAsNumpy(), graph.TensorsLength(), origin, minimum=0)
     computed = {index for op in ops for index in op.outputs} | set(inputs)

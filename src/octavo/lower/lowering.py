@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import Call
@@ -35,6 +33,7 @@ from .carry_stride import carry_strides
 from .context import KernelContext, KernelTable, PlacedKernel
 from .float_layout import emit_nhwc
 from .forms import FloatOp, Form
+from .macs import float_macs
 from .observe import ObserveForm
 from .partition import partition_quantized
 from .storage import TO_NHWC
@@ -60,7 +59,7 @@ class OpRecord:
     reason
         Why it is float; "" for an integer op.
     macs
-        Multiply-accumulates of one inference; 0 for ops without weights.
+        Multiply-accumulates of one inference, of a float op too; 0 for ops without a product of tensors.
     shape
         Shape of the result.
     """
@@ -267,22 +266,9 @@ def _float_record(view: DataflowView, parts: Partition, var: Var, target: Target
         kernel="",
         isa="tvm",
         reason=reason,
-        macs=_float_macs(value, name),
+        macs=float_macs(value),
         shape=static_shape(var) or (),
     )
-
-
-def _float_macs(value: Any, name: str) -> int:
-    shape = static_shape(value)
-    if shape is None or name not in ("nn.conv2d", "matmul"):
-        return 0
-    operand = static_shape(value.args[1])
-    if operand is None:
-        return 0
-    if name == "matmul":
-        return int(np.prod(shape)) * operand[-2 if len(operand) > 1 else 0]
-    outputs = operand[str(value.attrs.kernel_layout).index("O")]
-    return int(np.prod(shape)) * int(np.prod(operand)) // outputs
 
 
 def _composite_record(composite: str, region: Region, parts: Partition, var: Var, tensor: str, kernel: Kernel | None) -> OpRecord:
