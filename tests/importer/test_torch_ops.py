@@ -14,7 +14,13 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 nn = torch.nn
 functional = torch.nn.functional
 
-IMAGE, VECTORS = (1, 6, 9, 10), (2, 7)
+IMAGE, ROWS, VECTORS = (1, 6, 9, 10), (2, 4, 20), (2, 7)
+HEADS = (2, 4, 3, 8)
+ROW_NET = (
+    *(nn.Conv1d(4, 16, 5, padding=2), nn.BatchNorm1d(16), nn.ReLU(), nn.MaxPool1d(2)),
+    *(nn.Conv1d(16, 16, 3, padding="same", groups=16), nn.BatchNorm1d(16), nn.ReLU6(), nn.AvgPool1d(2)),
+    *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, 5)),
+)
 
 
 class Apply(nn.Module):
@@ -54,7 +60,11 @@ MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "conv of one image": (nn.Conv2d(6, 8, 3, padding="same"), IMAGE[1:]),
     "conv reflect": (nn.Conv2d(6, 8, 3, padding=1, padding_mode="reflect"), IMAGE),
     "transposed conv": (nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1), IMAGE),
-    "conv 1d": (nn.Conv1d(4, 5, 3), (1, 4, 20)),
+    "conv 1d": (nn.Conv1d(4, 5, 3), ROWS),
+    "conv 1d same": (nn.Conv1d(4, 5, 4, padding="same", dilation=2, bias=False), ROWS),
+    "conv 1d grouped": (nn.Conv1d(4, 8, 3, groups=2, stride=2, padding=2, dilation=2), ROWS),
+    "conv 1d of one row": (nn.Conv1d(4, 5, 3, padding=1), ROWS[1:]),
+    "conv 1d, normalized": (nn.Sequential(nn.Conv1d(4, 5, 3), nn.BatchNorm1d(5), nn.MaxPool1d(2, padding=1)), ROWS),
     "batch norm": (nn.BatchNorm2d(6), IMAGE),
     "batch norm, plain": (nn.BatchNorm2d(6, affine=False, eps=1e-2), IMAGE),
     "batch norm 1d": (nn.BatchNorm1d(7), VECTORS),
@@ -125,7 +135,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "avg pool, padding counts": (lambda x: functional.avg_pool2d(x, 3, 2, 1), (IMAGE,)),
     "avg pool, padding does not": (lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), (IMAGE,)),
     "avg pool, ceil": (lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (IMAGE,)),
-    "avg pool 1d": (lambda x: functional.avg_pool1d(x, 2), ((1, 4, 20),)),
+    "max pool 1d": (lambda x: functional.max_pool1d(x, 3, 2, 1, 2, ceil_mode=True), (ROWS,)),
+    "avg pool 1d": (lambda x: functional.avg_pool1d(x, 2), (ROWS,)),
+    "avg pool 1d, padded": (lambda x: functional.avg_pool1d(x, 3, 2, 1, count_include_pad=False), (ROWS,)),
+    "adaptive pool 1d": (lambda x: functional.adaptive_avg_pool1d(x, 4), (ROWS,)),
+    "adaptive max pool 1d": (lambda x: functional.adaptive_max_pool1d(x, 1), (ROWS,)),
     "adaptive pool to 1": (lambda x: functional.adaptive_avg_pool2d(x, 1), (IMAGE,)),
     "adaptive pool": (lambda x: functional.adaptive_avg_pool2d(x, (4, 3)), (IMAGE,)),
     "adaptive pool, one side": (lambda x: functional.adaptive_avg_pool2d(x, (None, 1)), (IMAGE,)),
@@ -151,6 +165,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "stack": (lambda x, y: torch.stack([x, y], 1), (IMAGE, IMAGE)),
     "slice": (lambda x: x[:, 1:5:2, :-1], (IMAGE,)),
     "select": (lambda x: x[:, 2], (IMAGE,)),
+    "select from the end": (lambda x: x[..., -3], (IMAGE,)),
+    "index": (lambda x: x[:, [2, -1, 0]], (IMAGE,)),
+    "index by a tensor": (lambda x, y: x[:, (y * 2).clamp(-2, 2).long()], (IMAGE, (2, 3))),
+    "index select": (lambda x: x.index_select(-1, torch.tensor([3, 1])), (IMAGE,)),
+    "index along two axes": (lambda x: x[:, [2, -1, 0], [1, 1, 0]], (IMAGE,)),
+    "index along two axes by a tensor": (lambda x, y: x[0, y.abs().long(), torch.tensor([[2], [-1]])], (IMAGE, (2, 3))),
+    "embedding": (lambda w, x: functional.embedding(x.abs().clamp(max=3).long(), w), ((5, 3), VECTORS)),
     "pad": (lambda x: functional.pad(x, (1, 2, 0, 1), value=0.5), (IMAGE,)),
     "pad reflect": (lambda x: functional.pad(x, (1, 2, 1, 1), mode="reflect"), (IMAGE,)),
     "pad replicate": (lambda x: functional.pad(x, (1, 2, 1, 1), mode="replicate"), (IMAGE,)),
@@ -172,7 +193,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "matmul": (lambda x, y: x @ y.t(), (VECTORS, VECTORS)),
     "bmm": (lambda x, y: torch.bmm(x, y.transpose(1, 2)), ((2, 3, 4), (2, 3, 4))),
     "einsum": (lambda x, y: torch.einsum("ab,cb->ac", x, y), (VECTORS, VECTORS)),
-    "attention": (lambda x, y: functional.scaled_dot_product_attention(x, y, y), ((1, 2, 4, 8), (1, 2, 4, 8))),
+    "attention": (lambda x, y: functional.scaled_dot_product_attention(x, y, y), (HEADS, (2, 4, 5, 8))),
+    "attention, 3 dimensions": (lambda x: functional.scaled_dot_product_attention(x, x, x * 2, scale=0.3), (HEADS[1:],)),
+    "attention, causal": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), (HEADS,)),
+    "attention, masked": (lambda x, m: functional.scaled_dot_product_attention(x, x, x, m), (HEADS, (3, 3))),
+    "attention, masked by truth": (
+        lambda x, m: functional.scaled_dot_product_attention(x, x, x, m.abs() > m.abs().amin(-1, keepdim=True)),
+        (HEADS, (2, 1, 3, 3)),
+    ),
+    "attention, shared keys": (
+        lambda x, y: functional.scaled_dot_product_attention(x, y, y, enable_gqa=True),
+        (HEADS, (2, 2, 3, 8)),
+    ),
     "two results": (lambda x: (x.relu(), x * 2), (IMAGE,)),
     "glu": (lambda x: functional.glu(x, 1), (IMAGE,)),
 }
@@ -214,6 +246,36 @@ def test_module(name):
 def test_function(name):
     function, shapes = FUNCTIONS[name]
     check(Apply(function), shapes)
+
+
+def test_picking_by_index_says_nothing(capfd):
+    """TVM warns of every index that it doesn't bound."""
+    check(Apply(lambda x, w: functional.embedding((x[:, -1, :3, 0] > 0).long(), w)), (IMAGE, (5, 3)))
+    assert "Warning" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "least"),
+    [
+        (nn.Sequential(*ROW_NET), ROWS, 25),
+        (nn.MultiheadAttention(8, 2, batch_first=True), (2, 5, 8), 15),
+    ],
+)
+def test_rows_and_attention_are_quantized(function, shape, least):
+    """All of a net on rows is integer; of attention all but its softmax and the two products around it, which stay float."""
+    torch.manual_seed(0)
+    is_attention = isinstance(function, nn.MultiheadAttention)
+    net = Apply((lambda x, m: m(x, x, x, need_weights=False)[0]) if is_attention else (lambda x, m: m(x)), function)
+    x = torch.randn(16, *shape)
+    model = load(net, [x[0]])
+    quantized = octavo.quantize(model, octavo.profile(model, [sample.numpy() for sample in x]))
+    floats = [op.op for op in octavo.explain(quantized).counted if not op.integer]
+    assert len(floats) <= (3 if is_attention else 0), floats
+    executable = octavo.compile(quantized)
+    theirs = np.stack([net(sample).detach().numpy() for sample in x])
+    ours = np.stack([next(iter(executable(sample.numpy()).values())) for sample in x])
+    noise = 10 * np.log10((theirs**2).sum() / ((ours - theirs) ** 2).sum())
+    assert noise > least, f"signal to quantization noise {noise:.1f} dB"
 
 
 # ---------------------------------------------------------------------------------------------------------- quantized ops

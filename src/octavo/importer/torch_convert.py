@@ -18,12 +18,15 @@ from tvm.relax.frontend.torch import exported_program_translator
 from ..errors import OctavoError, UnsupportedOpError
 from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
+from .torch_attention import ATTENTION
+from .torch_indices import INDICES
 from .torch_ops import CONVERTERS, Arguments, Converter, RejectedNodeError
 from .torch_quantized import QUANTIZED
+from .torch_rows import ROWS
 from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
-_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **QUANTIZED}
+_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **ATTENTION, **INDICES, **QUANTIZED}
 
 
 class _Importer(_Frontend):
@@ -33,6 +36,7 @@ class _Importer(_Frontend):
         super().__init__()
         self._source = source
         self.block_builder = relax.BlockBuilder()
+        self.steps: dict[str, dict[str, Any]] = {}
 
     def knows(self, node: Any) -> bool:
         """Whether there is a converter for the node, ours or TVM's."""
@@ -91,7 +95,11 @@ class _Importer(_Frontend):
         converter = _CONVERTERS.get(str(node.target))
         if converter is not None:
             keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
-            return converter(Arguments(builder=self.block_builder, values=_by_name(node, arguments, keywords)))
+            steps = self.steps.setdefault(str(node.name), {})
+            values = _by_name(node, arguments, keywords)
+            result = converter(Arguments(builder=self.block_builder, values=values, steps=steps))
+            if result is not NotImplemented:
+                return result
         known = self.convert_map.get(node.target.__name__)
         if known is None:
             raise RejectedNodeError("there is no converter for this op")
@@ -166,6 +174,8 @@ def convert(source: TorchProgram) -> Assembled:
             discard(importer.block_builder)
             raise
     holders = {str(node.name): value for node, value in importer.env.items()}
+    for name, steps in importer.steps.items():
+        holders.update({f"{name}.{suffix}": value for suffix, value in steps.items()})
     types = {name: (_dims(value), str(value.ty.dtype)) for name, value in holders.items() if _is_tensor(value)}
     listed = source_tensors(source, types)
     positions = {name: position for position, (name, _) in enumerate(listed)}

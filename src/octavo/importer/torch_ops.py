@@ -8,14 +8,14 @@ Relax expression. Formulas are those of the op's documentation. Each comes befor
 * add, sub: ignore alpha; elementwise ops of two constants fail;
 * pools: take an empty stride for a stride; upsampling: samples by another grid;
 * squeeze: fails on dimensions that are not 1; std: divides by the count; pixel_shuffle and max along an axis: become ops that
-  TVM cannot compile; conv2d with a word for its padding has none.
+  TVM cannot compile.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Arguments:
 
     builder: Any
     values: dict[str, Any]
+    steps: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What `step` named, by its suffix."""
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument."""
@@ -44,8 +46,17 @@ class Arguments:
         """Bind an expression to a variable."""
         return self.builder.emit(expr)
 
+    def step(self, suffix: str, expr: Any) -> Any:
+        """Bind a step towards the node's result and name it after the node, so that a profile holds its range.
+
+        An integer op needs the ranges of all that it reads and writes.
+        """
+        self.steps[suffix] = result = self.builder.emit(expr)
+        return result
+
 
 Converter = Callable[[Arguments], Any]
+"""Returns NotImplemented where TVM's converter of the op is right."""
 
 
 def shape_of(expr: Any) -> list[int]:
@@ -58,7 +69,7 @@ def dtype_of(expr: Any) -> str:
     return str(expr.ty.dtype)
 
 
-def _pair(value: int | Sequence[int]) -> list[int]:
+def pair(value: int | Sequence[int]) -> list[int]:
     """Return two numbers where PyTorch takes one for both."""
     values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
     return values * 2 if len(values) == 1 else values
@@ -146,12 +157,12 @@ def _cast(side: Any, dtype: str) -> Any:
 # ------------------------------------------------------------------------------------------------- convolution and pools
 
 
-def _batch_norm(args: Arguments) -> Any:
+def batch_norm(args: Arguments, x: Any) -> Any:
+    """Write a normalization of `x`, whose axis 1 has the channels, by the running statistics of the node."""
     if args.values.get("training", False):
         raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
     if args["running_mean"] is None or args["running_var"] is None:
         raise RejectedNodeError("it keeps no running statistics; they are needed to run it")
-    x = args["input"]
     channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
     beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
@@ -161,7 +172,7 @@ def _batch_norm(args: Arguments) -> Any:
     return relax.TupleGetItem(args.emit(result), 0)
 
 
-def _batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
+def batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     """Apply an op on images to one without batch, too."""
     if len(shape_of(x)) == 4:
         return op(x)
@@ -169,16 +180,16 @@ def _batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
 
 
 def _max_pool2d(args: Arguments) -> Any:
-    kernel = _pair(args["kernel_size"])
-    return _batched(
+    kernel = pair(args["kernel_size"])
+    return batched(
         args,
         args["self"],
         lambda x: _ops.nn.max_pool2d(
             x,
             pool_size=kernel,
-            strides=_pair(args["stride"]) if args["stride"] else kernel,
-            padding=_pair(args["padding"]),
-            dilation=_pair(args["dilation"]),
+            strides=pair(args["stride"]) if args["stride"] else kernel,
+            padding=pair(args["padding"]),
+            dilation=pair(args["dilation"]),
             ceil_mode=bool(args["ceil_mode"]),
         ),
     )
@@ -192,15 +203,15 @@ def _max_pool2d_with_indices(args: Arguments) -> Any:
 def _avg_pool2d(args: Arguments) -> Any:
     if args["divisor_override"] is not None:
         raise RejectedNodeError("divisor_override is not supported")
-    kernel = _pair(args["kernel_size"])
-    return _batched(
+    kernel = pair(args["kernel_size"])
+    return batched(
         args,
         args["self"],
         lambda x: _ops.nn.avg_pool2d(
             x,
             pool_size=kernel,
-            strides=_pair(args["stride"]) if args["stride"] else kernel,
-            padding=_pair(args["padding"]),
+            strides=pair(args["stride"]) if args["stride"] else kernel,
+            padding=pair(args["padding"]),
             ceil_mode=bool(args["ceil_mode"]),
             count_include_pad=bool(args["count_include_pad"]),
         ),
@@ -214,31 +225,10 @@ def _adaptive_max_pool2d(args: Arguments) -> Any:
     return (args.emit(_ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
 
 
-def _conv2d_padding(args: Arguments) -> Any:
-    """conv2d whose padding is a word; of an uneven "same" the odd one goes after."""
-    x, weight, bias = args["input"], args["weight"], args["bias"]
-    dilation, stride = _pair(args["dilation"]), _pair(args["stride"])
-    totals = [d * (k - 1) if args["padding"] == "same" else 0 for d, k in zip(dilation, shape_of(weight)[2:], strict=True)]
-    before = [total // 2 for total in totals]
-
-    def convolve(image: Any) -> Any:
-        result = _ops.nn.conv2d(
-            image,
-            weight,
-            strides=stride,
-            padding=[*before, *(total - b for total, b in zip(totals, before, strict=True))],
-            dilation=dilation,
-            groups=int(args["groups"]),
-        )
-        return result if bias is None else _ops.add(args.emit(result), _ops.reshape(bias, [1, -1, 1, 1]))
-
-    return _batched(args, x, convolve)
-
-
 def _adaptive_avg_pool2d(args: Arguments) -> Any:
     x = args["self"]
     sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], shape_of(x)[-2:], strict=True)]
-    return _batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
+    return batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
 
 
 def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> Any:
@@ -337,7 +327,6 @@ CONVERTERS: dict[str, Converter] = {
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten._assert_scalar.default": _nothing,
     "aten._assert_tensor_metadata.default": _nothing,
-    "aten._native_batch_norm_legit_no_training.default": lambda args: (args.emit(_batch_norm(args)), None, None),
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.add.Scalar": _elementwise(_ops.add),
     "aten.add.Tensor": _elementwise(_ops.add),
@@ -346,14 +335,12 @@ CONVERTERS: dict[str, Converter] = {
     "aten.amax.default": _extreme(_ops.max),
     "aten.amin.default": _extreme(_ops.min),
     "aten.avg_pool2d.default": _avg_pool2d,
-    "aten.batch_norm.default": _batch_norm,
     "aten.clamp.Tensor": _clamp,
     "aten.clamp.default": _clamp,
     "aten.clamp_max.default": _clamp,
     "aten.clamp_min.default": _clamp,
     "aten.clone.default": _identity,
     "aten.contiguous.default": _identity,
-    "aten.conv2d.padding": _conv2d_padding,
     "aten.detach.default": _identity,
     "aten.div.Scalar": _elementwise(_ops.divide),
     "aten.div.Tensor": _elementwise(_ops.divide),
@@ -383,4 +370,4 @@ CONVERTERS: dict[str, Converter] = {
     "aten.upsample_nearest2d.vec": _upsample_nearest,
     "aten.var.correction": lambda args: _deviation(args, root=False),
 }
-"""Our converters by PyTorch op and overload, without those of torch_quantized.py."""
+"""Our converters by PyTorch op and overload, without those of the other torch_ modules."""

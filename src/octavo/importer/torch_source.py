@@ -262,11 +262,21 @@ def source_tensors(
 ) -> list[tuple[str, SourceTensor]]:
     """List every tensor of the program with its FX name: parameters by qualified name, inputs and results by FX name.
 
-    `types` has shape and dtype of each FX node that holds a tensor; the placeholder of a parameter is a second name of it.
+    `types` has shape and dtype of each FX node that holds a tensor; the placeholder of a parameter is a second name of it. Steps
+    that a converter named are there as NODE.STEP, which no FX node is called.
     """
     result: list[tuple[str, SourceTensor]] = []
+    steps: dict[str, list[str]] = {}
+    for name in types:
+        node_name, dot, _ = name.partition(".")
+        if dot:
+            steps.setdefault(node_name, []).append(name)
     for node in source.nodes:
         name = str(node.name)
+        for step in steps.get(name, ()):
+            shape, dtype = types[step]
+            named = SourceTensor(name=step, kind="activation", shape=shape, dtype=dtype, op=str(node.target), layer=_layer(node))
+            result.append((step, named))
         if name not in types:
             continue
         shape, dtype = types[name]
