@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from lineage_nets import branched_net, python_pass, rename_pass, renamed
 from tvm import relax
 
+from lineage_nets import branched_net, python_pass, rename_pass, renamed
 from nets import TARGET
 from octavo.graph import Model
 from octavo.graph.lineage import Lineage
