@@ -12,7 +12,7 @@ from tvm import relax
 
 import octavo
 from octavo.build import Code, generate, llvm_module, runner_of
-from octavo.build.program import ENTRY, native_program
+from octavo.build.program import ENTRY, MOST_INPUTS, native_program
 from octavo.build.runner import MachineRunner
 from octavo.graph.dataflow import BodyWriter, write_function
 from octavo.kernels import host_target
@@ -87,6 +87,36 @@ def test_a_long_chain_keeps_two_tensors_in_memory():
         want = np.exp(want - want.max(axis=-1, keepdims=True))
         want /= want.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(run(module, x)[0], want, rtol=1e-5)
+
+
+def _sum_of(count: int) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{index}", relax.TensorType(X.shape, "float32")) for index in range(count)]
+
+    def write(writer: BodyWriter) -> relax.Expr:
+        total = params[0]
+        for index, param in enumerate(params[1:]):
+            half = writer.emit(f"half{index}", relax.op.multiply(total, relax.const(0.5)))
+            total = writer.emit(f"sum{index}", relax.op.add(half, param), is_output=index == count - 2)
+        return total
+
+    write_function(builder, "main", params, write)
+    with host_target():
+        return float_passes()(builder.get())
+
+
+@pytest.mark.parametrize("count", [MOST_INPUTS, MOST_INPUTS + 1])
+def test_many_inputs_are_passed_by_a_table(count):
+    rng = np.random.default_rng(count)
+    arrays = [rng.integers(-8, 8, X.shape).astype(np.float32) for _ in range(count)]
+    expected = arrays[0]
+    for array in arrays[1:]:
+        expected = expected * np.float32(0.5) + array
+    code = generate(_sum_of(count), host_target(), threads=2)
+    assert code.workspace is not None
+    prepared = runner_of(code).prepare([tvm.runtime.tensor(array) for array in arrays])
+    prepared.run()  # the tensors live as long as the call
+    np.testing.assert_array_equal(prepared.results()[0].numpy(), expected)
 
 
 def test_a_call_that_is_no_kernel_goes_to_the_virtual_machine():

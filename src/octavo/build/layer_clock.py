@@ -28,6 +28,7 @@ from tvm.ir import Call, GlobalVar
 
 from .codegen import compile_program
 from .program import ENTRY, native_program
+from .runner import entry_inputs
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
@@ -68,8 +69,9 @@ def timed_calls(module: tvm.IRModule, target: tvm.target.Target, inputs: Sequenc
     library = compile_program(replace(program, module=tvm.IRModule(functions)), target)
     call = library[ENTRY]
     marks: Any = tvm.runtime.tensor(np.zeros(2 * (len(symbols) + 1), np.int64))
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs]
     arguments = [
-        *(tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs),
+        *entry_inputs(tensors),
         tvm.runtime.tensor(program.constants),
         tvm.runtime.empty((max(program.workspace, 1),), "uint8"),
         *(tvm.runtime.empty(shape, dtype) for shape, dtype in program.outputs),
@@ -77,6 +79,7 @@ def timed_calls(module: tvm.IRModule, target: tvm.target.Target, inputs: Sequenc
     ]
 
     def run() -> npt.NDArray[np.int64]:
+        assert tensors is not None, "and so they live as long as this: a table of them holds addresses alone"
         call(*arguments)
         seconds, nanoseconds = marks.numpy().reshape(-1, 2).T
         return np.diff((seconds - seconds[0]) * 1_000_000_000 + nanoseconds)

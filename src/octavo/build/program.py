@@ -26,6 +26,10 @@ from .sharing import Access, Place, SharedKernel, meetings, shared_kernel
 from .tir_passes import PLAIN_CALL
 
 ENTRY = "octavo_main"
+MOST_INPUTS = 64
+"""With more of them the entry takes one table of their addresses: LLVM's time grows with the square of a function's arguments,
+and a network that is profiled has two for each tensor."""
+
 OWN_SYMBOLS = (ENTRY, *CREW_SYMBOLS)
 """Functions that keep their names; kernels are named by their content."""
 
@@ -61,12 +65,19 @@ class Program:
 def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
     """Return a linked module as a Program, or None where it needs the virtual machine.
 
-    With more than one of them, `tasks` threads at most share the kernels that are one parallel loop.
+    With more than one of them, `tasks` threads at most share the kernels that are one parallel loop; a call with a table of its
+    inputs is not shared.
     """
+    view = DataflowView(module["main"])
     try:
-        return _Plan(DataflowView(module["main"])).program(module, tasks)
+        return _Plan(view).program(module, 1 if takes_table(len(view.function.params)) else tasks)
     except _NeedsMachine:
         return None
+
+
+def takes_table(inputs: int) -> bool:
+    """Return whether the entry of a program of so many inputs takes, in their place, int64 (inputs,): where their data lie."""
+    return inputs > MOST_INPUTS
 
 
 class _NeedsMachine(Exception):
@@ -238,8 +249,15 @@ class _Plan:
 
     def _buffers(self, workspace: int) -> list[Any]:
         """Return the entry's arguments."""
+        inputs = [tirx.decl_buffer((len(self._params),), "int64", name="inputs")]
+        if not takes_table(len(self._params)):
+            names = [f"input{index}" for index in range(len(self._params))]
+            inputs = [
+                tirx.decl_buffer(_shape(param), dtype_of(param), name=name)
+                for param, name in zip(self._params, names, strict=True)
+            ]
         return [
-            *(tirx.decl_buffer(_shape(param), dtype_of(param), name=f"input{index}") for index, param in enumerate(self._params)),
+            *inputs,
             tirx.decl_buffer((max(self._constants_size, 1),), "uint8", name="constants"),
             tirx.decl_buffer((max(workspace, 1),), "uint8", name="workspace"),
             *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
@@ -250,9 +268,12 @@ class _Plan:
 
         def pointer(memory: _Memory) -> Any:
             argument, offset, _ = memory.place
+            if argument < self._constants_at and takes_table(len(self._params)):
+                return tirx.reinterpret("handle", buffers[0][argument])
+            buffer = buffers[argument - self._constants_at - 2 - len(self._results)]
             if argument in (self._constants_at, self._workspace_at):
-                return tirx.address_of(buffers[argument][offset])
-            return tirx.buffer.buffer_data(buffers[argument])
+                return tirx.address_of(buffer[offset])
+            return tirx.buffer.buffer_data(buffer)
 
         pointers = [pointer(memory) for memory in call.operands]
         if call.callee is None:

@@ -15,7 +15,7 @@ from tvm import relax
 from .codegen import Code
 from .crew import Crew
 from .crew_code import Layout
-from .program import ENTRY
+from .program import ENTRY, takes_table
 
 
 class Prepared(Protocol):
@@ -89,7 +89,7 @@ class NativeRunner:
             place = self._idle.pop()  # atomic, as append is
         except IndexError:
             place = self._place()
-        self._entry(*inputs, self._constants, *place.arguments, *outputs)
+        self._entry(*entry_inputs(inputs), self._constants, *place.arguments, *outputs)
         self._idle.append(place)
         return outputs
 
@@ -97,7 +97,8 @@ class NativeRunner:
         """Return a call with outputs and a place of its own."""
         outputs = self._empty_outputs()
         place = self._place()
-        return _PreparedNative(self._entry, (*inputs, self._constants, *place.arguments, *outputs), outputs, place)
+        arguments = (*entry_inputs(inputs), self._constants, *place.arguments, *outputs)
+        return _PreparedNative(self._entry, arguments, outputs, place, inputs)
 
     def _place(self) -> _Place:
         workspace: Any = tvm.runtime.empty((max(self._workspace, 1),), "uint8")
@@ -110,6 +111,13 @@ class NativeRunner:
         return [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
 
 
+def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return what the entry takes for its inputs: they themselves, or the table of their addresses."""
+    if not takes_table(len(inputs)):
+        return inputs
+    return [tvm.runtime.tensor(np.array([tensor.data_ptr() for tensor in inputs], np.int64))]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
     """Where one call at a time takes place: arguments of the entry for its workspace and its crew, which must live as long."""
@@ -119,8 +127,11 @@ class _Place:
 
 
 class _PreparedNative:
-    def __init__(self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], place: _Place) -> None:
+    def __init__(
+        self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], place: _Place, inputs: Sequence[Any]
+    ) -> None:
         self._entry = entry
+        self._inputs = inputs  # kept alive, for a table holds their addresses alone
         self._arguments = arguments
         self._place = place
         self._outputs = outputs
