@@ -168,7 +168,8 @@ def _shared_ids(model: Model, quantized: Model) -> list[TensorId]:
         for binding in DataflowView(quantized.module["main"]).bindings
         if (call := call_to(binding.value, "quantize")) is not None and isinstance(call.args[0], Var)
     ]
-    ids = [tensor for tensor in dict.fromkeys(found) if tensor in floats]
+    # An op that the importer writes as several has tensors between them, which the source doesn't know.
+    ids = [tensor for tensor in dict.fromkeys(found) if tensor in floats and tensor in model.tensors]
     if not ids:
         raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")
     return ids

@@ -21,6 +21,7 @@ CONSTANTS = {
     "q": np.float32([4, 5, 6]),
     "low": np.float32(-3.4e38),
     "high": np.float32(1),
+    "two": np.int64([2]),
 }
 
 
@@ -51,6 +52,7 @@ GRAPHS = {
     "a constant returned": graph([conv("y"), node("Add", ["p", "q"], "sum")], ["sum", "y"]),
     "a weight returned": graph([conv("y")], ["y", "w"]),
     "weights among the inputs": graph([conv("c"), node("Relu", ["c"], "y")], ["y"], ir_version=3, opset=9),
+    "the largest values": graph([conv("c"), helper.make_node("TopK", ["c", "two"], ["y", "places"], axis=1)], ["y"]),
     "windows beyond the padding": graph(
         [
             conv("c"),
@@ -92,3 +94,12 @@ def test_an_unusual_graph_goes_the_whole_way(name, tmp_path):
 def test_a_graph_without_inputs_runs():
     proto = graph([node("Add", ["p", "q"], "sum")], ["sum"])
     np.testing.assert_array_equal(octavo.compile(octavo.load(proto))({})["sum"], [5, 7, 9])
+
+
+def test_tensors_within_an_op_have_no_error_of_their_own() -> None:
+    """Depth to space is two reshapes and a transpose: what lies between them is no tensor of the source."""
+    moved = helper.make_node("DepthToSpace", ["c"], ["m"], blocksize=2, mode="CRD")
+    model = octavo.load(graph([conv("c"), moved, node("Relu", ["m"], "y")], ["y"]))
+    x = RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)
+    rows = octavo.layer_errors(model, octavo.quantize(model, octavo.profile(model, [x])), [x])
+    assert {str(row.id) for row in rows} <= {"x", "c", "m", "y"}

@@ -192,3 +192,19 @@ def test_rejected_form_names_op_node_tensor_and_reason(case, make_onnx):
 )
 def test_same_padding(size, kernel, stride, dilation, lower, expected):
     assert same_padding(size, kernel, stride, dilation, lower=lower) == expected
+
+
+def test_indices_of_run_time_stay_in_range(run, make_onnx, capfd):
+    """Those beyond the axis take its ends; TVM has nothing to warn of."""
+    proto = make_onnx(
+        [make_node("Gather", ["table", "i"], ["y"])],
+        {"i": (5,)},
+        {"y": None},
+        {"table": weights(4, 3)},
+        dtype=onnx.TensorProto.INT64,
+    )
+    model = load(proto)
+    (taken,) = run(model.bound(), ints(-9, -1, 0, 4, 10**9))
+    table = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    np.testing.assert_array_equal(taken, table[[0, 3, 0, 3, 3]])
+    assert "Warning" not in capfd.readouterr().err

@@ -1,7 +1,8 @@
 """Our converters of ONNX ops that repeat or pick values: Gather, Tile, Expand. Plain ops, where TVM's leave PrimFuncs or worse.
 
 All shapes are static here. Indices and repetitions that are constants are written as such, which is what integer kernels and
-constant folding need; indices that arrive at run time are brought into range, for TVM reads memory at whatever they say.
+constant folding need; indices that arrive at run time are brought into range, for TVM by default reads memory
+at whatever they say.
 """
 
 from __future__ import annotations
@@ -40,20 +41,19 @@ def _gather(context: NodeContext, inputs: list[Any]) -> Any:
             raise RejectedNodeError(f"an index is out of range on axis {axis} of {shape}")
         flat: Any = relax.const(values, "int64")
     else:
-        flat = _in_range(context, indices, size)
-    taken = _ops.take(data, flat, axis=axis)
+        flat = _from_start(context, indices, size)
+    taken = _ops.take(data, flat, axis=axis, mode="clip")
     if len(wanted) == 1:
         return taken
     return _ops.reshape(context.builder.emit(taken), [*shape[:axis], *wanted, *shape[axis + 1 :]])
 
 
-def _in_range(context: NodeContext, indices: Any, size: int) -> Any:
-    """Return run-time indices as a row of int64, counted from the start, at most size - 1."""
+def _from_start(context: NodeContext, indices: Any, size: int) -> Any:
+    """Return run-time indices as a row of int64, the negative ones counted from the start."""
     emit = context.builder.emit
     flat = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [-1]))
-    zero, last, extent = (relax.const(value, "int64") for value in (0, size - 1, size))
-    from_start = emit(_ops.where(emit(_ops.less(flat, zero)), emit(_ops.add(flat, extent)), flat))
-    return emit(_ops.minimum(emit(_ops.maximum(from_start, zero)), last))
+    zero, extent = (relax.const(value, "int64") for value in (0, size))
+    return emit(_ops.where(emit(_ops.less(flat, zero)), emit(_ops.add(flat, extent)), flat))
 
 
 def _tile(context: NodeContext, inputs: list[Any]) -> Any:

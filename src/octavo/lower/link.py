@@ -29,6 +29,8 @@ def float_passes() -> tvm.transform.Pass:
     return tvm.transform.Sequential(
         [
             relax.transform.CanonicalizeBindings(),
+            # Sorting and running sums (TopK, CumSum) have no plain loops: LegalizeOps leaves them.
+            relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(legalizations()),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
