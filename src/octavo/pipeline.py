@@ -218,6 +218,7 @@ def _build(
         workspace=code.workspace,
         shares=code.control is not None,
         any_batch=model.any_batch and all(output.shape for output in outputs),
+        batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
         ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
     )

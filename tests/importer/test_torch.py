@@ -147,7 +147,7 @@ def test_the_fingerprint_is_that_of_the_program(nets, program):
     assert octavo.load(nets.export(other, torch.zeros(nets.SHAPE))).fingerprint != first
 
 
-def test_an_open_batch_is_1_or_as_asked(nets):
+def test_an_open_batch_is_1_or_as_asked(nets, tmp_path):
     import torch
 
     net = nets.make_net()
@@ -159,6 +159,14 @@ def test_an_open_batch_is_1_or_as_asked(nets):
         np.testing.assert_allclose(run(executable, example.numpy()), expected, atol=1e-6)
     with pytest.raises(DataError, match="shape"):
         executable(example[:1].numpy())
+    executable = octavo.compile(octavo.load(program))
+    executable.save(tmp_path / "net.octavo")
+    many = np.zeros((65, *nets.SHAPE[1:]), np.float32)
+    for held in (executable, octavo.load_executable(tmp_path / "net.octavo")):
+        with pytest.raises(DataError, match="input x holds 65 samples, the program was exported for 1 to 64; give as many"):
+            held(many)
+        with pytest.raises(DataError, match="input x holds 65 samples"):
+            held({"x": many})
     with pytest.raises(ModelError, match=r"dimension 0 of input 'x' is 65, the program was exported for \[1; 64\]"):
         octavo.load(program, shapes={"x": (65, *nets.SHAPE[1:])})
     with pytest.raises(ModelError, match=r"input 'x' has shape \(s.*, 3, 32, 32\); \(1, 4, 32, 32\) does not fit it"):
@@ -201,6 +209,29 @@ def test_inputs_that_share_an_open_size_share_what_is_given(nets):
     for wrong in (5, None, "ab", (1.5, 3), ("n", 3), (True, 3)):
         with pytest.raises(ModelError, match="expected a tuple of whole numbers as the shape of input 'x'"):
             octavo.load(program, shapes={"x": wrong})
+
+
+@pytest.mark.parametrize(("bounds", "allowed"), [({}, (1, None)), ({"min": 2}, (1, None)), ({"min": 3, "max": 8}, (3, 8))])
+def test_a_program_states_how_many_samples_a_call_may_hold(nets, bounds, allowed):
+    import torch
+
+    dims = ({0: torch.export.Dim("batch", **bounds)},)
+    program = nets.export(torch.nn.Linear(3, 2), torch.zeros(4, 3), dynamic_shapes=dims)
+    assert octavo.load(program).batch_range == allowed
+
+
+def test_weights_that_torchao_replaced_are_refused_by_the_op(nets):
+    import torch
+
+    torchao = pytest.importorskip("torchao.quantization", reason=SETUP, exc_type=ImportError)
+    for config in (torchao.Int8DynamicActivationIntxWeightConfig, torchao.Int8DynamicActivationInt8WeightConfig):
+        net = torch.nn.Sequential(torch.nn.Linear(64, 32)).eval()
+        torchao.quantize_(net, config())
+        program = nets.export(net, torch.zeros(4, 64))
+        with pytest.raises(
+            UnsupportedOpError, match=r"node '\w+' \(\S+\): .*torchao's quantize_ .*prepare_pt2e.*octavo\.quantize"
+        ):
+            octavo.load(program)
 
 
 # ------------------------------------------------------------------------------------------------------------------ PT2E

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import tvm
 
 from ..errors import ExecutableError
-from ..graph.inputs import InputSpec, check_inputs, check_samples, split_batch
+from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .codegen import Code
 from .crew_code import control_layout
 from .file import read_executable, write_executable
 from .runner import Prepared, Runner, runner_of
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 Outputs = dict[str, npt.NDArray[Any]]
 _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shares", "any_batch", "batch_obstacle")
 
@@ -59,6 +59,8 @@ class Description:
         Whether some kernel is large enough to be shared; without one, and on TVM's virtual machine, no thread is started.
     any_batch
         Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
+    batch_range
+        Fewest and most samples that the source allows in a call where `any_batch`; None: no bound.
     batch_obstacle
         Why it does not, though the source left that dimension open.
     ops
@@ -75,6 +77,7 @@ class Description:
     workspace: int | None
     shares: bool
     any_batch: bool
+    batch_range: tuple[int, int | None]
     batch_obstacle: str
     ops: tuple[dict[str, Any], ...]
 
@@ -93,7 +96,8 @@ class Description:
         outputs = tuple(OutputSpec(**_with_tuple(entry)) for entry in data["outputs"])
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
         plain = {key: data[key] for key in _PLAIN}
-        return Description(inputs=inputs, outputs=outputs, ops=ops, **plain)
+        fewest, most = data["batch_range"]
+        return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), **plain)
 
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +181,7 @@ class Executable:
         Raises
         ------
         DataError
-            Missing or unknown input, wrong shape or dtype, NaN or infinity.
+            Missing or unknown input, wrong shape or dtype, NaN or infinity, a number of samples that the source rules out.
         """
         if self.description.any_batch:
             return self._run_batches(data)
@@ -186,6 +190,7 @@ class Executable:
         return self.name_outputs(self._run(_tensors(arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
+        check_batch_size(self.inputs, data, self.description.batch_range)
         runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
         return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
 

@@ -67,6 +67,21 @@ def check_inputs(specs: Sequence[InputSpec], data: Any, *, where: str = "input")
     return arrays
 
 
+def check_batch_size(specs: Sequence[InputSpec], data: Any, allowed: tuple[int, int | None]) -> None:
+    """Raise DataError for a number of samples that the source rules out; `allowed`: fewest and most (None: no bound)."""
+    values = dict(data) if isinstance(data, Mapping) else {spec.source_name: data for spec in specs}
+    fewest, most = allowed
+    for spec in specs:
+        shape = np.shape(values.get(spec.source_name, values.get(spec.id, ())))
+        fits = len(shape) == len(spec.shape) > 0 and shape[1:] == spec.shape[1:] and shape[0] > 0
+        if fits and (shape[0] < fewest or (most is not None and shape[0] > most)):
+            bound = f"at least {fewest}" if most is None else f"{fewest} to {most}"
+            raise DataError(
+                f"input {spec.source_name} holds {shape[0]} samples, the program was exported for {bound}; "
+                "give as many in a call or export with another torch.export.Dim"
+            )
+
+
 def check_samples(specs: Sequence[InputSpec], data: Any, obstacle: str) -> None:
     """Raise DataError for another number of samples than the model's own, where the source allows it and `obstacle` says no."""
     values = dict(data) if isinstance(data, Mapping) else {spec.source_name: data for spec in specs}

@@ -139,6 +139,8 @@ class Model:
     any_batch
         Whether the source leaves the first dimension of every input open (the module is of batch 1 then) and computes each
         sample from that sample alone.
+    batch_range
+        Fewest and most samples of a call that the source allows where `any_batch`; None: no bound.
     batch_obstacle
         Why a source that leaves the first dimension open computes no sample by itself; "" for any other.
     """
@@ -153,6 +155,7 @@ class Model:
     source: Any = None
     plan: QuantizationPlan | None = field(default=None)
     any_batch: bool = False
+    batch_range: tuple[int, int | None] = (1, None)
     batch_obstacle: str = ""
     output_names: tuple[str, ...] = ()
 

@@ -80,7 +80,7 @@ def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> M
     source = torch_source.read(program, shapes)
     torch_source.check_ranges(program, shapes or {})
     model = _model(torch_convert.convert(source), torch_source.torch_fingerprint(source), "torch")
-    return replace(model, any_batch=source.any_batch)
+    return replace(model, any_batch=source.any_batch, batch_range=torch_source.batch_range(source))
 
 
 def _read(path: Path) -> bytes:

@@ -135,6 +135,22 @@ def check_ranges(program: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
                 )
 
 
+def batch_range(source: TorchProgram) -> tuple[int, int | None]:
+    """Return the fewest and the most samples that the program states for an open batch; None: no bound.
+
+    A fewest of 2 is PyTorch's own (it looks at sizes 0 and 1 apart), so one sample is allowed there.
+    """
+    name = next(iter(source.inputs), None)
+    node = next((node for node in source.nodes if str(node.name) == name), None)
+    if not source.any_batch or node is None:
+        return 1, None
+    allowed: Any = source.program.range_constraints.get(node.meta["val"].shape[0].node.expr)
+    if allowed is None:
+        return 1, None
+    fewest, most = (int(bound) if bound.is_Integer else None for bound in (allowed.lower, allowed.upper))
+    return (1 if fewest is None or fewest <= 2 else fewest), most
+
+
 def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
     """Whether one symbol is the first dimension of all inputs and outputs, and a dimension of all that is computed of inputs.
 
@@ -250,6 +266,11 @@ def check_straight_line(source: TorchProgram) -> None:
         name = str(node.target)
         if node.op in ("call_module", "call_method") or name in ("cond", "while_loop", "map_impl", "scan"):
             raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: control flow and calls of modules are not supported")
+        if name.startswith(("torchao.", "export.access_subclass_inner_tensor")):
+            raise UnsupportedOpError(
+                f"{ORIGIN}: {describe(node)}: weights that torchao's quantize_ replaced are not supported; quantize with PT2E "
+                "(prepare_pt2e, convert_pt2e), or load the float program and call octavo.quantize"
+            )
         if name == "out_dtype":
             raise UnsupportedOpError(
                 f"{ORIGIN}: {describe(node)}: the reference representation of a quantized model is not supported; "
