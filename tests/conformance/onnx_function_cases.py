@@ -19,6 +19,17 @@ def reduction(op: str) -> Maker:
     return make
 
 
+def extreme_of_16_bits(op: str) -> Maker:
+    """Scale and zero point stay, as quantizers leave them around an extreme."""
+
+    def make(w: Writer) -> str:
+        x, axes = w.quantized(image(w)), sorted(w.rng.choice(4, draw(w, 1, 3), replace=False).tolist())
+        w.quantize(w.node(op, [w.real(x), w.constant(np.int64(axes))], keepdims=0), x.names[1:])
+        return f"axes {axes}"
+
+    return make
+
+
 def place(op: str) -> Maker:
     def make(w: Writer) -> str:
         shape, keep = shape_of(w, 3), draw(w, 0, 1)
@@ -48,7 +59,8 @@ def gate(w: Writer) -> str:
 EIGHT = ("u8", "s8")
 FUNCTIONS: dict[str, list[tuple[Any, tuple[str, ...], int]]] = {
     **{op: [(binary(op), EIGHT, 4)] for op in ("Max", "Min", "Sum")},
-    **{op: [(reduction(op), EIGHT, 3)] for op in ("ReduceSum", "ReduceMax", "ReduceMin")},
+    "ReduceSum": [(reduction("ReduceSum"), EIGHT, 3)],
+    **{op: [(reduction(op), EIGHT, 3), (extreme_of_16_bits(op), ("s16", "u16"), 2)] for op in ("ReduceMax", "ReduceMin")},
     **{op: [(place(op), EIGHT, 2)] for op in ("ArgMax", "ArgMin")},
     "LogSoftmax": [(log_softmax, EIGHT, 2)],
     **{op: [(unary(op), EIGHT, 1)] for op in ("Abs", "Neg", "Exp", "Softplus")},

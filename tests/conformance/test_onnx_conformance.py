@@ -5,9 +5,13 @@ A part of the cases of each op is run here; benchmarks/conformance.py runs all.
 
 import compare
 import frameworks
+import numpy as np
 import onnx_cases
 import pytest
 from onnx_allowances import ALLOWANCES
+from onnx_case import Writer
+
+import octavo
 
 CASES = {op: list(onnx_cases.cases(op)) for op in onnx_cases.SUITE}
 FEW = 12
@@ -34,3 +38,19 @@ def test_there_are_enough_cases():
 
 def test_allowances_are_of_cases_that_exist():
     assert set(ALLOWANCES) <= {(op, case.kind) for op, of_op in CASES.items() for case in of_op}
+
+
+@pytest.mark.parametrize("form", [(5, 1), (5, 8)])
+def test_a_gemm_with_a_bias_for_each_row_multiplies_integers_and_adds_behind_it(form, tmp_path):
+    w = Writer(rng=np.random.default_rng(6), activation="uint8", weight="int8")
+    x, weight = w.quantized((5, 16)), w.weights((16, 8), 1, per_axis=True)
+    c = w.constant(w.rng.normal(size=form).astype(np.float32))
+    w.quantize(w.node("Gemm", [w.real(x), w.real(weight, 1), c]))
+    case = w.case("Gemm", "rows", "u8s8")
+    (outcome,) = compare.run([case], tmp_path, frameworks.ONNX)
+    assert (outcome.different, outcome.error) == (0, "")
+    ops = octavo.explain(octavo.load(tmp_path / f"cases.{frameworks.ONNX.suffix}")).ops
+    assert [(op.op, op.integer) for op in ops if op.macs] == [("matmul", True)]
+    (added,) = [op for op in ops if op.op == "add"]
+    assert "is float" in added.reason
+    assert not added.integer

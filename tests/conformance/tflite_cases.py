@@ -464,9 +464,9 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "AVERAGE_POOL_2D": [(pool("AVERAGE_POOL_2D"), EIGHT, 5), (pool("AVERAGE_POOL_2D"), (I16, F32), 2)],
     "MAX_POOL_2D": [(pool("MAX_POOL_2D"), EIGHT, 3), (pool("MAX_POOL_2D"), (I16, F32), 2)],
     "MEAN": [(reduce("MEAN"), EIGHT, 5), (reduce("MEAN"), (I16, F32), 2)],
-    "SUM": [(reduce("SUM", images=False), (I8, U8, F32), 3)],
-    "REDUCE_MAX": [(reduce("REDUCE_MAX", same=True, images=False), (I8, U8, F32), 2)],
-    "REDUCE_MIN": [(reduce("REDUCE_MIN", same=True, images=False), (I8, U8, F32), 2)],
+    "SUM": [(reduce("SUM", images=False), (I8, U8, I16, F32), 3)],
+    "REDUCE_MAX": [(reduce("REDUCE_MAX", same=True, images=False), (I8, U8, I16, F32), 2)],
+    "REDUCE_MIN": [(reduce("REDUCE_MIN", same=True, images=False), (I8, U8, I16, F32), 2)],
     "CONCATENATION": [(concatenation, EIGHT, 4), (concatenation, (I16,), 1)],
     "PAD": [(pad("PAD"), (I8, U8, I16, F32), 2)],
     "PADV2": [(pad("PADV2"), (I8, U8, F32), 2)],
@@ -478,7 +478,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     },
     **{op: [(moving(op), (I8, U8, F32), 1)] for op in ("SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "TILE", "SPLIT_V")},
     "PACK": [(pack, (I8, U8, F32), 1)],
-    "RESIZE_NEAREST_NEIGHBOR": [(resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"), (I8, U8, F32), 4)],
+    "RESIZE_NEAREST_NEIGHBOR": [(resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"), (I8, U8, I16, F32), 4)],
     "RESIZE_BILINEAR": [(resize("RESIZE_BILINEAR", "ResizeBilinearOptions"), (I8, U8, F32), 4)],
     "SOFTMAX": [
         (

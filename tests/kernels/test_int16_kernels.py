@@ -9,6 +9,7 @@ from kernel_runner import HOST_ISAS, Case, check
 from octavo.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
 from octavo.kernels.int16_float import int16_float_pairwise
 from octavo.kernels.int16_pool2d import int16_pool2d
+from octavo.kernels.int16_reduce import Int16ReduceSpec, int16_reduce
 from octavo.kernels.int16_softmax import int16_softmax
 from octavo.kernels.int16_spec import (
     Int16FloatPairwiseSpec,
@@ -18,7 +19,7 @@ from octavo.kernels.int16_spec import (
     Int16SoftmaxSpec,
 )
 from octavo.kernels.spec import ConcatSpec, Output, Pool2dSpec
-from octavo.numerics import QuantParams, avg_pool2d, max_pool2d
+from octavo.numerics import QuantParams, avg_pool2d, max_pool2d, reduce_extreme, reduce_sum
 from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16
 from octavo.numerics.int16_float import float_pairwise_int16
 from octavo.numerics.int16_softmax import softmax_int16
@@ -53,6 +54,16 @@ def test_elementwise(isa):
         kernel = int16_mean(Int16MeanSpec(outer=3, count=5, inner=size, in_scale=0.001, out_scale=0.0007), isa=isa)
         expected = mean_int16(x, (1,), in_scale=0.001, out_scale=0.0007)
         cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("mean", size)))
+        for kind in ("sum", "max", "min"):
+            own = Output(zero_point=-90, **bounds)
+            given = {"multiplier": 0.31, "input_zero_point": 700}
+            spec = Int16ReduceSpec(kind=kind, outer=3, count=5, inner=size, output=own, **(given if kind == "sum" else {}))
+            expected = (
+                reduce_sum(x, (1,), zero_point=-90, dtype="int16", **given, **bounds)
+                if kind == "sum"
+                else reduce_extreme(x, (1,), largest=kind == "max", **bounds)
+            )
+            cases.append(Case(kernel=int16_reduce(spec, isa=isa), inputs=(x,), expected=expected, about=(kind, size)))
         parts = draw(rng, (4, size)), draw(rng, (4, 3))
         spec = ConcatSpec(outer=4, inners=(size, 3), multipliers=(1.0, 1.0), zero_points=(0, 0), output=output)
         expected = np.clip(np.concatenate(parts, 1), *bounds.values())

@@ -29,6 +29,7 @@ from ..target import OpSupport
 from .concat import ConcatForm, match_concat
 from .context import KernelContext, ratio, shape_of
 from .forms import Form, OutputForm, TensorForm
+from .int16_reduce import match_int16_sum_or_extreme
 from .pairwise import Operand, PairwiseForm, match_pairwise
 from .pool2d import PoolForm, match_pool2d
 from .reduce import ReduceForm, Run, match_reduce, run_of
@@ -326,9 +327,12 @@ def match_int16_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Reg
 
 
 def match_int16_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_reduce` claims: means, in fixed point, of symmetric int16, where the source asks for it."""
+    """Claim what `match_reduce` claims: means, in fixed point, of symmetric int16, where the source asks for it.
+
+    Sums and extremes have a rule of their own.
+    """
     if call_to(view.definition(core), "mean") is None:
-        return Rejection(reason=f"{op_name(view.definition(core))} has no 16-bit kernel")
+        return match_int16_sum_or_extreme(view, core, support)
     found = match_reduce(view, core, support)
     if isinstance(found, Rejection):
         return found
