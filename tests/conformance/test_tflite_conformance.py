@@ -30,3 +30,10 @@ def test_there_are_enough_cases():
 def test_allowances_are_of_cases_that_exist():
     kinds = {(op, case.kind) for op, of_op in CASES.items() for case in of_op}
     assert set(ALLOWANCES) <= kinds
+
+
+def test_a_comparison_says_that_it_gives_truth_values(tmp_path):
+    outcome = compare.run(CASES["EQUAL"][:1], tmp_path, frameworks.TFLITE)[0]
+    assert outcome.different == 0
+    assert all("is truth values" in reason for reason in outcome.reasons)
+    assert outcome.reasons

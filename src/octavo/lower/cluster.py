@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
+from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
 from ..numerics import ELEMENTWISE
 from .values import ConstantValue, Dequantized, constant_value, dequantized
@@ -73,6 +73,8 @@ def ends_of(view: DataflowView, core: Var) -> list[Var] | Rejection:
         seen.add(var)
         if not is_elementwise(value):
             return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
+        if view.is_returned(var) and dtype_of(var) == "bool":
+            return Rejection(reason=f"its result {var.name} is truth values, which no integer kernel gives")
         if view.is_returned(var):
             return Rejection(reason=f"its result {var.name} is returned in float; quantize it first")
         waiting.extend(view.users(var))
