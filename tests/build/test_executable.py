@@ -164,8 +164,9 @@ def test_threads_are_bounded(model):
             pipeline.compile(model, threads=threads)
 
 
-def test_another_cpu_can_be_named(model, executable, batch):
-    """Code for an older x86 runs here too, with the generic kernels."""
-    older = pipeline.compile(model, target="llvm -mcpu=haswell")
-    assert older.description.isa == "generic"
+@pytest.mark.parametrize(("mcpu", "isa"), [("haswell", "x86.avx2"), ("sandybridge", "generic")])
+def test_another_cpu_can_be_named(model, executable, batch, mcpu, isa):
+    """Code for an older x86 runs here too, with the kernels of its ISA."""
+    older = pipeline.compile(model, target=f"llvm -mcpu={mcpu}")
+    assert older.description.isa == isa
     np.testing.assert_array_equal(*older(batch).values(), *executable(batch).values())
