@@ -72,7 +72,7 @@ MUTATIONS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("checksum",), OTHER, "does not fit its checksum"),
     (("checksum",), KeyError, "lacks"),
     (("checksum",), 5, "checksum must be a string"),
-    (("samples",), 19, "does not fit its checksum"),
+    (("samples",), 19, "bucket_samples must be 32 counts"),
     ((T, "y"), KeyError, "does not fit its checksum"),
     ((T, "x", "source_name"), "other", "does not fit its checksum"),
     (("tools",), [], "tools must be an object"),
