@@ -70,8 +70,7 @@ def timed_calls(module: tvm.IRModule, target: tvm.target.Target, inputs: Sequenc
     call = library[ENTRY]
     marks: Any = tvm.runtime.tensor(np.zeros(2 * (len(symbols) + 1), np.int64))
     tensors = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs]
-    arguments = [
-        *entry_inputs(tensors),
+    others = [
         tvm.runtime.tensor(program.constants),
         tvm.runtime.empty((max(program.workspace, 1),), "uint8"),
         *(tvm.runtime.empty(shape, dtype) for shape, dtype in program.outputs),
@@ -79,8 +78,7 @@ def timed_calls(module: tvm.IRModule, target: tvm.target.Target, inputs: Sequenc
     ]
 
     def run() -> npt.NDArray[np.int64]:
-        assert tensors is not None, "and so they live as long as this: a table of them holds addresses alone"
-        call(*arguments)
+        call(*entry_inputs(tensors), *others)
         seconds, nanoseconds = marks.numpy().reshape(-1, 2).T
         return np.diff((seconds - seconds[0]) * 1_000_000_000 + nanoseconds)
 

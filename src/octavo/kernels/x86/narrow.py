@@ -40,22 +40,19 @@ def narrowed(func: tvm.tirx.PrimFunc, isa: str) -> tvm.tirx.PrimFunc:
 def _rewrites(isa: str) -> dict[str, Callable[..., Expr]]:
     """Return what to write for each instruction that 256-bit registers lack, by its name in LLVM."""
 
-    def in_halves(name: str) -> Callable[..., Expr]:
-        return lambda *operands: _by_part(lambda *parts: intrinsic(name, _result(name, parts), *parts), operands)
+    def in_halves(name: str, result: str) -> Callable[..., Expr]:
+        return lambda *operands: _by_part(lambda *parts: intrinsic(name, result, *parts), operands)
 
-    packs = {f"llvm.x86.avx512.{name}.512": in_halves(f"llvm.x86.avx2.{name}") for name in ("packssdw", "packuswb")}
+    packs = {
+        "llvm.x86.avx512.packssdw.512": in_halves("llvm.x86.avx2.packssdw", "int16x16"),
+        "llvm.x86.avx512.packuswb.512": in_halves("llvm.x86.avx2.packuswb", "uint8x32"),
+    }
     if isa == AVX2:
         dots = {f"llvm.x86.avx512.vpdpbusd.{size}": _dot_of_words for size in _SIZES}
         return packs | dots | {f"llvm.x86.avx512.vpdpwssd.{size}": _multiply_add for size in _SIZES}
-    return packs | {f"llvm.x86.avx512.{name}.512": in_halves(f"llvm.x86.avx512.{name}.256") for name in ("vpdpbusd", "vpdpwssd")}
-
-
-def _result(name: str, operands: Sequence[Expr]) -> str:
-    """Return the dtype that an instruction on `operands` gives."""
-    lanes = _data_type(operands[0]).lanes
-    if "packssdw" in name:
-        return vector_type("int16", 2 * lanes)
-    return vector_type("uint8", 2 * lanes) if "packuswb" in name else vector_type("int32", lanes)
+    return packs | {
+        f"llvm.x86.avx512.{name}.512": in_halves(f"llvm.x86.avx512.{name}.256", "int32x8") for name in ("vpdpbusd", "vpdpwssd")
+    }
 
 
 def _by_part(operation: Callable[..., Expr], operands: Sequence[Expr]) -> Expr:

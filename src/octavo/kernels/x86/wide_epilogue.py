@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..float_result import float_result, input_scale, input_zero_point
 from ..spec import Conv2dSpec, FloatOutput, SumOutput
-from ..vectors import Expr, load, splat, store
+from ..vectors import Expr, splat
 from . import vector as v
 from .epilogue import Epilogue
 
@@ -108,7 +108,8 @@ def _less_zero_points(accumulators: list[Expr], sums: list[Expr], zero_point: Ex
 
 def _store(out: Expr, target: Expr, group: list[Expr], valid: int, lanes: int, dtype: str) -> None:
     for number, part in enumerate(_in_channel_order(group, lanes)):
-        _store_partial(out, target + number * lanes, part, lanes, min(valid - number * lanes, lanes), dtype)
+        if valid > number * lanes:
+            v.store_partial(out, target + number * lanes, part, lanes, min(valid - number * lanes, lanes), dtype)
 
 
 def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
@@ -123,19 +124,3 @@ def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
         indices = [(rest // 4) * lanes + 4 * block + rest % 4 for block, rest in channels]
         parts.append(tirx.Shuffle(group, [T.int32(index) for index in indices]))
     return parts
-
-
-def _store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str) -> None:
-    """Emit a store of the first `valid` of `lanes` values, in pieces of a power of two; nothing else is touched."""
-    if valid <= 0:
-        return
-    if valid == lanes:
-        store(buffer, index, value, lanes)
-        return
-    staged = T.alloc_buffer((lanes,), dtype, scope="local")
-    store(staged, 0, value, lanes)
-    done = 0
-    while done < valid:
-        piece = 1 << ((valid - done).bit_length() - 1)
-        store(buffer, index + done, load(staged, done, piece), piece)
-        done += piece
