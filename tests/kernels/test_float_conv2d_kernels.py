@@ -90,6 +90,10 @@ SPECS = [
     spec_of((9, 8), (5, 40), (3, 2), padding=(0, 1, 2, 0), dilation=(2, 1), batch=2, low=0.0, high=6.0),
     spec_of((11, 9), (4, 16), (5, 3), dilation=(1, 2), strides=(1, 2)),
     spec_of((14, 14), (32, 32), (3, 3), padding=(1, 1, 1, 1), high=1.0),
+    spec_of((7, 7), (24, 70), (3, 3), padding=(1, 1, 1, 1)),
+    spec_of((5, 17), (20, 33), (1, 7), padding=(0, 3, 0, 3), batch=2),
+    spec_of((17, 5), (20, 33), (7, 1), padding=(3, 0, 3, 0)),
+    spec_of((9, 9), (6, 20), (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), strides=(1, 2)),
     spec_of((8, 6), (8, 12), (1, 1), strides=(2, 2)),
     spec_of((8, 6), (12, 24), (3, 3), groups=4, padding=(1, 1, 1, 1)),
     spec_of((5, 6), (6, 12), (3, 3), groups=6, padding=(1, 1, 1, 1)),
@@ -134,6 +138,15 @@ def test_threads_leave_every_bit(isa: str) -> None:
     for first in range(0, len(got), 3):
         assert np.array_equal(got[first], got[first + 1])
         assert np.array_equal(got[first], got[first + 2])
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_infinite_weights_meet_the_zeros_of_the_padding(isa: str) -> None:
+    spec = spec_of((4, 5), (2, 16), (3, 3), padding=(1, 1, 1, 1))
+    x, weight, bias = operands(spec)
+    weight[0, 1, 0, 3] = np.inf
+    (got,) = run_all([float_conv2d(spec, weight=weight, bias=bias, isa=isa)], [x], [4 * 5 * 16], host_target())
+    assert np.array_equal(np.isnan(got.reshape(4, 5, 16)[..., 3]), np.repeat([[True], [False], [False], [False]], 5, axis=1))
 
 
 @pytest.mark.parametrize("isa", HOST_ISAS)

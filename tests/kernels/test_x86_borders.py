@@ -47,13 +47,13 @@ def spec(**changes: object) -> Conv2dSpec:
 
 
 def test_padding_counts_where_it_holds_something() -> None:
-    assert Borders.of(spec(input_zero_point=1), 8) is None
-    assert Borders.of(spec(padding=(0, 0, 0, 0)), 8) is None
-    borders = Borders.of(spec(), 8)
+    assert Borders.of(spec(input_zero_point=1), 8, 4) is None
+    assert Borders.of(spec(padding=(0, 0, 0, 0)), 8, 4) is None
+    borders = Borders.of(spec(), 8, 4)
     assert borders is not None
     assert borders.tap_steps == 2
-    uneven = Borders.of(spec(in_channels=3), 3)
+    uneven = Borders.of(spec(in_channels=3), 3, 4)
     assert uneven is not None
     assert uneven.tap_steps is None
     assert [run.columns for tiles in uneven.column_tiles(7) for run in tiles.runs] == [tuple(range(7))]
-    assert Borders.of(spec(in_channels=3, padding=(0, 1, 0, 1)), 3) is None, "no row tap is outside, and columns stay together"
+    assert Borders.of(spec(in_channels=3, padding=(0, 1, 0, 1)), 3, 4) is None, "no row tap is outside, and columns stay together"

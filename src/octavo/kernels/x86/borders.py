@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
+from ..float_spec import FloatConv2dSpec
 from ..spec import Conv2dSpec
 
 
@@ -68,7 +69,7 @@ class Borders:
     rows, columns
         Taps of each.
     tap_steps
-        4-byte steps of one tap; None where steps do not end where taps do, so that column taps must not be left out.
+        Steps of one tap; None where steps do not end where taps do, so that column taps must not be left out.
     """
 
     rows: Taps
@@ -76,9 +77,13 @@ class Borders:
     tap_steps: int | None
 
     @staticmethod
-    def of(spec: Conv2dSpec, tap_bytes: int) -> Borders | None:
-        """Return the borders of a convolution that reads `tap_bytes` for each tap; None where none of it is to be left out."""
-        if spec.scales or spec.input_zero_point != 0 or not any(spec.padding):
+    def of(spec: Conv2dSpec | FloatConv2dSpec, tap: int, step: int) -> Borders | None:
+        """Return the borders of a convolution that reads `tap` elements for each tap; None where none of it is to be left out.
+
+        A step takes `step` elements: 4 bytes, or 1 real.
+        """
+        pads_zeros = isinstance(spec, FloatConv2dSpec) or (spec.input_zero_point == 0 and not spec.scales)
+        if not pads_zeros or not any(spec.padding):
             return None
         rows, columns = (
             Taps(
@@ -91,10 +96,10 @@ class Borders:
             )
             for axis in range(2)
         )
-        splits = tap_bytes % 4 == 0
+        splits = tap % step == 0
         if rows.are_all_inside and (columns.are_all_inside or not splits):
             return None
-        return Borders(rows=rows, columns=columns, tap_steps=tap_bytes // 4 if splits else None)
+        return Borders(rows=rows, columns=columns, tap_steps=tap // step if splits else None)
 
     def column_tiles(self, width: int) -> list[ColumnTiles]:
         """Return the tiles of one row, `width` columns each but the last."""

@@ -22,6 +22,7 @@ from ..observe import ObserveSpec
 from ..observe_state import COUNTS_SIZE
 from ..spec import Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
+from .borders import Borders
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .observe import PixelObserver
@@ -59,11 +60,14 @@ class FloatGemm(GemmLoops):
             spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
         )
         self.steps = geometry.reduction.runs * geometry.reduction.run
+        # What is not finite is multiplied by the zeros of the padding, too.
+        self.borders = Borders.of(spec, weight.shape[2], 1) if np.isfinite(weight).all() else None
         shape: dict[str, Any] = {
             "rows": geometry.rows,
             "columns": geometry.columns,
             "channels": geometry.group_outputs,
             "steps": self.steps,
+            "borders": self.borders,
         }
         self.tile = tile or choose_tile(**shape, core=core)
         self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=core)
@@ -109,7 +113,10 @@ class FloatGemm(GemmLoops):
             # From 0, not from the bias: see ImplicitGemm.
             for i in range(len(offsets) * panel.vectors):
                 store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)
-            self._emit_reduction(acc, source, at, starts, panel)
+            if self.borders is None:
+                self._emit_reduction(acc, source, at, starts, panel)
+            else:
+                self._emit_bordered(acc, source, at, starts, panel, place, block)
             self._emit_finish(acc, out_at, [y * geometry.columns + x for y, x in offsets], panel)
 
         self._for_tiles(block, body)
@@ -123,27 +130,11 @@ class FloatGemm(GemmLoops):
         """Emit the loops over taps and steps."""
         reduction = self.geometry.reduction
         step_size = panel.vectors * LANES
-
-        def step(element: Expr, weights: Expr) -> None:
-            columns = [T.Bind(load(self.weights, weights + j * LANES, LANES)) for j in range(panel.vectors)]
-            for i, start in enumerate(starts):
-                value = T.Bind(T.broadcast(source[element + start], LANES))
-                for j, column in enumerate(columns):
-                    index = (i * panel.vectors + j) * LANES
-                    store(acc, index, load(acc, index, LANES) + value * column, LANES)
-
-        def run(element: Expr, weights: Expr) -> None:
-            unrolled = reduction.run if reduction.run <= UNROLLED_STEPS else 1
-            if unrolled < reduction.run:
-                with T.serial(0, reduction.run) as index:
-                    step(element + index, weights + index * step_size)
-                return
-            for index in range(unrolled):
-                step(element + index, weights + index * step_size)
+        pixels = list(enumerate(starts))
 
         def nest(element: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
             if not taps:
-                run(element, weights)
+                self._emit_run(acc, source, element, weights, reduction.run, pixels, panel)
                 return
             (extent, distance), rest = taps[0], taps[1:]
             inner = math.prod(size for size, _ in rest) * reduction.run * step_size
@@ -153,7 +144,68 @@ class FloatGemm(GemmLoops):
             with T.serial(0, extent) as tap:
                 nest(T.Bind(element + tap * distance), T.Bind(weights + tap * inner), rest)
 
-        nest(at, T.Bind(panel.first * (self.steps * LANES)), reduction.taps)
+        nest(at, self._weights_at(panel), reduction.taps)
+
+    def _emit_bordered(
+        self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel, place: TilePlace, block: Expr
+    ) -> None:
+        """Emit the loops over those taps that some row of the tile, and each of these columns, reads outside the padding."""
+        assert self.borders is not None
+        reduction, weights_at, columns = self.geometry.reduction, self._weights_at(panel), self.borders.columns
+        row_size = self.steps // self.borders.rows.count * panel.vectors * LANES
+        tap_steps = self.steps // (self.borders.rows.count * columns.count)
+        are_neighbours = len(reduction.taps) == 1
+
+        def tap_row(tap: Expr) -> None:
+            element, weights = T.Bind(at + tap * reduction.taps[0][1]), T.Bind(weights_at + tap * row_size)
+            for run in place.runs:
+                pixels = place.read_in(run, starts)
+
+                def walk(first: Expr, taps: int, distance: int, pixels: list[tuple[int, int]] = pixels) -> None:
+                    start = T.Bind(element + first * distance)
+                    packed = T.Bind(weights + first * (tap_steps * panel.vectors * LANES))
+                    self._emit_run(acc, source, start, packed, taps * tap_steps, pixels, panel)
+
+                if are_neighbours:  # the taps of a row lie side by side: one walk over all of them
+                    walk(run.first, run.last - run.first, tap_steps)
+                elif run.last - run.first == 1:
+                    walk(run.first, 1, reduction.taps[1][1])
+                else:
+                    with T.serial(run.first, run.last) as index:
+                        walk(index, 1, reduction.taps[1][1])
+
+        self._for_row_taps(place, block, tap_row)
+
+    def _weights_at(self, panel: Panel) -> Expr:
+        return T.Bind(panel.first * (self.steps * LANES))
+
+    def _emit_run(
+        self,
+        acc: Expr,
+        source: Expr,
+        element: Expr,
+        weights: Expr,
+        steps: int,
+        pixels: list[tuple[int, int]],
+        panel: Panel,
+    ) -> None:
+        """Emit `steps` steps side by side over pixels (number, first element)."""
+        step_size = panel.vectors * LANES
+
+        def step(element: Expr, weights: Expr) -> None:
+            columns = [T.Bind(load(self.weights, weights + j * LANES, LANES)) for j in range(panel.vectors)]
+            for i, start in pixels:
+                value = T.Bind(T.broadcast(source[element + start], LANES))
+                for j, column in enumerate(columns):
+                    index = (i * panel.vectors + j) * LANES
+                    store(acc, index, load(acc, index, LANES) + value * column, LANES)
+
+        if steps > UNROLLED_STEPS:
+            with T.serial(0, steps) as index:
+                step(element + index, weights + index * step_size)
+            return
+        for index in range(steps):
+            step(element + index, weights + index * step_size)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Emit bias, clamp and the stores of the panel's channels of each pixel."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as T
 
-from ..vectors import Expr
+from ..vectors import Expr, inside
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
@@ -61,6 +61,10 @@ class TilePlace:
     def pixels(self) -> list[tuple[int, int]]:
         """Return (row, column) of each pixel within the tile."""
         return [(row, column) for row in range(self.height) for column in range(self.width)]
+
+    def read_in(self, run: Run, starts: list[int]) -> list[tuple[int, int]]:
+        """Return (number, start) of the pixels that read the taps of one run; `starts` are those of all pixels."""
+        return [(i, start) for i, start in enumerate(starts) if i % self.width in run.columns]
 
 
 class GemmLoops(ABC):
@@ -256,3 +260,20 @@ class GemmLoops(ABC):
         elif left:
             with T.If(block == self.blocks - 1), T.Then():
                 row_of_tiles(self.geometry.rows - left - block * self.block, left)
+
+    def _for_row_taps(self, place: TilePlace, block: Expr, body: Callable[[Expr], None]) -> None:
+        """Emit `body` for every row of taps that some row of the tile reads outside the padding."""
+        assert self.borders is not None
+        taps = self.borders.rows
+        row = T.Bind(block * self.block + place.row)
+
+        def bounds(row: Expr) -> tuple[Expr, Expr]:
+            start = row * taps.stride - taps.before
+            return inside(start, taps.count, taps.dilation, taps.extent, always=taps.are_all_inside)
+
+        first, last = bounds(row + (place.height - 1))[0], bounds(row)[1]
+        if taps.count == 1:
+            body(0)
+        else:
+            with T.serial(first, T.max(first, last) if not isinstance(first, int) else last) as tap:
+                body(tap)

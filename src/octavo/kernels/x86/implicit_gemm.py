@@ -23,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, inside, prim_func
+from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .borders import Borders, Run
 from .epilogue import groups_of
@@ -79,7 +79,7 @@ class ImplicitGemm(GemmLoops):
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         width = padded.width if padded is not None else None
         self.geometry = geometry = geometry_of(spec, groups, self.terms[0].shape[2], padded_width=width)
-        self.borders = Borders.of(spec, self.terms[0].shape[2])
+        self.borders = Borders.of(spec, self.terms[0].shape[2], 4)
         shape: dict[str, Any] = {
             "rows": geometry.rows,
             "columns": geometry.columns,
@@ -229,28 +229,15 @@ class ImplicitGemm(GemmLoops):
     ) -> None:
         """Emit the loops over those taps that some row of the tile, and each of these columns, reads outside the padding."""
         assert self.borders is not None
-        reduction, taps = self.geometry.reduction, self.borders.rows
-        row = T.Bind(block * self.block + place.row)
-
-        def bounds(row: Expr) -> tuple[Expr, Expr]:
-            start = row * taps.stride - taps.before
-            return inside(start, taps.count, taps.dilation, taps.extent, always=taps.are_all_inside)
-
-        first, last = bounds(row + (place.height - 1))[0], bounds(row)[1]
-        row_bytes = reduction.steps // taps.count * panel.vectors * 4 * LANES
-        weights_at = self._weights_at(panel)
+        reduction, weights_at = self.geometry.reduction, self._weights_at(panel)
+        row_bytes = reduction.steps // self.borders.rows.count * panel.vectors * 4 * LANES
 
         def tap_row(tap: Expr) -> None:
             byte, weights = T.Bind(at + tap * reduction.taps[0][1]), T.Bind(weights_at + tap * row_bytes)
             for run in place.runs:
-                columns = [(i, start) for i, start in enumerate(starts) if i % place.width in run.columns]
-                self._emit_column_taps(acc, source, byte, weights, run, columns, panel)
+                self._emit_column_taps(acc, source, byte, weights, run, place.read_in(run, starts), panel)
 
-        if taps.count == 1:
-            tap_row(0)
-        else:
-            with T.serial(first, T.max(first, last) if not isinstance(first, int) else last) as tap:
-                tap_row(tap)
+        self._for_row_taps(place, block, tap_row)
 
     def _emit_column_taps(
         self, acc: Expr, source: Expr, byte: Expr, weights: Expr, run: Run, pixels: list[tuple[int, int]], panel: Panel
