@@ -301,7 +301,8 @@ def prelu(rng: Rng, dtype: str) -> Case:
     shape = image(rng)
     x = Value(shape=shape, **params(rng, dtype))
     slope_shape = (1, 1, shape[3]) if rng.integers(0, 2) else shape[1:]
-    slope_params = params(rng, dtype, 0.01)
+    # 16-bit activations come with slopes of 8 bits: LiteRT reads them so.
+    slope_params = params(rng, "int8", 0.01, 0) if dtype == "int16" else params(rng, dtype, 0.01)
     slope = Value.constant(
         feed(rng, Value(shape=slope_shape, **slope_params)),
         scale=slope_params.get("scale", ()),
@@ -469,17 +470,18 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "REDUCE_MIN": [(reduce("REDUCE_MIN", same=True, images=False), (I8, U8, I16, F32), 2)],
     "CONCATENATION": [(concatenation, EIGHT, 4), (concatenation, (I16,), 1)],
     "PAD": [(pad("PAD"), (I8, U8, I16, F32), 2)],
-    "PADV2": [(pad("PADV2"), (I8, U8, F32), 2)],
-    "MIRROR_PAD": [(pad("MIRROR_PAD"), (I8, U8, F32), 2)],
+    "PADV2": [(pad("PADV2"), (I8, U8, I16, F32), 2)],
+    "MIRROR_PAD": [(pad("MIRROR_PAD"), (I8, U8, I16, F32), 2)],
     **{
         op: [(moving(op), (I8, U8, I16), 2 if op in ("STRIDED_SLICE", "TRANSPOSE") else 1), (moving(op), (F32,), 1)]
         for op in MOVES
         if op not in ("TILE", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "SPLIT_V")
     },
-    **{op: [(moving(op), (I8, U8, F32), 1)] for op in ("SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "TILE", "SPLIT_V")},
-    "PACK": [(pack, (I8, U8, F32), 1)],
+    **{op: [(moving(op), (I8, U8, F32), 1)] for op in ("SPACE_TO_DEPTH", "DEPTH_TO_SPACE")},
+    **{op: [(moving(op), (I8, U8, I16, F32), 1)] for op in ("TILE", "SPLIT_V")},
+    "PACK": [(pack, (I8, U8, I16, F32), 1)],
     "RESIZE_NEAREST_NEIGHBOR": [(resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"), (I8, U8, I16, F32), 4)],
-    "RESIZE_BILINEAR": [(resize("RESIZE_BILINEAR", "ResizeBilinearOptions"), (I8, U8, F32), 4)],
+    "RESIZE_BILINEAR": [(resize("RESIZE_BILINEAR", "ResizeBilinearOptions"), (I8, U8, I16, F32), 4)],
     "SOFTMAX": [
         (
             unary("SOFTMAX", "SoftmaxOptions", FIXED["SOFTMAX"], beta=lambda rng: float(rng.choice([1.0, 1.0, 0.5]))),
@@ -490,22 +492,22 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "LOG_SOFTMAX": [(unary("LOG_SOFTMAX", "LogSoftmaxOptions", FIXED["LOG_SOFTMAX"]), (I8, U8, F32), 2)],
     "LOGISTIC": [(unary("LOGISTIC", "", FIXED["LOGISTIC"]), (I8, U8, I16, F32), 2)],
     "TANH": [(unary("TANH", "", FIXED["TANH"]), (I8, U8, I16, F32), 2)],
-    "RELU": [(unary("RELU"), (I8, U8, F32), 2)],
-    "RELU6": [(unary("RELU6"), (I8, U8, F32), 2)],
+    "RELU": [(unary("RELU"), (I8, U8, I16, F32), 2)],
+    "RELU6": [(unary("RELU6"), (I8, U8, I16, F32), 2)],
     "RELU_N1_TO_1": [(unary("RELU_N1_TO_1"), (I8, U8, F32), 2)],
     "LEAKY_RELU": [
         (unary("LEAKY_RELU", "LeakyReluOptions", alpha=lambda rng: float(rng.uniform(0.01, 0.5))), (I8, U8, I16, F32), 2)
     ],
-    "PRELU": [(prelu, (I8, U8, F32), 3)],
+    "PRELU": [(prelu, (I8, U8, I16, F32), 3)],
     "ELU": [(unary("ELU"), (I8, F32), 2)],
     "HARD_SWISH": [(unary("HARD_SWISH", "HardSwishOptions"), (I8, U8, F32), 2)],
     "GELU": [(unary("GELU", "GeluOptions", approximate=lambda rng: bool(rng.integers(0, 2))), (I8, U8, F32), 2)],
-    "ABS": [(unary("ABS", "AbsOptions"), (I8, F32), 2)],
+    "ABS": [(unary("ABS", "AbsOptions"), (I8, I16, F32), 2)],
     "RSQRT": [(rsqrt, (I8,), 2)],
     "L2_NORMALIZATION": [
         (unary("L2_NORMALIZATION", "L2NormOptions", FIXED["L2_NORMALIZATION"], image_like=True), (I8, U8, F32), 2)
     ],
-    "BATCH_MATMUL": [(batch_matmul, (I8, F32), 4), (hybrid_batch_matmul, (F32,), 4)],
+    "BATCH_MATMUL": [(batch_matmul, (I8, I16, F32), 4), (hybrid_batch_matmul, (F32,), 4)],
     "ARG_MAX": [(place("ARG_MAX"), (I8, U8, F32), 2)],
     "ARG_MIN": [(place("ARG_MIN"), (I8, U8, F32), 2)],
     "QUANTIZE": [(quantize, EIGHT, 2), (quantize, (I16,), 1), (requantize, EIGHT, 5), (requantize, (I16,), 1)],

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from kernel_runner import HOST_ISAS, Case, check
 
+from octavo.kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
 from octavo.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
 from octavo.kernels.int16_float import int16_float_pairwise
 from octavo.kernels.int16_pool2d import int16_pool2d
+from octavo.kernels.int16_prelu import Int16PreluSpec, int16_prelu
 from octavo.kernels.int16_reduce import Int16ReduceSpec, int16_reduce
+from octavo.kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from octavo.kernels.int16_softmax import int16_softmax
 from octavo.kernels.int16_spec import (
     Int16FloatPairwiseSpec,
@@ -20,8 +23,11 @@ from octavo.kernels.int16_spec import (
 )
 from octavo.kernels.spec import ConcatSpec, Output, Pool2dSpec
 from octavo.numerics import QuantParams, avg_pool2d, max_pool2d, reduce_extreme, reduce_sum
-from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16
+from octavo.numerics.batch_matmul import batch_matmul_int16
+from octavo.numerics.fixed_multiplier import fixed_factor
+from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16, prelu_int16
 from octavo.numerics.int16_float import float_pairwise_int16
+from octavo.numerics.int16_resize import fixed_taps, resize_bilinear_int16
 from octavo.numerics.int16_softmax import softmax_int16
 from octavo.numerics.int16_unary import fixed_factor_table, tanh_table
 
@@ -150,3 +156,51 @@ def pool_spec(x, kind, window, output, **fields):
         output=output,
         **fields,
     )
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_batch_matmul(isa):
+    rng = np.random.default_rng(8)
+    bounds, cases = {"qmin": -20_000, "qmax": 30_000}, []
+    factors = itertools.cycle([fixed_factor(3e-6, "reduced"), np.float32(2.7e-6)])
+    for columns, (rows, inner) in itertools.product((1, 7, 8, 33), ((1, 5), (6, 64))):
+        a, b, multiplier = draw(rng, (2, 3, rows, inner)), draw(rng, (3, inner, columns)), next(factors)
+        given = {"a_zero_point": 300, "b_zero_point": -7000, "multiplier": multiplier}
+        spec = Int16BatchMatmulSpec(a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given)
+        expected = batch_matmul_int16(a, b, zero_point=-90, **given, **bounds)
+        about = (rows, inner, columns)
+        cases.append(Case(kernel=int16_batch_matmul(spec, isa=isa), inputs=(a, b), expected=expected, about=about))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_resize(isa):
+    rng = np.random.default_rng(9)
+    cases = []
+    for channels, mode in itertools.product((1, 16, 19), ("asymmetric", "align_corners", "half_pixel")):
+        x = draw(rng, (2, 4, 7, channels))
+        x.flat[:8] = np.repeat([-32768, 32767], 4)
+        rows, columns = fixed_taps(4, 11, mode), fixed_taps(7, 3, mode)
+        spec = Int16ResizeSpec(batch=2, in_height=4, in_width=7, channels=channels, rows=rows, columns=columns)
+        expected = resize_bilinear_int16(x, rows, columns)
+        cases.append(Case(kernel=int16_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=(channels, mode)))
+    check(cases)
+
+
+def test_taps_of_a_wide_result_stay_within_the_image():
+    taps = fixed_taps(4, 199, "asymmetric")
+    assert max(taps.first) == max(taps.second) == 3
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_prelu(isa):
+    rng = np.random.default_rng(10)
+    scales = {"x_scale": 0.001, "slope_scale": 0.01, "out_scale": 0.0007}
+    bounds, cases = {"qmin": -20_000, "qmax": 30_000}, []
+    for size, slope_shape in itertools.product(SIZES, ((1,), (3, 1), None)):
+        x, slopes = draw(rng, (2, 3, size)), draw(rng, slope_shape or (size,), "int8").astype(np.int16)
+        spec = Int16PreluSpec(shape=x.shape, output=Output(zero_point=0, **bounds), **scales)
+        kernel = int16_prelu(spec, slopes=slopes, isa=isa)
+        expected = prelu_int16(x, slopes, **scales, **bounds)
+        cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(size, slope_shape)))
+    check(cases)

@@ -97,7 +97,7 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         problem = check_activation(name, side.params, support)
         if problem is not None:
             return problem
-        if constant is not None and len(shape) == 2:
+        if constant is not None and len(shape) == 2 and side.params.dtype not in ("int16", "uint16"):
             return Rejection(reason=f"operand {name} is a constant matrix, which another rule takes")
         members.update(dict.fromkeys(() if constant is None else constant.members))
         members.update(dict.fromkeys(_entry(side)))

@@ -14,15 +14,17 @@ from ..graph.rules import Region, Rejection
 from ..kernels.int16_elementwise import int16_lookup
 from ..kernels.int16_spec import Int16LookupSpec
 from ..numerics import lookup_table
-from ..numerics.int16_unary import fixed_factor_table, logistic_table, tanh_table
+from ..numerics.int16_elementwise import prelu_int16
+from ..numerics.int16_unary import every_integer, fixed_factor_table, logistic_table, tanh_table
 from ..target import OpSupport
-from .cluster import Cluster, attributes, operations
+from .cluster import PRELU, Cluster, attributes, operations
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .lookup import LookupForm, cluster_of, match_lookup
 from .move import match_move, match_requantize
 from .rounding import is_fixed_int16
 from .storage import RELABELLED
+from .values import constant_value
 
 _UNIT_SCALE = 1 / 32768
 """Scale of TFLite's int16 results of logistic and tanh."""
@@ -81,11 +83,32 @@ def _fixed_table(view: DataflowView, cluster: Cluster, form: LookupForm) -> npt.
     bounds = {"qmin": form.y.qmin, "qmax": form.y.qmax}
     if name == "nn.leakyrelu":
         return fixed_factor_table(form.x.params, y, slope=attributes(ops[0])["alpha"], **bounds)
+    if name == PRELU:
+        return _prelu_table(view, ops[0], form)
     is_unit = float(y.scale) == _UNIT_SCALE and form.x.zero_point == form.y.tensor.zero_point == 0
     if name in ("sigmoid", "tanh") and is_unit:
         table = (logistic_table if name == "sigmoid" else tanh_table)(float(form.x.params.scale))
         return np.clip(table, form.y.qmin, form.y.qmax)
     return None
+
+
+def _prelu_table(view: DataflowView, call: Any, form: LookupForm) -> npt.NDArray[np.integer] | None:
+    """Return TFLite's table of a relu with one slope of 8 bits for all; None for other slopes."""
+    slope = constant_value(view, call.args[1])
+    x, y = form.x.params, form.y.tensor.params
+    if slope is None or slope.scale is None or slope.zero_point is None or slope.values.dtype.itemsize != 1:
+        return None
+    if form.x.zero_point or form.y.tensor.zero_point:
+        return None
+    return prelu_int16(
+        every_integer("int16").astype(np.int16),
+        (slope.values.astype(np.int64) - slope.zero_point).reshape(1),
+        x_scale=float(x.scale),
+        slope_scale=float(slope.scale.reshape(-1)[0]),
+        out_scale=float(y.scale),
+        qmin=form.y.qmin,
+        qmax=form.y.qmax,
+    )
 
 
 def match_int16_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

@@ -13,6 +13,7 @@ from ..graph.rules import Region, Rejection
 from ..target import OpSupport
 from .edge import match_dequantize, match_quantize
 from .gather import match_gather
+from .int16_batch_matmul import match_int16_batch_matmul
 from .int16_forms import (
     Matcher,
     match_int16_concat,
@@ -22,6 +23,8 @@ from .int16_forms import (
     match_int16_softmax,
 )
 from .int16_lookup import match_int16_lookup, match_int16_move
+from .int16_prelu import match_int16_prelu
+from .int16_resize import match_int16_resize
 from .int16_weighted import match_int16_conv2d, match_int16_matmul
 from .values import dequantized
 
@@ -36,6 +39,7 @@ def _match_int16_gather(view: DataflowView, core: Var, support: OpSupport) -> Re
 _RULES: Mapping[str, Matcher] = {
     "octavo.conv2d": match_int16_conv2d,
     "octavo.matmul": match_int16_matmul,
+    "octavo.batch_matmul": match_int16_batch_matmul,
     "octavo.add": match_int16_pairwise,
     "octavo.sub": match_int16_pairwise,
     "octavo.mul": match_int16_pairwise,
@@ -47,7 +51,9 @@ _RULES: Mapping[str, Matcher] = {
     "octavo.concat": match_int16_concat,
     "octavo.move": match_int16_move,
     "octavo.gather": _match_int16_gather,
+    "octavo.resize": match_int16_resize,
     "octavo.lookup": match_int16_lookup,
+    "octavo.pair_lookup": match_int16_prelu,
     "octavo.quantize": match_quantize,
     "octavo.dequantize": match_dequantize,
 }

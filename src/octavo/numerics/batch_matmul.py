@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .int16_conv2d import Int16Multiplier, requantize_int16
 from .requantize import requantize
 
 BATCH_MATMUL_MAX_INNER = (2**31 - 1) // 255**2
@@ -46,3 +47,22 @@ def batch_matmul(
     """
     sums = batch_matmul_accumulate(a, b, a_zero_point=a_zero_point, b_zero_point=b_zero_point)
     return requantize(sums, np.float32(multiplier), zero_point, qmin, qmax, out_dtype)
+
+
+def batch_matmul_int16(
+    a: npt.NDArray[np.int16],
+    b: npt.NDArray[np.int16],
+    *,
+    a_zero_point: int = 0,
+    b_zero_point: int = 0,
+    multiplier: Int16Multiplier,
+    zero_point: int = 0,
+    qmin: int = -32768,
+    qmax: int = 32767,
+) -> npt.NDArray[np.int16]:
+    """Return the quantized product of int16 (..., rows, inner) and (..., inner, columns), whose other axes broadcast.
+
+    Sums are exact in 64 bits; `multiplier` and what follows are as `requantize_int16` takes them, one factor for all.
+    """
+    sums = (a.astype(np.int64) - a_zero_point) @ (b.astype(np.int64) - b_zero_point)
+    return requantize_int16(sums, multiplier, zero_point, qmin, qmax)

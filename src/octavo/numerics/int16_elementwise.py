@@ -95,3 +95,30 @@ def mean_int16(
     total = x.astype(np.int64).sum(axis=axes, keepdims=keepdims)
     count = int(np.prod([x.shape[axis] for axis in axes]))
     return np.clip(int16_mean_factor(in_scale, out_scale, count).apply(total), qmin, qmax).astype(np.int16)
+
+
+def int16_prelu_factors(x_scale: float, slope_scale: float, out_scale: float) -> tuple[FixedFactor, FixedFactor]:
+    """Return the factors of a parametric relu from 0 on, and of products with a slope below, from float32 quotients."""
+    x, slope, y = (np.float32(scale) for scale in (x_scale, slope_scale, out_scale))
+    above, below = (fixed_factor(float(factor), "twice_away") for factor in (x / y, x * slope / y))
+    return above, below
+
+
+def prelu_int16(
+    x: Int16Array,
+    slopes: npt.NDArray[np.integer],
+    *,
+    x_scale: float,
+    slope_scale: float,
+    out_scale: float,
+    qmin: int = -32768,
+    qmax: int = 32767,
+) -> Int16Array:
+    """Return the quantized parametric relu of int16: x from 0 on, x * slope below, clamped to [qmin; qmax].
+
+    `slopes` are 8-bit integers less their zero point, whose shape broadcasts to x's.
+    """
+    above, below = int16_prelu_factors(x_scale, slope_scale, out_scale)
+    wide = x.astype(np.int64)
+    scaled = np.where(wide >= 0, above.apply(wide), below.apply(wide * slopes.astype(np.int64)))
+    return np.clip(scaled, qmin, qmax).astype(np.int16)

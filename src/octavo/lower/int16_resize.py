@@ -1,0 +1,73 @@
+"""Rule of bilinear resizing of int16 images; what it matches is what the 8-bit rule matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.relax import Var
+
+from ..graph.dataflow import DataflowView, call_to
+from ..graph.rules import Region, Rejection
+from ..kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
+from ..numerics import LinearTaps
+from ..numerics.int16_resize import fixed_taps
+from ..target import OpSupport
+from .context import KernelContext, shape_of
+from .forms import Form
+from .resize import FloatResizeForm, ResizeForm, match_resize
+from .rounding import is_fixed_int16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16ResizeForm(Form):
+    """Bilinear resizing on x's own integers, whose facts the 8-bit rule found; the taps are those of fixed point."""
+
+    base: ResizeForm | FloatResizeForm
+    rows: LinearTaps
+    columns: LinearTaps
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.base.x.info(), "output": self.base.y.info(), "rounding": "half_away"}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        is_nhwc = self.base.layout == "NCHW"
+        value = context.storage.get(inputs[self.base.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(value)
+        spec = Int16ResizeSpec(
+            batch=batch,
+            in_height=height,
+            in_width=width,
+            channels=channels,
+            rows=self.rows,
+            columns=self.columns,
+            threads=context.threads,
+        )
+        shape = (batch, len(self.rows.first), len(self.columns.first), channels)
+        resized = context.call(output.name, int16_resize_bilinear(spec, isa=context.isa), [value], shape, "int16")
+        context.put(output, resized, is_nhwc=is_nhwc)
+
+
+def match_int16_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim what `match_resize` claims, in fixed point where the source asks for it; scale and zero point stay."""
+    found = match_resize(view, core, support)
+    if isinstance(found, Rejection):
+        return found
+    if not is_fixed_int16(view):
+        return Rejection(reason="resizing of int16 is integer in TFLite files alone; ONNX Runtime computes it in float32")
+    base: ResizeForm | FloatResizeForm = found.form
+    x, y = base.x, base.y
+    bounds = (y.tensor.params.qmin, y.tensor.params.qmax)
+    if x.params != y.tensor.params or (y.qmin, y.qmax) != bounds:
+        return Rejection(reason=f"it changes scale, zero point or bounds of {x.name}; 16-bit resizing keeps them")
+    call = call_to(view.definition(core), "image.resize2d")
+    assert call is not None, "the 8-bit rule saw it"
+    mode, axes = str(call.attrs.coordinate_transformation_mode), (base.layout.index("H"), base.layout.index("W"))
+    try:
+        rows, columns = (fixed_taps(x.shape[axis], y.shape[axis], mode) for axis in axes)
+    except ValueError as error:
+        return Rejection(reason=str(error))
+    form = Int16ResizeForm(base=base, rows=rows, columns=columns)
+    return replace(found, attrs={**found.attrs, "quantize_info": form.quantize_info()}, form=form)
