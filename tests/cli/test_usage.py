@@ -2,9 +2,12 @@
 
 import argparse
 import shlex
+import subprocess
+import sys
 
 import pytest
 
+import octavo_command
 from octavo.cli import options
 from octavo.cli.main import COMMANDS, build_parser, main
 
@@ -37,6 +40,34 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_expecting_exit(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n    {name} " in shown for name in NAMES)
+
+
+def test_the_front_door_says_what_the_parser_of_all_commands_says(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for entry in (main, octavo_command.main):
+        with pytest.raises(SystemExit):
+            entry(["--help"])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["--version"], 0), ([], 2), (["fly"], 2)])
+def test_the_front_door_answers_without_importing_tvm(words: list[str], code: int) -> None:
+    program = (
+        "import sys, octavo_command\n"
+        f"try: octavo_command.main({words!r})\n"
+        "except SystemExit as left: code = left.code\n"
+        "assert not {'octavo', 'tvm', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(code)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == code
+
+
+def test_commands_run_without_pytorch() -> None:
+    program = "import sys, octavo_command\nassert octavo_command.main(['report', 'no.json', '-o', 'no.html']) == 1"
+    program += "\nassert 'tvm' in sys.modules and sys.modules['torch'] is None"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stderr.startswith("octavo: error: no.json")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

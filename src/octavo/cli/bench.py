@@ -20,7 +20,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "bench",
         call,
-        summary="time a model against other runtimes, in alternating rounds of one process",
         example="octavo bench m.tflite --against litert,onnxruntime,openvino,tvm --threads 1,2",
     )
     add_model(parser)

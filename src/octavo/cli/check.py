@@ -24,7 +24,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         CHECK,
         call,
-        summary="run a quantized model on samples and say which tensors leave their ranges, and how much of them saturates",
         example="octavo profile check m.int8.onnx --data x.npz",
     )
     add_model(parser, help="quantized model: .onnx in QDQ form; or, with --profile, the float one")

@@ -17,7 +17,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "compile",
         call,
-        summary="compile a model to one executable file",
         example="octavo compile m.int8.onnx -o m.so",
     )
     add_model(parser)

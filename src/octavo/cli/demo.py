@@ -22,7 +22,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "demo",
         call,
-        summary="profile, quantize, compile and run a small network on handwritten digits",
         example="octavo demo -o octavo-demo",
     )
     parser.add_argument(

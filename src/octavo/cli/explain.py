@@ -21,7 +21,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "explain",
         call,
-        summary="say of each op whether it runs in integers, on which kernel, and why not",
         example="octavo explain m.tflite",
     )
     add_model(parser, help="model file (.onnx or .tflite), or an executable (.so)")

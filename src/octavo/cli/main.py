@@ -11,7 +11,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from importlib import metadata
+
+from octavo_command import base_parser
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
@@ -24,25 +25,10 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEBUG = "OCTAVO_DEBUG"
 
-_DESCRIPTION = """\
-Profile, quantize and compile neural networks to integer kernels, on Apache TVM.
-
-  octavo profile m.onnx --data calib.npz -o profile.json
-  octavo quantize m.onnx --profile profile.json -o m.int8.onnx
-  octavo compile m.int8.onnx -o m.so
-  octavo run m.so --input x.npz -o y.npz
-
-A model that is quantized already (a .tflite, an ONNX file in QDQ form) goes straight to compile.
-`octavo COMMAND --help` shows each command with an example."""
-
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; each sets `call`, a function of the parsed arguments that returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="octavo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--version", action="version", version=f"octavo {metadata.version('octavo')}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser, commands = base_parser()
     for command in COMMANDS:
         command.add_to(commands)
     return parser

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from octavo_command import SUMMARIES
+
 Subcommands = Any
 """What argparse's add_subparsers returns; its class is private."""
 
 
 def add_command(
-    commands: Subcommands, name: str, call: Callable[[argparse.Namespace], int], *, summary: str, example: str
+    commands: Subcommands, name: str, call: Callable[[argparse.Namespace], int], *, example: str
 ) -> argparse.ArgumentParser:
-    """Add a command whose --help ends with `example`; `call` runs it and returns the exit code."""
+    """Add a command of `octavo_command.SUMMARIES`, whose --help ends with `example`; `call` runs it and returns the exit code."""
+    summary = SUMMARIES[name]
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,

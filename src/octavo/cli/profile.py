@@ -26,7 +26,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "profile",
         call,
-        summary="measure the range of every tensor of a float model on sample inputs",
         example="octavo profile m.onnx --data calib.npz -o profile.json",
     )
     add_model(parser)

@@ -23,7 +23,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         MERGE,
         call_merge,
-        summary="merge profiles of one model, over parts of the samples, into the profile of all of them",
         example="octavo profile merge monday.json tuesday.json -o week.json",
     )
     merge.add_argument("first", type=Path, metavar="PROFILE", help="profile to merge")
@@ -33,7 +32,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         DIFF,
         call_diff,
-        summary="say which tensors moved between two profiles of one model, and by how much",
         example="octavo profile diff monday.json tuesday.json",
     )
     compare.add_argument("before", type=Path, metavar="PROFILE", help="profile to start from")
@@ -43,7 +41,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         ADEQUACY,
         call_adequacy,
-        summary="say whether the samples were enough: ranges that still grow, channels that never fired",
         example="octavo profile adequacy profile.json",
     )
     judge.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")

@@ -17,7 +17,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "quantize",
         call,
-        summary="quantize a float ONNX model from its profile",
         example="octavo quantize m.onnx --profile profile.json -o m.int8.onnx",
     )
     add_model(parser, help="float model file: .onnx")

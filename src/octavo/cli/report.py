@@ -17,7 +17,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "report",
         call,
-        summary="show a profile as one HTML page: every tensor's histogram, range, channels and outliers",
         example="octavo report profile.json -o report.html",
     )
     parser.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")

@@ -24,7 +24,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "run",
         call,
-        summary="run an executable on samples",
         example="octavo run m.so --input x.npz -o y.npz",
     )
     parser.add_argument("executable", type=Path, metavar="EXECUTABLE", help="what `octavo compile` wrote")

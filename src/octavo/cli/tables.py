@@ -20,7 +20,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         EXPORT,
         call_export,
-        summary="write the ranges of a profile as ONNX Runtime, TensorRT or AIMET read them",
         example="octavo profile export profile.json --format tensorrt -o calibration.cache",
     )
     export.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
@@ -37,7 +36,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         IMPORT,
         call_import,
-        summary="make a profile of a model from a table of ranges that ONNX Runtime, TensorRT or AIMET wrote",
         example="octavo profile import m.onnx calibration.json -o profile.json",
     )
     add_model(take)

@@ -28,7 +28,6 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "trace",
         call,
-        summary="tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
         example='octavo trace m.onnx --tensor "features.0/Conv_output_0"',
     )
     add_model(parser)

@@ -1,0 +1,72 @@
+"""The front door of `octavo`: `--help`, `--version` and unknown commands are answered here, at once.
+
+It stands outside the package because importing `octavo` imports TVM, and TVM imports PyTorch wherever that is installed: seconds,
+which nobody who asks what there is should wait. It imports the standard library only, knows the commands by name, and hands
+those that are to be run to `octavo.cli`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+SUMMARIES = {
+    "demo": "profile, quantize, compile and run a small network on handwritten digits",
+    "profile": "measure the range of every tensor of a float model on sample inputs",
+    "profile merge": "merge profiles of one model, over parts of the samples, into the profile of all of them",
+    "profile diff": "say which tensors moved between two profiles of one model, and by how much",
+    "profile adequacy": "say whether the samples were enough: ranges that still grow, channels that never fired",
+    "profile export": "write the ranges of a profile as ONNX Runtime, TensorRT or AIMET read them",
+    "profile import": "make a profile of a model from a table of ranges that ONNX Runtime, TensorRT or AIMET wrote",
+    "profile check": "run a quantized model on samples and say which tensors leave their ranges, and how much of them saturates",
+    "quantize": "quantize a float ONNX model from its profile",
+    "compile": "compile a model to one executable file",
+    "run": "run an executable on samples",
+    "bench": "time a model against other runtimes, in alternating rounds of one process",
+    "explain": "say of each op whether it runs in integers, on which kernel, and why not",
+    "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
+    "report": "show a profile as one HTML page: every tensor's histogram, range, channels and outliers",
+}
+"""What each command does; a command of two words is one command to argparse."""
+
+_DESCRIPTION = """\
+Profile, quantize and compile neural networks to integer kernels, on Apache TVM.
+
+  octavo profile m.onnx --data calib.npz -o profile.json
+  octavo quantize m.onnx --profile profile.json -o m.int8.onnx
+  octavo compile m.int8.onnx -o m.so
+  octavo run m.so --input x.npz -o y.npz
+
+A model that is quantized already (a .tflite, an ONNX file in QDQ form) goes straight to compile.
+`octavo COMMAND --help` shows each command with an example."""
+
+
+def base_parser() -> tuple[argparse.ArgumentParser, Any]:
+    """Return the parser without a command, and what commands are added to (argparse keeps its class private)."""
+    parser = argparse.ArgumentParser(
+        prog="octavo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"octavo {metadata.version('octavo')}")
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in SUMMARIES:
+        parser, commands = base_parser()
+        for name, summary in SUMMARIES.items():
+            commands.add_parser(name, help=summary)
+        parser.parse_args(words)
+    # No command takes a PyTorch program. Not to be found is how a module says that it isn't installed, which TVM provides for.
+    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+    from octavo.cli.main import main as run
+
+    return run(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
