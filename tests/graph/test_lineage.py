@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from lineage_nets import branched_net, python_pass, rename_pass, renamed
 from nets import TARGET
 from octavo.graph import Model
+from octavo.graph.evaluate import Evaluator
 from octavo.graph.lineage import Lineage
 from octavo.verify import verify_lineage
 
@@ -109,6 +112,32 @@ def test_layout(model: Model) -> None:
     assert lineage["conv"].relation.permutation == (0, 2, 3, 1)
     assert lineage.story("conv")[-1].pass_name == "ConvertLayout"
     assert lineage["y"].kind == "kept"
+
+
+def test_ops_of_tuples_are_known_by_what_they_legalize_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    @I.ir_module
+    class Tuples:
+        @R.function
+        def main(x: R.Tensor((1, 6), "float32"), z: R.Tensor((1, 3), "float32")):
+            with R.dataflow():
+                halves = R.split(x, 2, axis=1)
+                left = R.tanh(halves[0])
+                pair = (left, z)
+                joined = R.concat(pair, axis=1)
+                nested = R.stack((joined, x), axis=0)
+                y = R.exp(nested)
+                R.output(y)
+            return y
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("an op of a tuple legalizes to the kernel that its call becomes: nothing has to be computed")
+
+    monkeypatch.setattr(Evaluator, "_run", fail)
+    lineage = Lineage(Tuples, target=TARGET)
+    with TARGET, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        transform.LegalizeOps()(Tuples)
+    assert {"x", "z", "left", "joined", "nested", "y"} <= set(lineage.states)
+    assert {state.kind for state in lineage.states.values()} == {"kept"}
 
 
 def test_merging(model: Model) -> None:

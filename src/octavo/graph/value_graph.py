@@ -134,12 +134,15 @@ class GraphReader:
             return known
         number: int | None = None
         if self.by_meaning:
-            shapes = tuple(self._looks(operand) for operand in operands)
-            if (key, shapes) not in self._legal:
-                self._legal[key, shapes] = self._legalized(operands, write)
-            functions = self._legal[key, shapes]
+            looks = tuple(self._looks(operand) for operand in operands)
+            params: list[Var] = []
+            read: list[int] = []
+            args = [self._placeholder(operand, params, read) for operand in operands]
+            if (key, looks) not in self._legal:
+                self._legal[key, looks] = self._legalized(params, args, write)
+            functions = self._legal[key, looks]
             if functions is not None:
-                number = self._number_of(functions, operands)
+                number = self._number_of(functions, tuple(read))
         if number is None:
             return self.numbers.call(key, operands, write, ty)
         self.numbers.name_call(key, operands, number)
@@ -166,24 +169,30 @@ class GraphReader:
     def _looks(self, operand: int) -> Hashable:
         """Return what legalizing sees of an operand: its type, or the value of a scalar constant, which may end in the kernel."""
         node = self.numbers.nodes[operand]
+        if node.kind == "tuple":
+            return tuple(self._looks(field) for field in node.operands)
         return operand if _is_scalar(node) else structural_hash(node.ty, True)
 
-    def _placeholders(self, operands: tuple[int, ...]) -> tuple[list[Var], list[Expr]]:
-        """Return a parameter for each operand, and the operand as an op reads it: tuples and scalar constants written out."""
-        params: list[Var] = []
-        args: list[Expr] = []
-        for index, operand in enumerate(operands):
-            param = relax.Var(f"p{index}", self.numbers.nodes[operand].ty)
-            params.append(param)
-            node = self.numbers.nodes[operand]
-            items: list[Expr] = [relax.TupleGetItem(param, item) for item in range(len(node.operands))]
-            scalar = relax.const(node.payload.numpy(), str(node.ty.dtype)) if _is_scalar(node) else param
-            args.append(relax.Tuple(items) if node.kind == "tuple" else scalar)
-        return params, args
+    def _placeholder(self, operand: int, params: list[Var], read: list[int]) -> Expr:
+        """Return an operand as an op reads it: tuples and scalar constants written out, anything else a parameter.
 
-    def _legalized(self, operands: tuple[int, ...], write: Any) -> Functions | None:
+        Parameters
+        ----------
+        params, read
+            The parameters so far and the numbers that they stand for; what is new is added.
+        """
+        node = self.numbers.nodes[operand]
+        if node.kind == "tuple":
+            return relax.Tuple([self._placeholder(field, params, read) for field in node.operands])
+        if _is_scalar(node):
+            return relax.const(node.payload.numpy(), str(node.ty.dtype))
+        param = relax.Var(f"p{len(params)}", node.ty)
+        params.append(param)
+        read.append(operand)
+        return param
+
+    def _legalized(self, params: list[Var], args: list[Expr], write: Any) -> Functions | None:
         try:
-            params, args = self._placeholders(operands)
             module = _one_call(params, write(args), {})
             call = module["main"].body.blocks[0].bindings[-1].value
             with tvm.transform.PassContext(opt_level=3):
