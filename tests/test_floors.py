@@ -1,6 +1,7 @@
 """The architecture, read off the imports: they point down only, and what lies on one floor does not know its neighbours."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ FLOORS = {
     "target": 1,
     "graph": 2,
     "kernels": 2,
+    "qdq": 2,
     "importer": 3,
     "profile": 3,
     "quantize": 3,
@@ -34,9 +36,13 @@ FLOORS = {
     "__init__": 6,
     "__main__": 6,
 }
-# The command line prints what report lays out, and starts what it is told.
-NEIGHBOURS = {("cli", "report"), ("cli", "cluster"), ("cli", "range_checks")}
+# The command line prints what report lays out, and starts what it is told. Quantized forms are forms of graphs.
+NEIGHBOURS = {("cli", "report"), ("cli", "cluster"), ("cli", "range_checks"), ("qdq", "graph")}
 NUMPY_ONLY = ("errors", "identity", "numerics")
+# Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
+NO_QUANTIZATION = ("identity", "graph")
+QUANTIZATION_FLOORS = ("numerics", "target")
+QUANTIZATION_WORDS = re.compile(r"quanti[sz]|zero_?point|qmin|qmax|qdq|calibrat", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -84,9 +90,48 @@ def broken_rule(place: str, module: str) -> str:
         return ""
     # `from octavo import name` and `from .. import name` import from the top unless the name is a part of its own.
     other = rest[0] if rest and rest[0] in FLOORS else "__init__"
+    if place in NO_QUANTIZATION and other in QUANTIZATION_FLOORS:
+        return f"{place} knows nothing of quantization, but imports {other}"
     if other == place or (place, other) in NEIGHBOURS or FLOORS[other] < FLOORS[place]:
         return ""
     return f"{place} (floor {FLOORS[place]}) imports {other} (floor {FLOORS[other]})"
+
+
+def words_of(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield every name and every string of a file that the program sees: neither comments nor docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    docstrings = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and id(node) not in docstrings:
+                yield line, node.value
+        else:
+            names = (getattr(node, field, None) for field in ("id", "attr", "arg", "name"))
+            yield from ((line, name) for name in names if isinstance(name, str))
+
+
+def quantization_words(package: Path) -> list[str]:
+    return [
+        f"{file.relative_to(package)}:{line}: {word}"
+        for place in NO_QUANTIZATION
+        for file in sorted((package / place).rglob("*.py"))
+        for line, word in words_of(file)
+        if QUANTIZATION_WORDS.search(word)
+    ]
+
+
+def test_identity_and_graph_know_nothing_of_quantization() -> None:
+    assert quantization_words(PACKAGE) == []
+
+
+def test_a_planted_word_of_quantization_is_caught(tmp_path: Path) -> None:
+    (tmp_path / "graph").mkdir()
+    text = '"""Knows no zero_point."""\n# nor qmin\ndef follow(zero_point):\n    return call_to(x, "quantize").qmax\n'
+    (tmp_path / "graph" / "x.py").write_text(text)
+    assert quantization_words(tmp_path) == ["graph/x.py:3: zero_point", "graph/x.py:4: qmax", "graph/x.py:4: quantize"]
 
 
 def test_imports_point_down() -> None:
@@ -105,7 +150,10 @@ def test_imports_point_down() -> None:
         ("kernels/conv.py", "from .. import build", "kernels (floor 2) imports build (floor 3)"),
         ("graph/x.py", "def f():\n    from octavo import cli", "graph (floor 2) imports cli (floor 5)"),
         ("report/x.py", "from ..cli import main", "report (floor 5) imports cli (floor 5)"),
-        ("identity/x.py", "from ..numerics import QuantParams", "identity (floor 0) imports numerics (floor 0)"),
+        ("identity/x.py", "from ..numerics import QuantParams", "identity knows nothing of quantization, but imports numerics"),
+        ("graph/x.py", "from ..numerics import QuantParams", "graph knows nothing of quantization, but imports numerics"),
+        ("graph/x.py", "from ..target import CPU", "graph knows nothing of quantization, but imports target"),
+        ("graph/x.py", "from ..qdq.dynamic import write_dynamic", "graph (floor 2) imports qdq (floor 2)"),
         ("errors.py", "from .identity import TensorId", "errors (floor -1) imports identity (floor 0)"),
         ("numerics/x.py", "import tvm.runtime", "numerics imports tvm, but it may import only numpy"),
         ("identity/x.py", "from onnx import helper", "identity imports onnx, but it may import only numpy"),

@@ -23,7 +23,7 @@ from .importer import load
 from .kernels import KNOWN_ISAS, host_target, isas_of, target_for
 from .lower import FLOAT_MODEL, Lowered, OpRecord, link, lower
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select
-from .quantize import Recipe, export_onnx
+from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
 
@@ -151,7 +151,7 @@ def quantize(
     *,
     target: str | Path | TargetDescription = "cpu",
     recipe: Recipe | None = None,
-) -> Model:
+) -> QuantizedModel:
     """Quantize a float model to QDQ form, where the target has integer kernels.
 
     Parameters
@@ -288,7 +288,7 @@ def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explan
 def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
     named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
-    reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if model.plan else {}
+    reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
     told = [record if record.integer else replace(record, reason=reasons.get(record.tensor, record.reason)) for record in records]
     return tuple(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")) for record in told)
 

@@ -10,10 +10,10 @@ from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
-from octavo.graph.dynamic import write_dynamic
 from octavo.kernels import host_target, isas_of
 from octavo.lower import lower
 from octavo.numerics import dynamic
+from octavo.qdq.dynamic import write_dynamic
 from octavo.target import CPU
 
 ISAS = isas_of(host_target())

@@ -11,7 +11,7 @@ from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.kernels import host_target, isas_of
 from octavo.lower import lower
-from octavo.quantize import Recipe, quantize
+from octavo.quantize import QuantizedModel, Recipe, quantize
 from octavo.target import CPU, OpSupport, TargetDescription
 
 from handmade_profile import ranged  # isort: skip
@@ -43,8 +43,7 @@ def silu_net(*, sigmoid_is_read: bool = False) -> Model:
     return model_of({"x": ((1, 3, 4, 4), "float32")}, weights, body, outputs)
 
 
-def layers(model: Model) -> list[tuple[str, str, tuple[str, ...]]]:
-    assert model.plan is not None
+def layers(model: QuantizedModel) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(layer.op, str(layer.output), tuple(map(str, layer.inputs))) for layer in model.plan.layers]
 
 

@@ -10,11 +10,11 @@ from handmade_profile import ranged
 from tvm import relax
 
 from nets import compiled, model_of
-from octavo.graph import Model, QuantizationPlan
+from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
 from octavo.numerics import PerAxis, dequantize, max_accumulator
-from octavo.quantize import Recipe, quantize
+from octavo.quantize import QuantizationPlan, Recipe, quantize
 
 RNG = np.random.default_rng(0)
 W, B = TensorId("w"), TensorId("b")
@@ -34,9 +34,7 @@ def dense(weight: np.ndarray, bias: np.ndarray | None) -> Model:
 
 
 def plan_of(model: Model, ranges: dict[str, tuple[float, float]] | None = None, **recipe: Any) -> QuantizationPlan:
-    plan = quantize(model, ranged(model, ranges), recipe=Recipe(**recipe)).plan
-    assert plan is not None
-    return plan
+    return quantize(model, ranged(model, ranges), recipe=Recipe(**recipe)).plan
 
 
 @pytest.mark.parametrize("granularity", ["per_axis", "per_tensor"])
@@ -107,7 +105,6 @@ def test_shared_constants_are_quantized_for_each_reader() -> None:
     model = model_of({"x": ((1, 4), "float32")}, {"w": weight, "b": bias}, body, ("y",))
     quantized = quantize(model, ranged(model, {"x": (-2.0, 2.0), "h": (-20.0, 20.0), "y": (-200.0, 200.0)}))
     plan = quantized.plan
-    assert plan is not None
     assert list(plan.weights) == ["w"]
     scales = [float(plan.activations[TensorId(name)].scale) for name in ("x", "h")]
     assert [layer.bias for layer in plan.layers] == ["b_2", "b_3"]

@@ -15,7 +15,7 @@ from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.profile import Profile
-from octavo.quantize import Recipe, quantize
+from octavo.quantize import QuantizedModel, Recipe, quantize
 from octavo.target import OpSupport, TargetDescription
 
 RNG = np.random.default_rng(0)
@@ -45,13 +45,11 @@ def ops(model: Model) -> list[str]:
     return [op_name(binding.value) for binding in DataflowView(model.module["main"]).bindings]
 
 
-def reasons(model: Model) -> dict[str, str]:
-    assert model.plan is not None
+def reasons(model: QuantizedModel) -> dict[str, str]:
     return {str(item.tensor): item.reason for item in model.plan.float_ops}
 
 
-def layers(model: Model) -> list[tuple[str, str, tuple[str, ...]]]:
-    assert model.plan is not None
+def layers(model: QuantizedModel) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(item.op, str(item.output), item.fused) for item in model.plan.layers]
 
 

@@ -12,9 +12,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from nets import compiled, model_of
-from octavo.graph import Fold, Model
+from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.identity import TensorId
+from octavo.quantize.plan import Fold
 from octavo.quantize.simplify import simplify
 
 RNG = np.random.default_rng(0)

@@ -1,5 +1,5 @@
-"""Graph: the model and the mechanisms that rewrite it; knows no stage."""
+"""Graph: the model and the mechanisms that rewrite it; knows no stage and no quantization."""
 
-from .model import Adjustment, FloatOp, Fold, IntegerLayer, Model, QuantizationPlan
+from .model import Model
 
-__all__ = ["Adjustment", "FloatOp", "Fold", "IntegerLayer", "Model", "QuantizationPlan"]
+__all__ = ["Model"]

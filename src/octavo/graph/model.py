@@ -1,8 +1,8 @@
-"""Model: an imported network, float or QDQ, with the identity of each of its tensors."""
+"""Model: an imported network, with the identity of each of its tensors. Knows nothing of quantization."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,101 +12,8 @@ from tvm import relax
 
 from ..errors import ProfileError
 from ..identity import TensorId, TensorTable
-from ..numerics import QuantParams
 
 SourceFormat = Literal["onnx", "tflite", "torch", "relax", "builder"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IntegerLayer:
-    """One op that `quantize` made integer, with what runs in the same kernel.
-
-    Parameters
-    ----------
-    op
-        Relax op name without "relax." ("nn.conv2d").
-    output
-        Variable of the result, after the fused ops: a TensorId wherever the source has this tensor.
-    inputs
-        Variables of the activations it reads, in order.
-    weight, bias
-        Its constants, None where it has none.
-    fused
-        What follows within the kernel, in order: "bias", "nn.relu", "clip".
-    """
-
-    op: str
-    output: TensorId
-    inputs: tuple[TensorId, ...]
-    weight: TensorId | None = None
-    bias: TensorId | None = None
-    fused: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FloatOp:
-    """One op that `quantize` left float: which op, the variable of its result, and why."""
-
-    op: str
-    tensor: TensorId
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fold:
-    """An op that `quantize` folded into a convolution: its output `tensor` now comes from the convolution, `gone` is no more.
-
-    `op` is "nn.batch_norm" (folded into the convolution before it; `weight` and `bias` name its new constants) or "nn.pad" (into
-    those behind it, which read `tensor` with `padding` (top, left, bottom, right) of their own more).
-    """
-
-    op: str
-    tensor: TensorId
-    gone: TensorId
-    weight: TensorId | None = None
-    bias: TensorId | None = None
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adjustment:
-    """A parameter that `quantize` had to choose otherwise than asked: which tensor, and what was done."""
-
-    tensor: TensorId
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuantizationPlan:
-    """Which tensors `quantize` made integer, and how: enough to repeat it on the source file.
-
-    Parameters
-    ----------
-    activations
-        Parameters of each tensor that gets a Q -> DQ pair where it is produced.
-    weights
-        Parameters of each weight, and `weight_values` its integers, in the layout of the Relax module.
-    biases
-        Parameters (int32, scale = s_x * s_w, zero point 0) of each bias, with its int32 integers in `weight_values`.
-    layers
-        The integer ops, in the order of the graph. Whoever reads the output of one reads it dequantized; the float consumers of
-        a tensor that a float op made read it as it is.
-    float_ops
-        The ops that stay float, each with its reason.
-    folds
-        The ops that were folded away before quantizing.
-    adjustments
-        Parameters that were chosen otherwise than asked.
-    """
-
-    activations: dict[TensorId, QuantParams]
-    weights: dict[TensorId, QuantParams]
-    biases: dict[TensorId, QuantParams]
-    weight_values: dict[TensorId, npt.NDArray[Any]]
-    layers: tuple[IntegerLayer, ...] = ()
-    float_ops: tuple[FloatOp, ...] = ()
-    folds: tuple[Fold, ...] = ()
-    adjustments: tuple[Adjustment, ...] = ()
 
 
 # No slots: what a stage builds for a model (its profiler, say) is kept by weak reference for as long as the model lives.
@@ -134,8 +41,6 @@ class Model:
         Where it came from.
     source
         The source's own object (an onnx.ModelProto) where a later stage can write it back, else None.
-    plan
-        Set by `quantize`; None on a model as it was imported.
     any_batch
         Whether the source leaves the first dimension of every input open (the module is of batch 1 then) and computes each
         sample from that sample alone.
@@ -153,7 +58,6 @@ class Model:
     fingerprint: str
     source_format: SourceFormat
     source: Any = None
-    plan: QuantizationPlan | None = field(default=None)
     any_batch: bool = False
     batch_range: tuple[int, int | None] = (1, None)
     batch_obstacle: str = ""

@@ -15,8 +15,8 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from ..graph.dynamic import write_dynamic
 from ..numerics import INTEGER_RANGE
+from ..qdq.dynamic import write_dynamic
 from .onnx_ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
 from .onnx_weighted import convolution
 

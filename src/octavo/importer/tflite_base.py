@@ -13,8 +13,8 @@ import tflite
 from tvm import relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
-from ..graph.dynamic import write_dynamic
 from ..numerics import INTEGER_RANGE
+from ..qdq.dynamic import write_dynamic
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from ..graph.dynamic import write_torch_integers, write_torch_parameters
 from ..numerics import INTEGER_RANGE
 from ..numerics.dynamic import TorchStyle
+from ..qdq.dynamic import write_torch_integers, write_torch_parameters
 from .torch_ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
 
 # TVM's stubs claim narrower arguments than its ops take.

@@ -1,6 +1,6 @@
 """Inputs quantized at run time: what hybrid layers are made of.
 
-Two forms lead to the same kernels, with parameters that the form of `graph.dynamic` computes:
+Two forms lead to the same kernels, with parameters that the form of `qdq.dynamic` computes:
 
     matmul(dequantize(x_q, scale, zero_point), dequantize(w_q, ...)) + bias                        weights with scales
     astype(matmul(astype(x_q) - zero_point, astype(w_q) - w_zero), float) * (scale * w_scale) + bias     `integer_sums` (ONNX)
@@ -16,10 +16,10 @@ from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-from ..graph.dynamic import FoundDynamic, find_dynamic
 from ..kernels import DynamicSpec
 from ..numerics import QuantParams
 from ..numerics.dynamic import DynamicStyle, style_name
+from ..qdq.dynamic import FoundDynamic, find_dynamic
 from .context import KernelContext, shape_of
 from .storage import TO_NHWC
 from .values import numpy_constant

@@ -17,9 +17,9 @@ from tvm.ir import Call, GenericConst
 from tvm.relax import Expr, Var
 from tvm_ffi import structural_equal
 
+from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..numerics import INTEGER_RANGE
 from ..numerics.dynamic import DynamicStyle, TorchStyle
-from .dataflow import DataflowView, call_to, dtype_of, static_shape
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name
-from ..graph.model import Fold
 from ..identity import TensorEntry, TensorId, TensorTable
+from .plan import Fold
 
 
 class Exclusion:

@@ -24,11 +24,12 @@ from onnx import helper
 from tvm import relax
 
 from ..errors import QuantizationError, check_path, check_type
+from ..graph import Model
 from ..graph.dataflow import static_shape
-from ..graph.model import Fold, IntegerLayer, Model, QuantizationPlan
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams, dequantize
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
+from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 
 MIN_OPSET = 13
 """First version whose QuantizeLinear and DequantizeLinear have an axis."""
@@ -67,7 +68,7 @@ def export_onnx(model: Model, path: str | Path) -> None:
 def onnx_model(model: Model) -> Any:
     """Return the onnx.ModelProto that `export_onnx` writes; raises as it does."""
     check_type(model, Model, QuantizationError, "a Model that octavo.quantize returned")
-    if model.plan is None:
+    if not isinstance(model, QuantizedModel):
         raise QuantizationError("the model is not quantized; call quantize before writing it")
     if not isinstance(model.source, onnx.ModelProto):
         raise QuantizationError(

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ..errors import QuantizationError
-from ..graph.model import Adjustment
 from ..identity import TensorId
 from ..numerics import PerAxis, PerTensor, QuantParams, quantize
 from ..numerics.histogram import Histogram
 from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
 from .constants import Constants
 from .placement import Layer, Placement
+from .plan import Adjustment
 from .recipe import Recipe
 
 _INT32_MAX = 2**31 - 1

@@ -15,13 +15,13 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
-from ..graph.model import FloatOp
 from ..identity import TensorId
 from ..target import ELEMENTWISE, OpSupport, TargetDescription
 from .constants import Constants, root_of
 from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
 from .elementwise import function_of_one
 from .exclusion import Exclusion
+from .plan import FloatOp
 from .recipe import Recipe
 
 _SPATIAL = ({2, 3}, {1, 2})

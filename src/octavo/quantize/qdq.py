@@ -21,14 +21,15 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ..graph import Model
 from ..graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands
-from ..graph.model import IntegerLayer, Model
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams
 from .constants import root_of
 from .names import Names
 from .parameters import Parameters
 from .placement import Layer, Placement
+from .plan import IntegerLayer
 from .simplify import with_main
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name
 from ..graph.lineage import announce, one_step
-from ..graph.model import Model, QuantizationPlan, check_fingerprint
+from ..graph.model import Model, check_fingerprint
 from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
@@ -17,12 +17,15 @@ from .constants import Constants
 from .exclusion import Exclusion
 from .parameters import ParameterChooser, Statistics
 from .placement import Placer
+from .plan import QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
 from .recipe import Recipe
 from .simplify import simplify
 
 
-def quantize(model: Model, profile: Statistics, *, target: TargetDescription = CPU, recipe: Recipe | None = None) -> Model:
+def quantize(
+    model: Model, profile: Statistics, *, target: TargetDescription = CPU, recipe: Recipe | None = None
+) -> QuantizedModel:
     """Quantize a float model.
 
     Parameters
@@ -38,8 +41,8 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
 
     Returns
     -------
-    Model
-        In QDQ form (see qdq.py), its `plan` set and its fingerprint its own.
+    QuantizedModel
+        In QDQ form (see qdq.py), with its plan and a fingerprint of its own.
 
     Raises
     ------
@@ -54,9 +57,9 @@ def quantize(model: Model, profile: Statistics, *, target: TargetDescription = C
     return quantized
 
 
-def _quantized(model: Model, profile: Statistics, target: TargetDescription, recipe: Recipe) -> Model:
+def _quantized(model: Model, profile: Statistics, target: TargetDescription, recipe: Recipe) -> QuantizedModel:
     simple, folds = simplify(model)
-    if model.plan is not None or _is_quantized(simple):
+    if isinstance(model, QuantizedModel) or _is_quantized(simple):
         raise QuantizationError("the model is quantized already; compile it as it is, or quantize the float model it came from")
     check_fingerprint(model, profile.fingerprint)
     view = DataflowView(simple.module["main"])
@@ -83,15 +86,14 @@ def _quantized(model: Model, profile: Statistics, target: TargetDescription, rec
         folds=folds,
         adjustments=parameters.adjustments,
     )
-    return replace(written.model, plan=plan, fingerprint=_fingerprint(model, plan))
+    return QuantizedModel.of(replace(written.model, fingerprint=_fingerprint(model, plan)), plan)
 
 
-def _announced(quantized: Model) -> Announced:
+def _announced(quantized: QuantizedModel) -> Announced:
     """Say what holds each tensor: the variable of its name, whose values are those of integers now."""
     view = DataflowView(quantized.module["main"])
     names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
-    folds = () if quantized.plan is None else quantized.plan.folds
-    gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in folds}
+    gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
     holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
     return Announced(holders=holders, swallowed={}, gone=gone)
 

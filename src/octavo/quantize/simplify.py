@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
+from ..graph import Model
 from ..graph.dataflow import (
     BodyWriter,
     DataflowView,
@@ -28,12 +29,12 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
-from ..graph.model import Fold, Model
 from ..identity import TensorId
 from ..numerics.batch_norm import fold_batch_norm
 from .constants import Constants
 from .convolution import Bias, bias_operand, conv2d_attrs, view_equal, weighted
 from .names import Names
+from .plan import Fold
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
