@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,14 +59,17 @@ def operands(spec: FloatConv2dSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return x, weight, RNG.normal(size=spec.out_channels).astype(np.float32)
 
 
-def run_all(kernels: list[Kernel], inputs: list[np.ndarray], sizes: list[int], target: tvm.target.Target) -> list[np.ndarray]:
+def run_all(
+    kernels: list[Kernel], inputs: list[np.ndarray | tuple[np.ndarray, ...]], sizes: list[int], target: tvm.target.Target
+) -> list[np.ndarray]:
     functions = {f"kernel_{i}": kernel.func for i, kernel in enumerate(kernels)}
     library = compiled(functions, target)
     results = []
-    for name, kernel, x, size in zip(functions, kernels, inputs, sizes, strict=True):
+    for name, kernel, given, size in zip(functions, kernels, inputs, sizes, strict=True):
         filler = np.full(size + GUARD, 77, np.float32)
         storage = tvm.runtime.tensor(filler)
-        tensors = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in (x, *kernel.constants)]
+        operands = given if isinstance(given, tuple) else (given,)
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in (*operands, *kernel.constants)]
         library[name](*tensors, storage._create_view((size,), "float32"))
         got = storage.numpy()
         assert np.array_equal(got[size:], filler[size:]), f"written behind the end: {kernel.name}"
@@ -138,6 +142,20 @@ def test_threads_leave_every_bit(isa: str) -> None:
     for first in range(0, len(got), 3):
         assert np.array_equal(got[first], got[first + 1])
         assert np.array_equal(got[first], got[first + 2])
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_an_addend_is_added_before_the_clamp_and_changes_no_other_bit(isa: str) -> None:
+    specs = [replace(spec, low=-1.0, high=2.0) for spec in (SPECS[1], SPECS[3], SPECS[5], SPECS[10], SPECS[16])]
+    specs += [replace(specs[3], threads=2, in_height=30, in_width=30)]
+    for spec in specs:
+        x, weight, bias = operands(spec)
+        plain = replace(spec, low=-math.inf, high=math.inf)
+        kernels = [float_conv2d(each, weight=weight, bias=bias, isa=isa) for each in (plain, replace(spec, adds=True))]
+        size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
+        addend = RNG.normal(size=size).astype(np.float32)
+        sums, got = run_all(kernels, [x, (x, addend)], [size, size], host_target())
+        assert np.array_equal(got, np.clip(sums + addend, np.float32(-1), np.float32(2))), spec
 
 
 @pytest.mark.parametrize("isa", HOST_ISAS)

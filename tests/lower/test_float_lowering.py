@@ -73,6 +73,52 @@ def test_a_value_that_others_read_is_not_fused_away() -> None:
     assert "clip" in float_ops(module)
 
 
+def residual_network(*, is_read_twice: bool = False) -> Any:
+    """Two blocks, one with a convolution in its shortcut, and a matmul whose result is added to its input."""
+
+    def conv(w: Any, name: str, x: Any, channels: tuple[int, int], size: int = 3) -> Any:
+        return w.emit(name, relax.op.nn.conv2d(x, const(*channels, size, size), padding=size // 2))
+
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        a = conv(w, "a", x["x"], (19, 6))
+        b = conv(w, "b", a, (19, 19))
+        b1 = w.emit("b1", relax.op.add(b, const(1, 19, 1, 1)))
+        c = w.emit("c", relax.op.nn.relu(w.emit("sum", relax.op.add(a, b1))))
+        d, e = conv(w, "d", c, (5, 19)), conv(w, "e", c, (5, 19), 1)
+        f = w.emit("f", relax.op.clip(w.emit("second", relax.op.add(d, e)), -1, 2))
+        rows = w.emit("rows", relax.op.reshape(f, (5, 72)))
+        g = w.emit("g", relax.op.matmul(rows, const(72, 72)))
+        h = w.emit("h", relax.op.add(w.emit("biased", relax.op.add(g, const(72))), rows))
+        if is_read_twice:
+            h = w.emit("h1", relax.op.add(h, w.emit("total", relax.op.sum(b1))))
+        return w.emit("y", relax.op.add(h, const(5, 72)), is_output=True)
+
+    return graph({"x": ((1, 6, 9, 8), "float32")}, body)
+
+
+def test_another_activation_is_added_where_the_sums_are_stored() -> None:
+    module = residual_network()
+    assert is_close(module, floats(1, 6, 9, 8))
+    assert len(lowered(module).kernels) == 7, "five products and two changes of layout"
+    assert float_ops(module) == ["reshape", "add"], "the sum with a constant for each element is TVM's"
+
+
+def test_a_sum_whose_terms_others_read_is_not_fused() -> None:
+    module = residual_network(is_read_twice=True)
+    assert is_close(module, floats(1, 6, 9, 8))
+    assert float_ops(module) == ["add", "nn.relu", "reshape", "sum", "add", "add"]
+
+
+def test_another_name_of_a_sum_with_a_bias_adds_nothing() -> None:
+    def body(w: Any, x: dict[str, Any]) -> Any:
+        biased = w.emit("biased", relax.op.add(w.emit("product", relax.op.matmul(x["x"], const(7, 5))), const(5)))
+        return w.emit("y", relax.op.erf(w.emit("renamed", biased)), is_output=True)
+
+    module = graph({"x": ((4, 7), "float32")}, body)
+    assert is_close(module, floats(4, 7))
+    assert float_ops(module) == ["erf"]
+
+
 def normalized(*, layout: str = "NCHW", reads_mean: bool = False, training: bool = False) -> Any:
     """A convolution with a bias, a batch normalization and a clamp; its running mean may be read, too."""
     nchw = layout == "NCHW"

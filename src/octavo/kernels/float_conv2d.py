@@ -28,7 +28,7 @@ _AVX512_COLUMNS = 6
 
 def can_observe(spec: FloatConv2dSpec, *, isa: str) -> bool:
     """Return whether the kernel of `spec` can observe its own result, which costs less than an observer behind it."""
-    if isa != AVX512_VNNI or spec.threads != 1:
+    if isa != AVX512_VNNI or spec.threads != 1 or spec.adds:
         return False
     channels = spec.out_channels if _is_depthwise(spec) else spec.out_channels // spec.groups
     return channels % LANES == 0
@@ -42,10 +42,11 @@ def float_conv2d(
     isa: str,
     observe: ObserveSpec | None = None,
 ) -> Kernel:
-    """Return a kernel of clamp(conv2d(x, weight) + bias) in float32.
+    """Return a kernel of clamp(conv2d(x, weight) + bias), float32; with `spec.adds`, of clamp(conv2d(x, weight) + bias + addend).
 
     Each output is one sum in the order of rows, columns and channels of its window, so it depends neither on the tiles nor on
-    `threads`; whether each product is rounded before it is added depends on the target (fused multiply-add).
+    `threads`; whether each product is rounded before it is added depends on the target (fused multiply-add). The addend follows x
+    in the argument list; a depthwise kernel takes none.
 
     Parameters
     ----------
@@ -69,6 +70,7 @@ def float_conv2d(
     if isa not in KNOWN_ISAS:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
     if _is_depthwise(spec):
+        assert not spec.adds, "a depthwise kernel takes no addend"
         columns = _AVX512_COLUMNS if isa == AVX512_VNNI else _GENERIC_PIXELS
         return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
             f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
@@ -89,8 +91,11 @@ def float_matmul(
     high: float,
     threads: int,
     isa: str,
+    adds: bool = False,
 ) -> Kernel:
     """Return a kernel of clamp(x @ weight + bias), x float32 (rows, in_features), weight (in_features, out_features).
+
+    With `adds`, of clamp(x @ weight + bias + addend); the addend (rows, out_features) follows x in the argument list.
 
     Raises
     ------
@@ -106,6 +111,7 @@ def float_matmul(
         in_channels=weight.shape[0],
         out_channels=weight.shape[1],
         kernel=(1, 1),
+        adds=adds,
         low=low,
         high=high,
         threads=threads,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class FloatConv2dSpec:
     """A convolution of float32 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
-    `padding` is (top, left, bottom, right), filled with 0. The result is clamped to [low; high]. `threads` is the number of
-    chunks the work is cut into; 1 emits no parallel loop.
+    `padding` is (top, left, bottom, right), filled with 0. With `adds`, a tensor of the result's shape is added to the sums. The
+    result is clamped to [low; high]. `threads` is the number of chunks the work is cut into; 1 emits no parallel loop.
     """
 
     batch: int
@@ -27,6 +27,7 @@ class FloatConv2dSpec:
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    adds: bool = False
     low: float = -math.inf
     high: float = math.inf
     threads: int = 1

@@ -1,7 +1,8 @@
 """Rules of the float32 ops with constant weights, nn.conv2d and matmul: what no integer rule took, in float kernels of our own.
 
-A composite holds the op, its bias, a batch normalization (folded into weight and bias) and its clamps, as far as nobody else
-reads what lies between; the sum before the clamps may be observed. It has no quantize_info.
+A composite holds the op, its bias, a batch normalization (folded into weight and bias), the sum with another activation and its
+clamps, as far as nobody else reads what lies between; the op's result may be observed instead of being added to another. It has
+no quantize_info.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatForm(FloatOp):
-    """clamp(op(x, weight) + bias). What is observed is the sum, before the clamp."""
+    """clamp(op(x, weight) + bias + addend). What is observed is the sum, before the clamp; then there is no addend."""
 
     x: str
+    addend: str | None
     weight: Floats
     bias: Floats
     low: float
@@ -81,6 +83,7 @@ class FloatConvForm(FloatForm):
         """Write the kernel call."""
         is_nhwc = self.layout == "NCHW"
         x = context.storage.get(inputs[self.x], is_nhwc=is_nhwc)
+        arguments = [x] if self.addend is None else [x, context.storage.get(inputs[self.addend], is_nhwc=is_nhwc)]
         batch, height, width, channels = shape_of(x)
         spec = FloatConv2dSpec(
             batch=batch,
@@ -93,6 +96,7 @@ class FloatConvForm(FloatForm):
             padding=self.padding,
             dilation=self.dilation,
             groups=self.groups,
+            adds=self.addend is not None,
             low=-math.inf if self.observation is not None else self.low,
             high=math.inf if self.observation is not None else self.high,
             threads=context.threads,
@@ -103,7 +107,7 @@ class FloatConvForm(FloatForm):
         if observe is not None and self.observation is not None:
             result = context.call(output.name, kernel, [x, *self.observation.states(inputs)], shape, "float32")
         else:
-            result = self._call(context, output, kernel, [x], shape, inputs, is_nhwc=is_nhwc)
+            result = self._call(context, output, kernel, arguments, shape, inputs, is_nhwc=is_nhwc)
         context.put(output, result, is_nhwc=is_nhwc)
 
     def _observed_inside(
@@ -122,27 +126,29 @@ class FloatMatmulForm(FloatForm):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        x = context.storage.source(inputs[self.x])
+        arguments = [context.storage.source(inputs[name]) for name in (self.x, self.addend) if name is not None]
         kernel = kernels.float_matmul(
-            rows=math.prod(shape_of(x)[:-1]),
+            rows=math.prod(shape_of(arguments[0])[:-1]),
             weight=self.weight,
             bias=self.bias,
             low=-math.inf if self.observation is not None else self.low,
             high=math.inf if self.observation is not None else self.high,
             threads=context.threads,
             isa=context.isa,
+            adds=self.addend is not None,
         )
-        context.put(output, self._call(context, output, kernel, [x], self.output_shape, inputs, is_nhwc=False), is_nhwc=False)
+        result = self._call(context, output, kernel, arguments, self.output_shape, inputs, is_nhwc=False)
+        context.put(output, result, is_nhwc=False)
 
 
 def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
-    """Claim clamp(conv2d(x, w) + bias) of a float32 x and a constant w.
+    """Claim clamp(conv2d(x, w) + bias + addend) of a float32 x and a constant w.
 
     Before::
 
-        lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); y = R.nn.relu(lv1)
+        lv = R.nn.conv2d(x, w); lv1 = R.add(lv, b); lv2 = R.add(lv1, z); y = R.nn.relu(lv2)
 
-    After: one composite "octavo.float_conv2d" from x to y.
+    After: one composite "octavo.float_conv2d" from x and z to y.
     """
     call: Any = view.definition(core)
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
@@ -157,10 +163,13 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
         return operands
     x, weight, shape = operands
     axis = 1 if layout == "NCHW" else 3
-    tail = _Tail(view, core, axis, _real(weight, tuple(kernel_layout.index(letter) for letter in "HWIO")))
+    values = _real(weight, tuple(kernel_layout.index(letter) for letter in "HWIO"))
+    is_depthwise = values.shape[2] == 1 and int(call.attrs.groups) > 1
+    tail = _Tail(view, core, axis, values, adds=not is_depthwise)
     form = FloatConvForm(
         op="nn.conv2d",
         x=x.name,
+        addend=None if tail.addend is None else tail.addend.name,
         weight=tail.weight,
         bias=tail.bias,
         low=tail.low,
@@ -177,17 +186,18 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
 
 
 def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
-    """Claim clamp(matmul(x, w) + bias) of a float32 x and a constant two-dimensional w [in, out]."""
+    """Claim clamp(matmul(x, w) + bias + addend) of a float32 x and a constant two-dimensional w [in, out]."""
     operands = _operands(view, core, view.definition(core))
     if isinstance(operands, Rejection):
         return operands
     x, weight, shape = operands
     if weight.values.ndim != 2 or len(static_shape(x) or ()) < 2:
         return Rejection(reason=f"matmul by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    tail = _Tail(view, core, len(shape) - 1, _real(weight, (0, 1)))
+    tail = _Tail(view, core, len(shape) - 1, _real(weight, (0, 1)), adds=True)
     form = FloatMatmulForm(
         op="matmul",
         x=x.name,
+        addend=None if tail.addend is None else tail.addend.name,
         weight=tail.weight,
         bias=tail.bias,
         low=tail.low,
@@ -199,12 +209,13 @@ def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
 
 
 class _Tail:
-    """The bias, a batch normalization, an observer and the clamps behind an op, as far as each value has one reader.
+    """The bias, a batch normalization, an observer or an addend, and the clamps behind an op, while each value has one reader.
 
-    `weight`'s last axis is that of the output channels, which is `axis` of the result.
+    `weight`'s last axis is that of the output channels, which is `axis` of the result. `adds` says whether the kernel takes an
+    addend.
     """
 
-    def __init__(self, view: DataflowView, core: Var, axis: int, weight: Floats) -> None:
+    def __init__(self, view: DataflowView, core: Var, axis: int, weight: Floats, *, adds: bool) -> None:
         self.members: list[Var] = []
         self.weight = weight
         channels = weight.shape[-1]
@@ -218,6 +229,9 @@ class _Tail:
             self.bias = np.ascontiguousarray(_real(bias, (0,)))
         self._fold_batch_norm(view, axis)
         self._observe(view)
+        self.addend: Var | None = None
+        if adds and self.observation is None:
+            self._add(view)
         while (user := view.only_user(self.output)) is not None:
             bounds = float_clamp(view.definition(user))
             # A clamp above one already taken can be folded in only while it leaves low <= high.
@@ -252,6 +266,25 @@ class _Tail:
         )
         self.members.extend([*constants_behind(view, norm), norm_var, item])
         self.output = item
+
+    def _add(self, view: DataflowView) -> None:
+        """Take the sum with another activation of the same shape."""
+        user = view.only_user(self.output)
+        call = None if user is None else call_to(view.definition(user), "add")
+        others = [] if call is None else [arg for arg in call.args if not arg.same_as(self.output)]
+        if user is None or len(others) != 1:  # both: what reads it is another name of its own value
+            return
+        other = others[0]
+        if not isinstance(other, Var) or dtype_of(other) != "float32" or constant_value(view, other) is not None:
+            return
+        alike = static_shape(other) == static_shape(self.output) == static_shape(user)
+        # Of two products that are added, the later one takes the sum.
+        first = next(binding.var for binding in view.bindings if binding.var in (other, self.output))
+        is_parameter = isinstance(view.definition(other), Var)
+        if alike and (first.same_as(other) or is_parameter):
+            self.addend = other
+            self.members.append(user)
+            self.output = user
 
     def _observe(self, view: DataflowView) -> None:
         """Take an observer of the sum, if it has one: it stands before every clamp."""
@@ -296,7 +329,8 @@ def constants_behind(view: DataflowView, value: Expr) -> list[Var]:
 
 def _region(view: DataflowView, core: Var, x: Var, tail: _Tail, form: FloatForm) -> Region:
     members = (*constants_behind(view, view.definition(core)), core, *tail.members)
-    return Region(core=core, output=tail.output, members=members, inputs=(x, *tail.states), attrs={}, form=form)
+    inputs = (x, *tail.states) if tail.addend is None else tuple(dict.fromkeys((x, tail.addend)))
+    return Region(core=core, output=tail.output, members=members, inputs=inputs, attrs={}, form=form)
 
 
 def _ints(values: Any) -> Any:

@@ -90,14 +90,15 @@ class FloatGemm(GemmLoops):
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
         operands = [(label, value.size, "float32") for label, value in self.constants.items()]
-        states = state_arguments(self.observe)
-        func = prim_func([("x", in_size, "float32"), *states, *operands, ("out", out_size, "float32")], self._emit)
+        others = [("addend", out_size, "float32")] if spec.adds else state_arguments(self.observe)
+        func = prim_func([("x", in_size, "float32"), *others, *operands, ("out", out_size, "float32")], self._emit)
         return Kernel(name=f"{name} {self.tile}", isa=isa, func=func, constants=tuple(self.constants.values()))
 
     def _emit(self, x: Expr, *rest: Expr) -> None:
-        *states, self.weights, self.bias, self.out = rest
+        *others, self.weights, self.bias, self.out = rest
         self.x = x
-        self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *states)
+        self.addend = others[0] if self.spec.adds else None
+        self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *others)
         self._emit_threads()
 
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
@@ -208,13 +209,16 @@ class FloatGemm(GemmLoops):
             step(element + index, weights + index * step_size)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
-        """Emit bias, clamp and the stores of the panel's channels of each pixel."""
+        """Emit bias, addend, clamp and the stores of the panel's channels of each pixel."""
         for j in range(panel.vectors):
             bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
             valid = min(LANES, panel.channels - j * LANES)
             for i, pixel in enumerate(pixels):
-                value = clamped(load(acc, (i * panel.vectors + j) * LANES, LANES) + bias, self.spec, LANES)
-                store_partial(self.out, out_at + pixel * self.geometry.channels + j * LANES, value, LANES, valid)
+                value = load(acc, (i * panel.vectors + j) * LANES, LANES) + bias
+                place = out_at + pixel * self.geometry.channels + j * LANES
+                if self.addend is not None:
+                    value = value + load_partial(self.addend, place, LANES, valid)
+                store_partial(self.out, place, clamped(value, self.spec, LANES), LANES, valid)
 
 
 def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:
@@ -226,6 +230,17 @@ def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:
     return value
 
 
+def load_partial(buffer: Expr, index: Expr, lanes: int, valid: int) -> Expr:
+    """Return a vector whose first `valid` lanes are read, in pieces of a power of two; nothing else is touched."""
+    if valid == lanes:
+        return load(buffer, index, lanes)
+    staged = T.alloc_buffer((lanes,), "float32", scope="local")
+    store(staged, 0, T.broadcast(T.float32(0), lanes), lanes)
+    for done, piece in pieces_of(valid):
+        store(staged, done, load(buffer, index + done, piece), piece)
+    return T.Bind(load(staged, 0, lanes))
+
+
 def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
     """Emit a store of the first `valid` of `lanes` floats, in pieces of a power of two; nothing else is touched."""
     if valid == lanes:
@@ -233,16 +248,24 @@ def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int
         return
     staged = T.alloc_buffer((lanes,), "float32", scope="local")
     store(staged, 0, value, lanes)
-    done = 0
-    while done < valid:
-        piece = 1 << ((valid - done).bit_length() - 1)
+    for done, piece in pieces_of(valid):
         store(buffer, index + done, load(staged, done, piece), piece)
-        done += piece
+
+
+def pieces_of(count: int) -> list[tuple[int, int]]:
+    """Return (first, size) of the pieces of `count` elements whose sizes are powers of two, largest first."""
+    pieces: list[tuple[int, int]] = []
+    done = 0
+    while done < count:
+        size = 1 << ((count - done).bit_length() - 1)
+        pieces.append((done, size))
+        done += size
+    return pieces
 
 
 def can_observe(spec: FloatConv2dSpec) -> bool:
-    """Return whether a kernel of `spec` can observe its result: one thread, and every group's channels fill whole vectors."""
-    return spec.threads == 1 and (spec.out_channels // spec.groups) % LANES == 0
+    """Return whether a kernel of `spec` can observe its sums: one thread, and every group's channels fill whole vectors."""
+    return spec.threads == 1 and not spec.adds and (spec.out_channels // spec.groups) % LANES == 0
 
 
 def state_arguments(observe: ObserveSpec | None) -> list[tuple[str, int, str]]:
