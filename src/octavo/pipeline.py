@@ -216,7 +216,7 @@ def _build(
         threads=threads,
         weight_bytes=constant_bytes(linked),
         workspace=code.workspace,
-        shares=code.control is not None,
+        shared_units=0 if code.control is None else code.control.units,
         any_batch=model.any_batch and all(output.shape for output in outputs),
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,

@@ -54,9 +54,9 @@ def workers() -> int:
 
 def test_large_layers_are_shared(executable):
     """Without this the other tests would say nothing."""
-    assert executable.description.shares
+    assert executable.description.shared_units
     text = llvm_module({BODY: executable._code.functions[BODY].function}, host_target()).inspect_source("ll")
-    assert text.count("@octavo_meet(") > 4
+    assert text.count("@octavo_await(") > 4
 
 
 def test_overlapping_calls_of_two_executables_give_each_its_own_result(model, executable, inputs, expected):
@@ -82,6 +82,23 @@ def test_more_threads_than_cores_and_fewer(model, inputs, expected, cores, monke
     call = executable.bind(inputs[0])
     assert workers() - before == min(cores, 3) - 1
     for _ in range(10):
+        np.testing.assert_array_equal(result(call()), expected[0])
+
+
+def test_a_worker_that_is_not_given_a_core_is_not_waited_for(model, inputs, expected, monkeypatch):
+    """It comes after ten calls, to a call that has long ended, and takes part in the next ones."""
+    monkeypatch.setattr(crew, "cores", lambda: 2)
+    held = threading.Event()
+
+    def late(target, args, **_):
+        return threading.Thread(target=lambda: (held.wait(), target(*args)), daemon=True)
+
+    monkeypatch.setattr(crew, "Thread", late)
+    call = octavo.compile(model, threads=2).bind(inputs[0])
+    for _ in range(10):
+        np.testing.assert_array_equal(result(call()), expected[0])
+    held.set()
+    for _ in range(100):
         np.testing.assert_array_equal(result(call()), expected[0])
 
 
@@ -132,7 +149,7 @@ def test_a_saved_file_is_shared_too_and_a_forked_process_computes_alone(executab
     executable.save(tmp_path / "two.so")
     loaded = octavo.load_executable(tmp_path / "two.so")
     assert loaded.threads == 2
-    assert loaded.description.shares
+    assert loaded.description.shared_units
     np.testing.assert_array_equal(result(loaded(inputs[0])), expected[0])
     np.save(tmp_path / "x.npy", inputs[0])
     done = subprocess.run(

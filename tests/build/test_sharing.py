@@ -1,11 +1,11 @@
-"""Which kernels the threads of a call share, and where they must meet."""
+"""Which kernels the threads of a call share, and which must be done before others begin."""
 
 import pytest
 import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from octavo.build.sharing import Access, meetings, shared_kernel
+from octavo.build.sharing import Access, legs, shared_kernel
 from octavo.kernels.vectors import chunked, for_each_vector, load, prim_func, store
 
 
@@ -22,25 +22,26 @@ def access(reads: str, writes: str, *, shared: bool = True) -> Access:
 @pytest.mark.parametrize(
     ("calls", "expected"),
     [
-        ([access("a", "b"), access("b", "c")], [False, True]),  # read after write
-        ([access("a", "b"), access("c", "a")], [False, True]),  # the memory of what was read is used again
-        ([access("a", "b"), access("c", "b")], [False, True]),
-        ([access("a", "b"), access("a", "c"), access("bc", "d")], [False, False, True]),  # branches
-        ([access("a", "b"), access("b", "c"), access("b", "d")], [False, True, False]),  # they have met since
-        ([access("a", "b"), access("c", "d"), access("a", "e"), access("d", "f")], [False, False, False, True]),
-        ([access("a", "B"), access("c", "d"), access("b", "e")], [False, False, True]),  # a part of it
-        ([access("a", "b", shared=False), access("b", "c", shared=False)], [False, False]),  # one thread's, both
-        ([access("a", "b", shared=False), access("b", "c"), access("c", "d", shared=False)], [False, True, True]),
-        ([access("a", "b"), access("b", "c", shared=False), access("c", "d", shared=False)], [False, True, False]),
+        ([access("a", "b"), access("b", "c")], [[[0]], [[1]]]),  # read after write
+        ([access("a", "b"), access("c", "a")], [[[0]], [[1]]]),  # the memory of what was read is used again
+        ([access("a", "b"), access("c", "b")], [[[0]], [[1]]]),
+        ([access("a", "b"), access("a", "c"), access("bc", "d")], [[[0], [1]], [[2]]]),  # branches
+        ([access("a", "b"), access("b", "c"), access("b", "d")], [[[0]], [[1], [2]]]),
+        ([access("a", "b"), access("c", "d"), access("a", "e"), access("d", "f")], [[[0], [1], [2]], [[3]]]),
+        ([access("a", "B"), access("c", "d"), access("b", "e")], [[[0], [1]], [[2]]]),  # a part of it
+        ([access("a", "b", shared=False), access("b", "c", shared=False)], [[[0, 1]]]),  # one thread's, both
+        ([access("a", "b", shared=False), access("d", "e"), access("b", "c", shared=False)], [[[0, 2], [1]]]),
+        ([access("a", "b", shared=False), access("b", "c"), access("c", "d", shared=False)], [[[0]], [[1]], [[2]]]),
+        ([access("a", "b"), access("b", "c", shared=False), access("c", "d", shared=False)], [[[0]], [[1, 2]]]),
     ],
 )
-def test_threads_meet_where_one_needs_what_another_did(calls, expected):
-    assert meetings(calls) == expected
+def test_what_needs_what_another_call_did_comes_in_a_later_leg(calls, expected):
+    assert legs(calls) == expected
 
 
 def test_other_arguments_are_other_memory():
     first = Access(reads=(), writes=((0, 0, 8),), shared=True)
-    assert meetings([first, Access(reads=((1, 0, 8),), writes=((2, 0, 8),), shared=True)]) == [False, False]
+    assert legs([first, Access(reads=((1, 0, 8),), writes=((2, 0, 8),), shared=True)]) == [[[0], [1]]]
 
 
 def copying(threads: int, size: int = 1 << 20):

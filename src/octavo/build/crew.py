@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
-from .crew_code import DISMISS, ENLIST, TASKS, WORK, Layout
+from .crew_code import DISMISS, SLEEPING, TASKS, WORK, Layout
 
 
 class Crew:
@@ -35,7 +35,6 @@ class Crew:
         """What the entry takes."""
         tasks = min(layout.tasks, cores())
         self._numbers: npt.NDArray[np.int64] = np.from_dlpack(self.control)
-        library[ENLIST](self.control)
         work: Callable[..., None] = library[WORK]
         threads = [Thread(target=work, args=(self.control, task), name=f"octavo-{task}", daemon=True) for task in range(1, tasks)]
         for thread in threads:
@@ -45,8 +44,8 @@ class Crew:
         _CREWS.add(self)
 
     def work_alone(self) -> None:
-        """Let every further call be the caller's own work: the workers are gone."""
-        self._numbers[TASKS] = 1
+        """Let every further call be the caller's own work: the workers are gone, none is to be woken."""
+        self._numbers[[TASKS, SLEEPING]] = 1, 0
 
 
 _CREWS: weakref.WeakSet[Crew] = weakref.WeakSet()

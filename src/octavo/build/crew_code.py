@@ -1,12 +1,19 @@
 """The code of a crew: threads that run one program's body together, call after call. TIR alone; no tensors, no Python threads.
 
-    octavo_main      hands the call's pointers to the workers, runs the body as task 0
+    octavo_main      announces a call and runs the body as task 0
     octavo_work      a worker's life: wait for a call, run the body as task t, until dismissed
-    octavo_meet      all tasks of a call wait for each other
+    octavo_take      claims a piece of a unit's work
+    octavo_finish    says that a claimed piece is done
+    octavo_await     waits until a word of the control block has reached a number
 
-They share one block, "control": a line of numbers, then for each task a line with its count of meetings and a line with its
-semaphore, then the pointers. Each count has one writer, so plain loads and stores do on x86-64, whose stores become visible in
-their order; semaphores are the C library's. A worker that waits for a call spins for a moment, then sleeps.
+The body is a sequence of units, each cut into pieces. Who comes to a unit claims one piece after the other until none is left,
+and goes on when all of them are done: a thread that the system put aside delays the others by the one piece that it holds, and
+one that never came by nothing. Who waits for long falls asleep: its core may be what the others wait for.
+
+They share one block, "control": lines of numbers, the call's pointers, then a line for each unit with one word. From its highest
+bits down the word holds the call that it tells of, how many pieces are done, how many were claimed from the front and how many
+from the back. A word of an earlier call says that nothing is claimed yet, so nothing is ever reset; one of a later call tells a
+worker who slept through the rest of his own that there is nothing left to do, and it needs not be waited for.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from tvm import tirx as _tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
+from .atomics import add, importing, look, swap
 from .tir_passes import PLAIN_CALL
 
 # TVM annotates its constructors more narrowly than what they take.
@@ -27,57 +35,92 @@ tirx: Any = _tirx
 
 BODY = "octavo_body"
 WORK = "octavo_work"
-ENLIST = "octavo_enlist"
 DISMISS = "octavo_dismiss"
-_MEET = "octavo_meet"
-CREW_SYMBOLS = (BODY, WORK, ENLIST, DISMISS, _MEET)
+_TAKE = "octavo_take"
+_FINISH = "octavo_finish"
+_AWAIT = "octavo_await"
+CREW_SYMBOLS = (BODY, WORK, DISMISS, _TAKE, _FINISH, _AWAIT)
 
+MOST_PIECES = 63
+"""Pieces that a unit may have."""
+
+_LINE = 8
 TASKS = 0
 """Index in control: how many tasks a call has, the caller's among them."""
 
 _DISMISSED = 1
-_MEETINGS = 2
-_LINE = 8
-_COUNTS = _LINE
+_CALL = _LINE
+"""The number of the latest call, from 1 on."""
+
+_RESTING = 2 * _LINE
+"""How many workers sleep until there is a call."""
+
+SLEEPING = 3 * _LINE
+"""Index in control: how many tasks sleep within a call."""
+
+_POINTERS = 4 * _LINE
 _TENSOR_WORDS = 6
 _DATA_FIELD = 1
 """Pointers are kept as the data of DLTensors, the only struct of pointers that TIR can read and write."""
 
-_WAIT_SPINS = 4000
-"""Turns that a worker spins for its next call, each a try of its semaphore and a pause: some 100 microseconds."""
+_COUNT_BITS = 6
+_DONE = 2 * _COUNT_BITS
+_NUMBER = 3 * _COUNT_BITS
+"""Shifts of a unit's word: pieces done, number of the call. Claims from the front are at bit 0, from the back at _COUNT_BITS."""
 
-_MEET_SPINS = 4000
-_MEET_YIELDS = 200
-_NAP_US = 20
-"""A task that waits for the others spins for so many turns, then offers them its core for so many, then sleeps between looks:
-the others wait for a core themselves, and an idle one goes to whoever waits."""
+_SPINS = 2000
+"""Turns that a task waits for a change before it sleeps, each a look and a pause: some 50 microseconds, what waking costs."""
+
+_FUTEX = 202
+_FUTEX_WAIT_PRIVATE = 128
+_FUTEX_WAKE_PRIVATE = 129
+_ALL = (1 << 31) - 1
+"""Linux's call for sleeping on a number of 4 bytes, on x86-64: man 2 futex."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Where things are in the control block, in words of 8 bytes, for `tasks` at most and so many pointers."""
+    """Where things are in the control block, in words of 8 bytes, for `tasks` at most, so many pointers and so many units."""
 
     tasks: int
     pointers: int
+    units: int
 
     @property
-    def table(self) -> int:
-        """First word of the pointers."""
-        return _COUNTS + 2 * self.tasks * _LINE
+    def first_unit(self) -> int:
+        """Index of the first unit's word."""
+        return _POINTERS + -(-self.pointers * _TENSOR_WORDS // _LINE) * _LINE
 
     @property
     def words(self) -> int:
         """Words of the whole block."""
-        return self.table + self.pointers * _TENSOR_WORDS
+        return self.first_unit + self.units * _LINE
 
 
-def control_layout(tasks: int, inputs: int, outputs: int) -> Layout:
+def control_layout(tasks: int, inputs: int, outputs: int, units: int) -> Layout:
     """Return the layout for a program's calls: pointers to its inputs, constants, workspace and outputs."""
-    return Layout(tasks=tasks, pointers=inputs + 2 + outputs)
+    return Layout(tasks=tasks, pointers=inputs + 2 + outputs, units=units)
 
 
 def _pause() -> None:
     B.evaluate(B.call_llvm_intrin(B.llvm_lookup_intrinsic_id("llvm.x86.sse2.pause"), dtype="void"))
+
+
+def _futex(word: Any, operation: int, value: Any) -> None:
+    zero = B.int64(0)
+    B.evaluate(B.call_extern("int64", "syscall", B.int64(_FUTEX), word, B.int64(operation), value, zero, zero, zero))
+
+
+def _wake(word: Any, sleepers: Any) -> None:
+    """Wake who sleeps on a word that has just been changed atomically; a sleeper counts itself before it looks a last time."""
+    with B.If(look(sleepers) > 0), B.Then():
+        _futex(word, _FUTEX_WAKE_PRIVATE, B.int64(_ALL))
+
+
+def _variable(dtype: str, value: Any) -> Any:
+    variable: Any = B.alloc_buffer((1,), dtype, scope="local")
+    B.buffer_store(variable, value, [0])
+    return variable
 
 
 def _function(name: str, emit: Callable[[], None]) -> Any:
@@ -85,61 +128,95 @@ def _function(name: str, emit: Callable[[], None]) -> Any:
         B.func_name(name)
         emit()
     func: Any = builder.get()
-    return func.with_attr("global_symbol", name)
+    return func.with_body(importing(func.body)).with_attr("global_symbol", name)
 
 
-def _plain(name: str, params: Sequence[Any], views: Sequence[Any], body: Any) -> Any:
-    made = tirx.PrimFunc(list(params), tirx.SeqStmt([*views, body]), tvm.ir.PrimType("int32"))
+def _plain(name: str, params: Sequence[Any], emit: Callable[[], None], views: Sequence[Any] = ()) -> Any:
+    """Return a function of pointers and numbers; `views` are the buffers that it reads and writes."""
+    with IRBuilder() as builder, B.prim_func():
+        B.func_name(name)
+        emit()
+    func: Any = builder.get()
+    made = tirx.PrimFunc(list(params), importing(tirx.SeqStmt([*views, func.body])), tvm.ir.PrimType("int32"))
     return made.with_attr("global_symbol", name).with_attr("calling_conv", PLAIN_CALL)
 
 
-def _semaphore(control: Any, layout: Layout, task: Any) -> Any:
-    return B.address_of(control[_COUNTS + (layout.tasks + task) * _LINE])
-
-
-def crew_functions(layout: Layout) -> dict[str, Any]:
-    """Return the functions that know no program: enlist, dismiss, meet, by symbol."""
-
-    def enlist() -> None:
-        control = B.arg("control", B.buffer((layout.words,), "int64"))
-        with B.serial(0, layout.tasks) as task:
-            B.evaluate(B.call_extern("int32", "sem_init", _semaphore(control, layout, task), 0, 0))
-
-    def dismiss() -> None:
-        control = B.arg("control", B.buffer((layout.words,), "int64"))
-        B.buffer_store(control, B.int64(1), [_DISMISSED])
-        with B.serial(0, layout.tasks) as task:
-            B.evaluate(B.call_extern("int32", "sem_post", _semaphore(control, layout, task)))
-
-    return {ENLIST: _function(ENLIST, enlist), DISMISS: _function(DISMISS, dismiss), _MEET: _meet(layout)}
-
-
-def _meet(layout: Layout) -> Any:
-    """Return octavo_meet(control, task, tasks, count): say that `task` has come to meeting `count`, wait until all have."""
-    pointer = _pointer("control_data", "int64")
-    control = tirx.decl_buffer((layout.words,), "int64", name="control", data=pointer)
-    task, tasks = tirx.Var("task", "int32"), tirx.Var("tasks", "int32")
-    count = tirx.Var("count", "int64")
-    with IRBuilder() as builder, B.prim_func():
-        B.func_name(_MEET)
-        B.buffer_store(control, count, [_COUNTS + task * _LINE])
-        spins = B.alloc_buffer((1,), "int32", scope="local")
-        B.buffer_store(spins, B.int32(0), [0])
-        with B.serial(0, tasks) as other, B.While(control[_COUNTS + other * _LINE] < count):
-            with B.If(spins[0] < _MEET_SPINS + _MEET_YIELDS):
-                with B.Then():
-                    B.buffer_store(spins, spins[0] + 1, [0])
-                    with B.If(spins[0] > _MEET_SPINS), B.Then():
-                        B.evaluate(B.call_extern("int32", "sched_yield"))
-                with B.Else():
-                    B.evaluate(B.call_extern("int32", "usleep", _NAP_US))
-            _pause()
-    func: Any = builder.get()
-    return _plain(_MEET, [pointer, task, tasks, count], [tirx.DeclBuffer(control, data=pointer)], func.body)
-
-
-def _pointer(name: str, dtype: str) -> Any:
+def _pointer(name: str, dtype: str = "int64") -> Any:
     return tirx.Var(name, tvm.ir.PointerType(tvm.ir.PrimType(dtype), "global"))
+
+
+def _take() -> Any:
+    """Return octavo_take(word, call, pieces, back, taken): write the number of a piece that is now the caller's to do, or -1.
+
+    Tasks that claim from both ends keep to the pieces that were theirs in the last layer, whose results their caches hold.
+    """
+    word, call = _pointer("word"), tirx.Var("call", "int64")
+    pieces, back = tirx.Var("pieces", "int32"), tirx.Var("back", "int32")
+    pointer = _pointer("taken_data", "int32")
+    taken = tirx.decl_buffer((1,), "int32", name="taken", data=pointer)
+
+    def emit() -> None:
+        seen = _variable("int64", look(word))
+        trying = _variable("int32", B.int32(1))
+        B.buffer_store(taken, B.int32(-1), [0])
+        with B.While(trying[0] != 0):
+            number, ours = B.shift_right(seen[0], B.int64(_NUMBER)), B.shift_left(call, B.int64(_NUMBER))
+            counts = B.Bind(B.if_then_else(number < call, B.int64(0), seen[0] - ours))
+            front = B.Bind(B.cast(B.bitwise_and(counts, B.int64(MOST_PIECES)), "int32"))
+            rear = B.Bind(B.cast(B.bitwise_and(B.shift_right(counts, B.int64(_COUNT_BITS)), B.int64(MOST_PIECES)), "int32"))
+            B.buffer_store(trying, B.int32(0), [0])
+            with B.If(B.And(number <= call, front + rear < pieces)), B.Then():
+                claim = B.if_then_else(back != 0, B.int64(1 << _COUNT_BITS), B.int64(1))
+                found = B.Bind(swap(word, seen[0], ours + counts + claim))
+                with B.If(found == seen[0]):
+                    with B.Then():
+                        B.buffer_store(taken, B.if_then_else(back != 0, pieces - 1 - rear, front), [0])
+                    with B.Else():
+                        B.buffer_store(seen, found, [0])
+                        B.buffer_store(trying, B.int32(1), [0])
+
+    return _plain(_TAKE, [word, call, pieces, back, pointer], emit, [tirx.DeclBuffer(taken, data=pointer)])
+
+
+def _finish() -> Any:
+    """Return octavo_finish(word, pieces, sleeping): count a piece as done, and wake who waits for the last of them."""
+    word, sleeping, pieces = _pointer("word"), _pointer("sleeping"), tirx.Var("pieces", "int32")
+
+    def emit() -> None:
+        before = B.Bind(
+            B.cast(B.bitwise_and(B.shift_right(add(word, 1 << _DONE), B.int64(_DONE)), B.int64(MOST_PIECES)), "int32")
+        )
+        with B.If(before + 1 == pieces), B.Then():
+            _wake(word, sleeping)
+
+    return _plain(_FINISH, [word, pieces, sleeping], emit)
+
+
+def _await() -> Any:
+    """Return octavo_await(word, least, sleepers): return when the word is `least` or more."""
+    word, least, sleepers = _pointer("word"), tirx.Var("least", "int64"), _pointer("sleepers")
+
+    def emit() -> None:
+        seen = _variable("int64", look(word))
+        spins = _variable("int32", B.int32(0))
+        with B.While(B.And(seen[0] < least, spins[0] < _SPINS)):
+            _pause()
+            B.buffer_store(spins, spins[0] + 1, [0])
+            B.buffer_store(seen, look(word), [0])
+        with B.If(seen[0] < least), B.Then():
+            B.evaluate(add(sleepers, 1))
+            B.buffer_store(seen, look(word), [0])
+            with B.While(seen[0] < least):  # a signal may end the sleep early
+                _futex(word, _FUTEX_WAIT_PRIVATE, seen[0])
+                B.buffer_store(seen, look(word), [0])
+            B.evaluate(add(sleepers, -1))
+
+    return _plain(_AWAIT, [word, least, sleepers], emit)
+
+
+def unit_functions() -> dict[str, Any]:
+    """Return the functions that know no program, by symbol: take, finish, await."""
+    return {_TAKE: _take(), _FINISH: _finish(), _AWAIT: _await()}
 
 
 class CrewCode:
@@ -151,67 +228,87 @@ class CrewCode:
         The entry's arguments, less control.
     tasks
         The most that a call may have.
+    units
+        How many units its body has.
     """
 
-    def __init__(self, buffers: Sequence[Any], tasks: int) -> None:
-        self.layout = Layout(tasks=tasks, pointers=len(buffers))
+    def __init__(self, buffers: Sequence[Any], tasks: int, units: int) -> None:
+        self.layout = Layout(tasks=tasks, pointers=len(buffers), units=units)
         self._buffers = list(buffers)
-        self.control = tirx.decl_buffer((self.layout.words,), "int64", name="control")
-        self.task, self.tasks = tirx.Var("task", "int32"), tirx.Var("tasks", "int32")
-        self._chunks: dict[int, tuple[Any, Any]] = {}
-        self._begun = tirx.Var("begun", "int64")
-        self._met = 0
+        self._control = tirx.decl_buffer((self.layout.words,), "int64", name="control")
+        self._task, self._call = tirx.Var("task", "int32"), tirx.Var("call", "int64")
+        self._pieces: list[int] = []
 
-    def meet(self) -> Any:
-        """Return the statement at which all tasks meet."""
-        self._met += 1
-        arguments = (tirx.buffer.buffer_data(self.control), self.task, self.tasks, self._begun + self._met)
-        return tirx.Evaluate(tirx.call_extern("int32", _MEET, *arguments))
+    @property
+    def units(self) -> int:
+        """How many units were made so far."""
+        return len(self._pieces)
+
+    def unit(self, chunks: int, work: Callable[[Any, Any], Any]) -> Any:
+        """Return the statement of a unit of so many chunks, of which `work(first, last)` returns the statement for a range."""
+        pieces = min(chunks, MOST_PIECES)
+        word = self._word(len(self._pieces))
+        self._pieces.append(pieces)
+        back = tirx.bitwise_and(self._task, tirx.IntImm("int32", 1))
+        with IRBuilder() as builder, B.prim_func():
+            B.func_name("unit")
+            piece = _variable("int32", B.int32(0))
+            take = B.call_extern("int32", _TAKE, word, self._call, pieces, back, B.address_of(piece[0]))
+            B.evaluate(take)
+            with B.While(piece[0] >= 0):
+                B.add_to_parent(work(piece[0] * chunks // pieces, (piece[0] + 1) * chunks // pieces))
+                B.evaluate(B.call_extern("int32", _FINISH, word, pieces, self._at(SLEEPING)))
+                B.evaluate(take)
+        func: Any = builder.get()
+        return func.body
+
+    def wait(self, unit: int) -> Any:
+        """Return the statement that waits until a unit is done, numbered as they were made."""
+        done = tirx.IntImm("int64", self._pieces[unit] << _DONE)
+        least = tirx.shift_left(self._call, tirx.IntImm("int64", _NUMBER)) + done
+        return tirx.Evaluate(tirx.call_extern("int32", _AWAIT, self._word(unit), least, self._at(SLEEPING)))
 
     def alone(self, statement: Any) -> Any:
         """Return a statement that only the caller's own thread runs."""
-        return tirx.IfThenElse(self.task == 0, statement, None)
+        return tirx.IfThenElse(self._task == 0, statement, None)
 
-    def chunks(self, count: int) -> tuple[Any, Any]:
-        """Return [first; last) of the chunks of `count` that a task takes."""
-        if count not in self._chunks:
-            self._chunks[count] = tirx.Var(f"first_of_{count}", "int32"), tirx.Var(f"last_of_{count}", "int32")
-        return self._chunks[count]
+    def _word(self, unit: int) -> Any:
+        return self._at(self.layout.first_unit + unit * _LINE)
+
+    def _at(self, index: int) -> Any:
+        return tirx.address_of(self._control[index])
 
     def functions(self, statements: Sequence[Any]) -> dict[str, Any]:
         """Return all functions but the entry, by symbol; `statements` are the body's, made with the methods above."""
-        return {**crew_functions(self.layout), BODY: self._body([*statements, self.meet()]), WORK: self._work()}
+        assert len(self._pieces) == self.layout.units, "as many units as the control block has words for"
+        return {**unit_functions(), BODY: self._body(statements), WORK: self._work(), DISMISS: self._dismiss()}
 
     def _body(self, statements: Sequence[Any]) -> Any:
-        """Return octavo_body(task, tasks, control, pointers...): the part of `task` in one call."""
-        buffers = [self.control, *self._buffers]
+        """Return octavo_body(task, call, control, pointers...): the part of `task` in one call."""
+        buffers = [self._control, *self._buffers]
         params = [_pointer(f"{buffer.name}_data", str(buffer.ty.dtype)) for buffer in buffers]
         views = [tirx.DeclBuffer(buffer, data=param) for buffer, param in zip(buffers, params, strict=True)]
-        binds = [tirx.Bind(self._begun, self.control[_MEETINGS])]
-        for count, (first, last) in self._chunks.items():
-            binds.append(tirx.Bind(first, self.task * count // self.tasks))
-            binds.append(tirx.Bind(last, (self.task + 1) * count // self.tasks))
-        return _plain(BODY, [self.task, self.tasks, *params], [*views, *binds], tirx.SeqStmt(list(statements)))
+        body = tirx.SeqStmt([*views, *statements])
+        made = tirx.PrimFunc([self._task, self._call, *params], body, tvm.ir.PrimType("int32"))
+        return made.with_attr("global_symbol", BODY).with_attr("calling_conv", PLAIN_CALL)
 
     def entry(self, symbol: str, control_at: int) -> Any:
-        """Return the entry: its arguments with control at that place. To be called after `functions`."""
-        layout, met = self.layout, self._met
-        arguments = [*self._buffers[:control_at], self.control, *self._buffers[control_at:]]
-        control = self.control
+        """Return the entry: its arguments with control at that place."""
+        arguments = [*self._buffers[:control_at], self._control, *self._buffers[control_at:]]
+        control = self._control
         with IRBuilder() as builder, B.prim_func():
             B.func_name(symbol)
-            tasks = B.Bind(B.cast(control[TASKS], "int32"))
-            with B.If(tasks > 1), B.Then():
-                table = B.address_of(control[layout.table])
+            table = B.address_of(control[_POINTERS])
+            with B.If(control[TASKS] > 1), B.Then():
                 for index, buffer in enumerate(self._buffers):
                     B.evaluate(B.tvm_struct_set(table, index, _DATA_FIELD, tirx.buffer.buffer_data(buffer)))
-                with B.serial(1, tasks) as task:
-                    B.evaluate(B.call_extern("int32", "sem_post", _semaphore(control, layout, task)))
+            call = B.Bind(add(self._at(_CALL), 1) + 1)
+            with B.If(control[TASKS] > 1), B.Then():
+                _wake(self._at(_CALL), self._at(_RESTING))
             pointers = [tirx.buffer.buffer_data(buffer) for buffer in (control, *self._buffers)]
-            B.evaluate(B.call_extern("int32", BODY, 0, tasks, *pointers))
-            B.buffer_store(control, control[_MEETINGS] + met, [_MEETINGS])
+            B.evaluate(B.call_extern("int32", BODY, 0, call, *pointers))
         func: Any = builder.get()
-        return tirx.PrimFunc(arguments, func.body).with_attr("global_symbol", symbol)
+        return tirx.PrimFunc(arguments, importing(func.body)).with_attr("global_symbol", symbol)
 
     def _work(self) -> Any:
         """Return octavo_work(control, task): the life of the worker that is `task`."""
@@ -220,22 +317,27 @@ class CrewCode:
         def emit() -> None:
             control = B.arg("control", B.buffer((layout.words,), "int64"))
             task = B.arg("task", B.int32())
-            semaphore = _semaphore(control, layout, task)
-            failed = B.alloc_buffer((1,), "int32", scope="local")
-            spins = B.alloc_buffer((1,), "int32", scope="local")
+            call, resting = (B.address_of(control[index]) for index in (_CALL, _RESTING))
+            latest = _variable("int64", B.int64(0))
             with B.While(control[_DISMISSED] == 0):
-                B.buffer_store(spins, B.int32(0), [0])
-                B.buffer_store(failed, B.call_extern("int32", "sem_trywait", semaphore), [0])
-                with B.While(B.And(failed[0] != 0, spins[0] < _WAIT_SPINS)):
-                    _pause()
-                    B.buffer_store(spins, spins[0] + 1, [0])
-                    B.buffer_store(failed, B.call_extern("int32", "sem_trywait", semaphore), [0])
-                with B.While(failed[0] != 0):  # a signal may end the wait early
-                    B.buffer_store(failed, B.call_extern("int32", "sem_wait", semaphore), [0])
+                B.evaluate(B.call_extern("int32", _AWAIT, call, latest[0] + 1, resting))
+                B.buffer_store(latest, look(call), [0])
                 with B.If(control[_DISMISSED] == 0), B.Then():
-                    table = B.address_of(control[layout.table])
+                    table = B.address_of(control[_POINTERS])
                     pointers = [B.tvm_struct_get(table, index, _DATA_FIELD, "handle") for index in range(layout.pointers)]
-                    tasks = B.cast(control[TASKS], "int32")
-                    B.evaluate(B.call_extern("int32", BODY, task, tasks, tirx.buffer.buffer_data(control), *pointers))
+                    B.evaluate(B.call_extern("int32", BODY, task, latest[0], tirx.buffer.buffer_data(control), *pointers))
 
         return _function(WORK, emit)
+
+    def _dismiss(self) -> Any:
+        """Return octavo_dismiss(control): let every worker's life end; a last call without a body tells them."""
+        layout = self.layout
+
+        def emit() -> None:
+            control = B.arg("control", B.buffer((layout.words,), "int64"))
+            call, resting = (B.address_of(control[index]) for index in (_CALL, _RESTING))
+            B.buffer_store(control, B.int64(1), [_DISMISSED])
+            B.evaluate(add(call, 1))
+            _wake(call, resting)
+
+        return _function(DISMISS, emit)

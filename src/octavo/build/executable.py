@@ -20,9 +20,9 @@ from .crew_code import control_layout
 from .file import read_executable, write_executable
 from .runner import Prepared, Runner, runner_of
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 Outputs = dict[str, npt.NDArray[Any]]
-_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shares", "any_batch", "batch_obstacle")
+_PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +55,8 @@ class Description:
         Size of all constants, in bytes.
     workspace
         Bytes of the block that intermediate tensors share; None where TVM's virtual machine allocates them as it runs.
-    shares
-        Whether some kernel is large enough to be shared; without one, and on TVM's virtual machine, no thread is started.
+    shared_units
+        Parts of a call that its threads share; 0 where no kernel is large enough, and on TVM's virtual machine.
     any_batch
         Whether the source left the first dimension of its inputs open: then a call takes any multiple of the compiled one.
     batch_range
@@ -75,7 +75,7 @@ class Description:
     threads: int
     weight_bytes: int
     workspace: int | None
-    shares: bool
+    shared_units: int
     any_batch: bool
     batch_range: tuple[int, int | None]
     batch_obstacle: str
@@ -246,8 +246,8 @@ class Executable:
                 return Executable(Code(library=library), description)
             outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)
             control = None
-            if description.shares:
-                control = control_layout(description.threads, len(description.inputs), len(outputs))
+            if description.shared_units:
+                control = control_layout(description.threads, len(description.inputs), len(outputs), description.shared_units)
             code = Code(library=library, constants=constants, workspace=description.workspace, outputs=outputs, control=control)
             return Executable(code, description)
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:

@@ -22,7 +22,7 @@ from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from .crew_code import CREW_SYMBOLS, CrewCode, Layout
 from .memory import Lifetime, align, place
-from .sharing import Access, Place, SharedKernel, meetings, shared_kernel
+from .sharing import Access, Place, SharedKernel, legs, shared_kernel
 from .tir_passes import PLAIN_CALL
 
 ENTRY = "octavo_main"
@@ -220,9 +220,8 @@ class _Plan:
         buffers = self._buffers(workspace)
         control = None
         if chunks:
-            code = CrewCode(buffers, tasks)
-            functions |= self._crew(code, kernels, chunks, buffers)
-            control = code.layout
+            control, crew = self._crew(tasks, kernels, chunks, buffers)
+            functions |= crew
         else:
             functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
@@ -286,21 +285,32 @@ class _Plan:
         return tirx.PrimFunc(buffers, body).with_attr("global_symbol", ENTRY)
 
     def _crew(
-        self, code: CrewCode, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]
-    ) -> dict[GlobalVar, Any]:
-        """Return the entry and what else a crew runs."""
+        self, tasks: int, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]
+    ) -> tuple[Layout, dict[GlobalVar, Any]]:
+        """Return how the crew is controlled, and the entry with what else a crew runs."""
         accesses = [call.access(shared=call.callee in chunks) for call in self._calls]
+        parts = legs(accesses)
+        code = CrewCode(buffers, tasks, sum(len(units) for units in parts))
         statements: list[Any] = []
-        for call, meet in zip(self._calls, meetings(accesses), strict=True):
-            if meet:
-                statements.append(code.meet())
-            if call.callee is not None and call.callee in chunks:
-                statements.append(self._call(call, kernels, buffers, *code.chunks(chunks[call.callee])))
-            else:
-                statements.append(code.alone(self._call(call, kernels, buffers)))
+        waits: list[Any] = []
+        for units in parts:
+            statements += waits
+            for unit in units:
+                calls = [self._calls[index] for index in unit]
+                callee = calls[0].callee
+                count = chunks.get(callee, 0) if callee is not None else 0
+
+                def work(first: Any, last: Any, calls: Sequence[_KernelCall] = calls, shared: bool = count > 0) -> Any:
+                    bounds = (first, last) if shared else ()
+                    made = [self._call(call, kernels, buffers, *bounds) for call in calls]
+                    return tirx.SeqStmt(made) if len(made) > 1 else made[0]
+
+                statements.append(code.unit(max(count, 1), work))
+            waits = [code.wait(number) for number in range(code.units - len(units), code.units)]
+        statements += [code.alone(wait) for wait in waits]
         functions = code.functions(statements)
         functions[ENTRY] = code.entry(ENTRY, self._workspace_at + 1)
-        return {GlobalVar(symbol): function for symbol, function in functions.items()}
+        return code.layout, {GlobalVar(symbol): function for symbol, function in functions.items()}
 
 
 def _on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None) -> Any:

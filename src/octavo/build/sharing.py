@@ -1,7 +1,7 @@
-"""How the threads of one call share its kernels: which chunks of a kernel a thread computes, and where all must have met.
+"""How the threads of one call share its kernels: which kernels they cut in pieces, and which must be done before others begin.
 
-A kernel whose whole work is one parallel loop is shared: each thread runs its range of the loop. Any other kernel is one
-thread's. Between two kernels of which one reads or overwrites what the other writes, the threads meet; nowhere else.
+A kernel whose whole work is one parallel loop is shared: a thread runs ranges of the loop. Any other kernel is one thread's.
+Where a kernel reads or overwrites what another writes, that one must be done before it begins; nowhere else do threads wait.
 
 Before:  kernel(x, y): for chunk in parallel(0, 2): ...
 After:   kernel(x, y, first, last): for chunk in serial(first, last): ...
@@ -24,7 +24,7 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """What one call reads and writes, and whether all threads take part in it."""
+    """What one call reads and writes, and whether several threads may take part in it."""
 
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
@@ -39,15 +39,28 @@ def _overlap(some: Sequence[Place], others: Sequence[Place]) -> bool:
     return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
 
 
-def meetings(accesses: Sequence[Access]) -> list[bool]:
-    """Return for each call whether all threads must have met before it, given that calls that aren't shared are one thread's."""
-    needed: list[bool] = []
+def legs(accesses: Sequence[Access]) -> list[list[list[int]]]:
+    """Return the calls, by index, in units, and the units in legs: what is in a leg may run side by side, after the leg before.
+
+    A unit is one shared call, or all calls of a leg that aren't shared: one thread makes them, in their order.
+    """
+    made: list[list[list[int]]] = []
     since: list[Access] = []
-    for access in accesses:
+    single: list[int] | None = None
+    for index, access in enumerate(accesses):
         meet = any((access.shared or other.shared) and access.conflicts(other) for other in since)
-        needed.append(meet)
-        since = [access] if meet else [*since, access]
-    return needed
+        if meet or not made:
+            made.append([])
+            since, single = [], None
+        since.append(access)
+        if access.shared:
+            made[-1].append([index])
+        elif single is None:
+            single = [index]
+            made[-1].append(single)
+        else:
+            single.append(index)
+    return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
