@@ -49,9 +49,9 @@ def test_the_stages_take_what_the_design_says() -> None:
         "load": ["source", "shapes"],
         "profile": ["model", "batches", "tensors", "threads", "numbers", "checkpoint", "every", "resume", "progress"],
         "quantize": ["model", "profile", "target", "recipe"],
-        "compile": ["model", "target", "threads"],
+        "compile": ["model", "target", "threads", "precision", "profile"],
         "load_executable": ["path"],
-        "explain": ["subject", "target"],
+        "explain": ["subject", "target", "precision", "profile"],
         "export_onnx": ["model", "path"],
         "relax_pipeline": ["target_description", "threads", "ids"],
     }

@@ -15,14 +15,15 @@ import numpy as np
 import tvm
 
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
-from .errors import ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
+from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .importer import load
-from .kernels import KNOWN_ISAS, host_target, isas_of, target_for
-from .lower import FLOAT_MODEL, Lowered, OpRecord, link, lower
-from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select
+from .kernels import AVX512_BF16, KNOWN_ISAS, extensions_of, host_target, isas_of, target_for
+from .lower import FLOAT_MODEL, Lowered, OpRecord, Precision, link, lower
+from .numerics.half import HALF_DTYPES, HalfDtype
+from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
@@ -48,6 +49,9 @@ __all__ = [
 ]
 
 TargetLike = None | str | tvm.target.Target
+
+PRECISIONS = ("float32", *HALF_DTYPES)
+"""What a float model can be compiled to."""
 
 MOST_THREADS = 256
 """Of one call."""
@@ -170,7 +174,14 @@ def quantize(
     return quantize_model(checked, profile, target=_description(target), recipe=recipe or Recipe())
 
 
-def compile(model: Model, *, target: TargetLike = None, threads: int | None = None) -> Executable:
+def compile(
+    model: Model,
+    *,
+    target: TargetLike = None,
+    threads: int | None = None,
+    precision: str | None = None,
+    profile: Profile | None = None,
+) -> Executable:
     """Compile a model, float, QDQ or pre-quantized, to machine code.
 
     Parameters
@@ -182,19 +193,48 @@ def compile(model: Model, *, target: TargetLike = None, threads: int | None = No
     threads
         Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
         threads as there are. Results don't depend on it.
+    precision
+        "bfloat16" or "float16" keeps the tensors and weights of a float model in 16 bits; sums, and what the model takes and
+        gives, stay float32. Products are those of bfloat16 where the machine has them (avx512_bf16), else of float32. None, or
+        "float32", leaves the model as it is.
+    profile
+        Of this model, with a 16-bit `precision`: tensors whose values that cannot hold stay float32, and `explain` says so.
+        Without one, what leaves float16's range becomes infinite.
 
     Raises
     ------
     TargetError
         An unknown target, or one that isn't a CPU.
+    ProfileError
+        A profile of another model.
     CompileError
-        An accumulator that could overflow, or a failure of code generation.
+        An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
     """
     llvm, isas = resolve_target(target)
     _check_runs_here(llvm)
     count = resolve_threads(threads)
-    lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors)
+    wanted = wanted_precision(model, llvm, precision, profile)
+    lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors, wanted)
     return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
+
+
+def wanted_precision(model: Model, target: tvm.target.Target, precision: str | None, profile: Profile | None) -> Precision | None:
+    """Return what a float model is downcast to on a target; None where it is not."""
+    check_type(precision, str | None, CompileError, f"a precision ({', '.join(PRECISIONS)})")
+    check_type(profile, Profile | None, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
+    if precision not in (None, *PRECISIONS):
+        raise CompileError(f"unknown precision {precision!r}: choose from {', '.join(PRECISIONS)}")
+    if precision not in HALF_DTYPES:
+        if profile is not None:
+            raise CompileError("a profile says what 16 bits cannot hold: give a 16-bit precision too, or octavo.quantize it")
+        return None
+    dtype: HalfDtype = "bfloat16" if precision == "bfloat16" else "float16"
+    kept: dict[str, str] = {}
+    if profile is not None:
+        check_model(profile, checked_model(model))
+        kept = unfit_tensors(profile, dtype)
+    has_products = dtype == "bfloat16" and AVX512_BF16 in CPU.extensions and AVX512_BF16 in extensions_of(target)
+    return Precision(dtype=dtype, has_products=has_products, kept=kept)
 
 
 def _build(
@@ -239,6 +279,11 @@ class ExplainedOp(OpRecord):
 
     source_name: str
 
+    @property
+    def runs_in(self) -> str:
+        """Return "integer", "float", or the 16-bit dtype of the result."""
+        return "integer" if self.integer else self.dtype or "float"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
@@ -253,11 +298,16 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """One line: "62/64 ops integer, 99.8% of MACs"."""
+        """One line: "62/64 ops integer, 99.8% of MACs"; of a downcast model also how many results are kept in 16 bits."""
         integer = sum(op.integer for op in self.counted)
         macs = sum(op.macs for op in self.counted)
         share = 100.0 * sum(op.macs for op in self.counted if op.integer) / macs if macs else 0.0
-        return f"{integer}/{len(self.counted)} ops integer, {share:.1f}% of MACs"
+        text = f"{integer}/{len(self.counted)} ops integer, {share:.1f}% of MACs"
+        for dtype in dict.fromkeys(op.dtype for op in self.counted if op.dtype):
+            kept = [op for op in self.counted if op.dtype == dtype]
+            share = 100.0 * sum(op.macs for op in kept) / macs if macs else 0.0
+            text += f"; results of {len(kept)}/{len(self.counted)} ops {dtype}, {share:.1f}% of MACs"
+        return text
 
     @property
     def advice(self) -> str:
@@ -274,15 +324,19 @@ class Explanation:
         return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
 
 
-def explain(subject: Model | Executable, *, target: TargetLike = None) -> Explanation:
-    """Say for each op whether it is integer, which kernel runs, and why where it is float.
+def explain(
+    subject: Model | Executable, *, target: TargetLike = None, precision: str | None = None, profile: Profile | None = None
+) -> Explanation:
+    """Say for each op whether it is integer, which kernel runs, why where it is float, and of a downcast model what is 16 bits.
 
-    A Model is lowered for `target` (see `compile`) but not built; an Executable tells what it is made of.
+    A Model is lowered for `target`, `precision` and `profile` (see `compile`), not built; an Executable tells what it is made of.
     """
     if isinstance(subject, Executable):
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
-    _, isas = resolve_target(target)
-    return Explanation(ops=_explained(lower(checked_model(subject).bound(), CPU, isas, 1, subject.tensors).records, subject))
+    llvm, isas = resolve_target(target)
+    wanted = wanted_precision(subject, llvm, precision, profile)
+    lowered = lower(checked_model(subject).bound(), CPU, isas, 1, subject.tensors, wanted)
+    return Explanation(ops=_explained(lowered.records, subject))
 
 
 def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:

@@ -77,6 +77,19 @@ def test_compile_from_the_float_model_and_its_profile_computes_the_same(workplac
     assert np.array_equal(read("direct.npz")["logits"], read("y.npz")["logits"])
 
 
+def test_a_float_model_is_downcast(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("compile m.onnx --precision bfloat16 --profile profile.json -o half.so") == 0
+    assert " ops bfloat16, " in capsys.readouterr().out
+    assert command("run half.so --input x.npz -o half.npz") == 0
+    assert np.array_equal(read("half.npz")["logits"].argmax(1), read("y.npz")["logits"].argmax(1))
+    capsys.readouterr()
+    assert command("explain m.onnx --precision float16") == 0
+    assert "| float16 |" in capsys.readouterr().out
+    assert command("bench m.onnx --precision bfloat16 --seconds 0.05") == 0
+    assert command("compile m.onnx --precision float16 --per-tensor -o half.so") == 2
+    assert "--precision float16 quantizes nothing" in capsys.readouterr().err
+
+
 def test_threads_and_isa_change_no_byte_of_the_result(workplace: Path) -> None:
     assert command("compile m.int8.onnx --target generic --threads 2 -o generic.so") == 0
     assert command("run generic.so --input x.npz -o generic.npz") == 0

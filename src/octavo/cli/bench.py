@@ -9,9 +9,19 @@ from pathlib import Path
 
 from ..pipeline import export_onnx
 from ..report import PEERS, bench, roofline
-from .options import Subcommands, add_command, add_json, add_model, add_recipe, one_of, positive_seconds, thread_counts
+from .options import (
+    Subcommands,
+    add_command,
+    add_json,
+    add_model,
+    add_precision,
+    add_recipe,
+    one_of,
+    positive_seconds,
+    thread_counts,
+)
 from .progress import progress_bar
-from .sources import load_quantized
+from .sources import is_downcast, load_for_precision
 
 
 def add_to(commands: Subcommands) -> None:
@@ -46,23 +56,33 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument(
         "--layers", action="store_true", help="time each layer of Octavo's build instead, as a share of the core's measured peak"
     )
+    add_precision(parser)
     add_json(parser)
     add_recipe(parser)
 
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    model = load_quantized(args)
+    model, profile = load_for_precision(args)
     if args.layers:
-        measured = roofline(model, args.model.name)
+        measured = roofline(model, args.model.name, precision=args.precision, profile=profile)
         print(json.dumps(measured.to_json(), indent=2) if args.json else measured.to_markdown())
         return 0
     with tempfile.TemporaryDirectory() as folder:
         path: Path = args.model
-        if args.profile:
+        if args.profile and not is_downcast(args):
             path = Path(folder) / f"{path.stem}.int8.onnx"
             export_onnx(model, path)
         with progress_bar("bench", len(args.threads), "thread count") as advance:
-            report = bench(model, path, against=args.against, threads=args.threads, seconds=args.seconds, progress=advance)
+            report = bench(
+                model,
+                path,
+                against=args.against,
+                threads=args.threads,
+                seconds=args.seconds,
+                precision=args.precision,
+                profile=profile,
+                progress=advance,
+            )
     print(json.dumps(report.to_json(), indent=2) if args.json else report.to_markdown())
     return 0

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from ..pipeline import compile, explain
-from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target, add_threads
+from .options import Subcommands, add_command, add_model, add_output, add_precision, add_recipe, add_target, add_threads
 from .outputs import check_output
-from .sources import load_quantized
+from .sources import load_for_precision
 
 
 def add_to(commands: Subcommands) -> None:
@@ -22,6 +22,7 @@ def add_to(commands: Subcommands) -> None:
     add_model(parser)
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_output(parser, help="executable to write")
+    add_precision(parser)
     add_threads(parser)
     add_target(parser)
     add_recipe(parser)
@@ -30,7 +31,8 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     check_output(args.output, args.model, *([args.profile] if args.profile else []))
-    executable = compile(load_quantized(args), target=args.target, threads=args.threads)
+    model, profile = load_for_precision(args)
+    executable = compile(model, target=args.target, threads=args.threads, precision=args.precision, profile=profile)
     executable.save(args.output)
     size = args.output.stat().st_size
     print(f"{args.output}: {explain(executable).summary}; {size:,} bytes, of them {executable.weight_bytes:,} of weights")

@@ -9,8 +9,8 @@ from pathlib import Path
 from ..build import is_executable
 from ..pipeline import explain, load_executable
 from ..report import markdown_table, shortened
-from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
-from .sources import load_quantized
+from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
+from .sources import load_for_precision
 
 EXECUTABLE_SUFFIX = ".so"
 
@@ -25,6 +25,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add_model(parser, help="model file (.onnx or .tflite), or an executable (.so)")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
+    add_precision(parser)
     add_target(parser)
     add_json(parser)
     add_recipe(parser)
@@ -35,15 +36,13 @@ def call(args: argparse.Namespace) -> int:
     if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
         explanation = explain(load_executable(args.model))
     else:
-        explanation = explain(load_quantized(args), target=args.target)
+        model, profile = load_for_precision(args)
+        explanation = explain(model, target=args.target, precision=args.precision, profile=profile)
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
     headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
-    rows = [
-        (op.op, shortened(op.source_name or op.tensor), "integer" if op.integer else "float", op.kernel, op.isa, op.reason)
-        for op in explanation.ops
-    ]
+    rows = [(op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, op.isa, op.reason) for op in explanation.ops]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
     if explanation.advice:
         print(explanation.advice)

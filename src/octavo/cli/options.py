@@ -94,6 +94,17 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add --precision."""
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="what a float model is computed in (default: float32); in 16 bits --profile says what stays float32, and nothing is "
+        "quantized",
+    )
+
+
 def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse "input=1,3,224,224"; the name may hold "=" itself."""
     name, separator, sizes = text.rpartition("=")

@@ -41,3 +41,17 @@ def load_quantized(args: argparse.Namespace) -> Model:
         )
     model = load_model(args)
     return quantize(model, Profile.load(args.profile), recipe=recipe_of(args)) if args.profile else model
+
+
+def is_downcast(args: argparse.Namespace) -> bool:
+    """Return whether --precision asks for 16 bits: then nothing is quantized."""
+    return args.precision != "float32"
+
+
+def load_for_precision(args: argparse.Namespace) -> tuple[Model, Profile | None]:
+    """Load MODEL; with a --precision of 16 bits return the profile that goes with it, else quantize by it."""
+    if not is_downcast(args):
+        return load_quantized(args), None
+    if recipe_of(args) != Recipe() or args.percentile != Recipe().percentile:
+        raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
+    return load_model(args), Profile.load(args.profile) if args.profile else None

@@ -12,7 +12,20 @@ from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
-from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS, host_target, isas_of, target_for
+from .half_cast import HalfCastSpec, half_cast
+from .isa import (
+    AVX2,
+    AVX512_BF16,
+    AVX512_VNNI,
+    AVX_VNNI,
+    GENERIC,
+    KNOWN_EXTENSIONS,
+    KNOWN_ISAS,
+    extensions_of,
+    host_target,
+    isas_of,
+    target_for,
+)
 from .l2_normalize import L2NormalizeSpec, l2_normalize
 from .log_softmax import log_softmax
 from .lookup import LookupSpec, lookup
@@ -47,10 +60,12 @@ from .transpose import TransposeSpec, transpose
 
 __all__ = [
     "AVX2",
+    "AVX512_BF16",
     "AVX512_VNNI",
     "AVX_VNNI",
     "GENERIC",
     "KERNEL_ATTR",
+    "KNOWN_EXTENSIONS",
     "KNOWN_ISAS",
     "REDUCE_MAX_EXTENT",
     "AddSpec",
@@ -66,6 +81,7 @@ __all__ = [
     "FloatResizeSpec",
     "FloatSoftmaxSpec",
     "GatherSpec",
+    "HalfCastSpec",
     "Kernel",
     "L2NormalizeSpec",
     "LookupSpec",
@@ -92,6 +108,7 @@ __all__ = [
     "dequantize",
     "dynamic_parameters",
     "dynamic_quantize",
+    "extensions_of",
     "float_batch_matmul",
     "float_conv2d",
     "float_layer_norm",
@@ -99,6 +116,7 @@ __all__ = [
     "float_resize_bilinear",
     "float_softmax",
     "gather",
+    "half_cast",
     "host_target",
     "isas_of",
     "l2_normalize",

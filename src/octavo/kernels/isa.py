@@ -22,6 +22,12 @@ KNOWN_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2, GENERIC)
 X86_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2)
 """Those of x86, whose convolutions and matmuls are the same kernels; only the first has registers of 512 bits."""
 
+AVX512_BF16 = "x86.avx512_bf16"
+"""An extension of AVX512_VNNI: products of bfloat16."""
+
+KNOWN_EXTENSIONS = (AVX512_BF16,)
+"""What a machine may have on top of an ISA; an ISA's kernels do without."""
+
 _LANES = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32, GENERIC: 16}
 _FEATURES: dict[str, tuple[tuple[str, ...], ...]] = {
     AVX512_VNNI: (("avx512f", "avx512bw", "avx512vl", "avx512vnni"),),
@@ -40,6 +46,7 @@ _HIDEABLE = {
     "avx512bw": "avx512bw",
     "avx512vl": "avx512vl",
     "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
 }
 """LLVM's name -> the name in /proc/cpuinfo of x86 features that a hypervisor may hide from us."""
 
@@ -76,6 +83,12 @@ def isas_of(target: Target) -> tuple[str, ...]:
     if kind != "llvm":
         raise TargetError(f"the kernels are written for targets of kind 'llvm', got {kind!r}: compile for a CPU")
     return tuple(isa for isa in KNOWN_ISAS if any(_has(features, target) for features in _FEATURES[isa]))
+
+
+def extensions_of(target: Target) -> tuple[str, ...]:
+    """Return the extensions that `target` has, each with the ISA that it extends."""
+    has_vnni = AVX512_VNNI in isas_of(target)
+    return (AVX512_BF16,) if has_vnni and _has(("avx512bf16",), target) else ()
 
 
 def target_for(isa: str, host: Target) -> Target:

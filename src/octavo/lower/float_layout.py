@@ -19,6 +19,7 @@ from .values import constant_value
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax
 
+_FLOATS = ("float32", "bfloat16", "float16")
 _ELEMENTWISE = (
     *("nn.relu", "clip", "sigmoid", "tanh", "exp", "negative", "abs", "sqrt", "erf", "nn.silu", "nn.gelu", "nn.leakyrelu"),
     *("add", "multiply", "subtract", "divide", "maximum", "minimum"),
@@ -28,7 +29,7 @@ _ELEMENTWISE = (
 def emit_nhwc(storage: Storage, writer: BodyWriter, view: DataflowView, var: Var, value: Expr) -> bool:
     """Emit `var` in NHWC if its op allows it and all its activations are kept so; return whether it was emitted."""
     shape = static_shape(value)
-    if not isinstance(value, Call) or dtype_of(value) != "float32" or shape is None:
+    if not isinstance(value, Call) or dtype_of(value) not in _FLOATS or shape is None:
         return False
     new = _nhwc_call(storage, view, value, shape)
     if new is None:
@@ -89,7 +90,7 @@ def _nhwc_window(storage: Storage, call: Any) -> Expr | None:
 
 
 def _is_kept(storage: Storage, expr: Expr) -> bool:
-    return isinstance(expr, Var) and dtype_of(expr) == "float32" and storage.is_kept_nhwc(expr)
+    return isinstance(expr, Var) and dtype_of(expr) in _FLOATS and storage.is_kept_nhwc(expr)
 
 
 def _operand(storage: Storage, view: DataflowView, arg: Expr) -> Expr | None:

@@ -29,13 +29,16 @@ from ..graph.rules import Partition, Region, Rejection
 from ..graph.tracking import Announced
 from ..kernels import Kernel
 from ..target import TargetDescription
-from .carry_stride import carry_strides
+from .carry_stride import Carried, carry_strides
 from .context import KernelContext, KernelTable, PlacedKernel
 from .float_layout import emit_nhwc
 from .forms import FloatOp, Form
+from .half_float import emit_cast, weight_obstacle
 from .macs import float_macs
 from .observe import ObserveForm
 from .partition import partition_quantized
+from .precision import Downcast, Precision, downcast
+from .split import split_to_slices
 from .storage import TO_NHWC
 from .storage import Form as Stored
 from .tensor_ids import held_tensors
@@ -62,6 +65,8 @@ class OpRecord:
         Multiply-accumulates of one inference, of a float op too; 0 for ops without a product of tensors.
     shape
         Shape of the result.
+    dtype
+        "bfloat16" or "float16" where a downcast model keeps the result in 16 bits; "" for every other op.
     """
 
     op: str
@@ -72,6 +77,7 @@ class OpRecord:
     reason: str
     macs: int
     shape: tuple[int, ...]
+    dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -98,7 +104,12 @@ def _check_main(module: tvm.IRModule) -> None:
 
 
 def lower(
-    module: tvm.IRModule, target: TargetDescription, isas: tuple[str, ...], threads: int, ids: Collection[str] = ()
+    module: tvm.IRModule,
+    target: TargetDescription,
+    isas: tuple[str, ...],
+    threads: int,
+    ids: Collection[str] = (),
+    precision: Precision | None = None,
 ) -> Lowered:
     """Lower a module (constants bound) to kernel calls.
 
@@ -110,18 +121,27 @@ def lower(
         Chunks that large kernels are cut into; at least 1.
     ids
         TensorIds of the source model, by which kernels and records name tensors.
+    precision
+        What a float module is downcast to; None leaves it as it is.
+
+    Raises
+    ------
+    CompileError
+        The machine has no ISA that the target lists; `precision` for a module that is quantized.
     """
     isa = next((name for name in isas if name in target.isas), None)
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
     _check_main(module)
-    carried = carry_strides(module)
-    parts = partition_quantized(carried.module, target, ids, with_float=True, sources=carried.sources)
     source = DataflowView(module["main"])
+    carried = carry_strides(module)
+    cast = _downcast(source, carried, precision)
+    sources = {**carried.sources, **{new: carried.sources.get(old, old) for new, old in cast.sources.items()}}
+    parts = partition_quantized(cast.module, target, ids, with_float=True, sources=sources, precision=precision)
     if _is_float(source):
         parts = replace(parts, rejections=dict.fromkeys(parts.rejections, Rejection(reason=FLOAT_MODEL)))
     held = held_tensors(source, ids)
-    parted = {part: held.get(whole, whole) for part, whole in carried.sources.items()}
+    parted = {part: held.get(whole, whole) for part, whole in sources.items()}
     main = parts.module["main"]
     view = DataflowView(main)
     table = KernelTable()
@@ -133,6 +153,8 @@ def lower(
         for binding in view.bindings:
             composite = _composite(parts, binding.value)
             if composite is None:
+                if emit_cast(context, view, binding.var, binding.value, cast.halves):
+                    continue
                 _emit_float(context, writer, view, binding)
                 is_op = not isinstance(binding.value, Var) and binding.var.name not in carried.cuts  # no other name of a value
                 tensor = parted.get(binding.var.name, binding.var.name)
@@ -164,7 +186,8 @@ def lower(
         {symbol: placed.func for symbol, placed in table.placed.items()},
         _announced(parts, held, parted, written),
     )
-    return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
+    told = records if precision is None else _told(records, precision, cast, parted, parts)
+    return Lowered(module=lowered, kernels=table.placed, records=tuple(told))
 
 
 def _announced(
@@ -195,6 +218,33 @@ def _announced(
         if around is not None:
             swallowed |= {tensor: around for tensor in (*constants, *made) if tensor not in holders}
     return Announced(holders=holders, swallowed=swallowed, permutations=permutations)
+
+
+def _downcast(source: DataflowView, carried: Carried, precision: Precision | None) -> Downcast:
+    """Downcast a module whose strides were carried up, as far as `precision` asks for it."""
+    if precision is None:
+        return Downcast(module=carried.module)
+    if not _is_float(source):
+        raise CompileError(f"precision {precision.dtype!r} is for float models, and this one is quantized; compile it without")
+    strided = {part: precision.kept[whole] for part, whole in carried.sources.items() if whole in precision.kept}
+    return downcast(split_to_slices(carried.module), precision.dtype, {**precision.kept, **strided})
+
+
+def _told(
+    records: list[OpRecord], precision: Precision, cast: Downcast, parted: Mapping[str, str], parts: Partition
+) -> list[OpRecord]:
+    """Say of each op of a downcast model in what its result is kept, and why in float32."""
+    halves = {parted[name] for name in cast.halves}
+    weights = {
+        parted.get(region.output.name, region.output.name): weight_obstacle(region.form, precision.dtype)
+        for region in parts.regions.values()
+    }
+
+    def told(record: OpRecord) -> OpRecord:
+        dtype = precision.dtype if record.tensor in halves else ""
+        return replace(record, dtype=dtype, reason=precision.kept.get(record.tensor) or weights.get(record.tensor, ""))
+
+    return [told(record) for record in records]
 
 
 FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"

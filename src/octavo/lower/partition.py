@@ -27,6 +27,7 @@ from .edge import match_dequantize, match_quantize
 from .float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
+from .half_float import half_rules
 from .hoist import hoist_quantize
 from .int16_rules import by_width
 from .integer_sums import centered_members
@@ -37,6 +38,7 @@ from .observe import match_observe
 from .pair_lookup import match_pair_lookup
 from .pairwise import match_pairwise
 from .pool2d import match_pool2d
+from .precision import Precision
 from .reduce import match_place, match_reduce
 from .resize import match_resize
 from .sink import sink_dequantize
@@ -145,11 +147,13 @@ def partition_quantized(
     *,
     with_float: bool = False,
     sources: Mapping[str, str] | None = None,
+    precision: Precision | None = None,
 ) -> Partition:
     """Outline the integer regions of a QDQ module whose constants are bound.
 
     `ids` are the source model's TensorIds: the quantize_info of a composite names tensors by these where it can. `sources` says
-    of variables that hold some of a tensor's pixels which variable of the source holds them all (see carry_stride.py).
+    of variables that hold some of a tensor's pixels which variable of the source holds them all (see carry_stride.py), and of
+    rounded ones which variable they round. `precision` says to what the module was downcast.
 
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
@@ -163,7 +167,8 @@ def partition_quantized(
         rules_for(target, _COMPUTE, held, ids, sources),
         repeatable=lambda view, var: var in shared or _is_repeatable(view, var),
     )
-    floats = partition(compute.module, _FLOAT if with_float else (), repeatable=_is_repeatable)
+    float_rules = (*(half_rules(precision) if precision else ()), *_FLOAT) if with_float else ()
+    floats = partition(compute.module, float_rules, repeatable=_is_repeatable)
     edges = partition(floats.module, rules_for(target, _EDGES, held, ids, sources), repeatable=_is_repeatable)
     integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}
     regions = {**compute.regions, **floats.regions, **edges.regions}

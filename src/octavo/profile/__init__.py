@@ -8,6 +8,7 @@ from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_ch
 from .checkpoint import Checkpoint
 from .collect import collect
 from .compare import Move, ProfileDiff, check_model, check_same_model, diff
+from .half_ranges import unfit_tensors
 from .images import ImageFolder, ImagePreprocessing
 from .instrument import Instrumented, Observation, instrument
 from .profile import Profile
@@ -46,5 +47,6 @@ __all__ = [
     "read_table",
     "select",
     "silent_channels",
+    "unfit_tensors",
     "write_table",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph import Model
-from ..pipeline import compile
+from ..pipeline import Executable, Profile, compile
 from .peers import PEERS, Arrays, Peer, PeerTask
 from .table import markdown_table
 from .timing import time_alternating
@@ -124,6 +124,8 @@ def bench(
     against: Sequence[str],
     threads: Sequence[int] = (1,),
     seconds: float = 2.0,
+    precision: str | None = None,
+    profile: Profile | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> BenchReport:
     """Time `model`, compiled by Octavo, against the peers that read `path`, which holds the same model.
@@ -136,6 +138,8 @@ def bench(
         Thread counts to time at, one after the other.
     seconds
         Time spent on each runtime at each thread count.
+    precision, profile
+        As `compile` takes them. Peers that can compute in bfloat16 do so, too, where that is asked for; else they take float32.
     progress
         Called with 1 after each thread count.
 
@@ -152,35 +156,30 @@ def bench(
     inputs = random_inputs(model)
     rows: list[BenchRow] = []
     for count in threads:
-        rows.extend(_rows(model, path, peers, inputs, count, seconds))
+        executable = compile(model, threads=count, precision=precision, profile=profile)
+        task = PeerTask(path=path, model=model, inputs=inputs, threads=count, precision=precision or "float32")
+        rows.extend(_rows(executable, task, peers, seconds))
         if progress is not None:
             progress(1)
     return BenchReport(model=path.name, processor=processor_name(), seconds=seconds, rows=tuple(rows))
 
 
-def _rows(
-    model: Model, path: Path, peers: Sequence[Peer], inputs: dict[str, npt.NDArray[Any]], threads: int, seconds: float
-) -> list[BenchRow]:
-    executable = compile(model, threads=threads)
-    ours = list(executable(inputs).values())
-    prepared = {
-        peer.name: peer.prepare(PeerTask(path=path, model=model, inputs=inputs, threads=threads))
-        for peer in peers
-        if not _unreadable(peer, path)
-    }
+def _rows(executable: Executable, task: PeerTask, peers: Sequence[Peer], seconds: float) -> list[BenchRow]:
+    ours = list(executable(task.inputs).values())
+    prepared = {peer.name: peer.prepare(task) for peer in peers if not _unreadable(peer, task.path)}
     calls: dict[str, Callable[[], object]] = {
-        OURS: executable.bind(inputs).run,
+        OURS: executable.bind(task.inputs).run,
         **{name: one.call for name, one in prepared.items()},
     }
     timings = time_alternating(calls, seconds=seconds)
     base = timings[OURS].median_ms
-    rows = [BenchRow(runtime=OURS, version=metadata.version("octavo"), threads=threads, median_ms=base, ratio=1.0)]
+    rows = [BenchRow(runtime=OURS, version=metadata.version("octavo"), threads=task.threads, median_ms=base, ratio=1.0)]
     for peer in peers:
-        row: dict[str, Any] = {"runtime": peer.label, "version": peer.version, "threads": threads}
+        row: dict[str, Any] = {"runtime": peer.label, "version": peer.version, "threads": task.threads}
         if peer.name in prepared:
             median = timings[peer.name].median_ms
             error = _max_abs_error(ours, prepared[peer.name].outputs())
             rows.append(BenchRow(**row, median_ms=median, ratio=median / base, max_abs_error=error))
         else:
-            rows.append(BenchRow(**row, note=_unreadable(peer, path)))
+            rows.append(BenchRow(**row, note=_unreadable(peer, task.path)))
     return rows

@@ -43,12 +43,15 @@ class PeerTask:
         Input arrays by source name, in the order of the graph.
     threads
         Threads that one inference may use.
+    precision
+        What a float model may be computed in: "float32", "bfloat16" or "float16". A peer that has no such mode takes float32.
     """
 
     path: Path
     model: Model
     inputs: dict[str, npt.NDArray[Any]]
     threads: int
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +152,7 @@ def _prepare_openvino(task: PeerTask) -> PreparedPeer:
             "INFERENCE_NUM_THREADS": task.threads,
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if task.precision == "bfloat16" else "f32",
         },
     )
     request = compiled.create_infer_request()

@@ -23,7 +23,7 @@ from ..kernels import AVX512_VNNI, KERNEL_ATTR, host_target
 from ..kernels.vectors import load, prim_func, store
 from ..kernels.x86.vector import dot
 from ..lower import OpRecord, PlacedKernel, link, lower
-from ..pipeline import resolve_target
+from ..pipeline import Profile, resolve_target, wanted_precision
 from ..target import CPU
 from .bench import processor_name, random_inputs
 from .table import markdown_table, shortened
@@ -101,8 +101,10 @@ class Roofline:
         return f"{self.model} on {self.processor}; {peaks}\n\n{table}\n\n{total / 1e3:.3f} ms in all{share}"
 
 
-def roofline(model: Model, name: str, *, rounds: int = ROUNDS) -> Roofline:
-    """Measure each call of a model on one thread, on random inputs.
+def roofline(
+    model: Model, name: str, *, rounds: int = ROUNDS, precision: str | None = None, profile: Profile | None = None
+) -> Roofline:
+    """Measure each call of a model on one thread, on random inputs; `precision` and `profile` as `compile` takes them.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def roofline(model: Model, name: str, *, rounds: int = ROUNDS) -> Roofline:
         The model cannot be compiled, or runs on TVM's virtual machine, whose calls cannot be timed one by one.
     """
     target, isas = resolve_target(None)
-    lowered = lower(model.bound(), CPU, isas, 1, model.tensors)
+    lowered = lower(model.bound(), CPU, isas, 1, model.tensors, wanted_precision(model, target, precision, profile))
     linked = link(lowered, target)
     calls = timed_calls(linked, target, list(random_inputs(model).values()))
     if calls is None:

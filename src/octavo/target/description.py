@@ -71,11 +71,15 @@ def _op_support(entry: dict[str, Any]) -> OpSupport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetDescription:
-    """A named set of integer ops and the instruction sets (ISAs) its kernels may use, best first."""
+    """A named set of integer ops and the instruction sets (ISAs) its kernels may use, best first.
+
+    `extensions` are what its kernels may use on top of an ISA where the machine has it: "x86.avx512_bf16", products of bfloat16.
+    """
 
     name: str
     ops: tuple[OpSupport, ...]
     isas: tuple[str, ...] = ("generic",)
+    extensions: tuple[str, ...] = ()
 
     def support(self, op: str) -> OpSupport | None:
         """Return how `op` (a Relax op name, with or without "relax.") runs in integers, or None if it can't."""
@@ -85,7 +89,13 @@ class TargetDescription:
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads back."""
         ops = [{field: getattr(entry, field) for field in OpSupport.__slots__} for entry in self.ops]
-        return {"schema_version": SCHEMA_VERSION, "name": self.name, "isas": list(self.isas), "ops": ops}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "isas": list(self.isas),
+            "extensions": list(self.extensions),
+            "ops": ops,
+        }
 
     @staticmethod
     def from_json(data: Any) -> TargetDescription:
@@ -94,7 +104,8 @@ class TargetDescription:
             raise TargetError(f"a target description is a JSON object with schema_version {SCHEMA_VERSION}")
         try:
             ops = tuple(_op_support(entry) for entry in data["ops"])
-            return TargetDescription(name=str(data["name"]), ops=ops, isas=tuple(data["isas"]))
+            extensions = tuple(data.get("extensions", ()))
+            return TargetDescription(name=str(data["name"]), ops=ops, isas=tuple(data["isas"]), extensions=extensions)
         except (KeyError, TypeError, AttributeError) as error:
             raise TargetError(f"target description: missing or unknown field: {error}") from error
 

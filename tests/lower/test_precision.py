@@ -1,0 +1,76 @@
+"""Downcasting a float module: which tensors are kept in 16 bits, what is computed then, and what is said of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from qdq_graph import Qdq, graph
+from tvm import relax
+from tvm.ir import assert_structural_equal
+
+from octavo.errors import CompileError
+from octavo.lower import Precision, lower
+from octavo.lower.precision import downcast
+from octavo.target import CPU
+
+RNG = np.random.default_rng(3)
+
+
+def const(*shape: int) -> Any:
+    return relax.const(RNG.normal(size=shape).astype(np.float32))
+
+
+INPUT: dict[str, tuple[tuple[int, ...], str]] = {"x": ((1, 4, 6, 6), "float32")}
+
+
+def test_tensors_between_kernels_are_kept_in_16_bits() -> None:
+    w, b, v, factor = const(4, 4, 3, 3), const(1, 4, 1, 1), const(4, 4, 1, 1), const(1)
+
+    def before(f: Any, x: dict[str, Any]) -> Any:
+        c = f.emit("c", relax.op.nn.conv2d(x["x"], w, padding=1))
+        r = f.emit("r", relax.op.nn.relu(f.emit("a", relax.op.add(c, b))))
+        d = f.emit("d", relax.op.nn.conv2d(r, v))
+        # The last operand of a sum is part of its kernel; the other one, which was there before, is read.
+        s = f.emit("s", relax.op.add(r, d))
+        p = f.emit("p", relax.op.concat([s, r], axis=1))
+        return f.emit("y", relax.op.multiply(f.emit("m", relax.op.nn.max_pool2d(p)), factor), is_output=True)
+
+    def after(f: Any, x: dict[str, Any]) -> Any:
+        def half(name: str, value: Any) -> Any:
+            return f.emit(f"{name}_bfloat16", relax.op.astype(value, "bfloat16"))
+
+        def rounded(name: str, value: Any) -> Any:
+            return f.emit(f"{name}_rounded", relax.op.astype(value, "float32"))
+
+        x_half = half("x", x["x"])
+        c = f.emit("c", relax.op.nn.conv2d(rounded("x", x_half), w, padding=1))
+        r_half = half("r", f.emit("r", relax.op.nn.relu(f.emit("a", relax.op.add(c, b)))))
+        r = rounded("r", r_half)
+        d = f.emit("d", relax.op.nn.conv2d(r, v))
+        s_half = half("s", f.emit("s", relax.op.add(r, d)))
+        p = rounded("p", f.emit("p_bfloat16", relax.op.concat([s_half, r_half], axis=1)))
+        return f.emit("y", relax.op.multiply(f.emit("m", relax.op.nn.max_pool2d(p)), factor), is_output=True)
+
+    made = downcast(graph(INPUT, before), "bfloat16", {})
+    assert_structural_equal(made.module, graph(INPUT, after))
+    assert made.halves == {"x_bfloat16", "r_bfloat16", "s_bfloat16", "p_bfloat16"}
+    assert made.sources["r_rounded"] == "r"
+
+
+def test_a_tensor_stays_float32_where_the_caller_says_so() -> None:
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        r = f.emit("r", relax.op.nn.softmax(x["x"]))
+        return f.emit("y", relax.op.nn.softmax(r), is_output=True)
+
+    module = graph(INPUT, body)
+    assert downcast(module, "float16", {"r": "it is large"}).halves == {"x_float16"}
+    assert_structural_equal(downcast(module, "float16", {"r": "", "x": ""}).module, module)
+
+
+def test_a_quantized_module_is_refused() -> None:
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        q = Qdq(f, "int8")
+        return f.emit("y", relax.op.nn.relu(q.dequantize("x", q.quantize("x", x["x"], (0.1, 0)), (0.1, 0))), is_output=True)
+
+    with pytest.raises(CompileError, match="precision 'float16' is for float models, and this one is quantized"):
+        lower(graph(INPUT, body), CPU, ("generic",), 1, (), Precision(dtype="float16"))
