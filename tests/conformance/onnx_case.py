@@ -17,7 +17,7 @@ _ELEMENT_TYPES = {
     "uint4": onnx.TensorProto.UINT4,
     **{
         name: onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name))
-        for name in ("float32", "int8", "uint8", "int16", "uint16", "int32", "int64")
+        for name in ("float32", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool")
     },
 }
 

@@ -56,7 +56,34 @@ def gate(w: Writer) -> str:
     return f"{shape}"
 
 
-EIGHT = ("u8", "s8")
+def comparison(op: str) -> Maker:
+    """Two tensors of parameters of their own, or of the same, whose integers are often equal."""
+
+    def make(w: Writer) -> str:
+        shape = shape_of(w, 3)
+        a, b = w.quantized(shape), w.quantized(shape if draw(w, 0, 1) else shape[2:])
+        params = a.names[1:] if draw(w, 0, 1) else b.names[1:]
+        w.output(w.node(op, [w.real(a), w.node("DequantizeLinear", [b.values, *params])]), "bool")
+        return f"{shape}"
+
+    return make
+
+
+def choice(w: Writer) -> str:
+    """Where by a condition that is fed, or by a comparison of two other tensors: no table holds four."""
+    shape = shape_of(w, 3)
+    if draw(w, 0, 1):
+        condition = w.feed(w.rng.integers(0, 2, (*shape[:2], 1)).astype(bool))
+    else:
+        condition = w.node("Less", [w.real(w.quantized(shape)), w.real(w.quantized(shape))])
+        condition = w.node("Not", [w.node("And", [condition, w.feed(w.rng.integers(0, 2, shape[2:]).astype(bool))])])
+    a = w.real(w.quantized(shape))
+    b = w.constant(np.float32(-3.25)) if draw(w, 0, 1) else w.real(w.quantized(shape[1:]))
+    w.quantize(w.node("Where", [condition, a, b]))
+    return f"{shape}"
+
+
+EIGHT, WITH_16 = ("u8", "s8"), ("u8", "s8", "u16", "s16")
 FUNCTIONS: dict[str, list[tuple[Any, tuple[str, ...], int]]] = {
     **{op: [(binary(op), EIGHT, 4)] for op in ("Max", "Min", "Sum")},
     "ReduceSum": [(reduction("ReduceSum"), EIGHT, 3)],
@@ -65,5 +92,7 @@ FUNCTIONS: dict[str, list[tuple[Any, tuple[str, ...], int]]] = {
     "LogSoftmax": [(log_softmax, EIGHT, 2)],
     **{op: [(unary(op), EIGHT, 1)] for op in ("Abs", "Neg", "Exp", "Softplus")},
     "gate": [(gate, EIGHT, 2)],
+    **{op: [(comparison(op), WITH_16, 2)] for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
+    "Where": [(choice, WITH_16, 4)],
 }
 """op -> (maker, kinds of tensors, cases of each)."""

@@ -53,7 +53,8 @@ class Case:
     @property
     def kind(self) -> str:
         """Dtype of its first activation; how its weights are kept where that is float."""
-        first = next(value for value in self.inputs if value is not None and value.data is None)
+        activations = [value for value in self.inputs if value is not None and value.data is None]
+        first = next((value for value in activations if value.dtype != "bool"), activations[0])
         weights = [value.dtype for value in self.inputs if value is not None and value.data is not None]
         if first.dtype != "float32":
             return first.dtype

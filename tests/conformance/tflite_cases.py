@@ -518,7 +518,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
 SUITE["GATHER"] += GATHERS
 SUITE["STRIDED_SLICE"].append(NEW_AXES)
 
-INTEGER_OPS = frozenset(SUITE) - {"EQUAL", "GREATER", "LESS_EQUAL"}
+INTEGER_OPS = frozenset(SUITE)
 """Ops whose 8-bit and 16-bit cases run as integer kernels, all of them."""
 
 

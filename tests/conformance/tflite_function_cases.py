@@ -46,10 +46,49 @@ def division(rng: Rng, dtype: str) -> Case:
 def comparison(op: str, table: str) -> Maker:
     def make(rng: Rng, dtype: str) -> Case:
         shape = shape_of(rng)
-        a_params = params(rng, dtype)
-        b_params = a_params if dtype == "float32" else params(rng, dtype, a_params["scale"][0] * 1.3)
-        values = [Value(shape=shape, **a_params), Value(shape=shape, **b_params)]
-        return case(rng, op, f"{shape}", values, [Value(shape=shape, dtype="bool")], options(table))
+        # 8-bit scales down to a tenth of what LiteRT, which compares in steps of 1 / 256, tells apart.
+        scale = float(2.0 ** rng.uniform(-11, -2)) if dtype in ("int8", "uint8") else None
+        a_params = params(rng, dtype, scale)
+        b_params = a_params if dtype == "float32" else params(rng, dtype, a_params["scale"][0] * float(rng.uniform(0.7, 1.3)))
+        other = shape if rng.integers(0, 2) else (1,) * (len(shape) - 1) + shape[-1:]
+        a, b = Value(shape=shape, **a_params), Value(shape=other, **b_params)
+        if rng.integers(0, 3) == 0:
+            b = Value.constant(feed(rng, b), scale=b.scale, zero_point=b.zero_point)
+        return case(rng, op, f"{shape} {other}", [a, b], [Value(shape=shape, dtype="bool")], options(table))
+
+    return make
+
+
+def choice(op: str) -> Maker:
+    """Draw a condition that is fed; SELECT takes one for each row, too, and SELECT_V2 shapes that broadcast."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        shape, common = shape_of(rng, 3), params(rng, dtype)
+        form = int(rng.integers(0, 3))
+        asked = shape if form == 0 else shape[:1] if op == "SELECT" else (*shape[:2], 1)
+        other = shape if op == "SELECT" or form < 2 else shape[2:]
+        a, b = Value(shape=shape, **common), Value(shape=other, **common)
+        if form == 0:
+            b = Value.constant(feed(rng, b), scale=b.scale, zero_point=b.zero_point)
+        inputs = (Value(shape=asked, dtype="bool"), a, b)
+        fed = (rng.integers(0, 2, asked).astype(bool), *(feed(rng, value) for value in (a, b) if value.data is None))
+        table = options("SelectOptions" if op == "SELECT" else "SelectV2Options")
+        outputs = (Value(shape=shape, **common),)
+        return Case(op=op, label=f"{asked} {shape} {other}", inputs=inputs, outputs=outputs, options=table, fed=fed)
+
+    return make
+
+
+def logic(op: str, table: str) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = shape_of(rng)
+        shapes = (
+            [shape] if op == "LOGICAL_NOT" else [shape, shape if rng.integers(0, 2) else (1,) * (len(shape) - 1) + shape[-1:]]
+        )
+        inputs = tuple(Value(shape=own, dtype=dtype) for own in shapes)
+        fed = tuple(rng.integers(0, 2, own).astype(bool) for own in shapes)
+        outputs = (Value(shape=shape, dtype=dtype),)
+        return Case(op=op, label=f"{shapes}", inputs=inputs, outputs=outputs, options=options(table), fed=fed)
 
     return make
 
@@ -126,14 +165,20 @@ def slice_with_new_axes(rng: Rng, dtype: str) -> Case:
     )
 
 
-I8, U8, F32 = "int8", "uint8", "float32"
+I8, U8, I16, F32 = "int8", "uint8", "int16", "float32"
 FUNCTIONS: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "EXP": [(function("EXP", "ExpOptions"), (I8, F32), 2)],
     "LOG": [(function("LOG", positive=True), (I8,), 2)],
     "DIV": [(division, (U8, F32), 3)],
-    "GREATER": [(comparison("GREATER", "GreaterOptions"), (I8, U8, F32), 2)],
-    "LESS_EQUAL": [(comparison("LESS_EQUAL", "LessEqualOptions"), (I8, U8, F32), 2)],
-    "EQUAL": [(comparison("EQUAL", "EqualOptions"), (I8, U8, F32), 1)],
+    **{
+        op: [(comparison(op, f"{''.join(word.title() for word in op.split('_'))}Options"), (I8, U8, I16, F32), 2)]
+        for op in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
+    },
+    **{op: [(choice(op), (I8, U8, I16, F32), 3)] for op in ("SELECT", "SELECT_V2")},
+    **{
+        op: [(logic(op, f"{''.join(word.title() for word in op.split('_'))}Options"), ("bool",), 2)]
+        for op in ("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT")
+    },
 }
 """op -> (maker, dtypes, cases of each)."""
 

@@ -204,6 +204,7 @@ _ROUNDING = {
     "PRELU": ("nn.prelu", "half_up"),
     "LEAKY_RELU": ("nn.leakyrelu", "half_up"),
     "RESIZE_BILINEAR": ("image.resize2d", "half_up"),
+    **{op: (op.lower(), "fixed_point") for op in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")},
 }
 
 _WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
@@ -211,7 +212,12 @@ _WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV
 
 def _with_rounding(module: tvm.IRModule, graph: TfliteGraph) -> tvm.IRModule:
     """Say in main's attributes how quantized results are rounded; a model without any is left as it is."""
-    quantized = {op.name for op in graph.ops if all(graph.tensors[index].scale for index in (op.inputs[0], op.outputs[0]))}
+
+    def is_quantized(op: TfliteOp) -> bool:
+        x, y = (graph.tensors[index] for index in (op.inputs[0], op.outputs[0]))
+        return bool(x.scale and (y.scale or y.dtype == "bool"))
+
+    quantized = {op.name for op in graph.ops if is_quantized(op)}
     rounding = {relax_op: how for name, (relax_op, how) in _ROUNDING.items() if name in quantized}
     if any(tensor.scale and tensor.dtype == "int16" for tensor in graph.tensors):
         last = [graph.tensors[op.inputs[-1]] for op in graph.ops if op.name in _WITH_BIAS and op.inputs[-1] >= 0]

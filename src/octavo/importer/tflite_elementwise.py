@@ -73,7 +73,7 @@ class ElementwiseConverter(BaseConverter):
 
     OWN_OPS = frozenset(
         {*_UNARY, *_BINARY, *_REDUCE, "ARG_MAX", "ARG_MIN", "CAST", "GELU", "L2_NORMALIZATION", "LEAKY_RELU", "LOG_SOFTMAX"}
-        | {"PRELU", "SOFTMAX", "SQUARED_DIFFERENCE"}
+        | {"PRELU", "SELECT", "SELECT_V2", "SOFTMAX", "SQUARED_DIFFERENCE"}
     )
 
     def __init__(self, *args: Any) -> None:
@@ -84,6 +84,8 @@ class ElementwiseConverter(BaseConverter):
             self.convert_map[name] = functools.partial(self._binary, function=function, options_class=options)
         for name, function in _REDUCE.items():
             self.convert_map[name] = functools.partial(self._reduce, function=function)
+        for name, by_rows in (("SELECT", True), ("SELECT_V2", False)):
+            self.convert_map[name] = functools.partial(self._select, by_rows=by_rows)
 
     def _unary(self, op: Any, function: Any) -> Any:
         result = function(self._real(self.get_input_tensors(op)[0]))
@@ -112,6 +114,17 @@ class ElementwiseConverter(BaseConverter):
         if dtype != "bool":
             raise RejectedOpError(f"an operand of {dtype}")
         return _ops.logical_not(self.get_tensor_expr(data))
+
+    def _select(self, op: Any, by_rows: bool) -> Any:
+        """Convert SELECT and SELECT_V2; a condition of one axis chooses whole rows of SELECT's operands (`by_rows`)."""
+        condition, left, right = self.get_input_tensors(op)
+        dtype = self.get_tensor_type_str(condition.tensor.Type())
+        if dtype != "bool":
+            raise RejectedOpError(f"a condition of {dtype}")
+        chosen, rank = self.get_tensor_expr(condition), len(self._shape(left))
+        if by_rows and len(self._shape(condition)) == 1 and rank > 1:
+            chosen = self.bb.emit(_ops.reshape(chosen, [*self._shape(condition), *(1 for _ in range(rank - 1))]))
+        return self._quantized(_ops.where(chosen, self._real(left), self._real(right)), self.get_output_tensors(op)[0])
 
     def _reduce(self, op: Any, function: Any) -> Any:
         data, axes = self.get_input_tensors(op)

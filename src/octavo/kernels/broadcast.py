@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -95,3 +96,34 @@ def for_each_pair(
 
 def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(shape)) + shape
+
+
+def for_each_element(shapes: Sequence[tuple[int, ...]], threads: int, body: Callable[[list[Expr], Expr], None]) -> None:
+    """Emit loops over the shape that `shapes` broadcast to; call `body(places, at)` once, for single elements.
+
+    `places` are where the operands' elements lie, `at` where the result's does. The innermost loop moves every operand by one
+    element or none, so that compilers make vectors of it.
+    """
+    shape: tuple[int, ...] = ()
+    for own in shapes:
+        shape = broadcast_shape(shape, own)
+    rank = len(shape)
+    padded = [_padded(own, rank) for own in shapes]
+    axes: list[tuple[int, tuple[bool, ...]]] = []
+    for axis in range(rank):
+        moves = tuple(own[axis] != 1 for own in padded)
+        if shape[axis] == 1:
+            continue
+        if axes and axes[-1][1] == moves:
+            axes[-1] = (axes[-1][0] * shape[axis], moves)
+        else:
+            axes.append((shape[axis], moves))
+    places: list[Expr] = [0] * len(shapes)
+    at: Expr = 0
+    with ExitStack() as loops:
+        for position, (extent, moves) in enumerate(axes or [(1, (True,) * len(shapes))]):
+            shared = worthwhile(threads, math.prod(shape), extent) if position == 0 else 1
+            index = loops.enter_context(chunked(extent, shared))
+            places = [place * extent + index if moved else place for place, moved in zip(places, moves, strict=True)]
+            at = at * extent + index
+        body(places, at)

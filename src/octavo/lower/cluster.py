@@ -15,6 +15,8 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
 from ..numerics import ELEMENTWISE
+from ..numerics.truth import COMPARISONS
+from .rounding import rounding_of
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 
 PRELU = "nn.prelu"
@@ -74,7 +76,7 @@ def ends_of(view: DataflowView, core: Var) -> list[Var] | Rejection:
         if not is_elementwise(value):
             return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
         if view.is_returned(var) and dtype_of(var) == "bool":
-            return Rejection(reason=f"its result {var.name} is truth values, which no integer kernel gives")
+            return Rejection(reason=f"its result {var.name} is truth values of float operands; quantize these")
         if view.is_returned(var):
             return Rejection(reason=f"its result {var.name} is returned in float; quantize it first")
         waiting.extend(view.users(var))
@@ -116,6 +118,8 @@ def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
         value: Any = view.definition(var)
         if not is_elementwise(value):
             return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
+        if op_name(value) in COMPARISONS and rounding_of(view, op_name(value)) == "fixed_point":
+            return Rejection(reason=f"{var.name} compares in fixed point, as its source does; a table compares real numbers")
         waiting.extend((arg, _alignment(value, position)) for position, arg in reversed(list(enumerate(value.args))))
     ordered = tuple(binding.var for binding in view.bindings if binding.var in members)
     return Cluster(tensors=tuple(tensors), constants=tuple(constants), members=ordered, quantize=end)

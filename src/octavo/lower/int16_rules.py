@@ -26,6 +26,8 @@ from .int16_lookup import match_int16_lookup, match_int16_move
 from .int16_prelu import match_int16_prelu
 from .int16_resize import match_int16_resize
 from .int16_weighted import match_int16_conv2d, match_int16_matmul
+from .select import match_select
+from .truth import match_compare
 from .values import dequantized
 
 
@@ -54,6 +56,8 @@ _RULES: Mapping[str, Matcher] = {
     "octavo.resize": match_int16_resize,
     "octavo.lookup": match_int16_lookup,
     "octavo.pair_lookup": match_int16_prelu,
+    "octavo.compare": match_compare,
+    "octavo.select": match_select,
     "octavo.quantize": match_quantize,
     "octavo.dequantize": match_dequantize,
 }

@@ -15,7 +15,7 @@ from tvm.relax import Var
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
-from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
+from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, TRUTH, OpSupport, TargetDescription
 from .add import match_add
 from .batch_matmul import match_batch_matmul
 from .blocks import split_blocks
@@ -41,11 +41,13 @@ from .pool2d import match_pool2d
 from .precision import Precision
 from .reduce import match_place, match_reduce
 from .resize import match_resize
+from .select import match_select
 from .sink import sink_dequantize
 from .softmax import match_softmax
 from .split import split_to_slices
 from .take import match_take
 from .tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
+from .truth import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
 from .values import constant_value
 from .zero_points import share_zero_points
 
@@ -54,7 +56,17 @@ Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 _BATCH_MATMUL = "octavo.batch_matmul"
 _LOOKUP = "octavo.lookup"
 _PAIR_LOOKUP = "octavo.pair_lookup"
-_TABLES: dict[str, str] = {_BATCH_MATMUL: BATCH_MATMUL, _LOOKUP: ELEMENTWISE, _PAIR_LOOKUP: ELEMENTWISE_PAIR}
+_COMPARE = "octavo.compare"
+_LOGICAL = "octavo.logical"
+_SELECT = "octavo.select"
+_TABLES: dict[str, str] = {
+    _BATCH_MATMUL: BATCH_MATMUL,
+    _LOOKUP: ELEMENTWISE,
+    _PAIR_LOOKUP: ELEMENTWISE_PAIR,
+    _COMPARE: TRUTH,
+    _LOGICAL: TRUTH,
+    _SELECT: SELECT,
+}
 """What a target must offer for these composites, whatever the op that they start from."""
 
 _MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
@@ -85,6 +97,10 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     # Results of one op that leads to several: each is a table.
     (_LOOKUP, ("quantize",), match_lookup),
     (_PAIR_LOOKUP, ("quantize",), match_pair_lookup),
+    # Where no table holds a comparison and what is chosen by it together.
+    (_COMPARE, COMPARE_OPS, match_compare),
+    (_LOGICAL, LOGICAL_OPS, match_logical),
+    (_SELECT, ("where",), match_select),
 )
 # Only what the compute rules left: a quantize or dequantize that they swallowed costs nothing.
 _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (

@@ -21,6 +21,12 @@ ELEMENTWISE = "elementwise"
 ELEMENTWISE_PAIR = "elementwise_pair"
 """The `op` of hardware that computes any function of two tensors, or of one and a constant, from a table with rows of 256."""
 
+TRUTH = "truth"
+"""The `op` of hardware that compares two tensors, and combines truth values by and, or and not."""
+
+SELECT = "select"
+"""The `op` of hardware that chooses, element by element, between two tensors by truth values."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpSupport:
@@ -30,7 +36,7 @@ class OpSupport:
     ----------
     op
         Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; `ELEMENTWISE` or
-        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`.
+        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`, `TRUTH`, `SELECT`.
     activations
         Dtypes allowed for its activation inputs and output, best first.
     weights
