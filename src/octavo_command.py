@@ -24,6 +24,7 @@ SUMMARIES = {
     "profile check": "run a quantized model on samples and say which tensors leave their ranges, and how much of them saturates",
     "quantize": "quantize a float ONNX model from its profile",
     "compile": "compile a model to one executable file",
+    "tune": "measure how the kernels of a model run best on this machine",
     "run": "run an executable on samples",
     "bench": "time a model against other runtimes, in alternating rounds of one process",
     "explain": "say of each op whether it runs in integers, on which kernel, and why not",

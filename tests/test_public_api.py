@@ -28,6 +28,7 @@ PUBLIC = {
     "profile",
     "quantize",
     "relax_pipeline",
+    "tune",
     "unobserve",
     "verify_lineage",
 }
@@ -49,7 +50,7 @@ def test_the_stages_take_what_the_design_says() -> None:
         "load": ["source", "shapes"],
         "profile": ["model", "batches", "tensors", "threads", "numbers", "checkpoint", "every", "resume", "progress"],
         "quantize": ["model", "profile", "target", "recipe"],
-        "compile": ["model", "target", "threads", "precision", "profile"],
+        "compile": ["model", "target", "threads", "precision", "profile", "tuning"],
         "load_executable": ["path"],
         "explain": ["subject", "target", "precision", "profile"],
         "export_onnx": ["model", "path"],

@@ -52,7 +52,7 @@ def test_the_commands_run_in_their_order(workplace: Path, capsys: pytest.Capture
     lines = [line for line in command_lines() if line.startswith("octavo ")]
     assert len(lines) >= 6
     for line in lines:
-        seconds = ["--seconds", "0.05"] if line.startswith("octavo bench") else []
+        seconds = ["--seconds", "0.05"] if line.startswith(("octavo bench", "octavo tune")) else []
         assert main([*shlex.split(line)[1:], *seconds]) == 0, capsys.readouterr().err
         assert capsys.readouterr().out
     with np.load("y.npz") as results:

@@ -38,6 +38,9 @@ from .pipeline import (
     quantize,
     relax_pipeline,
 )
+
+# How the kernels of a model run best on this machine
+from .report import tune
 from .verify import verify_lineage
 
 __version__ = "0.1.0"
@@ -64,6 +67,7 @@ __all__ = [
     "profile",
     "quantize",
     "relax_pipeline",
+    "tune",
     "unobserve",
     "verify_lineage",
 ]

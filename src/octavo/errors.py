@@ -45,6 +45,10 @@ class CompileError(OctavoError):
     """Lowering or code generation failed, or an accumulator could overflow."""
 
 
+class TuningError(OctavoError):
+    """A tuning file that cannot be read, or was measured on another machine."""
+
+
 class ExecutableError(OctavoError):
     """An executable file that cannot be saved, or is not one of ours."""
 

@@ -20,7 +20,7 @@ from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .importer import load
-from .kernels import AVX512_BF16, KNOWN_ISAS, extensions_of, host_target, isas_of, target_for
+from .kernels import AVX512_BF16, KNOWN_ISAS, NO_SCHEDULES, Tuning, extensions_of, host_target, isas_of, target_for, tuning_of
 from .lower import FLOAT_MODEL, Lowered, OpRecord, Precision, link, lower
 from .numerics.half import HALF_DTYPES, HalfDtype
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
@@ -181,6 +181,7 @@ def compile(
     threads: int | None = None,
     precision: str | None = None,
     profile: Profile | None = None,
+    tuning: str | Path | Tuning | None = None,
 ) -> Executable:
     """Compile a model, float, QDQ or pre-quantized, to machine code.
 
@@ -200,6 +201,9 @@ def compile(
     profile
         Of this model, with a 16-bit `precision`: tensors whose values that cannot hold stay float32, and `explain` says so.
         Without one, what leaves float16's range becomes infinite.
+    tuning
+        What `octavo.tune` returns, or its file: kernels that it knows take the schedules that it measured to be best, the others
+        choose their own. Results don't depend on it.
 
     Raises
     ------
@@ -207,6 +211,8 @@ def compile(
         An unknown target, or one that isn't a CPU.
     ProfileError
         A profile of another model.
+    TuningError
+        `tuning` can't be read, or was measured on another processor or for another ISA.
     CompileError
         An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
     """
@@ -214,7 +220,9 @@ def compile(
     _check_runs_here(llvm)
     count = resolve_threads(threads)
     wanted = wanted_precision(model, llvm, precision, profile)
-    lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors, wanted)
+    measured = tuning_of(tuning)
+    schedules = NO_SCHEDULES if measured is None else measured.schedules(isas[0])
+    lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors, wanted, schedules)
     return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
 
 

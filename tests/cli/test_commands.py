@@ -263,3 +263,16 @@ def test_trace_through_the_integer_kernels(finished: Path, tmp_path: Path, capsy
     assert "held by alloc" in last
     assert command(f"{line.replace('octavo', 'tvm')} {profile}") == 2
     assert "give --pipeline octavo" in capsys.readouterr().err
+
+
+def test_tune_writes_what_compile_reads(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("tune m.int8.onnx --seconds 0.5 -o tuning.json") == 0
+    said = capsys.readouterr()
+    assert "ms before" in said.out
+    assert said.err == ""
+    assert command("compile m.int8.onnx --tuning tuning.json -o tuned.so") == 0
+    assert command("run tuned.so --input x.npz -o tuned.npz") == 0
+    assert np.array_equal(read("tuned.npz")["logits"], read("y.npz")["logits"])
+    capsys.readouterr()
+    assert command("tune m.onnx --profile profile.json --seconds 0.1 -o tuning.json --json") == 0
+    assert {"isa", "processor", "before_ms", "after_ms", "kernels"} < set(json.loads(capsys.readouterr().out))

@@ -7,7 +7,7 @@ import numpy as np
 from kernel_runner import Case
 
 from octavo import numerics
-from octavo.kernels import Conv2dSpec, Output, conv2d, matmul
+from octavo.kernels import NO_SCHEDULES, Conv2dSpec, Output, Schedules, conv2d, matmul
 
 CHANNELS = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129)
 """Channel counts around the widths of vectors."""
@@ -51,7 +51,7 @@ class Layers:
             **window,
         )
 
-    def case(self, spec: Conv2dSpec, isa: str, *, w_zero_point: object = None) -> Case:
+    def case(self, spec: Conv2dSpec, isa: str, *, w_zero_point: object = None, schedules: Schedules = NO_SCHEDULES) -> Case:
         """The layer with random operands."""
         group_inputs = spec.in_channels // spec.groups
         x = self.rng.integers(0, 256, (spec.batch, spec.in_height, spec.in_width, spec.in_channels)).astype(np.uint8)
@@ -59,7 +59,8 @@ class Layers:
         w_zero_point = next(self.weight_zero_points) if w_zero_point is None else w_zero_point
         if w_zero_point == "axis":
             w_zero_point = self.rng.integers(-128, 128, spec.out_channels).astype(np.int32)
-        return exact_case(spec, isa, x, w, w_zero_point, self.bias(spec.out_channels), self.multiplier(w))
+        bias = self.bias(spec.out_channels)
+        return exact_case(spec, isa, x, w, w_zero_point, bias, self.multiplier(w), schedules=schedules)
 
     def bias(self, channels: int) -> np.ndarray:
         """Biases in units of the accumulator, or of the result: there float32, with halves among them, some beyond its range."""
@@ -77,12 +78,21 @@ class Layers:
 
 
 def exact_case(
-    spec: Conv2dSpec, isa: str, x: np.ndarray, w: np.ndarray, w_zero_point: object, bias: np.ndarray, multiplier: np.ndarray
+    spec: Conv2dSpec,
+    isa: str,
+    x: np.ndarray,
+    w: np.ndarray,
+    w_zero_point: object,
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    *,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Case:
     """A layer with the operands given; a float32 bias is one in units of the result."""
     is_real = bias.dtype == np.float32
     spec = dataclasses.replace(spec, output=dataclasses.replace(spec.output, real_bias=is_real))
-    kernel = conv2d(spec, weight=w, weight_zero_point=w_zero_point, bias=bias, multiplier=multiplier, isa=isa)
+    operands = {"weight": w, "weight_zero_point": w_zero_point, "bias": bias, "multiplier": multiplier}
+    kernel = conv2d(spec, **operands, isa=isa, schedules=schedules)
     expected = numerics.conv2d(
         x,
         w,

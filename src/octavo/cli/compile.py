@@ -23,6 +23,7 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_output(parser, help="executable to write")
     add_precision(parser)
+    parser.add_argument("--tuning", type=Path, metavar="FILE", help="what `octavo tune` measured on this machine")
     add_threads(parser)
     add_target(parser)
     add_recipe(parser)
@@ -30,9 +31,16 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, args.model, *([args.profile] if args.profile else []))
+    check_output(args.output, args.model, *(path for path in (args.profile, args.tuning) if path))
     model, profile = load_for_precision(args)
-    executable = compile(model, target=args.target, threads=args.threads, precision=args.precision, profile=profile)
+    executable = compile(
+        model,
+        target=args.target,
+        threads=args.threads,
+        precision=args.precision,
+        profile=profile,
+        tuning=args.tuning,
+    )
     executable.save(args.output)
     size = args.output.stat().st_size
     print(f"{args.output}: {explain(executable).summary}; {size:,} bytes, of them {executable.weight_bytes:,} of weights")

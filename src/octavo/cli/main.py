@@ -16,10 +16,10 @@ from octavo_command import base_parser
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
-from . import bench, check, compile, demo, explain, profile, profiles, quantize, report, run, tables, trace
+from . import bench, check, compile, demo, explain, profile, profiles, quantize, report, run, tables, trace, tune
 from .sources import UsageError
 
-COMMANDS = (demo, profile, quantize, compile, run, bench, explain, trace, report)
+COMMANDS = (demo, profile, quantize, compile, tune, run, bench, explain, trace, report)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

@@ -24,6 +24,7 @@ from .isa import (
     extensions_of,
     host_target,
     isas_of,
+    processor_name,
     target_for,
 )
 from .l2_normalize import L2NormalizeSpec, l2_normalize
@@ -39,6 +40,7 @@ from .reduce import REDUCE_MAX_EXTENT, ReduceSpec, reduce
 from .relabel import relabel
 from .requantize import requantize
 from .resize import ResizeSpec, resize_bilinear
+from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, WindowSchedule
 from .softmax import SoftmaxSpec, softmax
 from .spec import (
     KERNEL_ATTR,
@@ -57,6 +59,7 @@ from .spec import (
 )
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
+from .tuning import Tuning, Winner, tuning_of
 
 __all__ = [
     "AVX2",
@@ -67,6 +70,7 @@ __all__ = [
     "KERNEL_ATTR",
     "KNOWN_EXTENSIONS",
     "KNOWN_ISAS",
+    "NO_SCHEDULES",
     "REDUCE_MAX_EXTENT",
     "AddSpec",
     "BatchMatmulSpec",
@@ -96,10 +100,17 @@ __all__ = [
     "RelabelSpec",
     "RequantizeSpec",
     "ResizeSpec",
+    "Schedule",
+    "Schedules",
     "SoftmaxSpec",
     "SumOutput",
     "TakeSpec",
+    "TileSchedule",
     "TransposeSpec",
+    "Tunable",
+    "Tuning",
+    "WindowSchedule",
+    "Winner",
     "add",
     "batch_matmul",
     "can_observe",
@@ -127,6 +138,7 @@ __all__ = [
     "pair_lookup",
     "pairwise",
     "pool2d",
+    "processor_name",
     "quantize",
     "reduce",
     "relabel",
@@ -137,4 +149,5 @@ __all__ = [
     "takes_views",
     "target_for",
     "transpose",
+    "tuning_of",
 ]

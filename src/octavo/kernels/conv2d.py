@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..errors import TargetError
 from .generic.conv2d import conv2d_generic
 from .isa import GENERIC, X86_ISAS
+from .schedule import NO_SCHEDULES, Schedules
 from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
 from .x86 import conv2d_x86, matmul_x86
 
@@ -21,10 +22,10 @@ _CONV2D: dict[str, Callable[..., Kernel]] = {isa: partial(conv2d_x86, isa=isa) f
 _MATMUL: dict[str, Callable[..., Kernel]] = {isa: partial(matmul_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
 
 
-def _implementation(table: dict[str, Callable[..., Kernel]], isa: str) -> Callable[..., Kernel]:
+def _implementation(table: dict[str, Callable[..., Kernel]], isa: str, schedules: Schedules) -> Callable[..., Kernel]:
     if isa not in table:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(table)}")
-    return table[isa]
+    return table[isa] if isa == GENERIC else partial(table[isa], schedules=schedules)
 
 
 def conv2d(
@@ -35,6 +36,7 @@ def conv2d(
     bias: npt.NDArray[np.int32 | np.float32],
     multiplier: npt.NDArray[np.float32],
     isa: str,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
 
@@ -57,13 +59,17 @@ def conv2d(
         leaves it unread.
     isa
         One of `KNOWN_ISAS`.
+    schedules
+        Those measured to be best, by key; a kernel that isn't among them chooses its own.
 
     Raises
     ------
     TargetError
         If the ISA is unknown.
+    TuningError
+        If the kernel can't take its schedule.
     """
-    return _implementation(_CONV2D, isa)(
+    return _implementation(_CONV2D, isa, schedules)(
         spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )
 
@@ -81,6 +87,7 @@ def matmul(
     bias: npt.NDArray[np.int32 | np.float32],
     multiplier: npt.NDArray[np.float32],
     isa: str,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel that computes `octavo.numerics.matmul` of uint8 (rows, in_features), bit for bit.
 
@@ -103,6 +110,6 @@ def matmul(
         threads=threads,
     )
     kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
-    return _implementation(_MATMUL, isa)(
+    return _implementation(_MATMUL, isa, schedules)(
         spec, weight=kernel, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )

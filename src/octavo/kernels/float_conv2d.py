@@ -12,6 +12,7 @@ from ..errors import TargetError
 from .float_spec import FloatConv2dSpec
 from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS
 from .observe import ObserveSpec
+from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel
 from .x86.float_depthwise import FloatDepthwise
 from .x86.float_gemm import FloatGemm
@@ -41,6 +42,7 @@ def float_conv2d(
     bias: npt.NDArray[np.float32],
     isa: str,
     observe: ObserveSpec | None = None,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel of clamp(conv2d(x, weight) + bias), float32; with `spec.adds`, of clamp(conv2d(x, weight) + bias + addend).
 
@@ -61,6 +63,8 @@ def float_conv2d(
     observe
         Observes the sums, and clamps them instead of `spec`, which has no bounds then. The kernel takes ranges and counts behind
         x. Only where `can_observe`.
+    schedules
+        Those measured to be best, by key; a kernel that isn't among them chooses its own, and one that observes always does.
 
     Raises
     ------
@@ -79,7 +83,8 @@ def float_conv2d(
         name = "float.pointwise"
     else:
         name = "float.direct" if spec.groups == 1 else "float.grouped"
-    return FloatGemm(spec, weight, bias, tile=_tile(spec, isa), core=_core(isa), observe=observe).build(name, isa)
+    gemm = FloatGemm(spec, weight, bias, tile=_tile(spec, isa), core=_core(isa), observe=observe, schedules=schedules)
+    return gemm.build(name, isa)
 
 
 def float_matmul(
@@ -92,6 +97,7 @@ def float_matmul(
     threads: int,
     isa: str,
     adds: bool = False,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel of clamp(x @ weight + bias), x float32 (rows, in_features), weight (in_features, out_features).
 
@@ -116,9 +122,8 @@ def float_matmul(
         high=high,
         threads=threads,
     )
-    return FloatGemm(spec, weight[np.newaxis, np.newaxis], bias, tile=_tile(spec, isa), core=_core(isa)).build(
-        "float.matmul", isa
-    )
+    matrix = weight[np.newaxis, np.newaxis]
+    return FloatGemm(spec, matrix, bias, tile=_tile(spec, isa), core=_core(isa), schedules=schedules).build("float.matmul", isa)
 
 
 def _is_depthwise(spec: FloatConv2dSpec) -> bool:

@@ -9,6 +9,7 @@ from ..numerics.int16_conv2d import Int16Multiplier
 from .generic.int16_conv2d import int16_conv2d_generic
 from .int16_spec import Int16Conv2dSpec
 from .isa import X86_ISAS, lanes_of
+from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel
 from .x86.int16_gemm import Int16Gemm
 
@@ -23,6 +24,7 @@ def int16_conv2d(
     bias: npt.NDArray[np.int64],
     multiplier: Int16Multiplier,
     isa: str,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel that computes `numerics.int16_conv2d.conv2d_int16`, bit for bit.
 
@@ -38,6 +40,8 @@ def int16_conv2d(
         Fixed-point or float32, one for all channels or one for each. The caller proves that fixed-point products fit int64.
     isa
         One of `KNOWN_ISAS`.
+    schedules
+        Those measured to be best, by key; a kernel that isn't among them chooses its own.
 
     Raises
     ------
@@ -52,6 +56,6 @@ def int16_conv2d(
         return int16_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier)
     pointwise = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding)
     kind = "pointwise" if pointwise else "grouped" if spec.groups > 1 else "direct"
-    return Int16Gemm(spec, weight, bias, multiplier, isa=isa).build(
+    return Int16Gemm(spec, weight, bias, multiplier, isa=isa, schedules=schedules).build(
         "matmul" if pointwise and spec.in_width == 1 else f"conv2d.{kind}"
     )

@@ -5,6 +5,7 @@ It decides from the target alone and picks no kernel: each kernel takes the ISA 
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,13 @@ def _hidden_features(target: Target) -> list[str]:
     if flags is None:  # not x86
         return []
     return [feature for feature, flag in _HIDEABLE.items() if flag not in flags and codegen.target_has_features(feature, target)]
+
+
+def processor_name() -> str:
+    """Return the processor's name as the operating system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

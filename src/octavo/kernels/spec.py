@@ -15,6 +15,7 @@ import tvm
 
 from ..numerics import FloatMeanParameters, FloatSumParameters
 from ..numerics.pool2d import PoolRounding
+from .schedule import Tunable
 
 KERNEL_ATTR = "octavo.kernel"
 """Attribute of a kernel's PrimFunc in a module: the kernel's name. It marks plain loops, without s_tir blocks."""
@@ -240,9 +241,12 @@ class Kernel:
         PrimFunc over flat one-dimensional buffers: the activation inputs, then `constants`, then the output.
     constants
         Packed weights, folded biases, multipliers: one-dimensional arrays, passed after the activations.
+    tunable
+        How it walks its work, where there is a choice.
     """
 
     name: str
     isa: str
     func: tvm.tirx.PrimFunc
     constants: tuple[npt.NDArray[Any], ...] = ()
+    tunable: Tunable | None = None

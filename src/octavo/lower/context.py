@@ -18,7 +18,7 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, dtype_of, static_shape
 from ..graph.rules import Region
-from ..kernels import Kernel
+from ..kernels import NO_SCHEDULES, Kernel, Schedules, Tunable
 from ..numerics import QuantParams
 from .forms import RELABELLING, Form
 from .storage import TO_NHWC, Storage
@@ -34,12 +34,13 @@ RESULT_ATTR = "octavo.result"
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlacedKernel:
-    """A kernel in the module: its PrimFunc over tensors of the module's own shapes, and what it is called for people."""
+    """A kernel in the module: its PrimFunc over tensors of the module's own shapes, its name for people, what can be tuned."""
 
     symbol: str
     func: tvm.tirx.PrimFunc
     name: str
     isa: str
+    tunable: Tunable | None = None
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class KernelTable:
         for key, value in attrs.items():
             func = func.with_attr(key, value)
         symbol = f"octavo_{len(self.placed)}_{name}"
-        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa)
+        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
         return symbol
 
     def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:
@@ -98,12 +99,17 @@ class KernelContext:
         Instruction set of the kernels.
     threads
         Chunks that large kernels are cut into.
+    schedules
+        Those that were measured to be best, by the kernels' keys.
     """
 
-    def __init__(self, writer: BodyWriter, table: KernelTable, isa: str, threads: int) -> None:
+    def __init__(
+        self, writer: BodyWriter, table: KernelTable, isa: str, threads: int, schedules: Schedules = NO_SCHEDULES
+    ) -> None:
         self.writer = writer
         self.isa = isa
         self.threads = threads
+        self.schedules = schedules
         self.kept: list[Var] = []
         self._table = table
         self._attrs: dict[str, Any] = {}

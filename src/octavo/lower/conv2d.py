@@ -87,6 +87,7 @@ class ConvForm(Form):
             bias=bias,
             multiplier=self.weight.multiplier,
             isa=context.isa,
+            schedules=context.schedules,
         )
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
         context.put(output, context.call(output.name, kernel, x, shape, self.y.kernel_dtype), is_nhwc=is_nhwc)
@@ -125,6 +126,7 @@ class MatmulForm(Form):
             bias=kernel_bias(self.weight, self.y),
             multiplier=self.weight.multiplier,
             isa=context.isa,
+            schedules=context.schedules,
         )
         context.put(output, context.call(output.name, kernel, x, self.y.shape, self.y.kernel_dtype), is_nhwc=False)
 

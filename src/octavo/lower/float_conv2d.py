@@ -103,7 +103,9 @@ class FloatConvForm(FloatForm):
         )
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
         observe = self._observed_inside(context, spec, shape, is_nhwc=is_nhwc)
-        kernel = kernels.float_conv2d(spec, weight=self.weight, bias=self.bias, isa=context.isa, observe=observe)
+        kernel = kernels.float_conv2d(
+            spec, weight=self.weight, bias=self.bias, isa=context.isa, observe=observe, schedules=context.schedules
+        )
         if observe is not None and self.observation is not None:
             result = context.call(output.name, kernel, [x, *self.observation.states(inputs)], shape, "float32")
         else:
@@ -136,6 +138,7 @@ class FloatMatmulForm(FloatForm):
             threads=context.threads,
             isa=context.isa,
             adds=self.addend is not None,
+            schedules=context.schedules,
         )
         result = self._call(context, output, kernel, arguments, self.output_shape, inputs, is_nhwc=False)
         context.put(output, result, is_nhwc=False)

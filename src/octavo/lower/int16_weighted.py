@@ -68,7 +68,9 @@ class Int16WeightedForm(Form):
             **fields,
         )
         bias = weight.bias.astype(np.int64)
-        kernel = int16_conv2d(spec, weight=values, bias=bias, multiplier=self.multiplier, isa=context.isa)
+        kernel = int16_conv2d(
+            spec, weight=values, bias=bias, multiplier=self.multiplier, isa=context.isa, schedules=context.schedules
+        )
         shape = self.y.tensor.shape
         if isinstance(base, ConvForm):
             shape = (batch, spec.out_height, spec.out_width, spec.out_channels)

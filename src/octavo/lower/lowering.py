@@ -27,7 +27,7 @@ from ..graph.edges import read_edge
 from ..graph.lineage import announce
 from ..graph.rules import Partition, Region, Rejection
 from ..graph.tracking import Announced
-from ..kernels import Kernel
+from ..kernels import NO_SCHEDULES, Kernel, Schedules
 from ..target import TargetDescription
 from .carry_stride import Carried, carry_strides
 from .context import KernelContext, KernelTable, PlacedKernel
@@ -110,6 +110,7 @@ def lower(
     threads: int,
     ids: Collection[str] = (),
     precision: Precision | None = None,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Lowered:
     """Lower a module (constants bound) to kernel calls.
 
@@ -123,6 +124,8 @@ def lower(
         TensorIds of the source model, by which kernels and records name tensors.
     precision
         What a float module is downcast to; None leaves it as it is.
+    schedules
+        Those that were measured to be best, by the kernels' keys; the other kernels choose their own.
 
     Raises
     ------
@@ -149,7 +152,7 @@ def lower(
     written: dict[Var, tuple[Stored, Expr]] = {}
 
     def body(writer: BodyWriter) -> Expr:
-        context = KernelContext(writer, table, isa, threads)
+        context = KernelContext(writer, table, isa, threads, schedules)
         for binding in view.bindings:
             composite = _composite(parts, binding.value)
             if composite is None:

@@ -7,6 +7,7 @@ from .profile_page import profile_page
 from .roofline import LayerTime, Roofline, roofline
 from .table import markdown_table, shortened
 from .timing import Timing, time_alternating
+from .tuner import TunedKernel, TuningReport, tune
 
 __all__ = [
     "PEERS",
@@ -17,6 +18,8 @@ __all__ = [
     "PeerError",
     "Roofline",
     "Timing",
+    "TunedKernel",
+    "TuningReport",
     "bench",
     "markdown_table",
     "profile_page",
@@ -24,4 +27,5 @@ __all__ = [
     "run_demo",
     "shortened",
     "time_alternating",
+    "tune",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph import Model
+from ..kernels import processor_name
 from ..pipeline import Executable, Profile, compile
 from .peers import PEERS, Arrays, Peer, PeerTask
 from .table import markdown_table
@@ -80,16 +80,6 @@ class BenchReport:
         ]
         headers = ("runtime", "version", "threads", "median ms", "vs Octavo", "max difference")
         return f"{self.model} on {self.processor}\n\n{markdown_table(headers, rows, numbers=(2, 3, 4, 5))}"
-
-
-def processor_name() -> str:
-    """Return the processor's name as the operating system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def random_inputs(model: Model) -> dict[str, npt.NDArray[Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..schedule import NO_SCHEDULES, Schedules
 from ..spec import Conv2dSpec, Kernel
 from .depthwise import Depthwise
 from .implicit_gemm import ImplicitGemm
@@ -20,14 +21,16 @@ def conv2d_x86(
     bias: npt.NDArray[Any],
     multiplier: npt.NDArray[Any],
     isa: str,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return the kernel of a convolution; see `octavo.kernels.conv2d` for the operands."""
     weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
     if spec.groups == spec.in_channels > 1:
-        return Depthwise(spec, weights, isa=isa).build(f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}")
+        return Depthwise(spec, weights, isa=isa, schedules=schedules).build(f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}")
+    gemm = ImplicitGemm(spec, weights, isa=isa, schedules=schedules)
     if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
-        return ImplicitGemm(spec, weights, isa=isa).build("conv2d.pointwise")
-    return ImplicitGemm(spec, weights, isa=isa).build("conv2d.direct" if spec.groups == 1 else "conv2d.grouped")
+        return gemm.build("conv2d.pointwise")
+    return gemm.build("conv2d.direct" if spec.groups == 1 else "conv2d.grouped")
 
 
 def matmul_x86(
@@ -38,7 +41,8 @@ def matmul_x86(
     bias: npt.NDArray[Any],
     multiplier: npt.NDArray[Any],
     isa: str,
+    schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return the kernel of a matmul, stated as a pointwise convolution over an image of one column."""
     weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
-    return ImplicitGemm(spec, weights, isa=isa).build("matmul")
+    return ImplicitGemm(spec, weights, isa=isa, schedules=schedules).build("matmul")

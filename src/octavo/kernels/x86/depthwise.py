@@ -21,6 +21,8 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
+from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
+from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
@@ -153,7 +155,9 @@ def pack_block(terms: list[Int8Array], patterns: tuple[Pattern, ...], start: int
 class Depthwise:
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
-    def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, outputs: int | None = None) -> None:
+    def __init__(
+        self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES
+    ) -> None:
         assert spec.groups == spec.in_channels, "a depthwise convolution has one input channel to a group"
         self.spec = spec
         self.isa = isa
@@ -168,7 +172,9 @@ class Depthwise:
             1 + max(n for n in range(len(terms)) if n == 0 or terms[n][:, :, start : start + width].any())
             for start, width in self.blocks_of_channels
         ]
-        self.window = self._choose_window() if outputs is None else self._window_of(outputs)
+        self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
+        self.windows = self._windows()
+        self.window, self.schedule = self._choose(schedules)
         row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms))
         cycles = row_cycles * spec.batch * spec.out_height * self.channels / 64
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
@@ -189,14 +195,30 @@ class Depthwise:
 
     # ---- shape of the loop nest
 
-    def _window_of(self, outputs: int) -> Window:
-        spec = self.spec
-        return Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1])
+    def _windows(self) -> list[Window]:
+        """Return the windows that fit the registers, the one with the fewest estimated cycles first."""
+        spec, most = self.spec, min(MOST_OUTPUTS[self.isa], self.spec.out_width)
+        windows = [Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1]) for outputs in range(1, most + 1)]
+        return sorted(windows, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms)))
 
-    def _choose_window(self) -> Window:
-        spec = self.spec
-        candidates = [self._window_of(outputs) for outputs in range(1, min(MOST_OUTPUTS[self.isa], spec.out_width) + 1)]
-        return min(candidates, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms)))
+    def _choose(self, schedules: Schedules) -> tuple[Window, WindowSchedule]:
+        """Take what was measured to be best, or the best estimate."""
+        measured = schedules.get(self.key)
+        if not isinstance(measured, WindowSchedule):
+            if measured is not None:
+                check_schedule(self.key, measured, fits=False)
+            return self.windows[0], WindowSchedule(outputs=self.windows[0].outputs)
+        fitting = [window for window in self.windows if window.outputs == measured.outputs]
+        is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
+        check_schedule(self.key, measured, fits=len(fitting) == 1 and is_block)
+        return fitting[0], measured
+
+    def _tunable(self) -> Tunable:
+        """Say what was chosen, and what could be: other windows, and other blocks for this one."""
+        rows = self.spec.out_height
+        blocks = dict.fromkeys(min(rows, size) for size in (self.block * 2, self.block // 2, rows, self.block // 4) if size)
+        others = [WindowSchedule(outputs=self.window.outputs, block=size) for size in blocks if size != self.block]
+        return Tunable.of(self.key, self.schedule, (WindowSchedule(outputs=each.outputs) for each in self.windows), others)
 
     def _pack_lanes(self, values: npt.NDArray[np.int32] | npt.NDArray[np.float32]) -> npt.NDArray[np.int32 | np.float32]:
         """Return per-channel values in the order of each block's lanes; channels that fill up hold 0."""
@@ -208,6 +230,8 @@ class Depthwise:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
         spec = self.spec
         rows = spec.out_height
+        if self.schedule.block is not None and self.threads == 1:  # what was measured; threads need blocks of their own
+            return self.schedule.block
         row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels
         extra = spec.dilation[0] * (spec.kernel[0] - 1)
         affordable = max(1, (limit // row_bytes - extra) // spec.strides[0])
@@ -231,7 +255,11 @@ class Depthwise:
         func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
         func = narrowed(func, self.isa)
         return Kernel(
-            name=f"{name} {self.window.outputs}x{self.widest}", isa=self.isa, func=func, constants=tuple(self.constants)
+            name=f"{name} {self.window.outputs}x{self.widest}",
+            isa=self.isa,
+            func=func,
+            constants=tuple(self.constants),
+            tunable=self._tunable(),
         )
 
     def _emit(self, x: Expr, *others: Expr) -> None:

@@ -20,6 +20,8 @@ from ..float_spec import FloatConv2dSpec
 from ..isa import AVX512_VNNI
 from ..observe import ObserveSpec
 from ..observe_state import COUNTS_SIZE
+from ..schedule import NO_SCHEDULES, Schedules
+from ..schedule_key import schedule_key
 from ..spec import Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
 from .borders import Borders
@@ -28,7 +30,7 @@ from .geometry import geometry_of
 from .observe import PixelObserver
 from .packing import panel_widths
 from .scratch import Scratch
-from .tiles import CORES, Core, Tile, choose_tile, layer_cycles
+from .tiles import CORES, Core, Tile
 from .vector import LANES
 
 FloatArray = npt.NDArray[np.float32]
@@ -50,6 +52,7 @@ class FloatGemm(GemmLoops):
         tile: Tile | None = None,
         core: Core = CORES[AVX512_VNNI],
         observe: ObserveSpec | None = None,
+        schedules: Schedules = NO_SCHEDULES,
     ) -> None:
         """Take the tile, or choose one; with `observe`, observe what is computed, which `spec` does not clamp then."""
         assert observe is None or can_observe(spec), "only whole vectors are observed, on one thread"
@@ -69,8 +72,12 @@ class FloatGemm(GemmLoops):
             "steps": self.steps,
             "borders": self.borders,
         }
-        self.tile = tile or choose_tile(**shape, core=core)
-        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=core)
+        self.key = schedule_key(spec)
+        self.is_tunable = tile is None and observe is None
+        if tile is not None:
+            self._take_tile(tile, core, shape)
+        else:
+            self._choose_tile(self.key, schedules if self.is_tunable else NO_SCHEDULES, core, shape)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows() if observe is None else min(self._block_rows(), self._observed_rows())
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
@@ -92,7 +99,13 @@ class FloatGemm(GemmLoops):
         operands = [(label, value.size, "float32") for label, value in self.constants.items()]
         others = [("addend", out_size, "float32")] if spec.adds else state_arguments(self.observe)
         func = prim_func([("x", in_size, "float32"), *others, *operands, ("out", out_size, "float32")], self._emit)
-        return Kernel(name=f"{name} {self.tile}", isa=isa, func=func, constants=tuple(self.constants.values()))
+        return Kernel(
+            name=f"{name} {self.tile}",
+            isa=isa,
+            func=func,
+            constants=tuple(self.constants.values()),
+            tunable=self._tunable(self.key) if self.is_tunable else None,
+        )
 
     def _emit(self, x: Expr, *rest: Expr) -> None:
         *others, self.weights, self.bias, self.out = rest

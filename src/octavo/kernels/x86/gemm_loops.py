@@ -11,20 +11,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from ..schedule import Schedule, Schedules, TileSchedule, Tunable, check_schedule
 from ..vectors import Expr, inside
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
 from .scratch import Scratch
 from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
-from .tiles import Tile
+from .tiles import Core, Tile, layer_cycles, ranked_tiles
 from .vector import LANES
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
+MOST_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
+ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
+ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +72,27 @@ class TilePlace:
         return [(i, start) for i, start in enumerate(starts) if i % self.width in run.columns]
 
 
+def _schedule(tile: Tile, block: int | None = None) -> TileSchedule:
+    return TileSchedule(rows=tile.rows, columns=tile.columns, vectors=tile.vectors, block=block)
+
+
+def _varied(ranked: list[Tile]) -> list[Tile]:
+    """Return the tiles in another order: the best of each number of vectors first, then the second best of each, ..."""
+    places = [sum(before.vectors == tile.vectors for before in ranked[:index]) for index, tile in enumerate(ranked)]
+    return [ranked[index] for index in sorted(range(len(ranked)), key=lambda index: places[index])]
+
+
+def _is_tile(tile: Tile, schedule: Schedule) -> bool:
+    return isinstance(schedule, TileSchedule) and _schedule(tile) == replace(schedule, block=None)
+
+
+def _is_block(schedule: Schedule, rows: int) -> bool:
+    """Return whether a block is whole tiles, and no more than `rows` needs."""
+    if not isinstance(schedule, TileSchedule) or schedule.block is None:
+        return True
+    return schedule.block % schedule.rows == 0 and 0 < schedule.block < rows + schedule.rows
+
+
 class GemmLoops(ABC):
     """Emits the loops around the tiles of one layer; a derived class sets these attributes and emits the tiles.
 
@@ -76,6 +102,8 @@ class GemmLoops(ABC):
         Where windows and outputs lie, in elements.
     tile
         Pixels and channels in registers.
+    schedule, alternatives
+        What was chosen, and the tiles that could be chosen instead.
     threads, cycles
         Chunks of the outermost loop; estimate of all its work.
     element_bytes
@@ -90,6 +118,8 @@ class GemmLoops(ABC):
 
     geometry: Geometry
     tile: Tile
+    schedule: TileSchedule
+    alternatives: tuple[Tile, ...]
     threads: int
     cycles: float
     element_bytes: int
@@ -114,9 +144,42 @@ class GemmLoops(ABC):
 
     # ---- shape of the loop nest
 
+    def _choose_tile(self, key: str, schedules: Schedules, core: Core, shape: dict[str, Any]) -> None:
+        """Take the tile that was measured to be best, or that with the fewest estimated cycles."""
+        ranked = ranked_tiles(**shape, core=core)
+        (fewest, chosen), measured = ranked[0], schedules.get(key)
+        if measured is not None:
+            tiles = [tile for _, tile in ranked if _is_tile(tile, measured)]
+            check_schedule(key, measured, fits=len(tiles) == 1 and _is_block(measured, shape["rows"]))
+            chosen = tiles[0]
+        self._take_tile(chosen, core, shape)
+        self.schedule = measured if isinstance(measured, TileSchedule) else self.schedule
+        worthwhile = [tile for cycles, tile in ranked if cycles <= ALTERNATIVE_CYCLES * fewest]
+        self.alternatives = tuple(tile for tile in _varied(worthwhile)[: ALTERNATIVES + 1] if tile != chosen)
+
+    def _take_tile(self, tile: Tile, core: Core, shape: dict[str, Any]) -> None:
+        """Take this tile and no other."""
+        self.tile, self.schedule, self.alternatives = tile, _schedule(tile), ()
+        self.cycles = self.geometry.images * self.geometry.groups * layer_cycles(tile, **shape, core=core)
+
+    def _tunable(self, key: str) -> Tunable:
+        """Say what was chosen, and what could be: other tiles, and other blocks for this tile."""
+        return Tunable.of(key, self.schedule, map(_schedule, self.alternatives), self._other_blocks())
+
+    def _other_blocks(self) -> list[TileSchedule]:
+        rows, tile = self.geometry.rows, self.tile
+        row_bytes = max(1, self.geometry.row_stride * self.element_bytes)
+        most = min(-(-rows // tile.rows), max(1, MOST_BLOCK_BYTES // row_bytes // tile.rows))
+        chosen = self.block // tile.rows
+        counts = [chosen * 2, chosen // 2, most, chosen // 4, 1]
+        sizes = dict.fromkeys(count for count in counts if 1 <= count <= most and count != chosen)
+        return [_schedule(tile, block=count * tile.rows) for count in sizes]
+
     def _block_rows(self) -> int:
         """Output rows of one block, a multiple of the tile's: small enough for the cache, and enough blocks for the threads."""
         geometry, tile, threads = self.geometry, self.tile, self.threads
+        if self.schedule.block is not None and threads == 1:  # what was measured; threads need blocks of their own
+            return self.schedule.block
         reduction = geometry.reduction
         span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
         affordable = (INPUT_BLOCK_BYTES // self.element_bytes - span) // max(geometry.row_stride, 1)

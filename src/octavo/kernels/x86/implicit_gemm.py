@@ -22,6 +22,8 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
+from ..schedule import NO_SCHEDULES, Schedules
+from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
@@ -32,7 +34,7 @@ from .geometry import geometry_of
 from .narrow import narrowed
 from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch, padding_value
-from .tiles import CORES, Tile, choose_tile, layer_cycles
+from .tiles import CORES
 from .vector import LANES
 from .wide_epilogue import epilogue_of
 from .window_sum import emit_window_sum
@@ -47,18 +49,21 @@ class ImplicitGemm(GemmLoops):
 
     element_bytes = 1
 
-    def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, tile: Tile | None = None) -> None:
+    def __init__(
+        self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES
+    ) -> None:
         self.spec = spec
+        self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.isa = isa
         self.core = CORES[isa]
         self.uniform_zero_point = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
         terms = split_terms(weights.centered)
-        self._lay_out([merge_groups(term, spec.groups) for term in terms], tile)
+        self._lay_out([merge_groups(term, spec.groups) for term in terms], schedules)
         geometry = self.geometry
         self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
         self.sums_windows = len(self.extra.places) > MOST_EXTRA_STEPS
         if self.sums_windows:
-            self._lay_out([(weights.values, spec.groups)], tile)
+            self._lay_out([(weights.values, spec.groups)], schedules)
         self.epilogue = epilogue_of(spec, weights)
         groups, vectors = self.geometry.groups, self.tile.vectors
         self.constants: dict[str, npt.NDArray[Any]] = {
@@ -72,7 +77,7 @@ class ImplicitGemm(GemmLoops):
         if not self.sums_windows and self.extra.places:
             self.constants["extra_weights"] = self.extra.weights
 
-    def _lay_out(self, terms: list[tuple[Int8Array, int]], tile: Tile | None) -> None:
+    def _lay_out(self, terms: list[tuple[Int8Array, int]], schedules: Schedules) -> None:
         """Decide the loop nest for weights of these int8 terms, each (values, groups)."""
         spec = self.spec
         self.terms, groups = [values for values, _ in terms], terms[0][1]
@@ -87,8 +92,7 @@ class ImplicitGemm(GemmLoops):
             "steps": geometry.reduction.steps,
             "borders": self.borders,
         }
-        self.tile = tile or choose_tile(**shape, core=self.core)
-        self.cycles = geometry.images * groups * layer_cycles(self.tile, **shape, core=self.core)
+        self._choose_tile(self.key, schedules, self.core, shape)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = dataclasses.replace(padded, block=self.block) if padded is not None else None
@@ -104,7 +108,11 @@ class ImplicitGemm(GemmLoops):
         inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
         func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
         return Kernel(
-            name=f"{name} {self.tile}", isa=self.isa, func=narrowed(func, self.isa), constants=tuple(self.constants.values())
+            name=f"{name} {self.tile}",
+            isa=self.isa,
+            func=narrowed(func, self.isa),
+            constants=tuple(self.constants.values()),
+            tunable=self._tunable(self.key),
         )
 
     def _emit(self, x: Expr, *others: Expr) -> None:

@@ -18,6 +18,8 @@ from ...numerics.int16_conv2d import Int16Multiplier
 from ..int16_requantize import Int16Requantize, safe_steps
 from ..int16_spec import Int16Conv2dSpec
 from ..isa import AVX512_VNNI
+from ..schedule import NO_SCHEDULES, Schedules
+from ..schedule_key import schedule_key
 from ..spec import Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
 from .gemm_loops import GemmLoops, Panel, TilePlace
@@ -25,7 +27,7 @@ from .geometry import geometry_of
 from .narrow import narrowed
 from .packing import panel_widths
 from .scratch import Scratch
-from .tiles import CORES, choose_tile, layer_cycles
+from .tiles import CORES
 from .vector import LANES, dot_int16, store_partial
 
 Int16Array = npt.NDArray[np.int16]
@@ -45,8 +47,10 @@ class Int16Gemm(GemmLoops):
         multiplier: Int16Multiplier,
         *,
         isa: str = AVX512_VNNI,
+        schedules: Schedules = NO_SCHEDULES,
     ) -> None:
         self.spec = spec
+        self.key = schedule_key(spec)
         self.isa = isa
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         width = padded.width if padded is not None else None
@@ -59,8 +63,7 @@ class Int16Gemm(GemmLoops):
             "channels": geometry.group_outputs,
             "steps": self.steps,
         }
-        self.tile = choose_tile(**shape, core=CORES[isa])
-        self.cycles = geometry.images * geometry.groups * layer_cycles(self.tile, **shape, core=CORES[isa])
+        self._choose_tile(self.key, schedules, CORES[isa], shape)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
@@ -81,7 +84,13 @@ class Int16Gemm(GemmLoops):
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         func = prim_func([("x", in_size, "int16"), *operands, ("out", out_size, "int16")], self._emit)
         constants = tuple(self.constants.values())
-        return Kernel(name=f"{name}.int16 {self.tile}", isa=self.isa, func=narrowed(func, self.isa), constants=constants)
+        return Kernel(
+            name=f"{name}.int16 {self.tile}",
+            isa=self.isa,
+            func=narrowed(func, self.isa),
+            constants=constants,
+            tunable=self._tunable(self.key),
+        )
 
     def _emit(self, x: Expr, *others: Expr) -> None:
         self.x, self.out = x, others[-1]

@@ -149,7 +149,14 @@ def _column_tiles(borders: Borders, width: int) -> list[ColumnTiles]:
 def choose_tile(
     *, rows: int, columns: int, channels: int, steps: int, borders: Borders | None = None, core: Core = CORES[AVX512_VNNI]
 ) -> Tile:
-    """Return the tile with the fewest estimated cycles for an output of rows x columns pixels by `channels`.
+    """Return the tile with the fewest estimated cycles: the first of `ranked_tiles`."""
+    return ranked_tiles(rows=rows, columns=columns, channels=channels, steps=steps, borders=borders, core=core)[0][1]
+
+
+def ranked_tiles(
+    *, rows: int, columns: int, channels: int, steps: int, borders: Borders | None = None, core: Core = CORES[AVX512_VNNI]
+) -> list[tuple[float, Tile]]:
+    """Return every tile for an output of rows x columns pixels by `channels` with its estimated cycles, fewest first.
 
     Parameters
     ----------
@@ -164,7 +171,7 @@ def choose_tile(
     core
         Whose registers it must fit.
     """
-    best: tuple[float, Tile] | None = None
+    ranked: list[tuple[float, Tile]] = []
     for vectors in range(1, min(8, -(-channels // LANES)) + 1):
         most = core.most_pixels(vectors)
         for width in range(1, min(columns, most) + 1):
@@ -173,7 +180,6 @@ def choose_tile(
                 cycles = layer_cycles(
                     tile, rows=rows, columns=columns, channels=channels, steps=steps, borders=borders, core=core
                 )
-                if best is None or cycles < best[0]:
-                    best = (cycles, tile)
-    assert best is not None, "an output has at least one pixel and one channel"
-    return best[1]
+                ranked.append((cycles, tile))
+    assert ranked, "an output has at least one pixel and one channel"
+    return sorted(ranked, key=lambda each: each[0])
