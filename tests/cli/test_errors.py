@@ -192,7 +192,7 @@ def test_an_unexpected_failure_is_one_line_and_says_how_to_see_more(
     def fail(*_args: object, **_options: object) -> None:
         raise RuntimeError("first line\n\nlast line")
 
-    monkeypatch.setattr(explain, "load_quantized", fail)
+    monkeypatch.setattr(explain, "load_for_precision", fail)
     assert command("explain m.onnx") == 1
     error = capsys.readouterr().err
     assert error.startswith("octavo: error: unexpected RuntimeError: last line; this is a bug in Octavo")
