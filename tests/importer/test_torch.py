@@ -220,6 +220,19 @@ def test_a_program_states_how_many_samples_a_call_may_hold(nets, bounds, allowed
     assert octavo.load(program).batch_range == allowed
 
 
+def test_ops_in_place_keep_their_names(nets, monkeypatch):
+    """Tracing the program anew takes many times as long as loading it, and renames its nodes."""
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True))
+    program = nets.export(nets.seeded(net), torch.zeros(nets.SHAPE))
+    text = str(program.graph)
+    monkeypatch.setattr(type(program), "run_decompositions", None)
+    model = octavo.load(program)
+    assert {"conv2d", "batch_norm", "relu_"} <= {tensor.source_name for tensor in model.tensors.values()}
+    assert str(program.graph) == text
+
+
 def test_weights_that_torchao_replaced_are_refused_by_the_op(nets):
     import torch
 

@@ -52,6 +52,38 @@ def overwritten(x):
     return y + 1
 
 
+def written_between(x):
+    y = x * 2
+    before = y + 1
+    y.relu_()
+    return y * before
+
+
+def written_through_a_view(x):
+    y = x * 2
+    y[:, 0].add_(1)
+    return y
+
+
+def seen_through_a_view(x):
+    y = x * 2
+    seen = y.view(-1)
+    y.relu_()
+    return seen + 1
+
+
+def promoted(x):
+    return (x * 1).mul_(torch.full((), 0.1, dtype=torch.float64))
+
+
+def masked_by_positions(x):
+    """As transformers write a causal mask over packed sequences: numbers and truth values of positions alone."""
+    at = torch.arange(x.shape[-1])
+    sequence = (torch.diff(at // 2, prepend=at[:1]) != 0).cumsum(-1)
+    allowed = at.new_ones([], dtype=torch.bool) & (at[None] <= at[:, None]) & (sequence[None] == sequence[:, None])
+    return torch.where(allowed[0], x, x.new_zeros(()))
+
+
 MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "conv": (nn.Conv2d(6, 8, 3), IMAGE),
     "conv same": (nn.Conv2d(6, 8, (3, 2), padding="same", dilation=2), IMAGE),
@@ -100,12 +132,19 @@ MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "log softmax": (nn.LogSoftmax(-1), IMAGE),
     "dropout": (nn.Dropout(), IMAGE),
     "dropout 2d": (nn.Dropout2d(), IMAGE),
+    "dropout in place": (nn.Sequential(nn.Hardswish(inplace=True), nn.Dropout(inplace=True), nn.ReLU(inplace=True)), IMAGE),
     "identity": (nn.Sequential(nn.Identity(), nn.ReLU()), IMAGE),
     "constants": (Constants(), IMAGE),
 }
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "written in place": (overwritten, (IMAGE,)),
+    "written between two reads": (written_between, (IMAGE,)),
+    "written through a view": (written_through_a_view, (IMAGE,)),
+    "seen through a view": (seen_through_a_view, (IMAGE,)),
+    "written by a wider number": (promoted, (IMAGE,)),
+    "masked by positions": (masked_by_positions, (VECTORS,)),
+    "to a device": (lambda x: x.to("cpu", torch.float32) + x.to("cpu", torch.int32), (IMAGE,)),
     "add in place": (lambda x, y: (x * 1).add_(y), (IMAGE, IMAGE)),
     "clamp from below": (lambda x: x.clamp(min=0.1), (IMAGE,)),
     "clamp from above": (lambda x: x.clamp(max=0.1), (IMAGE,)),

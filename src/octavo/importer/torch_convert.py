@@ -20,10 +20,12 @@ from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
 from .torch_attention import ATTENTION
 from .torch_indices import INDICES
+from .torch_known import computed, is_known
 from .torch_ops import CONVERTERS, Arguments, Converter, RejectedNodeError
 from .torch_quantized import QUANTIZED
 from .torch_rows import ROWS
 from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
+from .torch_writes import is_writing, without_writes
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
 _CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **ATTENTION, **INDICES, **QUANTIZED}
@@ -37,6 +39,7 @@ class _Importer(_Frontend):
         self._source = source
         self.block_builder = relax.BlockBuilder()
         self.steps: dict[str, dict[str, Any]] = {}
+        self._known: dict[Any, Any] = {}
 
     def knows(self, node: Any) -> bool:
         """Whether there is a converter for the node, ours or TVM's."""
@@ -55,7 +58,7 @@ class _Importer(_Frontend):
             with builder.dataflow():
                 for node in self._source.nodes:
                     if node.op == "placeholder":
-                        self.env[node] = self._placeholder(str(node.name), given)
+                        self.env[node] = self._placeholder(node, given)
                     elif node.op != "output":
                         self.env[node] = self._convert(node)
                 named = {str(node.name): value for node, value in self.env.items()}
@@ -64,24 +67,39 @@ class _Importer(_Frontend):
             builder.emit_func_output(outputs)
         return self.block_builder.get()
 
-    def _placeholder(self, name: str, given: dict[str, Any]) -> Any:
+    def _placeholder(self, node: Any, given: dict[str, Any]) -> Any:
+        name = str(node.name)
         if name in given:
             return given[name]
         if name in self._source.literals:
             return self._source.literals[name]
         target, tensor = self._source.constants[name]
+        if is_known(tensor):
+            self._known[node] = tensor
         value = to_numpy(tensor, target)
         return relax.const(value, dtype_name(tensor.dtype, target))
 
     def _convert(self, node: Any) -> Any:
         try:
-            return self._bind(self._result(node))
+            result = self._computed(node)
+            if result is None:
+                result = self._bind(self._result(node))
+            if isinstance(result, int | float):
+                self._known[node] = result
+            return result
         except RejectedNodeError as error:
             raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: {error}") from None
         except OctavoError:
             raise
         except Exception as error:
             raise UnsupportedOpError(f"{ORIGIN}: {describe(node)} cannot be imported: {reason(error)}") from error
+
+    def _computed(self, node: Any) -> Any:
+        tensor = computed(node, self._known)
+        if tensor is None:
+            return None
+        self._known[node] = tensor
+        return relax.const(to_numpy(tensor, str(node.name)), dtype_name(tensor.dtype, str(node.name)))
 
     def _result(self, node: Any) -> Any:
         if node.op != "call_function":
@@ -144,7 +162,11 @@ def _prepared(source: TorchProgram) -> TorchProgram:
     importer = _Importer(source)
     table = importlib.import_module("torch.export").default_decompositions()
     done: set[Any] = set()
-    writes = any(node.op == "call_function" and _is_operator(node) and node.target._schema.is_mutable for node in source.nodes)
+    writes = any(is_writing(node) for node in source.nodes)
+    if writes:
+        functional = without_writes(source)
+        if functional is not None:
+            source, importer, writes = functional, _Importer(functional), False
     while True:
         # What an op decomposes into may need the same again.
         unknown = {node.target for node in source.nodes if not importer.knows(node)} & set(table) - done

@@ -309,6 +309,12 @@ def _identity(args: Arguments) -> Any:
     return args["self"] if "self" in args.values else args["input"]
 
 
+def _moved(args: Arguments) -> Any:
+    """To another device, which is all one here, and another dtype."""
+    dtype = str(args["dtype"]).removeprefix("torch.")
+    return args["self"] if dtype == dtype_of(args["self"]) else _ops.astype(args["self"], dtype)
+
+
 def _dropout(args: Arguments) -> Any:
     if args.values.get("train"):
         raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
@@ -366,6 +372,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.sub.Tensor": _elementwise(_ops.subtract),
     "aten.sym_constrain_range_for_size.default": _nothing,
     "aten.sym_size.int": _sym_size,
+    "aten.to.device": _moved,
     "aten.upsample_bilinear2d.vec": _upsample_bilinear,
     "aten.upsample_nearest2d.vec": _upsample_nearest,
     "aten.var.correction": lambda args: _deviation(args, root=False),

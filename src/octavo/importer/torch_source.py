@@ -36,6 +36,8 @@ class TorchProgram:
     ----------
     program
         The ExportedProgram.
+    graph
+        Its FX graph, or what became of it.
     inputs
         FX name -> shape and dtype of each tensor that the caller gives, in order. Dimensions are numbers: a symbolic batch is 1
         unless the caller of `load` chose otherwise.
@@ -50,6 +52,7 @@ class TorchProgram:
     """
 
     program: Any
+    graph: Any
     inputs: dict[str, tuple[tuple[int, ...], str]]
     literals: dict[str, Any]
     constants: dict[str, tuple[str, Any]]
@@ -59,7 +62,7 @@ class TorchProgram:
     @property
     def nodes(self) -> list[Any]:
         """The FX nodes in order."""
-        return list(self.program.graph.nodes)
+        return list(self.graph.nodes)
 
 
 def is_program(source: object) -> bool:
@@ -113,6 +116,7 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
     outputs = _outputs(signature.output_specs)
     return TorchProgram(
         program=program,
+        graph=program.graph,
         inputs=inputs,
         literals=literals,
         constants=constants,
