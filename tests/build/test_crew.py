@@ -1,6 +1,7 @@
 """Crews: threads that share a call give the bytes of one, keep calls apart, sleep between them and end with their use."""
 
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -126,6 +127,30 @@ def test_workers_sleep_between_calls(executable, inputs):
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.1
+
+
+def test_a_short_call_after_a_pause_is_one_threads_and_close_calls_are_shared(model, inputs, monkeypatch):
+    monkeypatch.setattr(crew, "cores", lambda: 2)
+    before = set(threading.enumerate())
+    run = octavo.compile(model, threads=2).bind(inputs[0]).run
+    (worker,) = set(threading.enumerate()) - before
+    status = Path(f"/proc/self/task/{worker.native_id}/status")
+
+    def sleeps() -> int:
+        return int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.MULTILINE)[0])
+
+    run()
+    time.sleep(0.05)
+    asleep = sleeps()
+    for _ in range(20):
+        time.sleep(0.005)
+        run()
+    assert sleeps() - asleep < 10  # a call that was interrupted looks long
+    asleep = sleeps()
+    for _ in range(1000):
+        run()
+    time.sleep(0.05)
+    assert sleeps() > asleep
 
 
 FORKING = """

@@ -1,6 +1,6 @@
 """The code of a crew: threads that run one program's body together, call after call. TIR alone; no tensors, no Python threads.
 
-    octavo_main      announces a call and runs the body as task 0
+    octavo_main      announces a call, wakes the workers if that pays, and runs the body as task 0
     octavo_work      a worker's life: wait for a call, run the body as task t, until dismissed
     octavo_take      claims a piece of a unit's work
     octavo_finish    says that a claimed piece is done
@@ -58,7 +58,11 @@ _RESTING = 2 * _LINE
 SLEEPING = 3 * _LINE
 """Index in control: how many tasks sleep within a call."""
 
-_POINTERS = 4 * _LINE
+_ENDED = 4 * _LINE
+_SPENT = _ENDED + 1
+"""When the latest call ended and how long it took, in cycles of the machine's clock."""
+
+_POINTERS = 5 * _LINE
 _TENSOR_WORDS = 6
 _DATA_FIELD = 1
 """Pointers are kept as the data of DLTensors, the only struct of pointers that TIR can read and write."""
@@ -70,6 +74,11 @@ _NUMBER = 3 * _COUNT_BITS
 
 _SPINS = 2000
 """Turns that a task waits for a change before it sleeps, each a look and a pause: some 50 microseconds, what waking costs."""
+
+_CLOSE = 1 << 17
+_LONG = 1 << 19
+"""Cycles of the clock, which ticks 2 to 3 times a nanosecond. To wake a worker takes as long as a small network, so it pays in a
+call that is as long as the one before, if that was long, and where calls follow each other closely: the worker stays awake."""
 
 _FUTEX = 202
 _FUTEX_WAIT_PRIVATE = 128
@@ -104,6 +113,10 @@ def control_layout(tasks: int, inputs: int, outputs: int, units: int) -> Layout:
 
 def _pause() -> None:
     B.evaluate(B.call_llvm_intrin(B.llvm_lookup_intrinsic_id("llvm.x86.sse2.pause"), dtype="void"))
+
+
+def _clock() -> Any:
+    return B.call_llvm_intrin(B.llvm_lookup_intrinsic_id("llvm.readcyclecounter"), dtype="int64")
 
 
 def _futex(word: Any, operation: int, value: Any) -> None:
@@ -303,10 +316,14 @@ class CrewCode:
                 for index, buffer in enumerate(self._buffers):
                     B.evaluate(B.tvm_struct_set(table, index, _DATA_FIELD, tirx.buffer.buffer_data(buffer)))
             call = B.Bind(add(self._at(_CALL), 1) + 1)
-            with B.If(control[TASKS] > 1), B.Then():
+            began = _variable("int64", _clock())
+            pays = B.Or(began[0] - control[_ENDED] < _CLOSE, control[_SPENT] > _LONG)
+            with B.If(B.And(control[TASKS] > 1, pays)), B.Then():
                 _wake(self._at(_CALL), self._at(_RESTING))
             pointers = [tirx.buffer.buffer_data(buffer) for buffer in (control, *self._buffers)]
             B.evaluate(B.call_extern("int32", BODY, 0, call, *pointers))
+            B.buffer_store(control, _clock(), [_ENDED])
+            B.buffer_store(control, control[_ENDED] - began[0], [_SPENT])
         func: Any = builder.get()
         return tirx.PrimFunc(arguments, importing(func.body)).with_attr("global_symbol", symbol)
 
