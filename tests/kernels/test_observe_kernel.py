@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
 import tvm
+from kernel_runner import compiled
 
 from octavo.kernels import KNOWN_ISAS, ObserveSpec, host_target, isas_of, observe
 from octavo.kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
@@ -20,11 +22,14 @@ SHAPES = [  # outer, channels, inner
 BOUNDS = [(-math.inf, math.inf), (0.0, 6.0), (0.0, math.inf), (-math.inf, 0.25), (-1.5, 1.25)]
 
 
+@cache
+def built(spec: ObserveSpec, isa: str) -> tvm.runtime.Function:
+    return compiled({"main": observe(spec, isa=isa).func}, host_target())["main"]
+
+
 def run(spec: ObserveSpec, isa: str, *samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ranges, counts and the last result after the kernel saw all samples."""
-    kernel = observe(spec, isa=isa)
-    module = tvm.IRModule({"main": kernel.func.with_attr("global_symbol", "main")})
-    function = tvm.tirx.build(module, target=host_target())["main"]
+    function = built(spec, isa)
     ranges, counts = tvm.runtime.tensor(empty_ranges(spec.channels)), tvm.runtime.tensor(np.zeros(COUNTS_SIZE, np.int32))
     result = np.zeros(spec.size, np.float32) if spec.clamps else np.zeros(1, np.int32)
     out = tvm.runtime.tensor(result)

@@ -22,11 +22,12 @@ from ..observe import ObserveSpec
 from ..spec import Kernel
 from ..vectors import Expr, chunked, chunks_for, inside, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments
-from .observe import PixelObserver, grouped
+from .observe_tiles import TileObserver, fetch
 from .shares import balanced_block
 from .vector import LANES
 
 INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for each block of channels
+FETCH_AHEAD = 4  # tiles
 MOST_TAPS = 64  # products written out for one kernel row of a tile
 
 
@@ -85,8 +86,10 @@ class FloatDepthwise:
     def _emit(self, x: Expr, *rest: Expr) -> None:
         *states, self.weights, self.bias, self.out = rest
         self.x = x
-        self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *states)
         spec = self.spec
+        self.observer = None
+        if self.observe is not None:
+            self.observer = TileObserver(self.observe, *states, values=self.width * LANES, slots=spec.kernel[0])
         cycles = spec.batch * spec.out_height * spec.out_width * spec.out_channels * spec.kernel[0] * spec.kernel[1] // LANES
         threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
         block = self._block_rows(threads)
@@ -102,6 +105,8 @@ class FloatDepthwise:
                     self._emit_rows(image, first_row, rows, T.Bind(index * LANES), LANES)
             for start, width in widths[looped:]:
                 self._emit_rows(image, first_row, rows, T.int32(start), width)
+        if self.observer is not None:
+            self.observer.drain()
 
     def _block_rows(self, threads: int) -> int:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
@@ -110,18 +115,6 @@ class FloatDepthwise:
         return balanced_block(spec.out_height, max(1, affordable // spec.strides[0]), spec.batch, threads)
 
     def _emit_rows(self, image: Expr, first_row: Expr, rows: Expr, channel: Expr, lanes: int) -> None:
-        """Emit a block of rows of `lanes` channels, and their observation every few rows."""
-        spec, observer = self.spec, self.observer
-        if observer is None:
-            self._emit_some_rows(image, first_row, rows, channel, lanes)
-            return
-        with grouped(rows, max(1, observer.pixels_of_block(1) // spec.out_width)) as (first, count):
-            row = T.Bind(first_row + first)
-            self._emit_some_rows(image, row, count, channel, lanes)
-            at = T.Bind((image * spec.out_height + row) * (spec.out_width * spec.out_channels) + channel)
-            observer.emit(at, channel, T.Bind(count * spec.out_width), 1)
-
-    def _emit_some_rows(self, image: Expr, first_row: Expr, rows: Expr, channel: Expr, lanes: int) -> None:
         spec = self.spec
         always = spec.padding[0] == 0 and spec.padding[2] == 0
         with T.serial(0, rows) as row:
@@ -170,6 +163,9 @@ class FloatDepthwise:
         def is_inside(position: int) -> bool:
             return not isinstance(left, int) or 0 <= left + position < spec.in_width
 
+        if self.observer is not None:
+            for pixel in range(count):
+                fetch(self.out, out_at + (pixel + FETCH_AHEAD * self.width) * spec.out_channels)
         acc = T.alloc_buffer((count * lanes,), "float32", scope="local")
         bias = T.Bind(load(self.bias, channel, lanes))
         for pixel in range(count):
@@ -183,9 +179,14 @@ class FloatDepthwise:
                 value = T.Bind(load(self.x, row + position * spec.in_channels, lanes))
                 for pixel, kx in touched:
                     store(acc, pixel * lanes, load(acc, pixel * lanes, lanes) + value * columns[kx], lanes)
-        for pixel in range(count):
-            value = clamped(load(acc, pixel * lanes, lanes), spec, lanes)
-            store(self.out, out_at + pixel * spec.out_channels, value, lanes)
+            if self.observer is not None:
+                self.observer.slot()
+        sums = [T.Bind(load(acc, pixel * lanes, lanes)) for pixel in range(count)]
+        if self.observer is not None:
+            self.observer.take([sums], channel, lambda pixel: out_at + pixel * spec.out_channels)
+        for pixel, value in enumerate(sums):
+            result = clamped(value, spec, lanes) if self.observer is None else self.observer.clamped(value)
+            store(self.out, out_at + pixel * spec.out_channels, result, lanes)
 
     def _uses(self, count: int, is_inside: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
         """Return for each input column, relative to the tile's first, the (output, kernel column) pairs that read it."""

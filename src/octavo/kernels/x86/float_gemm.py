@@ -10,6 +10,7 @@ walk, one accumulator for each output, so a result depends neither on tiles nor 
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,13 @@ from ..vectors import Expr, chunks_for, load, prim_func, store
 from .borders import Borders
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
-from .observe import PixelObserver
+from .observe_tiles import TileObserver, fetch
 from .packing import panel_widths
 from .scratch import Scratch
 from .tiles import CORES, Core, Tile
 from .vector import LANES
 
 FloatArray = npt.NDArray[np.float32]
-OBSERVED_BYTES = 64 * 1024  # of the outputs that are observed together: second-level cache
 UNROLLED_STEPS = 4  # steps of a run that are written out together
 
 
@@ -58,6 +58,7 @@ class FloatGemm(GemmLoops):
         assert observe is None or can_observe(spec), "only whole vectors are observed, on one thread"
         self.spec = spec
         self.observe = observe
+        self.observer: TileObserver | None = None
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
         self.geometry = geometry = geometry_of(
             spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
@@ -79,17 +80,12 @@ class FloatGemm(GemmLoops):
         else:
             self._choose_tile(self.key, schedules if self.is_tunable else NO_SCHEDULES, core, shape)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
-        self.block = self._block_rows() if observe is None else min(self._block_rows(), self._observed_rows())
+        self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
         self.constants = {
             "weights": pack_weights(weight, geometry.groups, self.tile.vectors),
             "bias": pack_bias(bias, geometry.groups),
         }
-
-    def _observed_rows(self) -> int:
-        """Return the rows of a block, a multiple of the tile's, whose outputs of one panel stay in the cache to be observed."""
-        row_bytes = self.geometry.columns * self.tile.vectors * LANES * 4
-        return max(1, OBSERVED_BYTES // (row_bytes * self.tile.rows)) * self.tile.rows
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
@@ -111,8 +107,18 @@ class FloatGemm(GemmLoops):
         *others, self.weights, self.bias, self.out = rest
         self.x = x
         self.addend = others[0] if self.spec.adds else None
-        self.observer = None if self.observe is None else PixelObserver(self.observe, self.out, *others)
+        if self.observe is None:
+            self._emit_threads()
+            return
+        reduction = self.geometry.reduction
+        self.observer = TileObserver(
+            self.observe,
+            *others,
+            values=self.tile.pixels * self.tile.vectors * LANES,
+            slots=reduction.runs * (reduction.run if reduction.run > UNROLLED_STEPS else 1),
+        )
         self._emit_threads()
+        self.observer.drain()
 
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
         """Emit all tiles of one panel over one block."""
@@ -124,6 +130,9 @@ class FloatGemm(GemmLoops):
             offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
+            if self.observer is not None:
+                for (y, x), j in product(offsets, range(panel.vectors)):
+                    fetch(self.out, out_at + (y * geometry.columns + x) * geometry.channels + j * LANES)
             # From 0, not from the bias: see ImplicitGemm.
             for i in range(len(offsets) * panel.vectors):
                 store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)
@@ -131,14 +140,13 @@ class FloatGemm(GemmLoops):
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
                 self._emit_bordered(acc, source, at, starts, panel, place, block)
-            self._emit_finish(acc, out_at, [y * geometry.columns + x for y, x in offsets], panel)
+            pixels = [y * geometry.columns + x for y, x in offsets]
+            if self.observer is None:
+                self._emit_finish(acc, out_at, pixels, panel)
+            else:
+                self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
 
         self._for_tiles(block, body)
-        if self.observer is not None:
-            rows = T.min(T.int32(self.block), geometry.rows - block * self.block) if self.blocks > 1 else geometry.rows
-            pixels = T.Bind(rows * geometry.columns) if self.blocks > 1 else geometry.rows * geometry.columns
-            channel = T.Bind(T.floormod(out_base, geometry.channels))
-            self.observer.emit(out_base, channel, pixels, panel.vectors)
 
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
@@ -214,12 +222,19 @@ class FloatGemm(GemmLoops):
                     index = (i * panel.vectors + j) * LANES
                     store(acc, index, load(acc, index, LANES) + value * column, LANES)
 
-        if steps > UNROLLED_STEPS:
-            with T.serial(0, steps) as index:
-                step(element + index, weights + index * step_size)
-            return
-        for index in range(steps):
+        def numbered(index: Expr) -> None:
             step(element + index, weights + index * step_size)
+
+        if steps <= UNROLLED_STEPS:
+            for index in range(steps):
+                numbered(index)
+            if self.observer is not None:
+                self.observer.slot()
+        elif self.observer is not None:
+            self.observer.among(steps, numbered)
+        else:
+            with T.serial(0, steps) as index:
+                numbered(index)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Emit bias, addend, clamp and the stores of the panel's channels of each pixel."""
@@ -232,6 +247,26 @@ class FloatGemm(GemmLoops):
                 if self.addend is not None:
                     value = value + load_partial(self.addend, place, LANES, valid)
                 store_partial(self.out, place, clamped(value, self.spec, LANES), LANES, valid)
+
+    def _emit_observed(
+        self, observer: TileObserver, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel, width: int
+    ) -> None:
+        """Emit bias, observation, clamp and the stores of the panel's channels of each pixel."""
+        geometry = self.geometry
+        sums: list[list[Expr]] = []
+        for j in range(panel.vectors):
+            bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
+            places = [(i * panel.vectors + j) * LANES for i in range(len(pixels))]
+            sums.append([T.Bind(load(acc, place, LANES) + bias) for place in places])
+
+        def index_of(pixel: Expr) -> Expr:
+            row, column = T.floordiv(pixel, width), T.floormod(pixel, width)
+            return out_at + (row * geometry.columns + column) * geometry.channels
+
+        observer.take(sums, T.Bind(T.floormod(out_at, geometry.channels)), index_of)
+        for j, column in enumerate(sums):
+            for value, pixel in zip(column, pixels, strict=True):
+                store(self.out, out_at + pixel * geometry.channels + j * LANES, observer.clamped(value), LANES)
 
 
 def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:

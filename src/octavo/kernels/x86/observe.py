@@ -15,26 +15,22 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
-from ...numerics.histogram import SHIFT
 from ..observe import ObserveSpec, Statistics, clamped
 from ..observe_state import TABLES
 from ..vectors import Buffer, Expr, intrinsic, load, splat, store
+from .observe_tiles import NOT_FINITE, PAIR, codes_of, for_codes, upper_halves
 from .vector import LANES
 
 BLOCK = 4096  # values of a block, at most: their codes and themselves fit the first-level cache
-FUSED_TABLES = 1  # of an observer inside another kernel
 _VECTORS = 8  # of a block: minima and maxima in 16 of the 32 registers
 _LONGEST_ROW = 8192
-_PAIR = 2 * LANES
-_NOT_FINITE = 0xFF00  # exponent 255 in the upper half of the bits, moved left by one
 
 
 def row_length(channels: int) -> int | None:
     """Return how many neighbouring values form a row: whole pairs of vectors and whole pixels; None if that is too long."""
-    length = math.lcm(channels, _PAIR)
+    length = math.lcm(channels, PAIR)
     if length > _LONGEST_ROW:
         return None
     while length * 2 <= _VECTORS * LANES:
@@ -161,10 +157,6 @@ class Block:
         uint16 scratch of at least one block.
     least, greatest
         float32 by column: the running range of each lane.
-    greatest_at
-        Where in `greatest` column 0 is.
-    tables
-        Tables of counts that neighbouring values take turns with.
     """
 
     def __init__(
@@ -176,12 +168,9 @@ class Block:
         least: Buffer,
         greatest: Buffer,
         statistics: Statistics,
-        greatest_at: int = 0,
-        tables: int = TABLES,
     ) -> None:
         self.source, self.out, self.codes = source, out, codes
-        self.least, self.greatest, self.greatest_at, self.statistics = least, greatest, greatest_at, statistics
-        self.tables = tables
+        self.least, self.greatest, self.statistics = least, greatest, statistics
 
     def emit(self, at: Expr, column: Expr, rows: Expr, row: Row, channel_of: Callable[[Expr], Expr]) -> None:
         """Emit one block of `rows` rows from index `at` on.
@@ -195,43 +184,42 @@ class Block:
         """
         low = B.alloc_buffer((row.vectors * LANES,), "float32", scope="local")
         high = B.alloc_buffer((row.vectors * LANES,), "float32", scope="local")
-        largest = B.alloc_buffer((_PAIR,), "uint16", scope="local")
-        store(largest, 0, splat(B.uint16(0), _PAIR), _PAIR)
-        upper = B.Bind(column + self.greatest_at)
+        largest = B.alloc_buffer((PAIR,), "uint16", scope="local")
+        store(largest, 0, splat(B.uint16(0), PAIR), PAIR)
         for place in range(0, row.vectors * LANES, LANES):
             store(low, place, load(self.least, column + place, LANES), LANES)
-            store(high, place, load(self.greatest, upper + place, LANES), LANES)
+            store(high, place, load(self.greatest, column + place, LANES), LANES)
         with B.serial(0, rows) as index:
             self._emit_codes(B.Bind(at + index * row.stride), B.Bind(index * row.size), row, low, high, largest)
-        worst = intrinsic(f"llvm.vector.reduce.umax.v{_PAIR}i16", "uint16", load(largest, 0, _PAIR))
-        with B.If(worst < B.uint16(_NOT_FINITE)):
+        worst = intrinsic(f"llvm.vector.reduce.umax.v{PAIR}i16", "uint16", load(largest, 0, PAIR))
+        with B.If(worst < B.uint16(NOT_FINITE)):
             with B.Then():
                 for place in range(0, row.vectors * LANES, LANES):
                     store(self.least, column + place, load(low, place, LANES), LANES)
-                    store(self.greatest, upper + place, load(high, place, LANES), LANES)
+                    store(self.greatest, column + place, load(high, place, LANES), LANES)
             with B.Else(), B.serial(0, rows * row.pixels) as pixel, B.serial(0, row.vectors * LANES) as lane:
                 place = B.Bind(at + pixel * (row.stride // row.pixels) + lane)
                 self.statistics.widen(B.Bind(self.source[place]), place, channel_of(lane))
         if self.out is not None:
             with B.serial(0, rows) as index:
                 self._emit_clamp(self.out, B.Bind(at + index * row.stride), row)
-        with B.serial(0, rows * (row.size // _PAIR)) as pair:
-            self._emit_counts(B.Bind(pair * _PAIR))
+        with B.serial(0, rows * (row.size // PAIR)) as pair:
+            self._emit_counts(B.Bind(pair * PAIR))
 
     def _emit_codes(self, at: Expr, code_at: Expr, row: Row, low: Buffer, high: Buffer, largest: Buffer) -> None:
         """Emit the ranges and the codes of one row."""
         offsets = row.offsets()
         for pair in range(len(offsets) // 2):
-            halves: list[Expr] = []
+            values: list[Expr] = []
             for offset, place in offsets[2 * pair : 2 * pair + 2]:
                 value = B.Bind(load(self.source, at + offset, LANES))
                 # In this order: where the value is NaN, the comparison is false and the range stays.
                 store(low, place, B.min(value, load(low, place, LANES)), LANES)
                 store(high, place, B.max(value, load(high, place, LANES)), LANES)
-                halves.append(B.Bind(B.reinterpret(f"uint16x{_PAIR}", value)))
-            upper = B.Bind(tirx.Shuffle(halves, [B.int32(2 * lane + 1) for lane in range(_PAIR)]))
-            store(largest, 0, B.max(load(largest, 0, _PAIR), upper + upper), _PAIR)
-            store(self.codes, code_at + pair * _PAIR, upper >> splat(B.uint16(SHIFT - 16), _PAIR), _PAIR)
+                values.append(value)
+            upper = upper_halves(*values)
+            store(largest, 0, B.max(load(largest, 0, PAIR), upper + upper), PAIR)
+            store(self.codes, code_at + pair * PAIR, codes_of(upper), PAIR)
 
     def _emit_clamp(self, out: Buffer, at: Expr, row: Row) -> None:
         """Emit one row's values clamped. Not among the increments: full vectors that are stored between them hold them up."""
@@ -244,64 +232,5 @@ class Block:
 
     def _emit_counts(self, code_at: Expr) -> None:
         """Emit the increments of two vectors."""
-        for four in range(0, _PAIR, 4):
-            packed = B.Bind(B.reinterpret("uint64", load(self.codes, code_at + four, 4)))
-            for lane in range(4):
-                code = (packed >> B.uint64(16 * lane)) & B.uint64(0xFFFF) if lane < 3 else packed >> B.uint64(48)
-                self.statistics.count(B.Cast("int32", code), lane % self.tables)
-
-
-class PixelObserver:
-    """Observes what a kernel has just written, [pixels][channels] of whole vectors, while it is in the cache; clamps it in place.
-
-    Parameters
-    ----------
-    spec
-        Of the whole tensor, inner = 1.
-    out, ranges, counts
-        The kernel's buffers.
-    """
-
-    def __init__(self, spec: ObserveSpec, out: Buffer, ranges: Buffer, counts: Buffer) -> None:
-        assert spec.inner == 1, "channels are last"
-        assert spec.channels % LANES == 0, "channels fill whole vectors"
-        self.spec = spec
-        self.out = out
-        self.statistics = Statistics(spec=spec, ranges=ranges, counts=counts)
-        self.codes = B.alloc_buffer((BLOCK,), "uint16", scope="local")
-
-    @staticmethod
-    def pixels_of_block(vectors: int) -> int:
-        """Return how many pixels of so many vectors make a good block."""
-        return max(1, BLOCK // (vectors * LANES))
-
-    def emit(self, at: Expr, channel: Expr, pixels: Expr, vectors: int) -> None:
-        """Emit the observation of `vectors` vectors, from `channel` on, of `pixels` neighbours; `at` is where the first lies."""
-        channels = self.spec.channels
-        block = Block(
-            source=self.out,
-            out=self.out if self.spec.clamps else None,
-            codes=self.codes,
-            least=self.statistics.ranges,
-            greatest=self.statistics.ranges,
-            statistics=self.statistics,
-            greatest_at=channels,
-            # Neighbours are other channels of a product: they seldom repeat, and half the counts leave the kernel more cache.
-            tables=FUSED_TABLES,
-        )
-        per_row = 4 if vectors == 1 else 1 + vectors % 2
-        row = Row(pixels=per_row, vectors=vectors, stride=per_row * channels)
-        rows = pixels // per_row if isinstance(pixels, int) else B.Bind(B.floordiv(pixels, per_row))
-        with grouped(rows, BLOCK // row.size) as (first, count):
-            block.emit(B.Bind(at + first * row.stride), channel, count, row, lambda lane: channel + lane)
-        if not isinstance(pixels, int) or pixels % per_row:
-            self._emit_rest(at, channel, rows * per_row, pixels - rows * per_row, vectors)
-
-    def _emit_rest(self, at: Expr, channel: Expr, first: Expr, pixels: Expr, vectors: int) -> None:
-        """Emit the observation of the last few pixels, value by value."""
-        with B.serial(0, pixels) as pixel, B.serial(0, vectors * LANES) as lane:
-            index = B.Bind(at + (first + pixel) * self.spec.channels + lane)
-            value = B.Bind(self.out[index])
-            self.statistics.add(value, index, channel + lane)
-            if self.spec.clamps:
-                B.buffer_store(self.out, clamped(value, self.spec), [index])
+        for four in range(0, PAIR, 4):
+            for_codes(self.codes, code_at + four, lambda code, lane: self.statistics.count(code, lane % TABLES))
