@@ -27,6 +27,7 @@ from tvm import tirx as _tirx
 from tvm.ir import Call, GlobalVar
 
 from .codegen import compile_program
+from .huge_pages import empty_bytes, tensor_of
 from .program import ENTRY, native_program
 from .runner import entry_inputs
 
@@ -79,7 +80,7 @@ def timed_calls(module: tvm.IRModule, target: tvm.target.Target, inputs: Sequenc
 
     def move() -> None:
         before = list(placed)  # kept until there is another: memory that is given back first is what one gets again
-        placed[:] = tvm.runtime.tensor(program.constants), tvm.runtime.empty((max(program.workspace, 1),), "uint8")
+        placed[:] = tensor_of(program.constants), empty_bytes(program.workspace)
         before.clear()
 
     def run() -> npt.NDArray[np.int64]:

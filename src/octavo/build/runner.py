@@ -15,6 +15,7 @@ from tvm import relax
 from .codegen import Code
 from .crew import Crew
 from .crew_code import Layout
+from .huge_pages import empty_bytes, tensor_of
 from .program import ENTRY, takes_table
 
 
@@ -77,7 +78,7 @@ class NativeRunner:
         self._library = library
         self._control = control
         self._entry: Callable[..., None] = library[ENTRY]
-        self._constants: Any = tvm.runtime.tensor(constants)
+        self._constants: Any = tensor_of(constants)
         self._workspace = workspace
         self._outputs = list(outputs)
         self._idle: list[_Place] = []
@@ -101,7 +102,7 @@ class NativeRunner:
         return _PreparedNative(self._entry, arguments, outputs, place, inputs)
 
     def _place(self) -> _Place:
-        workspace: Any = tvm.runtime.empty((max(self._workspace, 1),), "uint8")
+        workspace = empty_bytes(self._workspace)
         if self._control is None:
             return _Place(arguments=(workspace,))
         crew = Crew(self._library, self._control)
