@@ -57,7 +57,7 @@ def test_large_layers_are_shared(executable):
     """Without this the other tests would say nothing."""
     assert executable.description.shared_units
     text = llvm_module({BODY: executable._code.functions[BODY].function}, host_target()).inspect_source("ll")
-    assert text.count("@octavo_await(") > 4
+    assert text.count("@octavo_crew_await(") > 4
 
 
 def test_overlapping_calls_of_two_executables_give_each_its_own_result(model, executable, inputs, expected):

@@ -26,14 +26,14 @@ def code(tmp_path_factory):
 
     def take(call: int, pieces: int, back: int) -> int:
         piece = ctypes.c_int32()
-        library.octavo_take(word, ctypes.c_int64(call), pieces, back, ctypes.byref(piece))
+        library.octavo_crew_take(word, ctypes.c_int64(call), pieces, back, ctypes.byref(piece))
         return piece.value
 
     def finish(pieces: int) -> None:
-        library.octavo_finish(word, pieces, sleepers)
+        library.octavo_crew_finish(word, pieces, sleepers)
 
     def wait(call: int, pieces: int) -> None:
-        library.octavo_await(word, ctypes.c_int64((call << 18) + (pieces << 12)), sleepers)
+        library.octavo_crew_await(word, ctypes.c_int64((call << 18) + (pieces << 12)), sleepers)
 
     def reset() -> None:
         memory[:] = 0

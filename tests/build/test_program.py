@@ -48,6 +48,19 @@ def test_an_input_a_constant_and_one_value_twice_can_be_results():
         np.testing.assert_array_equal(got, want)
 
 
+def test_kernels_of_plain_ops_are_no_functions_of_the_crew_s():
+    """TVM calls the kernel of a lone op after the op: "take", as one might call the claiming of work."""
+
+    def write(writer: BodyWriter, x: relax.Var) -> relax.Expr:
+        rows = relax.const(np.array([2, 0], np.int64))
+        taken = writer.emit("taken", relax.op.take(x, rows, axis=0))
+        return writer.emit("sum", relax.op.add(taken, relax.const(X[:2])), is_output=True)
+
+    module = linked(write)
+    assert "take" in {str(var.name_hint) for var, _ in module.functions_items()}
+    np.testing.assert_array_equal(run(module), [X[[2, 0]] + X[:2]])
+
+
 def test_views_share_their_bytes():
     def write(writer: BodyWriter, x):
         a = writer.emit("a", relax.op.reshape(x, (2, 6)))

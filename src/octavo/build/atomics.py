@@ -15,9 +15,9 @@ from tvm.script.ir_builder import tirx as B
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
-_LOOK = "octavo_look"
-_ADD = "octavo_add"
-_SWAP = "octavo_swap"
+_LOOK = "octavo_crew_look"
+_ADD = "octavo_crew_add"
+_SWAP = "octavo_crew_swap"
 _IMPORT = "pragma_import_llvm"
 
 _TEXT = f"""

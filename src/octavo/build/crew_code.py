@@ -1,10 +1,10 @@
 """The code of a crew: threads that run one program's body together, call after call. TIR alone; no tensors, no Python threads.
 
-    octavo_main      announces a call, wakes the workers if that pays, and runs the body as task 0
-    octavo_work      a worker's life: wait for a call, run the body as task t, until dismissed
-    octavo_take      claims a piece of a unit's work
-    octavo_finish    says that a claimed piece is done
-    octavo_await     waits until a word of the control block has reached a number
+    octavo_main         announces a call, wakes the workers if that pays, and runs the body as task 0
+    octavo_crew_work    a worker's life: wait for a call, run the body as task t, until dismissed
+    octavo_crew_take    claims a piece of a unit's work
+    octavo_crew_finish  says that a claimed piece is done
+    octavo_crew_await   waits until a word of the control block has reached a number
 
 The body is a sequence of units, each cut into pieces. Who comes to a unit claims one piece after the other until none is left,
 and goes on when all of them are done: a thread that the system put aside delays the others by the one piece that it holds, and
@@ -33,12 +33,13 @@ from .tir_passes import PLAIN_CALL
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
-BODY = "octavo_body"
-WORK = "octavo_work"
-DISMISS = "octavo_dismiss"
-_TAKE = "octavo_take"
-_FINISH = "octavo_finish"
-_AWAIT = "octavo_await"
+# Kernels that TVM makes of plain ops are called octavo_take, octavo_add and the like.
+BODY = "octavo_crew_body"
+WORK = "octavo_crew_work"
+DISMISS = "octavo_crew_dismiss"
+_TAKE = "octavo_crew_take"
+_FINISH = "octavo_crew_finish"
+_AWAIT = "octavo_crew_await"
 CREW_SYMBOLS = (BODY, WORK, DISMISS, _TAKE, _FINISH, _AWAIT)
 
 MOST_PIECES = 63
@@ -159,7 +160,7 @@ def _pointer(name: str, dtype: str = "int64") -> Any:
 
 
 def _take() -> Any:
-    """Return octavo_take(word, call, pieces, back, taken): write the number of a piece that is now the caller's to do, or -1.
+    """Return octavo_crew_take(word, call, pieces, back, taken): write the number of a piece that the caller is to do now, or -1.
 
     Tasks that claim from both ends keep to the pieces that were theirs in the last layer, whose results their caches hold.
     """
@@ -192,7 +193,7 @@ def _take() -> Any:
 
 
 def _finish() -> Any:
-    """Return octavo_finish(word, pieces, sleeping): count a piece as done, and wake who waits for the last of them."""
+    """Return octavo_crew_finish(word, pieces, sleeping): count a piece as done, and wake who waits for the last of them."""
     word, sleeping, pieces = _pointer("word"), _pointer("sleeping"), tirx.Var("pieces", "int32")
 
     def emit() -> None:
@@ -206,7 +207,7 @@ def _finish() -> Any:
 
 
 def _await() -> Any:
-    """Return octavo_await(word, least, sleepers): return when the word is `least` or more."""
+    """Return octavo_crew_await(word, least, sleepers): return when the word is `least` or more."""
     word, least, sleepers = _pointer("word"), tirx.Var("least", "int64"), _pointer("sleepers")
 
     def emit() -> None:
@@ -297,7 +298,7 @@ class CrewCode:
         return {**unit_functions(), BODY: self._body(statements), WORK: self._work(), DISMISS: self._dismiss()}
 
     def _body(self, statements: Sequence[Any]) -> Any:
-        """Return octavo_body(task, call, control, pointers...): the part of `task` in one call."""
+        """Return octavo_crew_body(task, call, control, pointers...): the part of `task` in one call."""
         buffers = [self._control, *self._buffers]
         params = [_pointer(f"{buffer.name}_data", str(buffer.ty.dtype)) for buffer in buffers]
         views = [tirx.DeclBuffer(buffer, data=param) for buffer, param in zip(buffers, params, strict=True)]
@@ -328,7 +329,7 @@ class CrewCode:
         return tirx.PrimFunc(arguments, importing(func.body)).with_attr("global_symbol", symbol)
 
     def _work(self) -> Any:
-        """Return octavo_work(control, task): the life of the worker that is `task`."""
+        """Return octavo_crew_work(control, task): the life of the worker that is `task`."""
         layout = self.layout
 
         def emit() -> None:
@@ -347,7 +348,7 @@ class CrewCode:
         return _function(WORK, emit)
 
     def _dismiss(self) -> Any:
-        """Return octavo_dismiss(control): let every worker's life end; a last call without a body tells them."""
+        """Return octavo_crew_dismiss(control): let every worker's life end; a last call without a body tells them."""
         layout = self.layout
 
         def emit() -> None:
