@@ -42,8 +42,8 @@ def test_tensors_between_kernels_are_kept_in_16_bits() -> None:
         def rounded(name: str, value: Any) -> Any:
             return f.emit(f"{name}_rounded", relax.op.astype(value, "float32"))
 
-        x_half = half("x", x["x"])
-        c = f.emit("c", relax.op.nn.conv2d(rounded("x", x_half), w, padding=1))
+        x_rounded = rounded("x", half("x", x["x"]))
+        c = f.emit("c", relax.op.nn.conv2d(x_rounded, w, padding=1))
         r_half = half("r", f.emit("r", relax.op.nn.relu(f.emit("a", relax.op.add(c, b)))))
         r = rounded("r", r_half)
         d = f.emit("d", relax.op.nn.conv2d(r, v))

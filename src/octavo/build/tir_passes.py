@@ -14,9 +14,9 @@ import tvm
 import tvm_ffi
 from tvm import s_tir as _s_tir
 from tvm import tirx as _tirx
-from tvm.ir import Call
+from tvm.ir import Call, StringImm
 
-from ..kernels import KERNEL_ATTR
+from ..kernels import KERNEL_ATTR, LLVM_ATTR
 
 # TVM annotates its constructors more narrowly than what they take, and its passes not at all.
 tirx: Any = _tirx
@@ -108,11 +108,18 @@ def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
     returning = {
         var: _returning(function) if var.name_hint in plain else function for var, function in {**light, **wrapped}.items()
     }
-    return tirx.transform.LowerIntrin()(tvm.IRModule(returning))
+    complete = {var: _with_llvm(function) if LLVM_ATTR in function.attrs else function for var, function in returning.items()}
+    return tirx.transform.LowerIntrin()(tvm.IRModule(complete))
 
 
 def _returning(function: Any) -> Any:
     return function.with_body(tirx.SeqStmt([function.body, tirx.Return(tirx.IntImm("int32", 0))]))
+
+
+def _with_llvm(function: Any) -> Any:
+    """Let LLVM read the functions that a kernel brings along; only here, where the passes look for a parallel loop no more."""
+    text = StringImm(str(function.attrs[LLVM_ATTR]))
+    return function.with_body(tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", text, function.body))
 
 
 def _is_light(function: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from .add import add
 from .batch_matmul import BatchMatmulSpec, batch_matmul, takes_views
+from .bfloat16_conv2d import bfloat16_conv2d, bfloat16_matmul
+from .bfloat16_spec import Bfloat16Conv2dSpec
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
@@ -44,6 +46,7 @@ from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, 
 from .softmax import SoftmaxSpec, softmax
 from .spec import (
     KERNEL_ATTR,
+    LLVM_ATTR,
     AddSpec,
     ConcatSpec,
     Conv2dSpec,
@@ -70,10 +73,12 @@ __all__ = [
     "KERNEL_ATTR",
     "KNOWN_EXTENSIONS",
     "KNOWN_ISAS",
+    "LLVM_ATTR",
     "NO_SCHEDULES",
     "REDUCE_MAX_EXTENT",
     "AddSpec",
     "BatchMatmulSpec",
+    "Bfloat16Conv2dSpec",
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
@@ -113,6 +118,8 @@ __all__ = [
     "Winner",
     "add",
     "batch_matmul",
+    "bfloat16_conv2d",
+    "bfloat16_matmul",
     "can_observe",
     "concat",
     "conv2d",

@@ -20,6 +20,9 @@ from .schedule import Tunable
 KERNEL_ATTR = "octavo.kernel"
 """Attribute of a kernel's PrimFunc in a module: the kernel's name. It marks plain loops, without s_tir blocks."""
 
+LLVM_ATTR = "octavo.llvm"
+"""Attribute of a kernel's PrimFunc: functions in LLVM's language that it calls, as "linkonce_odr"."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:

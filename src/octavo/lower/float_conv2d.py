@@ -84,8 +84,22 @@ class FloatConvForm(FloatForm):
         is_nhwc = self.layout == "NCHW"
         x = context.storage.get(inputs[self.x], is_nhwc=is_nhwc)
         arguments = [x] if self.addend is None else [x, context.storage.get(inputs[self.addend], is_nhwc=is_nhwc)]
-        batch, height, width, channels = shape_of(x)
-        spec = FloatConv2dSpec(
+        spec = self.spec(shape_of(x), context.threads)
+        shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+        observe = self._observed_inside(context, spec, shape, is_nhwc=is_nhwc)
+        kernel = kernels.float_conv2d(
+            spec, weight=self.weight, bias=self.bias, isa=context.isa, observe=observe, schedules=context.schedules
+        )
+        if observe is not None and self.observation is not None:
+            result = context.call(output.name, kernel, [x, *self.observation.states(inputs)], shape, "float32")
+        else:
+            result = self._call(context, output, kernel, arguments, shape, inputs, is_nhwc=is_nhwc)
+        context.put(output, result, is_nhwc=is_nhwc)
+
+    def spec(self, shape: tuple[int, ...], threads: int) -> FloatConv2dSpec:
+        """Return it as kernels take it, for an NHWC input of this shape."""
+        batch, height, width, channels = shape
+        return FloatConv2dSpec(
             batch=batch,
             in_height=height,
             in_width=width,
@@ -99,18 +113,8 @@ class FloatConvForm(FloatForm):
             adds=self.addend is not None,
             low=-math.inf if self.observation is not None else self.low,
             high=math.inf if self.observation is not None else self.high,
-            threads=context.threads,
+            threads=threads,
         )
-        shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-        observe = self._observed_inside(context, spec, shape, is_nhwc=is_nhwc)
-        kernel = kernels.float_conv2d(
-            spec, weight=self.weight, bias=self.bias, isa=context.isa, observe=observe, schedules=context.schedules
-        )
-        if observe is not None and self.observation is not None:
-            result = context.call(output.name, kernel, [x, *self.observation.states(inputs)], shape, "float32")
-        else:
-            result = self._call(context, output, kernel, arguments, shape, inputs, is_nhwc=is_nhwc)
-        context.put(output, result, is_nhwc=is_nhwc)
 
     def _observed_inside(
         self, context: KernelContext, spec: FloatConv2dSpec, shape: tuple[int, ...], *, is_nhwc: bool

@@ -27,7 +27,7 @@ from .edge import match_dequantize, match_quantize
 from .float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .gather import GATHER_OPS, match_gather
-from .half_float import half_rules
+from .half_float import half_rules, is_widening
 from .hoist import hoist_quantize
 from .int16_rules import by_width
 from .integer_sums import centered_members
@@ -184,7 +184,9 @@ def partition_quantized(
         repeatable=lambda view, var: var in shared or _is_repeatable(view, var),
     )
     float_rules = (*(half_rules(precision) if precision else ()), *_FLOAT) if with_float else ()
-    floats = partition(compute.module, float_rules, repeatable=_is_repeatable)
+    floats = partition(
+        compute.module, float_rules, repeatable=lambda view, var: _is_repeatable(view, var) or is_widening(view, var)
+    )
     edges = partition(floats.module, rules_for(target, _EDGES, held, ids, sources), repeatable=_is_repeatable)
     integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}
     regions = {**compute.regions, **floats.regions, **edges.regions}

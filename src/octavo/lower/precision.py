@@ -142,6 +142,7 @@ class _Downcasting:
                 self._narrow(var)
                 continue
             self._half[var] = self._emit(var, self._dtype, moved)
+            self._widen_early(var)
             if self._view.is_returned(var):
                 self._new[var] = self._emit_source(var, relax.op.astype(self._half[var], "float32"))
         return self._results(self._view.result)
@@ -168,6 +169,12 @@ class _Downcasting:
             return
         if constant_value(self._view, var) is None and not self._is_fused(var):
             self._half[var] = self._emit(var, self._dtype, relax.op.astype(self._new[var], self._dtype))
+            self._widen_early(var)
+
+    def _widen_early(self, var: Var) -> None:
+        """Widen a tensor where it is made, not where it is read first: a rule that adds it looks for what was there before."""
+        if any(op_name(self._view.definition(user)) not in _MOVES for user in self._view.users(var)):
+            self._wide(var)
 
     def _is_fused(self, var: Var) -> bool:
         """Return whether an op that works element by element alone reads a tensor, and can be one kernel with what made it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..float_spec import FloatConv2dSpec
@@ -42,6 +43,8 @@ class FloatGemm(GemmLoops):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     element_bytes = 4
+    dtype = "float32"
+    step_elements = 1  # of the input that one step takes
 
     def __init__(
         self,
@@ -63,9 +66,9 @@ class FloatGemm(GemmLoops):
         self.geometry = geometry = geometry_of(
             spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
         )
-        self.steps = geometry.reduction.runs * geometry.reduction.run
+        self.steps = geometry.reduction.runs * -(-geometry.reduction.run // self.step_elements)
         # What is not finite is multiplied by the zeros of the padding, too.
-        self.borders = Borders.of(spec, weight.shape[2], 1) if np.isfinite(weight).all() else None
+        self.borders = Borders.of(spec, weight.shape[2], self.step_elements) if np.isfinite(weight).all() else None
         shape: dict[str, Any] = {
             "rows": geometry.rows,
             "columns": geometry.columns,
@@ -82,19 +85,23 @@ class FloatGemm(GemmLoops):
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
         self.scratch = Scratch(spec=spec, block=self.block, channels=spec.in_channels) if padded is not None else None
-        self.constants = {
-            "weights": pack_weights(weight, geometry.groups, self.tile.vectors),
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            "weights": self._packed(weight),
             "bias": pack_bias(bias, geometry.groups),
         }
+
+    def _packed(self, weight: FloatArray) -> npt.NDArray[Any]:
+        """Return the weights as steps read them, one-dimensional."""
+        return pack_weights(weight, self.geometry.groups, self.tile.vectors)
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
         spec, geometry = self.spec, self.geometry
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
-        operands = [(label, value.size, "float32") for label, value in self.constants.items()]
-        others = [("addend", out_size, "float32")] if spec.adds else state_arguments(self.observe)
-        func = prim_func([("x", in_size, "float32"), *others, *operands, ("out", out_size, "float32")], self._emit)
+        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
+        others = [("addend", out_size, self._addend_dtype)] if spec.adds else state_arguments(self.observe)
+        func = prim_func([("x", in_size, self.dtype), *others, *operands, ("out", out_size, self._out_dtype)], self._emit)
         return Kernel(
             name=f"{name} {self.tile}",
             isa=isa,
@@ -102,6 +109,14 @@ class FloatGemm(GemmLoops):
             constants=tuple(self.constants.values()),
             tunable=self._tunable(self.key) if self.is_tunable else None,
         )
+
+    @property
+    def _addend_dtype(self) -> str:
+        return self.dtype
+
+    @property
+    def _out_dtype(self) -> str:
+        return self.dtype
 
     def _emit(self, x: Expr, *rest: Expr) -> None:
         *others, self.weights, self.bias, self.out = rest
@@ -159,7 +174,7 @@ class FloatGemm(GemmLoops):
                 self._emit_run(acc, source, element, weights, reduction.run, pixels, panel)
                 return
             (extent, distance), rest = taps[0], taps[1:]
-            inner = math.prod(size for size, _ in rest) * reduction.run * step_size
+            inner = math.prod(size for size, _ in rest) * -(-reduction.run // self.step_elements) * step_size
             if extent == 1:
                 nest(element, weights, rest)
                 return
@@ -186,10 +201,12 @@ class FloatGemm(GemmLoops):
                 def walk(first: Expr, taps: int, distance: int, pixels: list[tuple[int, int]] = pixels) -> None:
                     start = T.Bind(element + first * distance)
                     packed = T.Bind(weights + first * (tap_steps * panel.vectors * LANES))
-                    self._emit_run(acc, source, start, packed, taps * tap_steps, pixels, panel)
+                    self._emit_run(acc, source, start, packed, taps * tap_steps * self.step_elements, pixels, panel)
 
-                if are_neighbours:  # the taps of a row lie side by side: one walk over all of them
-                    walk(run.first, run.last - run.first, tap_steps)
+                if are_neighbours and run.last - run.first == columns.count:  # a step may hold parts of two taps
+                    self._emit_run(acc, source, element, weights, reduction.run, pixels, panel)
+                elif are_neighbours:  # the taps of a row lie side by side: one walk over all of them
+                    walk(run.first, run.last - run.first, tap_steps * self.step_elements)
                 elif run.last - run.first == 1:
                     walk(run.first, 1, reduction.taps[1][1])
                 else:
@@ -207,23 +224,25 @@ class FloatGemm(GemmLoops):
         source: Expr,
         element: Expr,
         weights: Expr,
-        steps: int,
+        elements: int,
         pixels: list[tuple[int, int]],
         panel: Panel,
     ) -> None:
-        """Emit `steps` steps side by side over pixels (number, first element)."""
+        """Emit the steps over `elements` neighbours of pixels (number, first element)."""
         step_size = panel.vectors * LANES
 
-        def step(element: Expr, weights: Expr) -> None:
+        def step(element: Expr, weights: Expr, taken: int) -> None:
             columns = [T.Bind(load(self.weights, weights + j * LANES, LANES)) for j in range(panel.vectors)]
             for i, start in pixels:
-                value = T.Bind(T.broadcast(source[element + start], LANES))
+                value = T.Bind(self._splat(source, element + start, taken))
                 for j, column in enumerate(columns):
                     index = (i * panel.vectors + j) * LANES
-                    store(acc, index, load(acc, index, LANES) + value * column, LANES)
+                    store(acc, index, self._multiplied(load(acc, index, LANES), value, column), LANES)
+
+        steps, left = divmod(elements, self.step_elements)
 
         def numbered(index: Expr) -> None:
-            step(element + index, weights + index * step_size)
+            step(element + index * self.step_elements, weights + index * step_size, self.step_elements)
 
         if steps <= UNROLLED_STEPS:
             for index in range(steps):
@@ -235,6 +254,25 @@ class FloatGemm(GemmLoops):
         else:
             with T.serial(0, steps) as index:
                 numbered(index)
+        if left:
+            step(element + steps * self.step_elements, weights + steps * step_size, left)
+
+    def _splat(self, source: Expr, element: Expr, taken: int) -> Expr:
+        """Return the `taken` elements of a step in every lane."""
+        del taken
+        return T.broadcast(source[element], LANES)
+
+    def _multiplied(self, acc: Expr, value: Expr, weights: Expr) -> Expr:
+        """Return the sum with a step's products."""
+        return acc + value * weights
+
+    def _added(self, value: Expr, place: Expr, valid: int) -> Expr:
+        """Return the value with what is added to it."""
+        return value + load_partial(self.addend, place, LANES, valid)
+
+    def _store(self, place: Expr, value: Expr, valid: int) -> None:
+        """Emit the store of a vector of results."""
+        store_partial(self.out, place, value, LANES, valid)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Emit bias, addend, clamp and the stores of the panel's channels of each pixel."""
@@ -245,8 +283,8 @@ class FloatGemm(GemmLoops):
                 value = load(acc, (i * panel.vectors + j) * LANES, LANES) + bias
                 place = out_at + pixel * self.geometry.channels + j * LANES
                 if self.addend is not None:
-                    value = value + load_partial(self.addend, place, LANES, valid)
-                store_partial(self.out, place, clamped(value, self.spec, LANES), LANES, valid)
+                    value = self._added(value, place, valid)
+                self._store(place, clamped(value, self.spec, LANES), valid)
 
     def _emit_observed(
         self, observer: TileObserver, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel, width: int
@@ -278,23 +316,23 @@ def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:
     return value
 
 
-def load_partial(buffer: Expr, index: Expr, lanes: int, valid: int) -> Expr:
+def load_partial(buffer: Expr, index: Expr, lanes: int, valid: int, dtype: str = "float32") -> Expr:
     """Return a vector whose first `valid` lanes are read, in pieces of a power of two; nothing else is touched."""
     if valid == lanes:
         return load(buffer, index, lanes)
-    staged = T.alloc_buffer((lanes,), "float32", scope="local")
-    store(staged, 0, T.broadcast(T.float32(0), lanes), lanes)
+    staged = T.alloc_buffer((lanes,), dtype, scope="local")
+    store(staged, 0, T.broadcast(tirx.const(0, dtype), lanes), lanes)
     for done, piece in pieces_of(valid):
         store(staged, done, load(buffer, index + done, piece), piece)
     return T.Bind(load(staged, 0, lanes))
 
 
-def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int) -> None:
-    """Emit a store of the first `valid` of `lanes` floats, in pieces of a power of two; nothing else is touched."""
+def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "float32") -> None:
+    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; nothing else is touched."""
     if valid == lanes:
         store(buffer, index, value, lanes)
         return
-    staged = T.alloc_buffer((lanes,), "float32", scope="local")
+    staged = T.alloc_buffer((lanes,), dtype, scope="local")
     store(staged, 0, value, lanes)
     for done, piece in pieces_of(valid):
         store(buffer, index + done, load(staged, done, piece), piece)
@@ -323,16 +361,20 @@ def state_arguments(observe: ObserveSpec | None) -> list[tuple[str, int, str]]:
 
 def pack_weights(weight: FloatArray, groups: int, vectors: int) -> FloatArray:
     """Return weights HWIO as [groups][panels][steps][vectors of the panel][16], the padding lanes 0; one-dimensional."""
-    outputs = weight.shape[3] // groups
-    flat = weight.reshape(-1, groups, outputs)
-    pieces: list[FloatArray] = []
+    return pack_panels(weight.reshape(-1, groups, weight.shape[3] // groups), vectors).astype(np.float32)
+
+
+def pack_panels(steps: npt.NDArray[Any], vectors: int) -> npt.NDArray[Any]:
+    """Return [steps, groups, outputs] as [groups][panels][steps][vectors of the panel][16], the padding lanes 0."""
+    _, groups, outputs = steps.shape
+    pieces: list[npt.NDArray[Any]] = []
     for group in range(groups):
         start = 0
         for width in panel_widths(outputs, vectors):
-            panel = flat[:, group, start : start + width * LANES]
+            panel = steps[:, group, start : start + width * LANES]
             pieces.append(np.pad(panel, ((0, 0), (0, width * LANES - panel.shape[1]))).ravel())
             start += width * LANES
-    return np.concatenate(pieces).astype(np.float32)
+    return np.concatenate(pieces)
 
 
 def pack_bias(bias: FloatArray, groups: int) -> FloatArray:

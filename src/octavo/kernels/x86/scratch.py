@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ..bfloat16_spec import Bfloat16Conv2dSpec
 from ..float_result import input_zero_point
 from ..float_spec import FloatConv2dSpec
 from ..int16_spec import Int16Conv2dSpec
@@ -66,6 +67,8 @@ class Scratch:
     @property
     def dtype(self) -> str:
         """Element type."""
+        if isinstance(self.spec, Bfloat16Conv2dSpec):
+            return "uint16"
         if isinstance(self.spec, FloatConv2dSpec):
             return "float32"
         return "int16" if isinstance(self.spec, Int16Conv2dSpec) else "uint8"
@@ -77,7 +80,7 @@ class Scratch:
         """
         spec = self.spec
         if padding is None:
-            padding = T.float32(0) if isinstance(spec, FloatConv2dSpec) else tirx.const(spec.input_zero_point, self.dtype)
+            padding = tirx.const(0 if isinstance(spec, FloatConv2dSpec) else spec.input_zero_point, self.dtype)
         scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
         left = min(spec.padding[1], self.width)
         columns = min(spec.in_width, self.width - left)

@@ -1,0 +1,50 @@
+"""bfloat16 convolution and matmul on machines that multiply bfloat16: the entrance. It checks nothing of the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .bfloat16_spec import Bfloat16Conv2dSpec
+from .isa import AVX512_BF16
+from .schedule import NO_SCHEDULES, Schedules
+from .spec import Kernel
+from .x86.bfloat16_gemm import Bfloat16Gemm
+
+
+def bfloat16_conv2d(
+    spec: Bfloat16Conv2dSpec,
+    *,
+    weight: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.float32],
+    schedules: Schedules = NO_SCHEDULES,
+) -> Kernel:
+    """Return a kernel of clamp(conv2d(x, weight) + bias + addend), for AVX512_BF16.
+
+    Parameters
+    ----------
+    spec
+        Shapes, padding, groups, clamp, threads, and what is stored as what.
+    weight
+        float32 HWIO, rounded here: (kernel_h, kernel_w, in_channels / groups, out_channels).
+    bias
+        float32 (out_channels,).
+    schedules
+        Chosen tiles; without one for this kernel it chooses its own.
+    """
+    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+        name = "bfloat16.pointwise"
+    else:
+        name = "bfloat16.direct" if spec.groups == 1 else "bfloat16.grouped"
+    return Bfloat16Gemm(spec, weight, bias, schedules=schedules).build(name, AVX512_BF16)
+
+
+def bfloat16_matmul(
+    spec: Bfloat16Conv2dSpec,
+    *,
+    weight: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.float32],
+    schedules: Schedules = NO_SCHEDULES,
+) -> Kernel:
+    """Return a kernel of clamp(x @ weight + bias + addend); `spec` has one pixel for each row of x, weight is (in, out)."""
+    return Bfloat16Gemm(spec, weight[np.newaxis, np.newaxis], bias, schedules=schedules).build("bfloat16.matmul", AVX512_BF16)
