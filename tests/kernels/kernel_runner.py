@@ -7,7 +7,7 @@ import numpy as np
 import tvm
 
 from octavo.build import llvm_module
-from octavo.kernels import AVX2, AVX_VNNI, GENERIC, KERNEL_ATTR, Kernel, host_target, isas_of
+from octavo.kernels import AVX2, AVX_VNNI, GENERIC, KERNEL_ATTR, Kernel, host_target, isas_of, without_vbmi
 
 GUARD = 256
 """Bytes behind every output that a kernel must leave alone."""
@@ -45,7 +45,8 @@ def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> Non
 
 def compiled(functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> tvm.runtime.Module:
     """Compile kernels as a model's are, in one module and past the cache."""
-    return llvm_module({name: func.with_attr(KERNEL_ATTR, name) for name, func in functions.items()}, target)
+    named = {name: without_vbmi(func, target).with_attr(KERNEL_ATTR, name) for name, func in functions.items()}
+    return llvm_module(named, target)
 
 
 def baseline_target() -> tvm.target.Target:

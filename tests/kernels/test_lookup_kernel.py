@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import tvm
 from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check
 
 from octavo import kernels, numerics
-from octavo.kernels import GENERIC, LookupSpec
+from octavo.kernels import AVX512_VNNI, GENERIC, LookupSpec, host_target
 
 rng = np.random.default_rng(60)
 WORK = [*((size, 1) for size in SIZES), (129, 2), (PARALLEL_SIZE, 1), (PARALLEL_SIZE, 2)]
@@ -25,6 +26,12 @@ def cases(isa: str) -> list[Case]:
 @pytest.mark.parametrize("isa", HOST_ISAS)
 def test_equals_the_oracle(isa: str) -> None:
     check(cases(isa))
+
+
+@pytest.mark.skipif(AVX512_VNNI not in HOST_ISAS, reason="tables in registers need AVX-512")
+def test_same_bits_without_vbmi() -> None:
+    host = dict(host_target().export())
+    check(cases(AVX512_VNNI), tvm.target.Target(host | {"mattr": [*host.get("mattr", ()), "-avx512vbmi"]}))
 
 
 def test_same_bits_on_the_baseline() -> None:

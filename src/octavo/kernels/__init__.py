@@ -63,6 +63,7 @@ from .spec import (
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
 from .tuning import Tuning, Winner, tuning_of
+from .x86.table import without_vbmi
 
 __all__ = [
     "AVX2",
@@ -157,4 +158,5 @@ __all__ = [
     "target_for",
     "transpose",
     "tuning_of",
+    "without_vbmi",
 ]

@@ -83,13 +83,13 @@ def isas_of(target: Target) -> tuple[str, ...]:
     kind = str(target.kind.name)
     if kind != "llvm":
         raise TargetError(f"the kernels are written for targets of kind 'llvm', got {kind!r}: compile for a CPU")
-    return tuple(isa for isa in KNOWN_ISAS if any(_has(features, target) for features in _FEATURES[isa]))
+    return tuple(isa for isa in KNOWN_ISAS if any(has_features(features, target) for features in _FEATURES[isa]))
 
 
 def extensions_of(target: Target) -> tuple[str, ...]:
     """Return the extensions that `target` has, each with the ISA that it extends."""
     has_vnni = AVX512_VNNI in isas_of(target)
-    return (AVX512_BF16,) if has_vnni and _has(("avx512bf16",), target) else ()
+    return (AVX512_BF16,) if has_vnni and has_features(("avx512bf16",), target) else ()
 
 
 def target_for(isa: str, host: Target) -> Target:
@@ -100,12 +100,13 @@ def target_for(isa: str, host: Target) -> Target:
     config: dict[str, Any] = dict(host.export())
     without = {
         AVX2: ("avx512f", "avxvnni"),
-        AVX_VNNI: ("avx512f",) if _has(_FEATURES[AVX_VNNI][0], host) else (),
+        AVX_VNNI: ("avx512f",) if has_features(_FEATURES[AVX_VNNI][0], host) else (),
     }.get(isa, ())
     return Target(config | {"mattr": [*config.get("mattr", ()), *(f"-{feature}" for feature in without)]}) if without else host
 
 
-def _has(features: tuple[str, ...], target: Target) -> bool:
+def has_features(features: tuple[str, ...], target: Target) -> bool:
+    """Return whether a target has all of these features of LLVM."""
     return not features or bool(codegen.target_has_features(features, target))
 
 

@@ -15,7 +15,7 @@ from tvm.relax import Expr, Var
 
 from ..errors import CompileError
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
-from ..kernels import KERNEL_ATTR
+from ..kernels import KERNEL_ATTR, without_vbmi
 from .context import PlacedKernel
 from .legalize import legalizations
 from .lowering import Lowered
@@ -66,10 +66,10 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
         raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
     builder = relax.BlockBuilder(module)
-    placed = {
-        symbol: builder.add_func(kernel.func.with_attr("global_symbol", symbol).with_attr(KERNEL_ATTR, kernel.name), symbol)
-        for symbol, kernel in lowered.kernels.items()
-    }
+    placed: dict[str, Any] = {}
+    for symbol, kernel in lowered.kernels.items():
+        func: Any = without_vbmi(kernel.func, target)
+        placed[symbol] = builder.add_func(func.with_attr("global_symbol", symbol).with_attr(KERNEL_ATTR, kernel.name), symbol)
     main = module["main"]
     view = DataflowView(main)
     mapping: dict[Var, Expr] = {}
