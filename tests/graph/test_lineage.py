@@ -13,8 +13,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from lineage_nets import branched_net, python_pass, rename_pass, renamed
-from nets import TARGET
+from nets import TARGET, model_of
 from octavo.graph import Model
+from octavo.graph.dataflow import BodyWriter
 from octavo.graph.evaluate import Evaluator
 from octavo.graph.lineage import Lineage
 from octavo.verify import verify_lineage
@@ -333,3 +334,22 @@ def _with_every_function_twice(module: tvm.IRModule) -> tvm.IRModule:
 
     result.update_func(result.get_global_var("main"), Redirect().visit_expr(result["main"]))
     return result
+
+
+def test_pools_of_several_sizes_in_mixed_precision() -> None:
+    """Ops of one name on one tensor, as a detector's spatial pyramid has them: their attributes tell them apart."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        conv = writer.emit("conv", relax.op.nn.conv2d(v["x"], v["w"], padding=1))
+        pools = [writer.emit(f"pool{size}", relax.op.nn.max_pool2d(conv, (size, size), padding=size // 2)) for size in (3, 5, 7)]
+        joined = writer.emit("joined", relax.op.concat([conv, *pools], axis=1))
+        return writer.emit("y", relax.op.sigmoid(joined), is_output=True)
+
+    weight = np.random.default_rng(2).standard_normal((8, 3, 3, 3)).astype(np.float32)
+    net = model_of({"x": ((1, 3, 8, 8), "float32")}, {"w": weight}, body, ("y",))
+    lineage, module = followed(net, transform.ToMixedPrecision())
+    check_right(net, lineage, module)
+    alive = {tensor: state.dtype for tensor, state in lineage.states.items() if state.is_alive}
+    assert alive == {"x": "float32", "conv": "float16", "joined": "float16", "y": "float32"} | {
+        f"pool{size}": "float16" for size in (3, 5, 7)
+    }

@@ -39,7 +39,7 @@ class Evaluator:
     """
 
     numbers: ValueNumbers
-    inputs: Mapping[Any, Array]
+    inputs: dict[Any, Array]
     target: tvm.target.Target
     values: dict[int, Array] = field(default_factory=dict[int, Array])
     failed: dict[int, str] = field(default_factory=dict[int, str])

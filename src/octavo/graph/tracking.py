@@ -21,6 +21,7 @@ from ..identity.tensor_state import StateKind
 from .dataflow import op_name
 from .enclosing import enclosing_calls, parts_of
 from .evaluate import Evaluator
+from .recast import Recast
 from .value_graph import Functions, GraphReader, Place, ValueGraph
 from .value_numbers import ValueNumbers
 from .value_search import Link, Spot, ValueSearch
@@ -92,7 +93,8 @@ class Tracker:
         known = self._folded(before, after)
         if known:
             after = self.reader.read(functions, entry, params)
-        lost = [tensor for tensor, link in self.links.items() if not after.holds(link.number) and self._was_there(tensor)]
+        self._recast(before, after)
+        lost = self._lost(after)
         if lost:
             found = self._by_value(lost, before, after)
             equal: dict[int, int] = {}
@@ -153,8 +155,22 @@ class Tracker:
                 reached.add(place.number)
         return ""
 
-    def _was_there(self, tensor: TensorId) -> bool:
-        return self.graph.holds(self.links[tensor].number)
+    def _lost(self, after: ValueGraph) -> list[TensorId]:
+        """Return the ids that were there and are not."""
+        links = self.links.items()
+        return [tensor for tensor, link in links if not after.holds(link.number) and self.graph.holds(link.number)]
+
+    def _recast(self, before: ValueGraph, after: ValueGraph) -> None:
+        """Link the ids whose values are computed in another float type."""
+        lost = self._lost(after)
+        found = Recast(self.numbers, self.evaluator, before, after).find() if lost else {}
+        for tensor in lost:
+            link = self.links[tensor]
+            places = found.get(link.number, [])
+            place = next((each for each in places if each.name == tensor), places[0] if places else None)
+            if place is not None:
+                evidence = "announced" if link.evidence == "announced" else "value"
+                self.links[tensor] = Link(place.number, link.relation, evidence)
 
     # ------------------------------------------------------------------------------------------------ constants folded
 

@@ -97,6 +97,11 @@ class ValueNumbers:
         """Return a number that no other value has."""
         return self._number(("opaque", len(self.nodes)), "opaque", operands, None, ty)
 
+    def rebuilt(self, number: int, operands: tuple[int, ...]) -> int:
+        """Return the number of the computation of `number` on other operands."""
+        node = self.nodes[number]
+        return self._number(("rebuilt", number, operands), node.kind, operands, node.payload, node.ty)
+
     def identify(self, number: int, known: int) -> None:
         """Let the computation that got `number` give `known` from now on: the two were shown to be one value."""
         if number != known:

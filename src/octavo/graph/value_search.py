@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 # Largest difference as a share of the largest magnitude, by mantissa bits of the coarsest float on the way: float32 sums of a
 # deep network in another order; float16; bfloat16.
 _TOLERANCE = {23: 5e-4, 10: 3e-2, 7: 0.2}
+# Where two values may differ by more than this, factors fit the difference and prove nothing.
+_FACTORS_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,12 +138,13 @@ class ValueSearch:
         if source not in self._values or not self._is_telling(source):
             return None
         for spot in self._candidates(tensor):
-            if spot.number in taken:
+            tolerance = tolerance_of(self.numbers, source, spot.number)
+            if spot.number in taken or tolerance > _FACTORS_TOLERANCE:
                 continue
             relation = find_relation(
                 self._values[source],
                 self._values[spot.number],
-                tolerance=tolerance_of(self.numbers, source, spot.number),
+                tolerance=tolerance,
                 permutations=self._layouts,
             )
             if relation is not None:
