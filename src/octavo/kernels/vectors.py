@@ -71,6 +71,14 @@ def store(buffer: Buffer, start: Expr, value: Expr, lanes: int) -> None:
     B.buffer_store(buffer, value, [_span(start, lanes)])
 
 
+def prefetch(buffer: Buffer, index: Expr, *, to_write: bool) -> None:
+    """Emit the request for the cache line of an element that will soon be read or written; it changes no value."""
+    line = B.address_of(buffer[index])
+    nearest, data = B.int32(3), B.int32(1)
+    intrinsic_id = B.llvm_lookup_intrinsic_id("llvm.prefetch")
+    B.evaluate(B.call_llvm_intrin(intrinsic_id, line, B.int32(to_write), nearest, data, dtype="void"))
+
+
 def _span(start: Expr, lanes: int) -> Expr:
     return start if lanes == 1 else B.ramp(start, 1, lanes)
 

@@ -25,7 +25,7 @@ from ..observe_state import COUNTS_SIZE
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Kernel
-from ..vectors import Expr, chunks_for, load, prim_func, store
+from ..vectors import Expr, chunks_for, load, prefetch, prim_func, store
 from .borders import Borders
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
@@ -36,6 +36,7 @@ from .tiles import CORES, Core, Tile
 from .vector import LANES
 
 FloatArray = npt.NDArray[np.float32]
+FAR_BYTES = 512 * 1024  # of a result: one as large lies beyond the second-level cache
 UNROLLED_STEPS = 4  # steps of a run that are written out together
 
 
@@ -144,6 +145,8 @@ class FloatGemm(GemmLoops):
             out_at = T.Bind(out_base + (place.row * geometry.columns + place.column) * geometry.channels)
             offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
+            pixels = [y * geometry.columns + x for y, x in offsets]
+            self._emit_prefetches(out_at, pixels, panel)
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
             if self.observer is not None:
                 for (y, x), j in product(offsets, range(panel.vectors)):
@@ -162,6 +165,18 @@ class FloatGemm(GemmLoops):
                 self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
 
         self._for_tiles(block, body)
+
+    def _emit_prefetches(self, out_at: Expr, pixels: list[int], panel: Panel) -> None:
+        """Ask for what the end of the tile reads and writes, where that is too much to be near: the next tile waits for it."""
+        geometry = self.geometry
+        if geometry.images * geometry.rows * geometry.columns * geometry.channels * self.element_bytes < FAR_BYTES:
+            return
+        for pixel in pixels:
+            for j in range(panel.vectors):
+                index = out_at + pixel * geometry.channels + j * LANES
+                prefetch(self.out, index, to_write=True)
+                if self.addend is not None:
+                    prefetch(self.addend, index, to_write=False)
 
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
