@@ -8,6 +8,7 @@ from kernel_runner import Case, check, host_target
 
 from octavo.kernels import AVX512_BF16, Bfloat16Conv2dSpec, bfloat16_conv2d, bfloat16_matmul, extensions_of
 from octavo.numerics.half import bfloat16_conv2d as oracle
+from octavo.numerics.half import bfloat16_depthwise as depthwise_oracle
 from octavo.numerics.half import from_half, to_half
 
 RNG = np.random.default_rng(9)
@@ -74,6 +75,24 @@ def test_addends_clamps_and_results_at_any_thread_count(threads: int) -> None:
         spec_of((40, 1), (65, 200), adds=True, output="float32", threads=threads),
     ]
     check(case(spec) for spec in specs)
+
+
+def test_depthwise_windows_and_channels() -> None:
+    found: list[Case] = []
+    for n, channels in enumerate((3, 16, 17, 40, 64)):
+        options = {"padding": (1, 1, 0, 1), "strides": (1 + n % 2, 1), "dilation": (1, 1 + n % 3 // 2)}
+        output = "float32" if n == 3 else "uint16"
+        spec = spec_of(
+            (9, 12), (channels, channels), (3, 3), groups=channels, low=-1.0, output=output, threads=1 + n % 2, **options
+        )
+        x = to_half(RNG.normal(size=(1, 9, 12, channels)), "bfloat16")
+        weight = RNG.normal(size=(3, 3, 1, channels)).astype(np.float32)
+        bias = RNG.normal(size=channels).astype(np.float32)
+        total = np.maximum(depthwise_oracle(x, to_half(weight, "bfloat16"), bias, **options), np.float32(-1))
+        expected = total if output == "float32" else to_half(total, "bfloat16")
+        kernel = bfloat16_conv2d(spec, weight=weight, bias=bias)
+        found.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=spec))
+    check(found)
 
 
 def test_what_lies_behind_an_odd_window_is_not_read_into_it() -> None:

@@ -4,12 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph
+import tvm
+from qdq_graph import Qdq, graph, run_float
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
+from octavo.build import vm_passes
 from octavo.errors import CompileError
-from octavo.lower import Precision, lower
+from octavo.kernels import host_target
+from octavo.lower import Precision, link, lower
 from octavo.lower.precision import downcast
 from octavo.target import CPU
 
@@ -74,3 +77,29 @@ def test_a_quantized_module_is_refused() -> None:
 
     with pytest.raises(CompileError, match="precision 'float16' is for float models, and this one is quantized"):
         lower(graph(INPUT, body), CPU, ("generic",), 1, (), Precision(dtype="float16"))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_pools_and_concatenations_stay_in_16_bits(layout: str) -> None:
+    """Of small integers every sum is exact, so TVM's own float16 is the same to the last bit."""
+    axis = layout.index("C")
+
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        m = f.emit("m", relax.op.nn.max_pool2d(x["x"], (3, 3), (2, 2), (1, 1, 0, 1), layout=layout))
+        a = f.emit("a", relax.op.nn.avg_pool2d(x["x"], (2, 2), (2, 2), layout=layout, ceil_mode=True))
+        c = f.emit("c", relax.op.concat([m, a, m], axis=axis))
+        return f.emit("y", relax.op.nn.max_pool2d(c, (2, 2), layout=layout), is_output=True)
+
+    shape = (1, 5, 8, 10) if layout == "NCHW" else (1, 8, 10, 5)
+    module = graph({"x": (shape, "float32")}, body)
+    lowered = lower(module, CPU, ("generic",), 1, (), Precision(dtype="float16"))
+    kernels = [kernel.name for kernel in lowered.kernels.values() if kernel.name != "transpose"]
+    pools = ["float16.max_pool2d", "float16.avg_pool2d"]
+    assert kernels == ["float32.to_float16", *pools, "half.concat", "float16.to_float32"]
+    assert [(record.op, record.dtype) for record in lowered.records] == [
+        *(("nn.max_pool2d", "float16"), ("nn.avg_pool2d", "float16"), ("concat", "float16"), ("nn.max_pool2d", "")),
+    ]
+    x = RNG.integers(-9000, 9000, shape).astype(np.float32)
+    linked = link(lowered, host_target())
+    main = relax.VirtualMachine(relax.build(vm_passes()(linked), host_target(), relax_pipeline=None), tvm.cpu())["main"]
+    assert np.array_equal(main(tvm.runtime.tensor(x)).numpy(), run_float(downcast(module, "float16", {}).module, x))

@@ -15,6 +15,7 @@ from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
 from .half_cast import HalfCastSpec, half_cast
+from .half_pool2d import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
 from .isa import (
     AVX2,
     AVX512_BF16,
@@ -92,6 +93,8 @@ __all__ = [
     "FloatSoftmaxSpec",
     "GatherSpec",
     "HalfCastSpec",
+    "HalfConcatSpec",
+    "HalfPool2dSpec",
     "Kernel",
     "L2NormalizeSpec",
     "LookupSpec",
@@ -136,6 +139,8 @@ __all__ = [
     "float_softmax",
     "gather",
     "half_cast",
+    "half_concat",
+    "half_pool2d",
     "host_target",
     "isas_of",
     "l2_normalize",

@@ -6,9 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .bfloat16_spec import Bfloat16Conv2dSpec
+from .float_conv2d import AVX512_COLUMNS
 from .isa import AVX512_BF16
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel
+from .x86.bfloat16_depthwise import Bfloat16Depthwise
 from .x86.bfloat16_gemm import Bfloat16Gemm
 
 
@@ -32,6 +34,9 @@ def bfloat16_conv2d(
     schedules
         Chosen tiles; without one for this kernel it chooses its own.
     """
+    if spec.groups == spec.in_channels == spec.out_channels > 1 and not spec.adds:
+        name = f"bfloat16.depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
+        return Bfloat16Depthwise(spec, weight, bias, columns=AVX512_COLUMNS).build(name, AVX512_BF16)
     if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
         name = "bfloat16.pointwise"
     else:

@@ -23,7 +23,7 @@ _GENERIC_PIXELS = 4
 """Pixels of a tile one vector wide; 16 lanes each, they fill 16 of NEON's 32 registers, or all of SSE's."""
 
 
-_AVX512_COLUMNS = 6
+AVX512_COLUMNS = 6
 """Columns of a depthwise tile: with a kernel row's weights and an input they fit 32 registers."""
 
 
@@ -75,7 +75,7 @@ def float_conv2d(
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
     if _is_depthwise(spec):
         assert not spec.adds, "a depthwise kernel takes no addend"
-        columns = _AVX512_COLUMNS if isa == AVX512_VNNI else _GENERIC_PIXELS
+        columns = AVX512_COLUMNS if isa == AVX512_VNNI else _GENERIC_PIXELS
         return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
             f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
         )

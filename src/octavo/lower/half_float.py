@@ -20,10 +20,11 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of
 from ..graph.rules import Region, Rejection, Rule
 from ..kernels import Bfloat16Conv2dSpec, FloatConv2dSpec, HalfCastSpec
 from ..kernels.bfloat16_spec import StoredDtype
-from ..numerics.half import LARGEST, HalfDtype, round_half
+from ..numerics.half import HALF_DTYPES, LARGEST, HalfDtype, round_half
 from .context import KernelContext, shape_of
 from .float_conv2d import FloatConvForm, FloatForm, FloatMatmulForm, match_float_conv2d, match_float_matmul
 from .forms import FloatOp
+from .half_pool2d import match_half_pool2d
 from .precision import Precision
 
 STORED_AS = "uint16"
@@ -97,13 +98,14 @@ def half_rules(precision: Precision) -> tuple[Rule, ...]:
     return (
         Rule(composite="octavo.half_conv2d", ops=("nn.conv2d",), match=bound(match_float_conv2d)),
         Rule(composite="octavo.half_matmul", ops=("matmul",), match=bound(match_float_matmul)),
+        Rule(composite="octavo.half_pool2d", ops=("nn.max_pool2d", "nn.avg_pool2d"), match=match_half_pool2d),
     )
 
 
 def is_widening(view: DataflowView, var: Var) -> bool:
-    """Return whether a value is a bfloat16 one as float32: it costs nothing inside a composite."""
+    """Return whether a value is a 16-bit one as float32: it costs nothing inside a composite."""
     call = call_to(view.definition(var), "astype")
-    return call is not None and dtype_of(var) == "float32" and dtype_of(call.args[0]) == "bfloat16"
+    return call is not None and dtype_of(var) == "float32" and dtype_of(call.args[0]) in HALF_DTYPES
 
 
 def _in_bfloat16(view: DataflowView, found: Region) -> Region | None:
@@ -111,8 +113,7 @@ def _in_bfloat16(view: DataflowView, found: Region) -> Region | None:
     form: FloatForm = found.form
     by_name = {var.name: var for var in found.inputs}
     x = by_name[form.x]
-    depthwise = isinstance(form, FloatConvForm) and form.groups > 1 and form.weight.shape[2] == 1
-    if not isinstance(form, FloatConvForm | FloatMatmulForm) or not is_widening(view, x) or depthwise:
+    if not isinstance(form, FloatConvForm | FloatMatmulForm) or not is_widening(view, x):
         return None
     addend = None if form.addend is None else by_name[form.addend]
     widened = [var for var in (x, addend) if var is not None and is_widening(view, var)]

@@ -34,6 +34,7 @@ from .context import KernelContext, KernelTable, PlacedKernel
 from .float_layout import emit_nhwc
 from .forms import FloatOp, Form
 from .half_float import emit_cast, weight_obstacle
+from .half_pool2d import emit_concat
 from .macs import float_macs
 from .observe import ObserveForm
 from .partition import partition_quantized
@@ -158,7 +159,8 @@ def lower(
             if composite is None:
                 if emit_cast(context, view, binding.var, binding.value, cast.halves):
                     continue
-                _emit_float(context, writer, view, binding)
+                if not emit_concat(context, binding.var, binding.value, cast.halves):
+                    _emit_float(context, writer, view, binding)
                 is_op = not isinstance(binding.value, Var) and binding.var.name not in carried.cuts  # no other name of a value
                 tensor = parted.get(binding.var.name, binding.var.name)
                 record = _float_record(view, parts, binding.var, target, tensor) if is_op else None

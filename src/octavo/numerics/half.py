@@ -114,6 +114,64 @@ def bfloat16_conv2d(
     return result
 
 
+def bfloat16_depthwise(
+    x: Bits, weight: Bits, bias: Floats, *, strides: tuple[int, int], padding: Any, dilation: tuple[int, int]
+) -> Floats:
+    """Return a depthwise convolution of bfloat16, NHWC by (kernel_h, kernel_w, 1, channels), in float32.
+
+    The bias comes first, then one product after the other, row by row of the window, each added with one rounding: float32 holds
+    the product.
+    """
+    top, left, bottom, right = padding
+    padded = from_half(np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0))), "bfloat16")
+    factors = from_half(weight, "bfloat16")
+    rows = (padded.shape[1] - dilation[0] * (weight.shape[0] - 1) - 1) // strides[0] + 1
+    columns = (padded.shape[2] - dilation[1] * (weight.shape[1] - 1) - 1) // strides[1] + 1
+    total = np.broadcast_to(bias, (x.shape[0], rows, columns, x.shape[3])).astype(np.float32)
+    for i in range(weight.shape[0]):
+        for j in range(weight.shape[1]):
+            taps = padded[:, i * dilation[0] :: strides[0], j * dilation[1] :: strides[1]][:, :rows, :columns]
+            total = total + taps * factors[i, j, 0]
+    return total
+
+
+def half_pool2d(
+    x: Bits,
+    dtype: HalfDtype,
+    kind: Literal["max", "avg"],
+    *,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    padding: Any,
+    dilation: tuple[int, int] = (1, 1),
+    count_include_pad: bool = False,
+) -> Bits:
+    """Return the pooling of NHWC by windows; padding is left out of a maximum.
+
+    An average is the float32 sum of the window, row by row, divided by the count of its pixels, rounded to the format: of those
+    inside the image, or with `count_include_pad` of all.
+    """
+    top, left, bottom, right = padding
+    fill = -np.inf if kind == "max" else 0.0
+    widths = ((0, 0), (top, bottom), (left, right), (0, 0))
+    padded = np.pad(from_half(x, dtype), widths, constant_values=np.float32(fill))
+    inside = np.pad(np.ones((1, *x.shape[1:3], 1), np.float32), widths)
+    rows = (padded.shape[1] - dilation[0] * (kernel[0] - 1) - 1) // strides[0] + 1
+    columns = (padded.shape[2] - dilation[1] * (kernel[1] - 1) - 1) // strides[1] + 1
+    total, count = np.float32(fill), np.float32(0)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            taps, counted = (
+                values[:, i * dilation[0] :: strides[0], j * dilation[1] :: strides[1]][:, :rows, :columns]
+                for values in (padded, inside)
+            )
+            total = np.maximum(total, taps) if kind == "max" else total + taps
+            count = count + counted
+    if kind == "max":
+        return to_half(total, dtype)
+    return to_half(total / (np.float32(kernel[0] * kernel[1]) if count_include_pad else count), dtype)
+
+
 def _multiply_add(total: Floats, x: Floats, y: Floats) -> Floats:
     """Return total + x * y rounded once; subnormal results become zero.
 

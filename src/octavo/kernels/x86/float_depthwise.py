@@ -73,11 +73,11 @@ class FloatDepthwise:
         """Emit the PrimFunc and return the kernel."""
         spec = self.spec
         arguments = [
-            ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "float32"),
+            ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, self._dtypes[0]),
             *state_arguments(self.observe),
             ("weights", self.constants[0].size, "float32"),
             ("bias", self.constants[1].size, "float32"),
-            ("out", spec.batch * spec.out_height * spec.out_width * spec.out_channels, "float32"),
+            ("out", spec.batch * spec.out_height * spec.out_width * spec.out_channels, self._dtypes[1]),
         ]
         return Kernel(
             name=f"{name} {self.width}x{LANES}", isa=isa, func=prim_func(arguments, self._emit), constants=self.constants
@@ -176,7 +176,7 @@ class FloatDepthwise:
             weights_row = T.Bind(ky * (spec.kernel[1] * spec.in_channels) + channel)
             columns = [T.Bind(load(self.weights, weights_row + kx * spec.in_channels, lanes)) for kx in range(spec.kernel[1])]
             for position, touched in uses.items():
-                value = T.Bind(load(self.x, row + position * spec.in_channels, lanes))
+                value = T.Bind(self._loaded(row + position * spec.in_channels, lanes))
                 for pixel, kx in touched:
                     store(acc, pixel * lanes, load(acc, pixel * lanes, lanes) + value * columns[kx], lanes)
             if self.observer is not None:
@@ -186,7 +186,20 @@ class FloatDepthwise:
             self.observer.take([sums], channel, lambda pixel: out_at + pixel * spec.out_channels)
         for pixel, value in enumerate(sums):
             result = clamped(value, spec, lanes) if self.observer is None else self.observer.clamped(value)
-            store(self.out, out_at + pixel * spec.out_channels, result, lanes)
+            self._store(out_at + pixel * spec.out_channels, result, lanes)
+
+    @property
+    def _dtypes(self) -> tuple[str, str]:
+        """Return how the input and the result are stored."""
+        return "float32", "float32"
+
+    def _loaded(self, index: Expr, lanes: int) -> Expr:
+        """Return neighbours of the input in float32."""
+        return load(self.x, index, lanes)
+
+    def _store(self, index: Expr, value: Expr, lanes: int) -> None:
+        """Emit the store of neighbours of the result."""
+        store(self.out, index, value, lanes)
 
     def _uses(self, count: int, is_inside: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
         """Return for each input column, relative to the tile's first, the (output, kernel column) pairs that read it."""
