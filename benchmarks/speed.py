@@ -4,10 +4,12 @@
     python benchmarks/speed.py FOLDER --only mobilenet --threads 1 --seconds 1
     python benchmarks/speed.py FOLDER --weights                     asymmetric against symmetric weights, ours alone
 
-Three kinds of rows: "float32" of the full-size networks (networks.py), "quantized" of the same, each runtime running what its own
+Four kinds of rows: "float32" of the full-size networks (networks.py), "quantized" of the same, each runtime running what its own
 quantizer made of them (Octavo; ONNX Runtime's quantize_static; NNCF for OpenVINO), and "int8" of the shared quantized files,
-where all run the same file. A cell is the median of one inference in ms; ratio is the best peer's over ours: above 1, Octavo is
-faster. Spread is the middle half of our own times, as a share of the median. Gain is our float32 over our int8.
+where all run the same file; with `--kinds bfloat16` the full-size networks again, downcast, against OpenVINO, the one peer that
+has such a mode (on a CPU with AVX-512 BF16 it is its own choice for a float model). A cell is the median of one inference in ms;
+ratio is the best peer's over ours: above 1, Octavo is faster. Spread is the middle half of our own times, as a share of the
+median. Gain is our float32 over our int8.
 """
 
 from __future__ import annotations
@@ -71,14 +73,24 @@ class Row:
         return min(peers) / self.ours if peers else None
 
 
-def time_row(name: str, kind: str, threads: int, model: octavo.Model, files: dict[str, Path], seconds: float) -> Row:
+def time_row(
+    name: str,
+    kind: str,
+    threads: int,
+    model: octavo.Model,
+    files: dict[str, Path],
+    seconds: float,
+    *,
+    precision: str = "float32",
+) -> Row:
     """Time Octavo on `model` against each peer on its file."""
     inputs = {key: networks.sample(name, 0) for key in ("input",)} if name in networks.NETWORKS else random_inputs(model)
-    calls: dict[str, Callable[[], object]] = {OURS: octavo.compile(model, threads=threads).bind(inputs).run}
+    calls: dict[str, Callable[[], object]] = {OURS: octavo.compile(model, threads=threads, precision=precision).bind(inputs).run}
     notes: dict[str, str] = {}
     for peer, path in files.items():
         try:
-            calls[peer] = PEERS[peer].prepare(PeerTask(path=path, model=model, inputs=inputs, threads=threads)).call
+            task = PeerTask(path=path, model=model, inputs=inputs, threads=threads, precision=precision)
+            calls[peer] = PEERS[peer].prepare(task).call
             calls[peer]()
         except (RuntimeError, ValueError) as error:  # a peer that cannot run the file is a note, not the end
             calls.pop(peer, None)
@@ -108,6 +120,14 @@ def float_rows(name: str, folder: Path, threads: Sequence[int], seconds: float) 
     files = {"onnxruntime": quantized_by_onnxruntime(name, path, folder), "openvino": quantized_by_nncf(name, path, folder)}
     for count in threads:
         yield time_row(name, "quantized", count, quantized, files, seconds)
+
+
+def bfloat16_rows(name: str, folder: Path, threads: Sequence[int], seconds: float) -> Iterator[Row]:
+    """Yield the rows of a full-size network downcast to bfloat16."""
+    path = networks.network_file(name, folder)
+    model = octavo.load(path)
+    for count in threads:
+        yield time_row(name, "bfloat16", count, model, {"openvino": path}, seconds, precision="bfloat16")
 
 
 def shared_rows(file: str, threads: Sequence[int], seconds: float) -> Iterator[Row]:
@@ -251,7 +271,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="keeps the networks and what quantizers made of them")
     parser.add_argument("--only", help="comma-separated parts of model names")
-    parser.add_argument("--kinds", default="float,shared", help="float: the full-size networks; shared: the quantized files")
+    parser.add_argument(
+        "--kinds", default="float,shared", help="float, bfloat16: the full-size networks; shared: the quantized files"
+    )
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each runtime of each row")
     parser.add_argument("--weights", action="store_true", help="asymmetric against symmetric weights instead")
@@ -265,9 +287,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     threads = [int(count) for count in options.threads.split(",")]
     rows: list[Row] = []
-    for name in names if "float" in options.kinds else ():
+    kinds = options.kinds.split(",")
+    for name in names if "float" in kinds else ():
         rows.extend(float_rows(name, options.folder, threads, options.seconds))
-    for file in SHARED if "shared" in options.kinds else ():
+    for name in names if "bfloat16" in kinds else ():
+        rows.extend(bfloat16_rows(name, options.folder, threads, options.seconds))
+    for file in SHARED if "shared" in kinds else ():
         if any(part in file for part in parts):
             rows.extend(shared_rows(file, threads, options.seconds))
     print(f"{processor_name()}\n\n{table(rows)}")

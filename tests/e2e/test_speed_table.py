@@ -1,7 +1,10 @@
 """The table of speeds: ratios, means and gains from rows, and one row measured against the peers that are installed."""
 
+from pathlib import Path
+
 import pytest
 
+import networks
 import speed
 from octavo.report.bench import OURS
 
@@ -25,6 +28,13 @@ def test_the_table_says_ratio_mean_and_gain() -> None:
 
 def test_geometric_mean() -> None:
     assert speed.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_a_network_in_bfloat16_against_openvino(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = shared / "models/tflite/resnet8_cifar10_fp32.tflite"
+    monkeypatch.setattr(networks, "network_file", lambda _name, _folder: model)
+    (measured,) = speed.bfloat16_rows("resnet8", tmp_path, [1], 0.05)
+    assert (measured.kind, set(measured.times), measured.notes) == ("bfloat16", {OURS, "openvino"}, {})
 
 
 def test_a_shared_model_against_its_peers(shared) -> None:
