@@ -208,7 +208,7 @@ def test_an_interrupt_leaves_with_130(
     def interrupt(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explain, "load_quantized", interrupt)
+    monkeypatch.setattr(explain, "load_for_precision", interrupt)
     assert command("explain m.onnx") == 130
     assert capsys.readouterr().err == "octavo: interrupted\n"
 
