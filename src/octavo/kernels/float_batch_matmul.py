@@ -85,23 +85,21 @@ class _FloatProduct(BatchProduct):
         del shared
         a, packed, y = buffers
         down, across = self.a.strides[-2:]
-        acc = T.alloc_buffer((rows * place.vectors * LANES,), "float32", scope="local")
-        for i in range(rows * place.vectors):
-            store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)
         start = T.Bind(at[0] + first * down)
         weights = T.Bind(place.first * (self.steps * LANES))
-        with T.serial(0, self.steps) as step:
-            columns = [T.Bind(load(packed, weights + (step * place.vectors + j) * LANES, LANES)) for j in range(place.vectors)]
-            for row in range(rows):
-                value = T.Bind(T.broadcast(a[start + row * down + step * across], LANES))
-                for j, column in enumerate(columns):
-                    index = (row * place.vectors + j) * LANES
-                    store(acc, index, load(acc, index, LANES) + value * column, LANES)
+
+        def value(row: int, step: Expr) -> Expr:
+            return T.broadcast(a[start + row * down + step * across], LANES)
+
+        def column(vector: int, step: Expr) -> Expr:
+            return load(packed, weights + (step * place.vectors + vector) * LANES, LANES)
+
+        acc = self.emit_sums("float32", rows, place.vectors, value, column, lambda acc, x, w: acc + x * w)
         target = T.Bind(at[1] + first * self.y.strides[-2] + place.first * LANES)
         for row in range(rows):
             for j in range(place.vectors):
-                value = load(acc, (row * place.vectors + j) * LANES, LANES)
+                result = load(acc, (row * place.vectors + j) * LANES, LANES)
                 if self._factor != 1.0:
-                    value = value * T.broadcast(T.float32(float(np.float32(self._factor))), LANES)
+                    result = result * T.broadcast(T.float32(float(np.float32(self._factor))), LANES)
                 index = target + row * self.y.strides[-2] + j * LANES
-                store_partial(y, index, value, LANES, columns_of(place, j), "float32")
+                store_partial(y, index, result, LANES, columns_of(place, j), "float32")

@@ -3,14 +3,15 @@
     for each pair of matrices:   pack b as [panel][step][vectors of the panel][16 columns]
       for each panel:  for each tile of rows:   (emitted by the class that derives from this)
 
-It emits loops and addresses, no arithmetic. Operands and result are read and written through strides (see matrix_view).
+It emits loops and addresses; how a step's product is formed it is told. Operands and result are read and written through strides
+(see matrix_view).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -18,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..broadcast import broadcast_shape
 from ..matrix_view import MatrixView
-from ..vectors import Buffer, Expr, chunked, load, worthwhile
+from ..vectors import Buffer, Expr, chunked, load, store, worthwhile
 
 LANES = 16
 _VECTORS = 4
@@ -93,6 +94,31 @@ class BatchProduct(ABC):
                 body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
         if left:
             body(PanelPlace(first=T.int32(whole * _VECTORS), vectors=left, columns=self.columns - whole * _VECTORS * LANES))
+
+    def emit_sums(
+        self,
+        dtype: str,
+        rows: int,
+        vectors: int,
+        value: Callable[[int, Expr], Expr],
+        column: Callable[[int, Expr], Expr],
+        product: Callable[[Expr, Expr, Expr], Expr],
+    ) -> Buffer:
+        """Emit acc[row][vector] = product(acc[row][vector], value(row, step), column(vector, step)) for every step, from 0 on.
+
+        Returns the accumulators, `rows` x `vectors` x 16 of `dtype`.
+        """
+        acc = T.alloc_buffer((rows * vectors * LANES,), dtype, scope="local")
+        for i in range(rows * vectors):
+            store(acc, i * LANES, T.broadcast(tirx.const(0, dtype), LANES), LANES)
+        with T.serial(0, self.steps) as step:
+            columns = [T.Bind(column(vector, step)) for vector in range(vectors)]
+            for row in range(rows):
+                factor = T.Bind(value(row, step))
+                for vector, weights in enumerate(columns):
+                    index = (row * vectors + vector) * LANES
+                    store(acc, index, product(load(acc, index, LANES), factor, weights), LANES)
+        return acc
 
     @abstractmethod
     def _pack(self, b: Buffer, at: Expr) -> Buffer:

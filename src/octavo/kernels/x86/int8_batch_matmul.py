@@ -171,20 +171,15 @@ class Int8Product(BatchProduct):
         (source, row_terms), column_terms = shared
         down = self.a.strides[-2] if self._in_place else self.steps * _STEP
         start = T.Bind((at[0] if self._in_place else T.int32(0)) + first * down)
-        acc = T.alloc_buffer((rows * place.vectors * LANES,), "int32", scope="local")
-        for i in range(rows * place.vectors):
-            store(acc, i * LANES, T.broadcast(T.int32(0), LANES), LANES)
         weights = T.Bind(place.first * (self.steps * 64))
-        with T.serial(0, self.steps) as step:
-            columns = [
-                T.Bind(T.reinterpret("int8x64", load(packed, weights + (step * place.vectors + j) * 64, 64)))
-                for j in range(place.vectors)
-            ]
-            for row in range(rows):
-                value = T.Bind(splat_bytes(source, start + row * down + step * _STEP))
-                for j, column in enumerate(columns):
-                    index = (row * place.vectors + j) * LANES
-                    store(acc, index, dot(load(acc, index, LANES), value, column), LANES)
+
+        def value(row: int, step: Expr) -> Expr:
+            return splat_bytes(source, start + row * down + step * _STEP)
+
+        def column(vector: int, step: Expr) -> Expr:
+            return T.reinterpret("int8x64", load(packed, weights + (step * place.vectors + vector) * 64, 64))
+
+        acc = self.emit_sums("int32", rows, place.vectors, value, column, dot)
         target = T.Bind(at[1] + first * self.y.strides[-2] + place.first * LANES)
         for row in range(rows):
             term = T.Bind(T.broadcast(row_terms[first + row], LANES))
