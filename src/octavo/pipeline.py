@@ -20,7 +20,18 @@ from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .importer import load
-from .kernels import AVX512_BF16, KNOWN_ISAS, NO_SCHEDULES, Tuning, extensions_of, host_target, isas_of, target_for, tuning_of
+from .kernels import (
+    AVX512_BF16,
+    AVX512_VNNI,
+    KNOWN_ISAS,
+    NO_SCHEDULES,
+    Tuning,
+    extensions_of,
+    host_target,
+    isas_of,
+    target_for,
+    tuning_of,
+)
 from .lower import FLOAT_MODEL, Lowered, OpRecord, Precision, link, lower
 from .numerics.half import HALF_DTYPES, HalfDtype
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
@@ -219,15 +230,17 @@ def compile(
     llvm, isas = resolve_target(target)
     _check_runs_here(llvm)
     count = resolve_threads(threads)
-    wanted = wanted_precision(model, llvm, precision, profile)
+    wanted = wanted_precision(model, llvm, isas, precision, profile)
     measured = tuning_of(tuning)
     schedules = NO_SCHEDULES if measured is None else measured.schedules(isas[0])
     lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors, wanted, schedules)
     return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
 
 
-def wanted_precision(model: Model, target: tvm.target.Target, precision: str | None, profile: Profile | None) -> Precision | None:
-    """Return what a float model is downcast to on a target; None where it is not."""
+def wanted_precision(
+    model: Model, target: tvm.target.Target, isas: tuple[str, ...], precision: str | None, profile: Profile | None
+) -> Precision | None:
+    """Return what a float model is downcast to on a target, in kernels of `isas`; None where it is not."""
     check_type(precision, str | None, CompileError, f"a precision ({', '.join(PRECISIONS)})")
     check_type(profile, Profile | None, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     if precision not in (None, *PRECISIONS):
@@ -241,7 +254,8 @@ def wanted_precision(model: Model, target: tvm.target.Target, precision: str | N
     if profile is not None:
         check_model(profile, checked_model(model))
         kept = unfit_tensors(profile, dtype)
-    has_products = dtype == "bfloat16" and AVX512_BF16 in CPU.extensions and AVX512_BF16 in extensions_of(target)
+    extends = AVX512_VNNI in isas and AVX512_BF16 in extensions_of(target)
+    has_products = dtype == "bfloat16" and extends and AVX512_BF16 in CPU.extensions
     return Precision(dtype=dtype, has_products=has_products, kept=kept)
 
 
@@ -342,7 +356,7 @@ def explain(
     if isinstance(subject, Executable):
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
     llvm, isas = resolve_target(target)
-    wanted = wanted_precision(subject, llvm, precision, profile)
+    wanted = wanted_precision(subject, llvm, isas, precision, profile)
     lowered = lower(checked_model(subject).bound(), CPU, isas, 1, subject.tensors, wanted)
     return Explanation(ops=_explained(lowered.records, subject))
 

@@ -13,6 +13,7 @@ import octavo
 from datasets import imagenet_normalized, images
 from nets import model_of, residual_net
 from octavo.errors import CompileError, ProfileError
+from octavo.kernels import AVX512_BF16, AVX512_VNNI, extensions_of, host_target, isas_of
 from octavo.report.bench import random_inputs
 
 RNG = np.random.default_rng(12)
@@ -71,6 +72,20 @@ def test_squeezenet_chooses_the_classes_of_float32(shared: Path, precision: str)
     runs = [octavo.compile(model, precision=each) for each in (None, precision)]
     float32, half = ([np.ravel(next(iter(run(sample).values()))).argmax() for sample in samples] for run in runs)
     assert half == float32
+
+
+@pytest.mark.parametrize("isa", isas_of(host_target()))
+def test_every_isa_keeps_the_same_tensors_in_16_bits(isa: str) -> None:
+    """The probabilities move by less than three roundings to bfloat16, 2^-9 each: one for each convolution."""
+    model = residual_net()
+    x = random_inputs(model)
+    executable = octavo.compile(model, target=isa, precision="bfloat16")
+    kernels = [op.kernel for op in octavo.explain(executable).ops if op.macs]
+    multiplies = isa == AVX512_VNNI and AVX512_BF16 in extensions_of(host_target())
+    assert all(kernel.startswith("bfloat16." if multiplies else "float.") for kernel in kernels)
+    [got], [expected] = executable(x).values(), octavo.compile(model)(x).values()
+    assert np.abs(got - expected).max() < 3 * 2.0**-9
+    assert [op.dtype for op in octavo.explain(executable).ops] == ["bfloat16"] * 5 + [""]
 
 
 def test_explain_says_what_is_kept_in_16_bits() -> None:

@@ -70,6 +70,22 @@ def test_a_tensor_stays_float32_where_the_caller_says_so() -> None:
     assert_structural_equal(downcast(module, "float16", {"r": "", "x": ""}).module, module)
 
 
+def test_a_batch_normalization_and_the_clamp_behind_it_are_one_kernel_with_the_convolution() -> None:
+    statistics = [const(4), const(4), const(4), relax.const(RNG.uniform(0.5, 2, 4).astype(np.float32))]
+
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        c = f.emit("c", relax.op.nn.conv2d(x["x"], const(4, 4, 1, 1)))
+        n = f.emit("n", relax.op.nn.batch_norm(c, *statistics, axis=1, training=False))
+        r = f.emit("r", relax.op.clip(f.emit("first", relax.TupleGetItem(n, 0)), 0, 6))
+        return f.emit("y", relax.op.nn.softmax(r), is_output=True)
+
+    module = graph(INPUT, body)
+    assert downcast(module, "bfloat16", {}).halves == {"x_bfloat16", "r_bfloat16"}
+    records = lower(module, CPU, ("generic",), 1, (), Precision(dtype="bfloat16")).records
+    told = [(record.op, record.tensor, record.dtype) for record in records]
+    assert told == [("nn.conv2d", "r", "bfloat16"), ("nn.softmax", "y", "")]
+
+
 def test_a_quantized_module_is_refused() -> None:
     def body(f: Any, x: dict[str, Any]) -> Any:
         q = Qdq(f, "int8")

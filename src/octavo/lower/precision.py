@@ -180,7 +180,8 @@ class _Downcasting:
         """Return whether an op that works element by element alone reads a tensor, and can be one kernel with what made it."""
         user = self._view.only_user(var)
         definition = self._view.definition(var)
-        if user is None or not isinstance(definition, Call) or op_name(definition) in _MOVES:
+        is_computed = isinstance(definition, Call | relax.TupleGetItem)  # an item: of a batch normalization, say
+        if user is None or not is_computed or op_name(definition) in _MOVES:
             return False
         call: Any = self._view.definition(user)
         if call_to(call, *_ELEMENTWISE) is not None:

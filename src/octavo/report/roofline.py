@@ -112,7 +112,7 @@ def roofline(
         The model cannot be compiled, or runs on TVM's virtual machine, whose calls cannot be timed one by one.
     """
     target, isas = resolve_target(None)
-    lowered = lower(model.bound(), CPU, isas, 1, model.tensors, wanted_precision(model, target, precision, profile))
+    lowered = lower(model.bound(), CPU, isas, 1, model.tensors, wanted_precision(model, target, isas, precision, profile))
     linked = link(lowered, target)
     calls = timed_calls(linked, target, list(random_inputs(model).values()))
     if calls is None:
