@@ -64,6 +64,7 @@ class FloatGemm(GemmLoops):
         self.observe = observe
         self.observer: TileObserver | None = None
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        self.is_copied = padded is not None
         self.geometry = geometry = geometry_of(
             spec, spec.groups, weight.shape[2], padded_width=padded.width if padded is not None else None
         )

@@ -27,6 +27,7 @@ from .tiles import Core, Tile, layer_cycles, ranked_tiles
 from .vector import LANES
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
+COPIED_BLOCK_BYTES = 16 * 1024  # of a padded copy that one panel reads: half the first-level cache
 MOST_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
 ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
 ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
@@ -108,8 +109,8 @@ class GemmLoops(ABC):
         Chunks of the outermost loop; estimate of all its work.
     element_bytes
         Of the input.
-    scratch, block
-        The padded copy of the rows one block reads (None without padding), and the rows of a block.
+    is_copied, scratch, block
+        Whether blocks read a padded copy of their rows, that copy (None without padding), and the output rows of a block.
     borders
         Which taps are left out where they lie in the padding; None where none are.
     x
@@ -123,6 +124,7 @@ class GemmLoops(ABC):
     threads: int
     cycles: float
     element_bytes: int
+    is_copied: bool
     scratch: Scratch | None
     block: int
     borders: Borders | None = None
@@ -182,7 +184,10 @@ class GemmLoops(ABC):
             return self.schedule.block
         reduction = geometry.reduction
         span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
-        affordable = (INPUT_BLOCK_BYTES // self.element_bytes - span) // max(geometry.row_stride, 1)
+        # A copy of rows that one panel alone reads is best read from where it was just written.
+        is_copied_for_one = self.is_copied and len(self.panels) == 1
+        most_bytes = COPIED_BLOCK_BYTES if is_copied_for_one else INPUT_BLOCK_BYTES
+        affordable = (most_bytes // self.element_bytes - span) // max(geometry.row_stride, 1)
         tiles = max(1, min(affordable, geometry.rows) // tile.rows)
         total = -(-geometry.rows // tile.rows)
         if threads > 1 and not self._shares_panels:

@@ -82,6 +82,7 @@ class ImplicitGemm(GemmLoops):
         spec = self.spec
         self.terms, groups = [values for values, _ in terms], terms[0][1]
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        self.is_copied = padded is not None
         width = padded.width if padded is not None else None
         self.geometry = geometry = geometry_of(spec, groups, self.terms[0].shape[2], padded_width=width)
         self.borders = Borders.of(spec, self.terms[0].shape[2], 4)

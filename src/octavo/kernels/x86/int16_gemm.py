@@ -53,6 +53,7 @@ class Int16Gemm(GemmLoops):
         self.key = schedule_key(spec)
         self.isa = isa
         padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        self.is_copied = padded is not None
         width = padded.width if padded is not None else None
         self.geometry = geometry = geometry_of(spec, spec.groups, weight.shape[2], padded_width=width)
         self.pairs = pair_starts(geometry.reduction.run)
