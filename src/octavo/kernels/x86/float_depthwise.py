@@ -22,12 +22,11 @@ from ..observe import ObserveSpec
 from ..spec import Kernel
 from ..vectors import Expr, chunked, chunks_for, inside, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments
-from .observe_tiles import TileObserver, fetch
+from .observe_tiles import TileObserver
 from .shares import balanced_block
 from .vector import LANES
 
 INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for each block of channels
-FETCH_AHEAD = 4  # tiles
 MOST_TAPS = 64  # products written out for one kernel row of a tile
 
 
@@ -163,9 +162,6 @@ class FloatDepthwise:
         def is_inside(position: int) -> bool:
             return not isinstance(left, int) or 0 <= left + position < spec.in_width
 
-        if self.observer is not None:
-            for pixel in range(count):
-                fetch(self.out, out_at + (pixel + FETCH_AHEAD * self.width) * spec.out_channels)
         acc = T.alloc_buffer((count * lanes,), "float32", scope="local")
         bias = T.Bind(load(self.bias, channel, lanes))
         for pixel in range(count):

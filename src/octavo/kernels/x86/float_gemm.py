@@ -10,7 +10,6 @@ walk, one accumulator for each output, so a result depends neither on tiles nor 
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from ..vectors import Expr, chunks_for, load, prefetch, prim_func, store
 from .borders import Borders
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
-from .observe_tiles import TileObserver, fetch
+from .observe_tiles import TileObserver
 from .packing import panel_widths
 from .scratch import Scratch
 from .tiles import CORES, Core, Tile
@@ -149,9 +148,6 @@ class FloatGemm(GemmLoops):
             pixels = [y * geometry.columns + x for y, x in offsets]
             self._emit_prefetches(out_at, pixels, panel)
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
-            if self.observer is not None:
-                for (y, x), j in product(offsets, range(panel.vectors)):
-                    fetch(self.out, out_at + (y * geometry.columns + x) * geometry.channels + j * LANES)
             # From 0, not from the bias: see ImplicitGemm.
             for i in range(len(offsets) * panel.vectors):
                 store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)

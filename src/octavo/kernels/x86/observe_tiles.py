@@ -51,15 +51,6 @@ def for_codes(codes: Buffer, at: Expr, body: Callable[[Expr, int], None]) -> Non
         body(B.Cast("int32", code), lane)
 
 
-def fetch(buffer: Buffer, at: Expr) -> None:
-    """Emit the fetching of a cache line that is to be written, which may lie beyond the buffer's end (prefetchw).
-
-    Stores reach the cache in order: one to a line that isn't there holds up all increments behind it.
-    """
-    will_write, keep, is_data = B.int32(1), B.int32(3), B.int32(1)
-    B.evaluate(B.call_llvm_intrin("llvm.prefetch", B.address_of(buffer[at]), will_write, keep, is_data, dtype="void"))
-
-
 class TileObserver:
     """Observes a tensor [pixels][channels] of whole vectors that a kernel computes tile by tile.
 
