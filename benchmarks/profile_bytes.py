@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import reduce
 from itertools import count
@@ -29,6 +30,7 @@ import octavo
 from octavo.cluster import profile_on_ray
 from octavo.graph.inputs import input_specs
 
+PATIENCE = 40  # looks for a busy worker before the next sample
 SHARDS = 13
 
 
@@ -97,9 +99,13 @@ class Killing:
             yield sample[np.newaxis]
 
     def kill(self) -> None:
-        for worker in busy_workers()[:1]:
-            os.kill(worker, signal.SIGKILL)
-            self.killed += 1
+        """Wait for a worker, for a while: those that start are not at work yet, those that have done all they got are no more."""
+        for _ in range(PATIENCE):
+            for worker in busy_workers()[:1]:
+                os.kill(worker, signal.SIGKILL)
+                self.killed += 1
+                return
+            time.sleep(0.05)
 
 
 def on_ray(path: Path, samples: np.ndarray) -> tuple[octavo.Profile, int]:

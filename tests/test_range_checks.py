@@ -81,7 +81,27 @@ def test_an_exported_model_is_checked_like_the_one_it_came_from(
 
 def test_a_float_model_needs_its_calibration(calibrated: tuple[octavo.Model, octavo.Profile, np.ndarray]) -> None:
     model, profile, samples = calibrated
-    with pytest.raises(ProfileError, match="no tensor of the model is quantized from float numbers"):
+    with pytest.raises(ProfileError, match="no tensor of the model is quantized: give"):
         check_ranges(model, samples)
     with pytest.raises(ProfileError, match="belongs to another model"):
         check_ranges(model, samples, calibration=replace(profile, fingerprint="sha256:other"))
+
+
+def test_a_tflite_model_is_checked_by_what_its_integers_stand_for(shared: Path) -> None:
+    model = octavo.load(shared / "models" / "tflite" / "autoencoder_ad01_int8.tflite")
+    (name,) = model.input_ids
+    shape = model.tensors[name].shape
+    samples = np.random.default_rng(0).integers(-128, 128, (3, *shape[1:]), np.int8)
+    samples[0] = 127
+    found = {check.id: check for check in check_ranges(model, samples).tensors}
+    assert set(found) == {key for key, entry in model.tensors.items() if entry.kind == "activation" and entry.in_module}
+    (output,) = model.output_ids
+    executable = octavo.compile(model)
+    results = np.concatenate([next(iter(executable(sample[np.newaxis]).values())) for sample in samples])
+    saturated = np.mean((results == -128) | (results == 127))
+    assert found[output].outside == saturated == 0
+    hidden = [check for key, check in found.items() if key != output]
+    assert all(check.low == 0 for check in hidden), "each has a RELU, which clamps at 0"
+    assert all((check.outside > 0) == (check.maximum > check.high) for check in hidden if abs(check.maximum - check.high) > 0.1)
+    assert all(check.minimum < -1 for check in hidden), "or this test shows nothing"
+    assert any(check.outside > 0 for check in hidden), "or this test shows nothing"

@@ -7,18 +7,25 @@ time, and what ships is not touched. How observers work is `profile`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
+from tvm.relax import Var
 
 from .errors import ProfileError, check_type
 from .graph import Model
-from .graph.dataflow import DataflowView, call_to, dtype_of
-from .identity import TensorId
+from .graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from .identity import TensorEntry, TensorId, TensorTable
 from .lower.values import params_of
 from .numerics.histogram_estimates import share_outside
 from .pipeline import Profile, checked_model, profile
 from .profile import TensorStatistics, check_model
+
+_RELU6 = 6.0
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +96,8 @@ def check_ranges(
     Parameters
     ----------
     model
-        A quantized model, from `quantize` or an ONNX file in QDQ form: the ranges are those of its quantizations. Or a float
-        model, with `calibration`.
+        A quantized model, from `quantize`, an ONNX file in QDQ form or a TFLite file: the ranges are those of its quantizations;
+        what an op's fused activation clamps is not outside. Or a float model, with `calibration`.
     batches, threads, progress
         As `profile` takes them.
     calibration
@@ -99,32 +106,53 @@ def check_ranges(
     Raises
     ------
     ProfileError
-        A float model without a calibration, another model's calibration, or a model none of whose float tensors is quantized
-        (TFLite's hold integers alone).
+        A float model without a calibration, or another model's calibration.
     DataError
         As `profile` raises it.
     """
     check_type(calibration, Profile | None, ProfileError, "a Profile to check against")
     if calibration is not None:
         check_model(calibration, checked_model(model))
-        observed = {key: value for key, value in calibration.items() if value.kind != "constant" and value.finite}
-        ranges = {key: (value.minimum, value.maximum, 0.0) for key, value in observed.items()}
+        ranges = {
+            key: _Range(tensor=model.tensors[key], low=value.minimum, high=value.maximum)
+            for key, value in calibration.items()
+            if value.kind != "constant" and value.finite
+        }
     else:
         ranges = _quantized_ranges(checked_model(model))
     if not ranges:
         raise ProfileError(
-            "no tensor of the model is quantized from float numbers: give a quantized model (octavo.quantize, or an ONNX file in "
-            "QDQ form), or a float model and the profile it was calibrated with"
+            "no tensor of the model is quantized: give a quantized model (octavo.quantize, an ONNX file in QDQ form, a .tflite), "
+            "or a float model and the profile it was calibrated with"
         )
-    seen = profile(model, batches, tensors=sorted(ranges), threads=threads, progress=progress)
-    checks = [_check(seen[key], ends) for key, ends in ranges.items() if key in seen]
+    seen = profile(_with_entries(model, ranges), batches, tensors=sorted(ranges), threads=threads, progress=progress)
+    checks = [_check(seen[key], found) for key, found in ranges.items() if key in seen]
     return RangeChecks(samples=seen.samples, tensors=tuple(sorted(checks, key=lambda check: -check.outside)))
 
 
-def _quantized_ranges(model: Model) -> dict[TensorId, tuple[float, float, float]]:
-    """Return low, high and half a step of each source tensor that a quantize op reads."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Range:
+    """The range of one tensor.
+
+    Parameters
+    ----------
+    tensor
+        Whose it is. Of a source that names the integers alone, the numbers in front of them are another variable.
+    below, above
+        How far beyond an end values may be: half a step of the quantization; infinity where the network itself clamps.
+    """
+
+    tensor: TensorEntry
+    low: float
+    high: float
+    below: float = 0.0
+    above: float = 0.0
+
+
+def _quantized_ranges(model: Model) -> dict[TensorId, _Range]:
+    """Return the range of each variable that a quantize op reads, if that or the op's result is a tensor of the source."""
     view = DataflowView(model.bound()["main"])
-    ranges: dict[TensorId, tuple[float, float, float]] = {}
+    ranges: dict[TensorId, _Range] = {}
     for binding in view.bindings:
         call: Any = call_to(binding.value, "quantize")
         if call is None:
@@ -134,24 +162,58 @@ def _quantized_ranges(model: Model) -> dict[TensorId, tuple[float, float, float]
         params = params_of(call, dtype_of(binding.var))
         key = TensorId(str(getattr(source, "name", "")))
         entry = model.tensors.get(key)
-        if params is None or params.scale.size != 1 or entry is None or entry.kind == "constant":
+        if params is None or params.scale.size != 1 or (entry is not None and entry.kind == "constant"):
             continue
         scale, zero_point = float(params.scale.reshape(-1)[0]), int(params.zero_point.reshape(-1)[0])
-        ranges[key] = ((params.qmin - zero_point) * scale, (params.qmax - zero_point) * scale, scale / 2)
+        low, high = (params.qmin - zero_point) * scale, (params.qmax - zero_point) * scale
+        if entry is not None:
+            ranges[key] = _Range(tensor=entry, low=low, high=high, below=scale / 2, above=scale / 2)
+            continue
+        clamp_var, clamp = _integer_clamp(view, binding.var)
+        entry = model.tensors.get(TensorId(str(clamp_var.name)))
+        if entry is None or static_shape(source) is None:
+            continue
+        # TFLite fuses a RELU as a clamp of the integers at the one that stands for 0, and a RELU6 at 6, too.
+        below = math.inf if clamp and clamp[0] == zero_point else scale / 2
+        above = math.inf if clamp and (clamp[1] < params.qmax or abs(high - _RELU6) <= scale / 2) else scale / 2
+        ranges[key] = _Range(tensor=entry, low=low, high=high, below=below, above=above)
     return ranges
 
 
-def _check(seen: TensorStatistics, ends: tuple[float, float, float]) -> RangeCheck:
-    low, high, slack = ends
+def _integer_clamp(view: DataflowView, var: Var) -> tuple[Var, tuple[float, float] | None]:
+    """Return the variable that holds `var` clamped, and the bounds; `var` itself and None where nothing clamps it."""
+    user = view.only_user(var)
+    call: Any = None if user is None else call_to(view.definition(user), "clip")
+    bounds: list[Any] = [getattr(arg, "value", None) for arg in call.args[1:3]] if call is not None else [None]
+    if user is None or None in bounds:
+        return var, None
+    return user, (float(bounds[0]), float(bounds[1]))
+
+
+def _with_entries(model: Model, ranges: Mapping[TensorId, _Range]) -> Model:
+    """Return the model with every variable to be observed among its tensors."""
+    missing = {key: found.tensor for key, found in ranges.items() if key not in model.tensors}
+    if not missing:
+        return model
+    variables = {str(var.name): var for var in (binding.var for binding in DataflowView(model.module["main"]).bindings)}
+    entries = [
+        replace(entry, id=key, shape=static_shape(variables[key]) or (), dtype=dtype_of(variables[key]), is_output=False)
+        for key, entry in missing.items()
+    ]
+    return replace(model, tensors=TensorTable([*model.tensors.values(), *entries]))
+
+
+def _check(seen: TensorStatistics, found: _Range) -> RangeCheck:
+    low, high = (max(-_LARGEST, found.low - found.below), min(_LARGEST, found.high + found.above))
     return RangeCheck(
-        id=seen.id,
-        source_name=seen.source_name,
-        op=seen.op,
-        low=low,
-        high=high,
+        id=found.tensor.id,
+        source_name=found.tensor.source_name,
+        op=found.tensor.op,
+        low=found.low,
+        high=found.high,
         minimum=seen.minimum,
         maximum=seen.maximum,
         values=seen.count,
-        outside=share_outside(seen.histogram, seen.minimum, seen.maximum, low - slack, high + slack),
+        outside=share_outside(seen.histogram, seen.minimum, seen.maximum, low, high),
         non_finite=seen.non_finite,
     )

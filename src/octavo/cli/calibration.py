@@ -1,4 +1,4 @@
-"""Calibration data that a command line names: arrays in files and folders of images, read as a stream. It runs no model.
+"""Samples that a command line names: arrays in files and folders of images, read as a stream. It runs no model.
 
 Of a .npz as much is in memory as one run of the model takes; of a .npy the system keeps what it likes.
 """
@@ -86,7 +86,7 @@ def open_data(args: argparse.Namespace, specs: Sequence[InputSpec]) -> Stream:
     if given and not any(path.is_dir() for path in args.data):
         raise UsageError(f"--{given[0]} goes with a folder of images; give one as --data")
     said = args.preprocessing or ""
-    return Stream([_images(path, args, specs) if path.is_dir() else _file(path, specs, said) for path in args.data])
+    return Stream([_images(path, args, specs) if path.is_dir() else file_source(path, specs, said) for path in args.data])
 
 
 def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) -> Source:
@@ -110,7 +110,14 @@ def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) ->
     return Source(runs=len(folder), read=read, preprocessing=folder.preprocessing)
 
 
-def _file(path: Path, specs: Sequence[InputSpec], said: str) -> Source:
+def file_source(path: Path, specs: Sequence[InputSpec], said: str = "") -> Source:
+    """Look at a .npy or .npz: the samples of every input of a model, read as they are asked for.
+
+    Raises
+    ------
+    DataError
+        What does not fit the model or cannot be read; whether values are finite is not looked at.
+    """
     headers = _npz_headers(path)
     if headers is None:
         samples = read_samples(path)

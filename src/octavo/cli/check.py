@@ -26,7 +26,7 @@ def add_to(commands: Subcommands) -> None:
         call,
         example="octavo profile check m.int8.onnx --data x.npz",
     )
-    add_model(parser, help="quantized model: .onnx in QDQ form; or, with --profile, the float one")
+    add_model(parser, help="quantized model: .onnx in QDQ form or .tflite; or, with --profile, the float one")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="profile of the float model, whose ranges are to hold")
     add_data(parser)
     add_threads(parser)

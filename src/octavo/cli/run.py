@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from ..graph.inputs import split_batch
 from ..pipeline import load_executable
+from .calibration import file_source
 from .options import Subcommands, add_command, add_output
 from .outputs import check_output, write_file
 from .progress import progress_bar
-from .samples import batch_size, count_runs, named, read_samples, write_npz
+from .samples import batch_size, named, write_npz
 
 
 def add_to(commands: Subcommands) -> None:
@@ -42,12 +43,13 @@ def call(args: argparse.Namespace) -> int:
     check_output(args.output, args.executable, args.input)
     executable = load_executable(args.executable)
     specs = executable.inputs
-    samples = read_samples(args.input)
+    source = file_source(args.input, specs)
     runs: dict[str, list[npt.NDArray[Any]]] = {}
-    with progress_bar("run", count_runs(specs, samples), "run") as advance:
-        for values in split_batch(specs, samples, where=str(args.input)):
-            for name, value in executable(named(specs, values)).items():
-                runs.setdefault(name, []).append(value)
+    with progress_bar("run", source.runs, "run") as advance:
+        for number, sample in enumerate(source.read()):
+            for values in split_batch(specs, sample, where=f"{args.input}, run {number}"):
+                for name, value in executable(named(specs, values)).items():
+                    runs.setdefault(name, []).append(value)
             advance(1)
     outputs = {name: joined(values, batch_size(specs)) for name, values in runs.items()}
     write_file(args.output, lambda file: write_npz(file, outputs))
