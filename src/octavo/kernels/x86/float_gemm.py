@@ -155,7 +155,6 @@ class FloatGemm(GemmLoops):
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
                 self._emit_bordered(acc, source, at, starts, panel, place, block)
-            pixels = [y * geometry.columns + x for y, x in offsets]
             if self.observer is None:
                 self._emit_finish(acc, out_at, pixels, panel)
             else:
