@@ -18,6 +18,7 @@ from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.graph.evaluate import Evaluator
 from octavo.graph.lineage import Lineage
+from octavo.graph.recast import Recast
 from octavo.verify import verify_lineage
 
 transform: Any = relax.transform
@@ -353,3 +354,14 @@ def test_pools_of_several_sizes_in_mixed_precision() -> None:
     assert alive == {"x": "float32", "conv": "float16", "joined": "float16", "y": "float32"} | {
         f"pool{size}": "float16" for size in (3, 5, 7)
     }
+
+
+def test_a_value_of_the_same_float_type_is_no_stand_in(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever float32 passes compute otherwise is found as the value itself, whose number later passes know."""
+    found: list[Any] = []
+    find = Recast.find
+    monkeypatch.setattr(Recast, "find", lambda self: found.append(find(self)) or found[-1])
+    lineage, _ = followed(model, *PASSES)
+    assert lineage["y"].is_alive
+    assert len(found) > 3
+    assert found == [{}] * len(found)

@@ -42,7 +42,7 @@ class Recast:
     def find(self) -> dict[int, list[Place]]:
         """Return number of a value before -> the variables that hold it in another float type now, in order."""
         proposed = self._proposed()
-        if not proposed:
+        if not any(self._has_fewer_bits(place.number) for place in proposed):
             return {}
         inputs = {("recast", number): old for number, old in self.partners.items()}
         known = self.evaluator.get(self.partners.values())
@@ -61,11 +61,15 @@ class Recast:
                 and new in values
                 and agree(known[old], values[new], tolerance_of(self.numbers, old, place.number))
             )
-            if is_right:
-                found.setdefault(old, []).append(place)
-            else:
+            if not is_right:
                 wrong.add(place.number)
+            elif self._has_fewer_bits(place.number):
+                found.setdefault(old, []).append(place)
         return found
+
+    def _has_fewer_bits(self, number: int) -> bool:
+        """Whether a new value is computed through fewer bits than its partner; one that is not may be that very value."""
+        return self.numbers.nodes[number].precision < self.numbers.nodes[self.partners[number]].precision
 
     def _proposed(self) -> list[Place]:
         """Return the new values that do what one value before did, on what stands for the same operands."""
