@@ -77,7 +77,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "GlobalMaxPool": [(global_pool("GlobalMaxPool"), EIGHT, 1)],
     "ReduceMean": [(reduce_mean, EIGHT, 3), (reduce_mean, ("s16",), 2)],
     "BatchNormalization": [(batch_norm, EIGHT, 2)],
-    "Concat": [(concat, EIGHT, 3), (concat, ("u16",), 1)],
+    "Concat": [(concat, EIGHT, 3), (concat, ("u16", "s16"), 2)],
     "Pad": [(pad, EIGHT, 3)],
     **{
         op: [(moving(op), EIGHT, 2)]
@@ -134,7 +134,7 @@ INTEGER_OPS = frozenset(SUITE) - {
 }
 """Ops whose cases run as integer kernels, all of them, but for those of FLOAT_KINDS."""
 
-FLOAT_KINDS = frozenset({("Softmax", "s16"), ("Softmax", "u16"), ("AveragePool", "s16"), ("Concat", "u16")})
+FLOAT_KINDS = frozenset({("AveragePool", "s16")})
 
 
 def dtypes(kind: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from kernel_runner import HOST_ISAS, Case, check
 
 from octavo.kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
 from octavo.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
+from octavo.kernels.int16_exact_softmax import Int16ExactSoftmaxSpec, int16_exact_softmax
 from octavo.kernels.int16_float import int16_float_pairwise
 from octavo.kernels.int16_pool2d import int16_pool2d
 from octavo.kernels.int16_prelu import Int16PreluSpec, int16_prelu
@@ -28,7 +29,7 @@ from octavo.numerics.fixed_multiplier import fixed_factor
 from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16, prelu_int16
 from octavo.numerics.int16_float import float_pairwise_int16
 from octavo.numerics.int16_resize import fixed_taps, resize_bilinear_int16
-from octavo.numerics.int16_softmax import softmax_int16
+from octavo.numerics.int16_softmax import exact_softmax_16, softmax_int16
 from octavo.numerics.int16_unary import fixed_factor_table, tanh_table
 
 SIZES = (1, 3, 15, 16, 17, 65)
@@ -120,6 +121,20 @@ def test_softmax(isa):
             kernel = int16_softmax(Int16SoftmaxSpec(rows=5, columns=columns, scale=scale, beta=0.7), isa=isa)
             expected = softmax_int16(x, scale=scale, beta=0.7)
             cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("softmax", columns, scale)))
+    check(cases)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_softmax_to_any_scale(isa):
+    rng = np.random.default_rng(11)
+    cases = []
+    for columns, scale in itertools.product((1, 3, 16, 33, 1001), (0.00001, 0.002, 3.0)):
+        x = draw(rng, (5, columns))
+        given = {"scale": scale, "out_scale": float(rng.uniform(0.5, 4)) / 65536}
+        out = Output(zero_point=-32768, qmin=-32768, qmax=32_000)
+        kernel = int16_exact_softmax(Int16ExactSoftmaxSpec(rows=5, columns=columns, output=out, threads=2, **given), isa=isa)
+        expected = exact_softmax_16(x, **given, zero_point=-32768, qmax=32_000)
+        cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(columns, scale)))
     check(cases)
 
 

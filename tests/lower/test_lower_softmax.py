@@ -36,7 +36,14 @@ def module_of(shape, axis: int, dtype: str, beta: float):
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("shape", "axis", "beta"),
-    [((2, 21), -1, 1.0), ((1, 1001), 1, 0.5), ((2, 21, 5, 7), 1, 1.0), ((2, 5, 7, 21), 3, 1.0), ((2, 21, 1, 1), 1, 1.0)],
+    [
+        ((2, 21), -1, 1.0),
+        ((1, 1001), 1, 0.5),
+        ((2, 21, 5, 7), 1, 1.0),
+        ((2, 5, 7, 21), 3, 1.0),
+        ((2, 21, 1, 1), 1, 1.0),
+        ((2, 21, 5), 1, 1.0),
+    ],
 )
 def test_equals_the_oracle(shape, axis: int, beta: float, dtype: str, isa: str) -> None:
     rng = np.random.default_rng(0)
@@ -54,7 +61,6 @@ def test_equals_the_oracle(shape, axis: int, beta: float, dtype: str, isa: str) 
 @pytest.mark.parametrize(
     ("shape", "axis", "beta", "reason"),
     [
-        ((2, 3, 4), 1, 1.0, "its axis 1 of 3 is neither the last nor the channels of an image"),
         ((2, 20_000), 1, 1.0, "its rows hold 20000 values; the kernel takes 16384"),
         ((2, 3), 1, -1.0, "its input is multiplied by -1.0; the kernel takes positive factors"),
     ],

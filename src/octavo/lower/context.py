@@ -156,6 +156,10 @@ class KernelContext:
         yield
         self._attrs, self._fresh = attrs, fresh
 
+    def does_the_work(self, kernel: Kernel) -> None:
+        """Say which kernel of a composite is told of it, where that is not the last one called."""
+        self._ran = kernel
+
     def keep(self, result: Var) -> None:
         """Keep a call that nobody reads, for what it does beside: "main" returns its result too, behind all others."""
         self.kept.append(self.writer.emit(f"{result.name}_kept", result, is_output=True))

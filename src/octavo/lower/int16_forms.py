@@ -1,8 +1,8 @@
 """Rules of the ops without weights over int16 tensors; what they match is what the 8-bit rules match.
 
 Kernels of sums, products, means and softmax compute as TFLite does, which the importer of such files asks for. From other sources
-sums and products are formed in float32 within a kernel, as their frameworks have them, and means are those of exact sums, a step
-off what float32 sums give for one value in some thousands; softmax stays float.
+sums and products are formed in float32 within a kernel, as their frameworks have them; means and softmax are those of exact sums,
+a step off what float32 sums give for one value in some thousands.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, op_name
+from ..graph.dataflow import DataflowView, call_to
 from ..graph.rules import Region, Rejection
-from ..kernels.int16_elementwise import INT16_MAX_COUNT, int16_concat, int16_mean, int16_pairwise
+from ..kernels.int16_elementwise import INT16_MAX_COUNT, int16_concat, int16_lookup, int16_mean, int16_pairwise
+from ..kernels.int16_exact_softmax import Int16ExactSoftmaxSpec, int16_exact_softmax
 from ..kernels.int16_float import int16_float_pairwise
 from ..kernels.int16_pool2d import int16_pool2d
 from ..kernels.int16_softmax import int16_softmax
-from ..kernels.int16_spec import Int16FloatPairwiseSpec, Int16MeanSpec, Int16PairwiseSpec, Int16SoftmaxSpec
+from ..kernels.int16_spec import Int16FloatPairwiseSpec, Int16LookupSpec, Int16MeanSpec, Int16PairwiseSpec, Int16SoftmaxSpec
 from ..kernels.spec import ConcatSpec, Kernel, Output, Pool2dSpec
+from ..numerics import lookup_table
 from ..target import OpSupport
 from .concat import ConcatForm, match_concat
 from .context import KernelContext, ratio, shape_of
@@ -34,7 +36,7 @@ from .pairwise import Operand, PairwiseForm, match_pairwise
 from .pool2d import PoolForm, match_pool2d
 from .reduce import ReduceForm, Run, match_reduce, run_of
 from .rounding import is_fixed_int16
-from .softmax import SoftmaxForm, match_softmax
+from .softmax import SoftmaxForm, match_softmax, write_rows
 from .storage import TO_NHWC
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
@@ -220,8 +222,6 @@ class Int16SoftmaxForm(_Int16Form):
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
         base: SoftmaxForm = self.base
-        is_nhwc = math.prod(base.x.shape[base.axis + 1 :]) != 1
-        x = context.storage.get(inputs[base.x.name], is_nhwc=is_nhwc)
         columns = base.x.shape[base.axis]
         spec = Int16SoftmaxSpec(
             rows=math.prod(base.x.shape) // columns,
@@ -232,11 +232,32 @@ class Int16SoftmaxForm(_Int16Form):
             threads=context.threads,
         )
         kernel = int16_softmax(spec, isa=context.isa)
-        context.put(output, context.call(output.name, kernel, [x], shape_of(x), "int16"), is_nhwc=is_nhwc)
+        write_rows(context, inputs[base.x.name], output, base.axis, kernel, "int16")
+
+
+class Int16ExactSoftmaxForm(_Int16Form):
+    """softmax(beta * x) along an axis, to any scale: the probabilities themselves, rounded once."""
+
+    __slots__ = ()
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        base: SoftmaxForm = self.base
+        columns = base.x.shape[base.axis]
+        spec = Int16ExactSoftmaxSpec(
+            rows=math.prod(base.x.shape) // columns,
+            columns=columns,
+            scale=float(np.float32(base.x.params.scale) * np.float32(base.beta)),
+            out_scale=float(base.y.tensor.params.scale),
+            output=output_spec(base.y),
+            threads=context.threads,
+        )
+        kernel = int16_exact_softmax(spec, isa=context.isa)
+        write_rows(context, inputs[base.x.name], output, base.axis, kernel, "int16")
 
 
 class Int16ConcatForm(_Int16Form):
-    """Concatenation of tensors of one scale and zero point."""
+    """Concatenation; tensors of another scale or zero point than the result's go through a table first."""
 
     __slots__ = ()
 
@@ -247,6 +268,9 @@ class Int16ConcatForm(_Int16Form):
         shape, axis = base.y.tensor.shape, base.axis
         is_nhwc = len(shape) == 4 and any(context.storage.is_kept_nhwc(var) for var in variables)
         args = [context.storage.get(var, is_nhwc=is_nhwc) for var in variables]
+        for place, (tensor, arg) in enumerate(zip(base.inputs, args, strict=True)):
+            if tensor.params != base.y.tensor.params:
+                args[place] = _requantized(context, f"{output.name}_part{place}", arg, tensor, base.y)
         if is_nhwc:
             shape, axis = tuple(shape[a] for a in TO_NHWC), TO_NHWC.index(axis)
         spec = ConcatSpec(
@@ -259,6 +283,14 @@ class Int16ConcatForm(_Int16Form):
         )
         kernel = int16_concat(spec, isa=context.isa)
         context.put(output, context.call(output.name, kernel, args, shape, "int16"), is_nhwc=is_nhwc)
+
+
+def _requantized(context: KernelContext, name: str, value: Expr, x: TensorForm, y: OutputForm) -> Expr:
+    """Write a change of parameters between int16 tensors: a table with an entry for every integer."""
+    table = lookup_table(lambda real: real, x.params, y.tensor.params).astype(np.int32) + y.tensor.relabelling
+    spec = Int16LookupSpec(size=math.prod(shape_of(value)), x_dtype="int16", y_dtype="int16", threads=context.threads)
+    kernel = int16_lookup(spec, table=table.astype(np.int16), isa=context.isa)
+    return context.call(name, kernel, [value], shape_of(value), "int16")
 
 
 def _with_form(region: Region, form: type[_Int16Form]) -> Region:
@@ -275,15 +307,6 @@ def _problem(tensors: list[TensorForm], *, symmetric: bool = False) -> Rejection
         if symmetric and tensor.zero_point != 0:
             return Rejection(reason=f"the zero point of {tensor.name} is {tensor.zero_point}; the 16-bit kernel takes 0")
     return None
-
-
-def _not_fixed(view: DataflowView, core: Var) -> Rejection | None:
-    if is_fixed_int16(view):
-        return None
-    name = op_name(view.definition(core)).removeprefix("relax.")
-    return Rejection(
-        reason=f"{name} of int16 is integer in TFLite files alone; the frameworks of other sources compute it in float"
-    )
 
 
 def match_int16_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -346,25 +369,24 @@ def match_int16_reduce(view: DataflowView, core: Var, support: OpSupport) -> Reg
 
 
 def match_int16_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_softmax` claims, to int16 of scale 1 / 32768."""
-    found = _not_fixed(view, core) or match_softmax(view, core, support)
+    """Claim what `match_softmax` claims: in TFLite files to int16 of scale 1 / 32768, in others to any 16 bits."""
+    found = match_softmax(view, core, support)
     if isinstance(found, Rejection):
         return found
     form: SoftmaxForm = found.form
     problem = _problem([form.x, form.y.tensor])
+    if not is_fixed_int16(view):
+        return problem or _with_form(found, Int16ExactSoftmaxForm)
     if float(form.y.tensor.params.scale) != 1 / 32768 or form.y.tensor.zero_point != 0:
         problem = problem or Rejection(reason="its result has another scale than 1 / 32768, or a zero point")
     return problem or _with_form(found, Int16SoftmaxForm)
 
 
 def match_int16_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim what `match_concat` claims, where all tensors share scale and zero point."""
+    """Claim what `match_concat` claims, where all tensors are int16."""
     found = match_concat(view, core, support)
     if isinstance(found, Rejection):
         return found
     form: ConcatForm = found.form
     problem = _problem([*form.inputs, form.y.tensor])
-    other = next((tensor for tensor in form.inputs if tensor.params != form.y.tensor.params), None)
-    if other is not None:
-        problem = problem or Rejection(reason=f"operand {other.name} has another scale or zero point than the result")
     return problem or _with_form(found, Int16ConcatForm)

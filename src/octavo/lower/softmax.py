@@ -1,4 +1,4 @@
-"""Rule of softmax and its logarithm, over the axis whose values are neighbours in memory, in the source's layout or ours."""
+"""Rule of softmax and its logarithm; rows that do not lie together are brought so, by our layout or a transposition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Region, Rejection
-from ..kernels import SoftmaxSpec
+from ..kernels import Kernel, SoftmaxSpec
 from ..numerics import LOG_SOFTMAX_LEAST_SCALE, SOFTMAX_MAX_COLUMNS
 from ..target import OpSupport
 from .context import KernelContext, shape_of
@@ -40,8 +40,6 @@ class SoftmaxForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        is_nhwc = not _is_last(self.x.shape, self.axis)
-        x = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
         columns = self.x.shape[self.axis]
         spec = SoftmaxSpec(
             rows=math.prod(self.x.shape) // columns,
@@ -52,13 +50,29 @@ class SoftmaxForm(Form):
             threads=context.threads,
         )
         kernel = (kernels.log_softmax if self.is_log else kernels.softmax)(spec, isa=context.isa)
-        context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
+        write_rows(context, inputs[self.x.name], output, self.axis, kernel)
 
     def _out_scale(self) -> float:
         """Return the real value of a step, or with "whole_steps" the next that goes into 1 a whole number of times."""
         scale = np.float32(self.y.tensor.params.scale)
         steps = np.floor(np.float32(1) / scale) if self.rounding == "whole_steps" else np.float32(0)
         return float(np.float32(1) / steps) if steps >= 1 else float(scale)
+
+
+def write_rows(context: KernelContext, x: Var, output: Var, axis: int, kernel: Kernel, dtype: str = "uint8") -> None:
+    """Write the call of a kernel on rows along `axis` of `x`, which is moved to the end for it where it lies elsewhere."""
+    shape = shape_of(x)
+    if _is_last(shape, axis) or (len(shape) == 4 and axis == 1):
+        is_nhwc = not _is_last(shape, axis)
+        value = context.storage.get(x, is_nhwc=is_nhwc)
+        context.put(output, context.call(output.name, kernel, [value], shape_of(value), dtype), is_nhwc=is_nhwc)
+        return
+    order = (*(other for other in range(len(shape)) if other != axis), axis)
+    rows = context.permute(f"{output.name}_in_rows", context.storage.get(x, is_nhwc=False), order)
+    result = context.call(f"{output.name}_by_row", kernel, [rows], shape_of(rows), dtype)
+    back = tuple(order.index(other) for other in range(len(shape)))
+    context.put(output, context.permute(output.name, result, back), is_nhwc=False)
+    context.does_the_work(kernel)
 
 
 def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -73,8 +87,6 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     if not isinstance(x.source, Var) or shape is None:
         return Rejection(reason=f"the input of {core.name} is a constant, or its shape is not static")
     axis = int(call.attrs.axis) % len(shape)
-    if not _is_last(shape, axis) and not (len(shape) == 4 and axis == 1):
-        return Rejection(reason=f"its axis {axis} of {len(shape)} is neither the last nor the channels of an image")
     if shape[axis] > SOFTMAX_MAX_COLUMNS:
         return Rejection(reason=f"its rows hold {shape[axis]} values; the kernel takes {SOFTMAX_MAX_COLUMNS}")
     problem = check_activation(x.source.name, x.params, support)
