@@ -24,7 +24,7 @@ from tflite_draws import (
     params,
     shape_of,
 )
-from tflite_function_cases import FUNCTIONS, GATHERS, NEW_AXES
+from tflite_function_cases import FUNCTIONS, GATHERS, NEW_AXES, interpolated
 from tflite_moving_cases import MOVES, moving
 
 
@@ -503,7 +503,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "HARD_SWISH": [(unary("HARD_SWISH", "HardSwishOptions"), (I8, U8, F32), 2)],
     "GELU": [(unary("GELU", "GeluOptions", approximate=lambda rng: bool(rng.integers(0, 2))), (I8, U8, F32), 2)],
     "ABS": [(unary("ABS", "AbsOptions"), (I8, I16, F32), 2)],
-    "RSQRT": [(rsqrt, (I8,), 2)],
+    "RSQRT": [(rsqrt, (I8,), 2), (interpolated("RSQRT"), (I16,), 2)],
     "L2_NORMALIZATION": [
         (unary("L2_NORMALIZATION", "L2NormOptions", FIXED["L2_NORMALIZATION"], image_like=True), (I8, U8, F32), 2)
     ],

@@ -23,6 +23,21 @@ def function(op: str, table: str = "", *, positive: bool = False) -> Maker:
     return make
 
 
+def interpolated(op: str, table: str = "") -> Maker:
+    """Draw every symmetric int16, or those above 0, of a function that LiteRT interpolates."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        size = 65536
+        x = Value(shape=(1, size), **params(rng, dtype, float(2.0 ** rng.uniform(-15, -11))))
+        y = Value(shape=(1, size), **params(rng, dtype, float(2.0 ** rng.uniform(-13, -9))))
+        every = np.arange(-32768, 32768).astype(dtype)[None]
+        fed = every if op == "EXP" else np.maximum(np.abs(np.maximum(every, -32767)), 1)
+        drawn = options(table) if table else None
+        return Case(op=op, label="every int16", inputs=(x,), outputs=(y,), options=drawn, fed=(fed,))
+
+    return make
+
+
 def _fields(of: Case) -> dict[str, Any]:
     return {name: getattr(of, name) for name in ("op", "label", "inputs", "outputs", "options")}
 
@@ -167,8 +182,8 @@ def slice_with_new_axes(rng: Rng, dtype: str) -> Case:
 
 I8, U8, I16, F32 = "int8", "uint8", "int16", "float32"
 FUNCTIONS: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
-    "EXP": [(function("EXP", "ExpOptions"), (I8, F32), 2)],
-    "LOG": [(function("LOG", positive=True), (I8,), 2)],
+    "EXP": [(function("EXP", "ExpOptions"), (I8, F32), 2), (interpolated("EXP", "ExpOptions"), (I16,), 2)],
+    "LOG": [(function("LOG", positive=True), (I8,), 2), (interpolated("LOG"), (I16,), 2)],
     "DIV": [(division, (U8, F32), 3)],
     **{
         op: [(comparison(op, f"{''.join(word.title() for word in op.split('_'))}Options"), (I8, U8, I16, F32), 2)]

@@ -15,7 +15,7 @@ from ..kernels.int16_elementwise import int16_lookup
 from ..kernels.int16_spec import Int16LookupSpec
 from ..numerics import lookup_table
 from ..numerics.int16_elementwise import prelu_int16
-from ..numerics.int16_unary import every_integer, fixed_factor_table, logistic_table, tanh_table
+from ..numerics.int16_unary import INTERPOLATED, every_integer, fixed_factor_table, interpolated_table, logistic_table, tanh_table
 from ..target import OpSupport
 from .cluster import PRELU, Cluster, attributes, operations
 from .context import KernelContext, shape_of
@@ -85,7 +85,10 @@ def _fixed_table(view: DataflowView, cluster: Cluster, form: LookupForm) -> npt.
         return fixed_factor_table(form.x.params, y, slope=attributes(ops[0])["alpha"], **bounds)
     if name == PRELU:
         return _prelu_table(view, ops[0], form)
-    is_unit = float(y.scale) == _UNIT_SCALE and form.x.zero_point == form.y.tensor.zero_point == 0
+    is_symmetric = form.x.zero_point == form.y.tensor.zero_point == 0
+    if name in INTERPOLATED and is_symmetric and y.dtype == "int16":
+        return np.clip(interpolated_table(name, float(form.x.params.scale), float(y.scale)), form.y.qmin, form.y.qmax)
+    is_unit = float(y.scale) == _UNIT_SCALE and is_symmetric
     if name in ("sigmoid", "tanh") and is_unit:
         table = (logistic_table if name == "sigmoid" else tanh_table)(float(form.x.params.scale))
         return np.clip(table, form.y.qmin, form.y.qmax)

@@ -1,4 +1,4 @@
-"""Oracles of functions of one 16-bit tensor as TFLite computes them: change of parameters, leaky relu, logistic, tanh.
+"""Oracles of functions of one 16-bit tensor as TFLite computes them: change of parameters, leaky relu, logistic, tanh, exp.
 
 Each is a table with an entry for every integer that the operand can be, least first: what a kernel looks up. No TVM here.
 """
@@ -6,12 +6,15 @@ Each is a table with an entry for every integer that the operand can be, least f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from .elementwise import ELEMENTWISE
 from .fixed_multiplier import fixed_factor
 from .fixed_sigmoid import fixed_logistic, fixed_tanh
+from .int16_softmax import interpolated
 from .quant_params import INTEGER_RANGE, QuantParams
 
 IntegerArray = npt.NDArray[np.int64]
@@ -97,6 +100,54 @@ def tanh_table(scale: float) -> npt.NDArray[np.int16]:
     value = np.where(place >= 255, 0xFFFF << 8, (table[at] << 8) + part * (table[at + 1] - table[at]))
     rounded = np.where(scaled >= 0, value - (1 << 23) + (1 << 7), -value + (1 << 23) + (1 << 7) - 1)
     return (rounded >> 8).astype(np.int16)
+
+
+_BEYOND: Mapping[str, Callable[[np.float32, np.float32], np.float32]] = {"rsqrt": max, "log": min}
+"""What a function is, for TFLite, of numbers that it has no value for: the result's largest number, or its least."""
+
+INTERPOLATED = ("exp", "log", "rsqrt")
+"""Functions that TFLite computes of int16 by `interpolated_table`."""
+
+
+def interpolated_table(op: str, x_scale: float, out_scale: float) -> npt.NDArray[np.int16]:
+    """Return a function of every int16 q, symmetric on both sides, by TFLite's interpolation between 513 points.
+
+    Parameters
+    ----------
+    op
+        One of `INTERPOLATED`.
+    x_scale, out_scale
+        Of operand and result.
+
+    Notes
+    -----
+    Each point is moved by half the error that interpolation makes midway to the next (TFLite's LUTPopulate). Every step is
+    rounded to float32, as there; the functions are computed in float64.
+    """
+    f32, function = np.float32, ELEMENTWISE[op]
+    bounds = np.asarray([-32768, 32767], f32)
+    first, end = bounds * f32(x_scale)
+    least, most = bounds * f32(out_scale)
+    step = (end - first) / f32(512)
+    per_step = f32(65536) / (most - least)
+    here = (first + np.arange(513, dtype=f32) * step).astype(f32)
+
+    def steps_at(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        with np.errstate(all="ignore"):
+            values = function(x).astype(f32)
+        if op in _BEYOND:
+            values = np.where(x <= 0, _BEYOND[op](least, most), values)
+        return (values * per_step).astype(f32)
+
+    points, middle = _half_away(steps_at(here[:512])), steps_at((here[:512] + step / f32(2)).astype(f32))
+    error = _half_away(((steps_at(here[1:]) + points) / f32(2)).astype(f32)) - _half_away(middle)
+    last = _half_away(steps_at(np.asarray([end], f32)))
+    table = np.concatenate([points - _half_away((error / f32(2)).astype(f32)), last])
+    return interpolated(every_integer("int16"), np.clip(table, -32768, 32767).astype(np.int16)).astype(np.int16)
+
+
+def _half_away(value: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.copysign(np.floor(np.abs(value.astype(np.float64)) + 0.5), value).astype(np.float32)
 
 
 def _scaled(q: IntegerArray, scale: float) -> IntegerArray:
