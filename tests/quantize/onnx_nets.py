@@ -79,6 +79,19 @@ def convolutional(opset: int = 17) -> Any:
     return net.model({"image": [1, 3, 8, 8]}, {"probabilities": [1, 10], "logits": [1, 10]}, opset)
 
 
+def attention() -> Any:
+    """softmax(q k^T / 2) v, where q, k and v are products of the input with constants, and a dense layer behind it."""
+    net = OnnxWriter()
+    q, k, v = (net.node("MatMul", ["tokens", net.constant(f"{name}.weight", 8, 8)], name) for name in "qkv")
+    turned = net.node("Transpose", [k], "turned", perm=[0, 2, 1])
+    products = net.node("MatMul", [q, turned], "products")
+    scores = net.node("Div", [products, net.value("two", np.float32(2))], "scores")
+    shares = net.node("Softmax", [scores], "shares", axis=-1)
+    mixed = net.node("MatMul", [shares, v], "mixed")
+    net.node("MatMul", [mixed, net.constant("out.weight", 8, 8)], "y")
+    return net.model({"tokens": [1, 5, 8]}, {"y": [1, 5, 8]})
+
+
 def shared_and_float() -> Any:
     """A bias and a weight that two layers share, an input that a float op reads too, a float op between."""
     net = OnnxWriter(1)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_nets import OnnxWriter, convolutional, shared_and_float
+from onnx_nets import OnnxWriter, attention, convolutional, shared_and_float
 
 import octavo
 import octavo.importer
@@ -88,6 +88,21 @@ def test_onnx_runtime_computes_the_simulation(tmp_path: Path, recipe: Recipe) ->
         assert sqnr_db(theirs, ours) > 40
     _, optimized = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=True)
     assert sqnr_db(unoptimized[1], optimized[1]) > 30
+
+
+def test_products_of_two_activations_are_written_and_their_scores_stay_float(tmp_path: Path) -> None:
+    model = load(attention(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = octavo.quantize(model, profile)
+    assert octavo.explain(quantized).summary.endswith("100.0% of MACs")
+    assert "products" not in quantized.plan.activations
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "int8.onnx"), full_check=True)
+    [[simulated], [theirs]] = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs, simulated) > 40
+    executable = octavo.compile(quantized)
+    ours = np.concatenate([executable(row[None])["y"] for row in samples])
+    assert sqnr_db(simulated, ours) > 40
 
 
 def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:

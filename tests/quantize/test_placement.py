@@ -255,6 +255,59 @@ def test_operands_may_broadcast() -> None:
     assert [output for _, output, _ in layers(quantize(model, ranged(model), target=NPU))] == ["c", "m", "y"]
 
 
+def attention() -> Model:
+    """softmax(x @ k^T / 8) @ x, whose k is a dense layer's; and angles, a product of constants, that the result is added to."""
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, rates: relax.Var) -> relax.Expr:
+        k = writer.emit("k", relax.op.matmul(x, w))
+        turned = writer.emit("_turned", relax.op.permute_dims(k, [0, 2, 1]))
+        products = writer.emit("products", relax.op.matmul(x, turned))
+        scores = writer.emit("scores", relax.op.divide(products, relax.const(8.0, "float32")))
+        shares = writer.emit("shares", relax.op.nn.softmax(scores))
+        mixed = writer.emit("mixed", relax.op.matmul(shares, x))
+        powers = writer.emit("powers", relax.op.exp(rates))
+        angles = writer.emit("angles", relax.op.matmul(powers, powers))
+        return writer.emit("y", relax.op.add(mixed, angles), is_output=True)
+
+    return model_of({"x": ((1, 4, 4), "float32")}, {"w": weights(4, 4), "rates": weights(4, 4)}, body, ("y",))
+
+
+PRODUCTS = replace(
+    NPU,
+    ops=(
+        *NPU.ops,
+        OpSupport(op="batch_matmul", float_output=True),
+        OpSupport(op="elementwise"),
+        OpSupport(op="nn.softmax"),
+    ),
+)
+
+
+def test_products_of_two_activations_are_integer_and_their_scores_float_where_softmax_is() -> None:
+    model = attention()
+    quantized = quantize(model, ranged(model), target=PRODUCTS)
+    assert [output for _, output, _ in layers(quantized)] == ["k", "_turned", "products", "mixed"]
+    assert set(quantized.plan.activations) == {"x", "k", "_turned", "shares"}, "scores keep their float precision"
+    found = reasons(quantized)
+    assert found["scores"] == "only float ops read what follows from products"
+    assert found["shares"] == "the recipe keeps nn.softmax float"
+    assert found["angles"] == "its weight powers is not a constant of the model", "positions need more than 8 bits"
+
+
+def test_attention_is_integer_throughout_where_the_recipe_takes_softmax() -> None:
+    model = attention()
+    quantized = quantize(model, ranged(model), target=PRODUCTS, recipe=Recipe(float_ops=()))
+    assert [output for _, output, _ in layers(quantized)] == ["k", "_turned", "products", "scores", "shares", "mixed"]
+    assert "products" in quantized.plan.activations
+
+
+def test_products_stay_float_where_the_recipe_or_the_target_says_so() -> None:
+    model = attention()
+    kept = quantize(model, ranged(model), target=PRODUCTS, recipe=Recipe(float_ops=("nn.softmax", "batch_matmul")))
+    assert reasons(kept)["products"] == reasons(kept)["mixed"] == "the recipe keeps batch_matmul float"
+    assert reasons(quantize(model, ranged(model), target=NPU))["products"] == "npu has no integer batch_matmul"
+
+
 def test_an_op_without_weights_does_not_quantize_for_itself() -> None:
     def body(writer: BodyWriter, x: relax.Var) -> relax.Expr:
         return writer.emit("y", relax.op.nn.relu(x), is_output=True)

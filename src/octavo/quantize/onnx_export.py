@@ -301,7 +301,12 @@ class _Exporter:
     # ----------------------------------------------------------------------------------------------------------- activations
 
     def _quantize_made(self, layer: IntegerLayer) -> None:
-        """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it."""
+        """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it.
+
+        A result that is not quantized stays as it is.
+        """
+        if layer.output not in self.plan.activations:
+            return
         name = self._first_name(layer.output)
         before = self.graph.fresh(f"{name}_float")
         self.graph.rename_output(self._node(layer.output), name, before)

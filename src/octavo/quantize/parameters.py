@@ -167,7 +167,8 @@ class ParameterChooser:
                 if data not in result:
                     result[data] = self._from_range(data)
             same = layer.support.same_params
-            result[layer.output] = result[layer.inputs[0]] if same else self._from_range(layer.output)
+            if not layer.leaves_float:
+                result[layer.output] = result[layer.inputs[0]] if same else self._from_range(layer.output)
         return result
 
     def _from_range(self, var: Var) -> QuantParams:

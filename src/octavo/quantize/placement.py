@@ -1,14 +1,14 @@
 """Placement: which ops run in integers on a target, and with what in the same kernel. Decides; computes and rewrites nothing.
 
-An op that multiplies by constant weights pulls its input into integers. Any other op that the target supports stays in integers
-where all its data already is: it never costs a quantization, nor the precision of a float tensor, just to run itself. Every op
-left float has a reason.
+An op that multiplies by constant weights, or multiplies two activations, pulls its inputs into integers. Any other op that the
+target supports stays in integers where all its data already is: it never costs a quantization, nor the precision of a float
+tensor, just to run itself. Every op left float has a reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
@@ -16,7 +16,8 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ..identity import TensorId
-from ..target import ELEMENTWISE, OpSupport, TargetDescription
+from ..numerics import BATCH_MATMUL_MAX_INNER
+from ..target import BATCH_MATMUL, ELEMENTWISE, OpSupport, TargetDescription
 from .constants import Constants, root_of
 from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
 from .elementwise import function_of_one
@@ -44,6 +45,8 @@ class Layer:
         The variables of the kernel in order, `core` first and `output` last.
     fused
         "bias", "nn.relu", "clip", in order.
+    leaves_float
+        Whether its result is not quantized, for only float ops read it.
     """
 
     support: OpSupport
@@ -54,6 +57,12 @@ class Layer:
     fused: tuple[str, ...] = ()
     op: Weighted | None = None
     bias: Bias | None = None
+    leaves_float: bool = False
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it is worth quantizing its inputs for it alone: it reads each of their values many times."""
+        return self.op is not None or self.support.op == BATCH_MATMUL
 
     @property
     def name(self) -> TensorId:
@@ -105,13 +114,16 @@ class Placer:
     has_range: Callable[[Var], bool]
     refuse: Callable[[Layer], str | None]
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
+    _computed: set[Var] = field(default_factory=set[Var])
 
     def place(self) -> Placement:
         """Decide for every op of the function."""
+        self._computed = _computed_of_inputs(self.view, self.constants)
         candidates = self._candidates()
         integer = self._keep(candidates)
-        layers = tuple(layer for layer in candidates if layer.output in integer)
-        made = frozenset(layer.output for layer in layers)
+        floats = self._float_results(candidates, integer)
+        layers = tuple(replace(layer, leaves_float=layer.output in floats) for layer in candidates if layer.output in integer)
+        made = frozenset(layer.output for layer in layers if not layer.leaves_float)
         read = {var for layer in layers for var in layer.inputs}
         return Placement(layers=layers, made=made, quantized=made | read, float_ops=self._float_ops(layers))
 
@@ -138,19 +150,20 @@ class Placer:
     def _candidate(self, var: Var) -> Layer | str:
         value: Any = self.view.definition(var)
         name = op_name(value)
-        support = self.target.support(name)
+        kind = BATCH_MATMUL if self._is_product(value) else name
+        support = self.target.support(kind)
         table = self._table(var, name, support)
         if table is not None:
             return table
         if support is None or name in ("quantize", "dequantize"):
-            return f"{self.target.name} has no integer {name}"
-        if name in self.recipe.float_ops:
-            return f"the recipe keeps {name} float"
+            return f"{self.target.name} has no integer {kind}"
+        if not {name, kind}.isdisjoint(self.recipe.float_ops):
+            return f"the recipe keeps {kind} float"
         reason = self._unlike_recipe(support)
         if reason is not None:
             return reason
         op: Weighted | None = None
-        if name in WEIGHTED:
+        if kind in WEIGHTED:
             found = weighted(self.constants, value)
             if isinstance(found, str):
                 return found
@@ -161,6 +174,17 @@ class Placer:
             return reason
         inputs = tuple(root_of(self.view, data) for operand in operands for data in operand_vars(operand))
         return self._with_fused(support, var, inputs, op)
+
+    def _is_product(self, value: Any) -> bool:
+        """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
+
+        What is computed of constants alone is none: the angles of rotary positions, say, whose last digits count.
+        """
+        if op_name(value) != "matmul" or not all(self._computed.issuperset(operand_vars(arg)) for arg in value.args):
+            return False
+        shapes = [static_shape(arg) for arg in value.args]
+        sums = [shape[-1] for shape in shapes if shape is not None and len(shape) >= 2 and 0 not in shape]
+        return len(sums) == 2 and sums[0] <= BATCH_MATMUL_MAX_INNER
 
     def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
         """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""
@@ -254,6 +278,38 @@ class Placer:
                 self.reasons.pop(layer.core, None)
         return integer
 
+    def _float_results(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
+        """Return the products whose results only float ops read; tables and moves between these stay float, and leave `integer`.
+
+        Scores of attention are such where softmax is float: in float they keep what 8 bits would lose.
+        """
+        readers: dict[Var, list[Layer]] = {}
+        for layer in candidates:
+            for data in dict.fromkeys(layer.inputs) if layer.output in integer else ():
+                readers.setdefault(data, []).append(layer)
+
+        def between(var: Var) -> list[Layer] | None:
+            """Return the layers that lead from `var` to float ops, None where one leads to an op that is better in integers."""
+            found: list[Layer] = []
+            for reader in readers.get(var, ()):
+                passes = reader.support.op == ELEMENTWISE or (reader.support.same_params and len(reader.inputs) == 1)
+                behind = between(reader.output) if passes else None
+                if behind is None:
+                    return None
+                found.extend((reader, *behind))
+            return found
+
+        result: set[Var] = set()
+        for layer in candidates:
+            if layer.output not in integer or layer.support.op != BATCH_MATMUL or not layer.support.float_output:
+                continue
+            passed = between(layer.output)
+            if passed is not None:
+                result.add(layer.output)
+                integer.difference_update(reader.output for reader in passed)
+                self.reasons.update({reader.core: f"only float ops read what follows from {layer.name}" for reader in passed})
+        return result
+
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
         needed = [data for data in layer.inputs if data not in integer]
         if not layer.support.same_params:
@@ -263,7 +319,7 @@ class Placer:
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
         """Return which inputs keep an op float: it would have to quantize them for itself alone."""
-        floats = [] if layer.op is not None else [data.name for data in layer.inputs if data not in integers]
+        floats = [] if layer.pulls else [data.name for data in layer.inputs if data not in integers]
         if not floats:
             return None
         return f"its input {', '.join(floats)} is float, and quantizing it for this op alone would cost more than it saves"
@@ -286,6 +342,15 @@ class Placer:
             if root in self.reasons:
                 return f"it follows {root.name}, which stays float: {self.reasons[root]}"
         return "the op before it stays float"
+
+
+def _computed_of_inputs(view: DataflowView, constants: Constants) -> set[Var]:
+    """Return the inputs and every variable that is computed of them."""
+    found = {param for param in view.function.params if constants.find(param) is None}
+    for binding in view.bindings:
+        if not found.isdisjoint(operand_vars(binding.value)):
+            found.add(binding.var)
+    return found
 
 
 def activation_operands(view: DataflowView, value: Any) -> list[Expr]:

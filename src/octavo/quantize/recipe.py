@@ -34,7 +34,7 @@ class Recipe:
         that fits nothing in the model is an error.
     float_ops
         Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
-        like probability and make the small ones 0, and its cost is small.
+        like probability and make the small ones 0, and its cost is small. "batch_matmul" stands for products of two activations.
 
     Raises
     ------
