@@ -35,7 +35,7 @@ def float_ops(module: Any) -> list[str]:
 def is_close(module: Any, *inputs: np.ndarray) -> bool:
     """Whether the kernels give TVM's own result, but for the rounding of sums."""
     got, expected = run_lowered(module, *inputs), run_float(module, *inputs)
-    return got.shape == expected.shape and np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+    return got.shape == expected.shape and np.abs(got - expected).max() <= 5e-6 * np.abs(expected).max()
 
 
 def nchw_network(*, is_read_twice: bool = False) -> Any:
@@ -85,7 +85,7 @@ def residual_network(*, is_read_twice: bool = False) -> Any:
         b1 = w.emit("b1", relax.op.add(b, const(1, 19, 1, 1)))
         c = w.emit("c", relax.op.nn.relu(w.emit("sum", relax.op.add(a, b1))))
         d, e = conv(w, "d", c, (5, 19)), conv(w, "e", c, (5, 19), 1)
-        f = w.emit("f", relax.op.clip(w.emit("second", relax.op.add(d, e)), -1, 2))
+        f = w.emit("f", relax.op.clip(w.emit("second", relax.op.add(d, e)), -200, 300))
         rows = w.emit("rows", relax.op.reshape(f, (5, 72)))
         g = w.emit("g", relax.op.matmul(rows, const(72, 72)))
         h = w.emit("h", relax.op.add(w.emit("biased", relax.op.add(g, const(72))), rows))
