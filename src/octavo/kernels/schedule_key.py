@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .bfloat16_spec import Bfloat16Conv2dSpec
 from .float_spec import FloatConv2dSpec
 from .int16_spec import Int16Conv2dSpec
 from .spec import Conv2dSpec, FloatOutput, SumOutput
@@ -23,7 +24,8 @@ def schedule_key(spec: Conv2dSpec | FloatConv2dSpec, *, asymmetric: bool = False
     facts += [f"{name}={_by(getattr(spec, name))}" for name, usual in defaults.items() if getattr(spec, name) != usual]
     facts += [f"groups={spec.groups}"] if spec.groups > 1 else []
     if isinstance(spec, FloatConv2dSpec):
-        return " ".join(["float32", *facts, *(["adds"] if spec.adds else [])])
+        kind = "bfloat16" if isinstance(spec, Bfloat16Conv2dSpec) else "float32"
+        return " ".join([kind, *facts, *(["adds"] if spec.adds else [])])
     if isinstance(spec, Int16Conv2dSpec):
         return " ".join(["int16", *facts])
     facts += ["zero_point"] if any(spec.padding) and spec.input_zero_point else []
