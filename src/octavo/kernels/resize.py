@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +20,8 @@ _OPERATIONS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ResizeSpec:
-    """uint8 [batch, in_height, in_width, channels] to as many rows and columns as there are taps."""
+class TappedImage:
+    """Integers [batch, in_height, in_width, channels] to as many rows and columns as there are taps."""
 
     batch: int
     in_height: int
@@ -28,42 +29,70 @@ class ResizeSpec:
     channels: int
     rows: LinearTaps
     columns: LinearTaps
-    rounding: Literal["half_up", "half_even"] = "half_even"
     threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResizeSpec(TappedImage):
+    """uint8 to uint8, of the same scale and zero point."""
+
+    rounding: Literal["half_up", "half_even"] = "half_even"
 
 
 def resize_bilinear(spec: ResizeSpec, *, isa: str) -> Kernel:
     """Return the kernel that reads each value's four neighbours and shifts their weighted sum by 22 bits."""
+
+    def mixed(corners: Corners, across: Expr, down: Expr, lanes: int) -> Expr:
+        top, bottom = [_between(left, right, across, lanes) for left, right in corners]
+        acc = B.Bind((top << splat(B.int32(FRACTION_BITS), lanes)) + (bottom - top) * splat(down, lanes))
+        return _shifted(acc, spec.rounding, lanes)
+
+    return mixing_kernel("resize_bilinear", spec, "uint8", mixed, isa=isa, lanes_full=lanes_of(isa), operations=_OPERATIONS)
+
+
+Corners = list[tuple[Expr, Expr]]
+"""A result's neighbours, int32: the left and the right one of the upper line, then of the lower."""
+
+
+def mixing_kernel(
+    name: str,
+    spec: TappedImage,
+    dtype: str,
+    mixed: Callable[[Corners, Expr, Expr, int], Expr],
+    *,
+    isa: str,
+    lanes_full: int,
+    operations: int,
+) -> Kernel:
+    """Return the kernel of `mixed(corners, across, down, lanes)`; across and down are the int32 fractions of a result's place."""
     height, width, channels = len(spec.rows.first), len(spec.columns.first), spec.channels
     size = spec.batch * height * width * channels
-    lanes_full = lanes_of(isa)
 
     def emit(x: Buffer, rows: Buffer, columns: Buffer, y: Buffer) -> None:
-        threads = worthwhile(spec.threads, size * _OPERATIONS, spec.batch * height)
+        threads = worthwhile(spec.threads, size * operations, spec.batch * height)
         with chunked(spec.batch * height, threads) as line:
             row = line % height * 3
             image = line // height * spec.in_height
             lines = [(image + rows[row + i]) * (spec.in_width * channels) for i in range(2)]
             down = rows[row + 2]
             with B.serial(0, width) as column:
-                at = [columns[column * 3 + i] * channels for i in range(2)]
+                left, right = (columns[column * 3 + i] * channels for i in range(2))
                 across = columns[column * 3 + 2]
 
                 def one(start: Expr, lanes: int) -> None:
-                    def tap(base: Expr, side: Expr) -> Expr:
-                        return load(x, base + side + start, lanes, "int32")
+                    def tap(place: Expr) -> Expr:
+                        return load(x, place + start, lanes, "int32")
 
-                    top, bottom = [_between(tap(base, at[0]), tap(base, at[1]), across, lanes) for base in lines]
-                    acc = B.Bind((top << splat(B.int32(FRACTION_BITS), lanes)) + (bottom - top) * splat(down, lanes))
-                    store(y, (line * width + column) * channels + start, _shifted(acc, spec.rounding, lanes), lanes)
+                    corners = [(tap(base + left), tap(base + right)) for base in lines]
+                    store(y, (line * width + column) * channels + start, mixed(corners, across, down, lanes), lanes)
 
                 for_each_vector(channels, lanes_full, 1, one)
 
     tables = [_table(spec.rows), _table(spec.columns)]
-    arguments = [("x", spec.batch * spec.in_height * spec.in_width * channels, "uint8")]
-    arguments += [(name, table.size, "int32") for name, table in zip(("rows", "columns"), tables, strict=True)]
-    func = prim_func([*arguments, ("y", size, "uint8")], emit)
-    return Kernel(name="resize_bilinear", isa=isa, func=func, constants=tuple(tables))
+    arguments = [("x", spec.batch * spec.in_height * spec.in_width * channels, dtype)]
+    arguments += [(axis, table.size, "int32") for axis, table in zip(("rows", "columns"), tables, strict=True)]
+    func = prim_func([*arguments, ("y", size, dtype)], emit)
+    return Kernel(name=name, isa=isa, func=func, constants=tuple(tables))
 
 
 def _between(first: Expr, second: Expr, fraction: Expr, lanes: int) -> Expr:

@@ -13,9 +13,9 @@ from ..kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from ..numerics import LinearTaps
 from ..numerics.int16_resize import fixed_taps
 from ..target import OpSupport
-from .context import KernelContext, shape_of
+from .context import KernelContext
 from .forms import Form
-from .resize import FloatResizeForm, ResizeForm, match_resize
+from .resize import FloatResizeForm, ResizeForm, TappedInput, match_resize
 from .rounding import is_fixed_int16
 
 
@@ -33,21 +33,10 @@ class Int16ResizeForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        is_nhwc = self.base.layout == "NCHW"
-        value = context.storage.get(inputs[self.base.x.name], is_nhwc=is_nhwc)
-        batch, height, width, channels = shape_of(value)
-        spec = Int16ResizeSpec(
-            batch=batch,
-            in_height=height,
-            in_width=width,
-            channels=channels,
-            rows=self.rows,
-            columns=self.columns,
-            threads=context.threads,
-        )
-        shape = (batch, len(self.rows.first), len(self.columns.first), channels)
-        resized = context.call(output.name, int16_resize_bilinear(spec, isa=context.isa), [value], shape, "int16")
-        context.put(output, resized, is_nhwc=is_nhwc)
+        image = TappedInput.of(context, self.base, inputs, self.rows, self.columns)
+        kernel = int16_resize_bilinear(Int16ResizeSpec(**image.facts), isa=context.isa)
+        resized = context.call(output.name, kernel, [image.value], image.result_shape, "int16")
+        context.put(output, resized, is_nhwc=image.is_nhwc)
 
 
 def match_int16_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

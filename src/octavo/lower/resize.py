@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tvm.relax import Var
+from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, static_shape
@@ -19,6 +19,46 @@ from .move import changes, requantized
 from .rounding import rounding_of
 from .tail import check_activation, follow_to_quantize
 from .values import dequantized
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TappedInput:
+    """What a kernel of any form reads, and the facts that every spec has.
+
+    Parameters
+    ----------
+    value
+        The image as it is kept, channels last.
+    is_nhwc
+        Whether it lies otherwise in the source, so that its channels were moved.
+    facts
+        Arguments that the specs share.
+    result_shape
+        [batch, height, width, channels] of the result.
+    """
+
+    value: Expr
+    is_nhwc: bool
+    facts: dict[str, Any]
+    result_shape: tuple[int, int, int, int]
+
+    @classmethod
+    def of(
+        cls,
+        context: KernelContext,
+        form: ResizeForm | FloatResizeForm,
+        inputs: dict[str, Var],
+        rows: LinearTaps | FloatTaps,
+        columns: LinearTaps | FloatTaps,
+    ) -> TappedInput:
+        """Read the input of a form."""
+        is_nhwc = form.layout == "NCHW"
+        value = context.storage.get(inputs[form.x.name], is_nhwc=is_nhwc)
+        batch, height, width, channels = shape_of(value)
+        facts: dict[str, Any] = {"batch": batch, "in_height": height, "in_width": width, "channels": channels}
+        facts |= {"rows": rows, "columns": columns, "threads": context.threads}
+        result_shape = (batch, len(rows.first), len(columns.first), channels)
+        return cls(value=value, is_nhwc=is_nhwc, facts=facts, result_shape=result_shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -38,26 +78,14 @@ class ResizeForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        is_nhwc = self.layout == "NCHW"
-        value = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
-        batch, height, width, channels = shape_of(value)
-        spec = ResizeSpec(
-            batch=batch,
-            in_height=height,
-            in_width=width,
-            channels=channels,
-            rows=self.rows,
-            columns=self.columns,
-            rounding=self.rounding,
-            threads=context.threads,
-        )
+        image = TappedInput.of(context, self, inputs, self.rows, self.columns)
+        spec = ResizeSpec(**image.facts, rounding=self.rounding)
         changed = changes(self.x, self.y)
-        shape = (batch, len(self.rows.first), len(self.columns.first), channels)
         name = f"{output.name}_resized" if changed else output.name
-        value = context.call(name, kernels.resize_bilinear(spec, isa=context.isa), [value], shape)
+        value = context.call(name, kernels.resize_bilinear(spec, isa=context.isa), [image.value], image.result_shape)
         if changed:
             value = requantized(context, output.name, value, self.x.params, self.y)
-        context.put(output, value, is_nhwc=is_nhwc)
+        context.put(output, value, is_nhwc=image.is_nhwc)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -76,25 +104,16 @@ class FloatResizeForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        is_nhwc = self.layout == "NCHW"
-        value = context.storage.get(inputs[self.x.name], is_nhwc=is_nhwc)
-        batch, height, width, channels = shape_of(value)
+        image = TappedInput.of(context, self, inputs, self.rows, self.columns)
         spec = FloatResizeSpec(
-            batch=batch,
-            in_height=height,
-            in_width=width,
-            channels=channels,
-            rows=self.rows,
-            columns=self.columns,
+            **image.facts,
             in_scale=float(self.x.params.scale),
             input_zero_point=self.x.zero_point,
             out_scale=float(self.y.tensor.params.scale),
             output=self.y.spec(),
-            threads=context.threads,
         )
-        shape = (batch, len(self.rows.first), len(self.columns.first), channels)
-        value = context.call(output.name, kernels.float_resize_bilinear(spec, isa=context.isa), [value], shape)
-        context.put(output, value, is_nhwc=is_nhwc)
+        value = context.call(output.name, kernels.float_resize_bilinear(spec, isa=context.isa), [image.value], image.result_shape)
+        context.put(output, value, is_nhwc=image.is_nhwc)
 
 
 def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
