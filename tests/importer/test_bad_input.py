@@ -119,12 +119,21 @@ def test_an_unknown_quantized_operator_of_onnx_is_named(make_onnx, capfd):
 
 
 def test_control_flow(make_onnx, capfd):
-    branch = onnx.helper.make_graph(
-        [make_node("Relu", ["x"], ["r"])], "b", [], [onnx.helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT, (1, 3))]
+    """A loop; branches are in test_onnx_straight.py."""
+    kinds = {"i": onnx.TensorProto.INT64, "go": onnx.TensorProto.BOOL, "a": onnx.TensorProto.FLOAT}
+    kinds |= {"go_on": onnx.TensorProto.BOOL, "b": onnx.TensorProto.FLOAT}
+    values = {
+        name: onnx.helper.make_tensor_value_info(name, kind, (1, 3) if name in "ab" else ()) for name, kind in kinds.items()
+    }
+    body = onnx.helper.make_graph(
+        [make_node("Relu", ["a"], ["b"]), make_node("Identity", ["go"], ["go_on"])],
+        "body",
+        [values["i"], values["go"], values["a"]],
+        [values["go_on"], values["b"]],
     )
-    node = make_node("If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch)
-    proto = make_onnx([node], {"x": (1, 3)}, {"y": None}, {"c": np.asarray(True)})
-    expect(proto, capfd, "op If (node 'choose', output tensor 'y')", error=UnsupportedOpError)
+    node = make_node("Loop", ["n", "", "x"], ["y"], name="again", body=body)
+    proto = make_onnx([node], {"x": (1, 3)}, {"y": None}, {"n": np.int64(3)})
+    expect(proto, capfd, "op Loop (node 'again', output tensor 'y')", error=UnsupportedOpError)
 
 
 def test_custom_domain(make_onnx, capfd):

@@ -17,7 +17,7 @@ import tvm
 from ..errors import ModelError, OctavoError, check_path, check_type
 from ..graph import Model
 from ..graph.model import SourceFormat
-from . import onnx_convert, onnx_prepare, onnx_source, relax_source, tflite_convert, tflite_source, torch_source
+from . import onnx_convert, onnx_prepare, onnx_source, onnx_straight, relax_source, tflite_convert, tflite_source, torch_source
 from .assemble import Assembled
 from .fingerprint import onnx_fingerprint, tflite_fingerprint
 from .onnx_batch import batch_obstacle
@@ -108,8 +108,9 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
     onnx_source.load_external_data(proto, folder, origin)
     onnx_source.check(proto, origin)
     try:
-        prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
         fingerprint = onnx_fingerprint(proto)
+        proto = onnx_straight.straighten(proto, shapes, origin)
+        prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
     except OctavoError:
         raise
     except Exception as error:

@@ -1,6 +1,6 @@
 """Rewrite a copy of an ONNX graph into what TVM's importer reads well, and list its tensors. Builds no Relax.
 
-Functions are inlined, input shapes made static, QOperator nodes written as QDQ, Constant nodes and all arithmetic on constants
+Input shapes are made static, QOperator nodes written as QDQ, Constant nodes and all arithmetic on constants
 and static shapes turned into initializers. Names of tensors stay as they are.
 """
 
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx.helper
-import onnx.inliner
 import onnx.numpy_helper
 import onnx.shape_inference
 
@@ -45,7 +44,7 @@ class PreparedOnnx:
     graph
         The rewritten copy; each node's name is the index of its line in `nodes`.
     nodes
-        Nodes as the source has them (functions inlined), for messages.
+        Nodes as the source has them, for messages.
     opset
         Version of the standard operator set.
     sources
@@ -80,7 +79,7 @@ def prepare(
     Parameters
     ----------
     source
-        A checked model; left as it is.
+        A checked model without functions and branches; left as it is.
     shapes
         Shapes of graph inputs by name, in place of the source's. Without one, a symbolic first dimension becomes 1.
     supported
@@ -97,8 +96,6 @@ def prepare(
     """
     model = onnx.ModelProto()
     model.CopyFrom(source)
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
     nodes = tuple(_copy(node) for node in model.graph.node)
     _reject_unsupported(nodes, supported, origin)
     _fix_input_shapes(model.graph, shapes or {}, origin)
@@ -118,6 +115,22 @@ def prepare(
         sources=_list_sources(model.graph, nodes, types),
         shapes={name: shape for name, (shape, _) in types.items()},
     )
+
+
+def known_values(
+    source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what is known without a run, by name: constants, and what depends on them and on static shapes alone."""
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    _fix_input_shapes(model.graph, shapes or {}, origin)
+    _forget_shapes(model.graph)
+    nodes = tuple(_copy(node) for node in model.graph.node)
+    for index, node in enumerate(model.graph.node):
+        node.name = str(index)
+    _constants_to_initializers(model.graph, nodes, origin)
+    model, _ = _fold(model)
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[Any]:
@@ -157,6 +170,8 @@ def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ..
         tensor = value.type.tensor_type
         if not _dtype_name(tensor.elem_type):
             raise ModelError(f"{origin}: input {name!r} states no element type")
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(f"{origin}: input {name!r} is text, and kernels take numbers only; cut off what reads it")
         if name in shapes:
             wanted = [int(dim) for dim in shapes[name]]
             if any(dim < 1 for dim in wanted):

@@ -1,7 +1,7 @@
-"""Our converters of ONNX ops that TVM lowers to code that does not build here: CumSum and scattering; and of Celu, NonZero.
+"""Our converters of ONNX ops that TVM lowers to code that does not build here: CumSum, scattering, Celu.
 
 All become plain ops. Scattering is gathering seen from the other side: each element of the result is the last update that names
-its place, or what was there.
+its place, or what was there. Ops whose results' shapes depend on values are refused.
 """
 
 from __future__ import annotations
@@ -63,9 +63,11 @@ def _celu(context: NodeContext, inputs: list[Any]) -> Any:
     return _ops.add(emit(_ops.nn.relu(x)), below)
 
 
-def _non_zero(context: NodeContext, inputs: list[Any]) -> Any:
+def _of_open_shape(context: NodeContext, inputs: list[Any]) -> Any:
     del context, inputs
-    raise RejectedNodeError("the shape of its result depends on values; shapes must be known before the run")
+    raise RejectedNodeError(
+        "the shape of its result depends on values, which must be known before the run; cut the model ahead of it"
+    )
 
 
 def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
@@ -149,9 +151,12 @@ def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: in
 
 CONVERTERS: dict[str, Converter] = {
     "Celu": _celu,
+    "Compress": _of_open_shape,
     "CumSum": _cumsum,
-    "NonZero": _non_zero,
+    "NonMaxSuppression": _of_open_shape,
+    "NonZero": _of_open_shape,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
+    "Unique": _of_open_shape,
 }
 """Our converters by ONNX op."""

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx.checker
-import onnx.inliner
 import onnx.version_converter
 from onnx import helper
 from tvm import relax
@@ -100,8 +99,6 @@ def _state_output_ranks(model: Model, proto: Any) -> None:
 
 def _at_least_opset_13(source: Any) -> Any:
     proto = copy.deepcopy(source)
-    if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
     versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
     if max(versions, default=0) >= MIN_OPSET:
         return proto

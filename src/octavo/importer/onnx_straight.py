@@ -1,0 +1,123 @@
+"""Make of an ONNX model one straight graph of float32 ops: functions inlined, branches taken, 16-bit floats widened.
+
+The result is what a Model calls its source, and what is written back; a model that is straight already is returned as it is.
+Names of tensors stay, but for those inside of a branch that are used outside, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx
+import onnx.helper
+import onnx.inliner
+
+from ..errors import UnsupportedOpError
+from ..identity import NameSupply
+from .onnx_halves import compute_in_float32, has_halves
+from .onnx_prepare import describe, known_values
+
+
+def straighten(source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> onnx.ModelProto:
+    """Return a straight model; `source` stays as it is.
+
+    Parameters
+    ----------
+    source
+        A checked model.
+    shapes
+        Shapes of graph inputs by name: conditions may depend on them.
+    origin
+        Name of the file in messages.
+
+    Raises
+    ------
+    UnsupportedOpError
+        For an If whose condition depends on what is fed.
+    """
+    model = source
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(_copy(source))
+    if any(node.op_type == "If" for node in model.graph.node):
+        model = _copy(source) if model is source else model
+        _take_branches(model, shapes, origin)
+    if has_halves(model.graph):
+        model = _copy(source) if model is source else model
+        compute_in_float32(model.graph)
+    return model
+
+
+def _copy(source: onnx.ModelProto) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    return model
+
+
+def _take_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> None:
+    """Put the branch that each If takes in its place, those inside of branches, too."""
+    while conditionals := [node for node in model.graph.node if node.op_type == "If"]:
+        known = known_values(model, shapes, origin)
+        if not any(node.input[0] in known for node in conditionals):
+            raise UnsupportedOpError(
+                f"{origin}: {describe(conditionals[0])}: its condition {conditionals[0].input[0]!r} depends on what is fed; "
+                f"export the model with one branch, or each branch as a model"
+            )
+        supply = NameSupply(_names_in(model.graph))
+        nodes: list[onnx.NodeProto] = []
+        for node in model.graph.node:
+            if node.op_type == "If" and node.input[0] in known:
+                wanted = "then_branch" if bool(known[node.input[0]].reshape(-1)[0]) else "else_branch"
+                branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+                nodes.extend(_taken(branch, list(node.output), supply, model.graph))
+            else:
+                nodes.append(node)
+        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+
+
+def _names_in(graph: onnx.GraphProto) -> Iterable[str]:
+    """Yield the names that a graph gives to values, without those inside of its branches."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (name for name in node.output if name)
+
+
+def _taken(branch: Any, outputs: list[str], supply: NameSupply, graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    """Return the nodes of a branch with its results under the names of the If's; its constants go to `graph`."""
+    made = {name for node in branch.node for name in node.output if name}
+    inner = {tensor.name for tensor in branch.initializer}
+    names = {name: supply.fresh(name) for name in sorted(made | inner)}
+    passed: list[onnx.NodeProto] = []
+    for value, output in zip(branch.output, outputs, strict=True):
+        if value.name in made and names[value.name] not in outputs:
+            names[value.name] = output
+        else:  # a constant, or a value that is returned twice
+            result: str = value.name
+            passed.append(onnx.helper.make_node("Identity", [names.get(result, result)], [output]))
+    for tensor in branch.initializer:
+        constant = graph.initializer.add()
+        constant.CopyFrom(tensor)
+        constant.name = names[tensor.name]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in branch.node]
+    for node in nodes:
+        _rename(node, names)
+    return [*nodes, *passed]
+
+
+def _rename(node: Any, names: Mapping[str, str]) -> None:
+    """Rename what a node reads and makes, and what the graphs inside of it read."""
+    for values in (node.input, node.output):
+        for position, name in enumerate(values):
+            values[position] = names.get(name, name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            own |= {name for inner in graph.node for name in inner.output}
+            outside = {name: new for name, new in names.items() if name not in own}
+            for inner in graph.node:
+                _rename(inner, outside)
+            for value in graph.output:
+                value.name = outside.get(value.name, value.name)
