@@ -83,6 +83,23 @@ def choice(w: Writer) -> str:
     return f"{shape}"
 
 
+def top(w: Writer) -> str:
+    """Values and places of the greatest or least elements; one of both may go unread."""
+    shape, read = shape_of(w, 3), draw(w, 0, 2)
+    # Places along another axis than the last are of 64 bits, which kernels do not move.
+    axis = -1 if read < 2 else draw(w, 0, 2)
+    count = draw(w, 1, shape[axis])
+    x = w.quantized(shape)
+    values, places = w.node(
+        "TopK", [w.real(x), w.constant(np.int64([count]))], count=2, axis=axis, largest=draw(w, 0, 1), sorted=1
+    )
+    if read < 2:
+        w.output(places, "int64")
+    if read:
+        w.quantize(values, x.names[1:])
+    return f"{count} of {shape} axis {axis}"
+
+
 EIGHT, WITH_16 = ("u8", "s8"), ("u8", "s8", "u16", "s16")
 FUNCTIONS: dict[str, list[tuple[Any, tuple[str, ...], int]]] = {
     **{op: [(binary(op), EIGHT, 4)] for op in ("Max", "Min", "Sum")},
@@ -93,6 +110,7 @@ FUNCTIONS: dict[str, list[tuple[Any, tuple[str, ...], int]]] = {
     **{op: [(unary(op), EIGHT, 1)] for op in ("Abs", "Neg", "Exp", "Softplus")},
     "gate": [(gate, EIGHT, 2)],
     **{op: [(comparison(op), WITH_16, 2)] for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
+    "TopK": [(top, WITH_16, 3)],
     "Where": [(choice, WITH_16, 4)],
 }
 """op -> (maker, kinds of tensors, cases of each)."""

@@ -4,7 +4,7 @@ import compare
 import frameworks
 import pytest
 from tflite_allowances import ALLOWANCES
-from tflite_cases import INTEGER_OPS, SUITE, cases
+from tflite_cases import SUITE, cases, is_integer
 
 CASES = {op: list(cases(op)) for op in SUITE}
 FLOAT_KINDS = ("float32", "float16 weights", "dynamic range")
@@ -19,7 +19,7 @@ def test_op(op, tmp_path):
         found = f"{op} {row.kind}: {row.equal:.4%} equal, off by {row.largest:.3g} at most"
         assert row.equal >= least, found
         assert row.largest <= most, found
-        if op in INTEGER_OPS and row.kind in ("int8", "uint8", "int16", "dynamic range"):
+        if is_integer(op, row.kind):
             assert row.integer == len(row.outcomes), [outcome.reasons for outcome in row.outcomes if outcome.reasons]
 
 

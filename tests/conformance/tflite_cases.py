@@ -26,6 +26,7 @@ from tflite_draws import (
 )
 from tflite_function_cases import FUNCTIONS, GATHERS, NEW_AXES, interpolated
 from tflite_moving_cases import MOVES, moving
+from tflite_place_cases import PLACES, WITHOUT_KERNEL, stored_concatenation
 
 
 def weight(rng: Rng, shape: tuple[int, ...], axis: int, dtype: str, *, per_axis: bool) -> Value:
@@ -468,7 +469,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "SUM": [(reduce("SUM", images=False), (I8, U8, I16, F32), 3)],
     "REDUCE_MAX": [(reduce("REDUCE_MAX", same=True, images=False), (I8, U8, I16, F32), 2)],
     "REDUCE_MIN": [(reduce("REDUCE_MIN", same=True, images=False), (I8, U8, I16, F32), 2)],
-    "CONCATENATION": [(concatenation, EIGHT, 4), (concatenation, (I16,), 1)],
+    "CONCATENATION": [(concatenation, EIGHT, 4), (concatenation, (I16,), 1), (stored_concatenation, (I16,), 2)],
     "PAD": [(pad("PAD"), (I8, U8, I16, F32), 2)],
     "PADV2": [(pad("PADV2"), (I8, U8, I16, F32), 2)],
     "MIRROR_PAD": [(pad("MIRROR_PAD"), (I8, U8, I16, F32), 2)],
@@ -501,7 +502,7 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "PRELU": [(prelu, (I8, U8, I16, F32), 3)],
     "ELU": [(unary("ELU"), (I8, F32), 2)],
     "HARD_SWISH": [(unary("HARD_SWISH", "HardSwishOptions"), (I8, U8, F32), 2)],
-    "GELU": [(unary("GELU", "GeluOptions", approximate=lambda rng: bool(rng.integers(0, 2))), (I8, U8, F32), 2)],
+    "GELU": [(unary("GELU", "GeluOptions", approximate=lambda rng: bool(rng.integers(0, 2))), (I8, U8, I16, F32), 2)],
     "ABS": [(unary("ABS", "AbsOptions"), (I8, I16, F32), 2)],
     "RSQRT": [(rsqrt, (I8,), 2), (interpolated("RSQRT"), (I16,), 2)],
     "L2_NORMALIZATION": [
@@ -513,13 +514,16 @@ SUITE: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "QUANTIZE": [(quantize, EIGHT, 2), (quantize, (I16,), 1), (requantize, EIGHT, 5), (requantize, (I16,), 1)],
     "DEQUANTIZE": [(dequantize, ALL, 2)],
     **FUNCTIONS,
+    **PLACES,
 }
 """op -> (maker, dtypes, cases of each)."""
 SUITE["GATHER"] += GATHERS
 SUITE["STRIDED_SLICE"].append(NEW_AXES)
 
-INTEGER_OPS = frozenset(SUITE)
-"""Ops whose 8-bit and 16-bit cases run as integer kernels, all of them."""
+
+def is_integer(op: str, kind: str) -> bool:
+    """Whether cases of a kind run as integer kernels, all of them."""
+    return kind in (I8, U8, I16, "dynamic range") and (op, kind) not in WITHOUT_KERNEL
 
 
 def cases(op: str) -> Iterator[Case]:

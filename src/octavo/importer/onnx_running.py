@@ -1,4 +1,4 @@
-"""Our converters of ONNX ops that TVM lowers to code that does not build here: CumSum, scattering, Celu.
+"""Our converters of ONNX ops that TVM lowers to code that does not build here: CumSum, scattering, Celu; and of TopK.
 
 All become plain ops. Scattering is gathering seen from the other side: each element of the result is the last update that names
 its place, or what was there. Ops whose results' shapes depend on values are refused.
@@ -68,6 +68,24 @@ def _of_open_shape(context: NodeContext, inputs: list[Any]) -> Any:
     raise RejectedNodeError(
         "the shape of its result depends on values, which must be known before the run; cut the model ahead of it"
     )
+
+
+def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
+    """Ask for the values and for the places of quantized data by an op each: kernels give one of them.
+
+    Float data is left to TVM, which sorts once for both.
+    """
+    data, emit = inputs[0], context.builder.emit
+    made = context.builder.lookup_binding(data) if isinstance(data, relax.Var) else None
+    is_quantized = getattr(getattr(made, "op", None), "name", "") == "relax.dequantize"
+    if not is_quantized or len(inputs) < 2 or not isinstance(inputs[1], Constant):
+        return None
+    shape, count = shape_of(data), int(inputs[1].value.numpy().reshape(-1)[0])
+    axis = int(context.attrs.get("axis", -1))
+    if not -len(shape) <= axis < len(shape) or not 1 <= count <= shape[axis]:
+        raise RejectedNodeError(f"the {count} greatest along axis {axis} of {shape}")
+    largest = bool(context.attrs.get("largest", 1))
+    return relax.Tuple([emit(_ops.topk(data, count, axis, part, largest, "int64")) for part in ("values", "indices")])
 
 
 def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
@@ -157,6 +175,7 @@ CONVERTERS: dict[str, Converter] = {
     "NonZero": _of_open_shape,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
+    "TopK": _top_k,
     "Unique": _of_open_shape,
 }
 """Our converters by ONNX op."""

@@ -38,7 +38,6 @@ _UNARY = {
     "HARD_SWISH": _hard_swish,
     "LOG": _ops.log,
     "LOGISTIC": _ops.sigmoid,
-    "NEG": _ops.negative,
     "RELU": _ops.nn.relu,
     "RELU6": lambda x: _ops.clip(x, 0.0, 6.0),
     "RELU_0_TO_1": lambda x: _ops.clip(x, 0.0, 1.0),
@@ -46,7 +45,6 @@ _UNARY = {
     "ROUND": _ops.round,
     "RSQRT": _ops.rsqrt,
     "SIN": _ops.sin,
-    "SQRT": _ops.sqrt,
     "SQUARE": lambda x: _ops.multiply(x, x),
     "TANH": _ops.tanh,
 }

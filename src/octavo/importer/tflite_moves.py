@@ -186,7 +186,11 @@ class MovingConverter(BaseConverter):
         output = self.get_output_tensors(op)[0]
         options = self._get_builtin_options(op, tflite.ConcatenationOptions)
         axis = options.Axis() % len(self._shape(output))
-        parts = [self._real(tensor) for tensor in self.get_input_tensors(op)]
+        tensors = self.get_input_tensors(op)
+        # LiteRT copies 16-bit integers as they are stored: they mean what the result's parameters make of them.
+        is_copy = output.qnn_params and self.get_tensor_type_str(output.tensor.Type()) == "int16"
+        copied = [self.dequantize(self.get_tensor_expr(tensor), output) for tensor in tensors] if is_copy else None
+        parts = copied or [self._real(tensor) for tensor in tensors]
         return self._joined(parts, output, axis, options.FusedActivationFunction())
 
     def _joined(self, parts: list[Any], output: Any, axis: int, activation: int) -> Any:

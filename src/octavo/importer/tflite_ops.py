@@ -11,7 +11,8 @@ from tvm import relax
 
 from .tflite_base import RejectedOpError
 from .tflite_elementwise import ElementwiseConverter
-from .tflite_moves import MovingConverter
+from .tflite_indices import IndexingConverter
+from .tflite_stored import StoredConverter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -28,10 +29,10 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[in
     return total // 2, total - total // 2
 
 
-class OpConverter(MovingConverter, ElementwiseConverter):
+class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter):
     """TVM's TFLite converter with our own for every op of quantized networks."""
 
-    OWN_OPS = _OWN | MovingConverter.OWN_OPS | ElementwiseConverter.OWN_OPS
+    OWN_OPS = _OWN | IndexingConverter.OWN_OPS | ElementwiseConverter.OWN_OPS | StoredConverter.OWN_OPS
     """Ops that take quantized and float tensors in any mixture."""
     _SUPPORTED_QUANTIZED_OPS = OWN_OPS
 

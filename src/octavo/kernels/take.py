@@ -1,4 +1,4 @@
-"""Rows of a uint8 tensor by indices that are known at run time only. Oracle: `numpy.take` with clipped indices."""
+"""Rows of a uint8 or int16 tensor by indices that are known at run time only. Oracle: `numpy.take` with clipped indices."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from .vectors import Buffer, chunked, for_each_vector, load, prim_func, store, w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakeSpec:
-    """uint8 [outer, extent, inner] by `count` indices to [outer, count, inner]; indices are clipped to [0; extent - 1]."""
+    """`dtype` [outer, extent, inner] by `count` indices to [outer, count, inner]; indices are clipped to [0; extent - 1]."""
 
     outer: int
     extent: int
     inner: int
     count: int
     index_dtype: Literal["int32", "int64"] = "int32"
+    dtype: Literal["uint8", "int16"] = "uint8"
     threads: int = 1
 
 
@@ -38,5 +39,5 @@ def take(spec: TakeSpec, *, isa: str) -> Kernel:
             target = row * spec.inner
             for_each_vector(spec.inner, width, 1, lambda at, lanes: store(y, target + at, load(x, source + at, lanes), lanes))
 
-    arguments = [("x", spec.outer * spec.extent * spec.inner, "uint8"), ("indices", spec.count, spec.index_dtype)]
-    return Kernel(name="take", isa=isa, func=prim_func([*arguments, ("y", size, "uint8")], emit))
+    arguments = [("x", spec.outer * spec.extent * spec.inner, spec.dtype), ("indices", spec.count, spec.index_dtype)]
+    return Kernel(name="take", isa=isa, func=prim_func([*arguments, ("y", size, spec.dtype)], emit))

@@ -27,12 +27,21 @@ from .int16_prelu import match_int16_prelu
 from .int16_resize import match_int16_resize
 from .int16_weighted import match_int16_conv2d, match_int16_matmul
 from .select import match_select
+from .take import match_take
+from .topk import match_topk
 from .truth import match_compare
 from .values import dequantized
 
 
 def _match_int16_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    found = match_gather(view, core, support)
+    return _as_it_is(match_gather(view, core, support))
+
+
+def _match_int16_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    return _as_it_is(match_take(view, core, support))
+
+
+def _as_it_is(found: Region | Rejection) -> Region | Rejection:
     if isinstance(found, Region) and found.form.x.params != found.form.y.tensor.params:
         return Rejection(reason=f"it moves int16 values and changes scale, zero point or dtype of {found.form.x.name} at once")
     return found
@@ -53,6 +62,8 @@ _RULES: Mapping[str, Matcher] = {
     "octavo.concat": match_int16_concat,
     "octavo.move": match_int16_move,
     "octavo.gather": _match_int16_gather,
+    "octavo.take": _match_int16_take,
+    "octavo.topk": match_topk,
     "octavo.resize": match_int16_resize,
     "octavo.lookup": match_int16_lookup,
     "octavo.pair_lookup": match_int16_prelu,

@@ -303,10 +303,20 @@ _UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "reshape", "permute
 _VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
+def _is_of_places(value: Expr, var: Var) -> bool:
+    """Return whether an op computes indices from indices: it is integer as it stands, and has nothing quantized about it."""
+    if not isinstance(value, Call) or float_macs(value):
+        return False
+    read = {str(arg.ty.dtype) for arg in value.args if isinstance(getattr(arg, "ty", None), relax.TensorType)}
+    return bool(read) and read <= {"int32", "int64"} and dtype_of(var) in ("int32", "int64", "bool")
+
+
 def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription, tensor: str) -> OpRecord | None:
     value = view.definition(var)
     name = op_name(value)
     if read_edge(value) is not None:  # an observer of a user's
+        return None
+    if _is_of_places(value, var):
         return None
     rejection = parts.rejections.get(var.name)
     if rejection is None and (name in _UNCOUNTED or not isinstance(value, Call)):

@@ -47,6 +47,7 @@ from .softmax import match_softmax
 from .split import split_to_slices
 from .take import match_take
 from .tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
+from .topk import match_topk
 from .truth import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
 from .values import constant_value
 from .zero_points import share_zero_points
@@ -89,6 +90,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.move", _MOVES, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),
     ("octavo.take", ("take",), match_take),
+    ("octavo.topk", ("topk",), match_topk),
     ("octavo.resize", ("image.resize2d",), match_resize),
     (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
     (_PAIR_LOOKUP, (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),

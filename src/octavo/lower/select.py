@@ -80,7 +80,7 @@ class SelectForm(Form):
 
 
 def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim quantize(clamp(where(condition, dequantize(a), dequantize(b)))); one of a and b may be a constant."""
+    """Claim quantize(clamp(where(condition, dequantize(a), dequantize(b)))); a and b may be constants."""
     call = call_to(view.definition(core), "where")
     assert call is not None
     condition, *args = call.args
@@ -111,8 +111,6 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         members.update(dict.fromkeys(() if x.var is None else (x.var,)))
         inputs[x.source] = None
         sides.append(Choice(tensor=TensorForm(name=x.source.name, shape=shape, params=x.params), values=None))
-    if len(inputs) == 1:
-        return Rejection(reason="it chooses between two constants")
     form = SelectForm(condition=condition.name, condition_shape=condition_shape, a=sides[0], b=sides[1], y=y)
     return Region(
         core=core,

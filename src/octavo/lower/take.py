@@ -50,12 +50,13 @@ class TakeForm(Form):
             inner=math.prod(shape[axis + 1 :]),
             count=math.prod(places),
             index_dtype=dtype,
+            dtype=self.x.kernel_dtype,
             threads=context.threads,
         )
         kernel = kernels.take(spec, isa=context.isa)
         changed = changes(self.x, self.y)
         args = [self._source(context, inputs), context.storage.source(indices)]
-        value = context.call(f"{output.name}_taken" if changed else output.name, kernel, args, self.y.tensor.shape)
+        value = context.call(f"{output.name}_taken" if changed else output.name, kernel, args, self.y.tensor.shape, spec.dtype)
         if changed:
             value = requantized(context, output.name, value, self.x.params, self.y)
         context.put(output, value, is_nhwc=False)
@@ -63,7 +64,7 @@ class TakeForm(Form):
     def _source(self, context: KernelContext, inputs: dict[str, Var]) -> Expr:
         if self.values is None:
             return context.storage.get(inputs[self.x.name], is_nhwc=False)
-        return relax.const((self.values.astype(np.int16) + self.x.relabelling).astype(np.uint8))
+        return relax.const((self.values.astype(np.int32) + self.x.relabelling).astype(self.x.kernel_dtype))
 
 
 def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

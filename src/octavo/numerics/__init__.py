@@ -26,6 +26,7 @@ from .requantize import requantize, requantize_multiplier
 from .resize import FRACTION_BITS, LinearTaps, linear_taps, nearest_indices, resize_bilinear
 from .scaled import scaled
 from .softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
+from .topk import top_places
 
 __all__ = [
     "BATCH_MATMUL_MAX_INNER",
@@ -96,4 +97,5 @@ __all__ = [
     "softmax_table",
     "sub",
     "sub_parameters",
+    "top_places",
 ]

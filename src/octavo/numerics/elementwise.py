@@ -107,6 +107,8 @@ ELEMENTWISE: Mapping[str, ElementwiseFunction] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
+    "floor_divide": lambda x, y: np.floor(np.divide(x, y)),
+    "floor_mod": np.mod,
     "maximum": np.maximum,
     "minimum": np.minimum,
     "where": _where,

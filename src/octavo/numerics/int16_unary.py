@@ -105,7 +105,25 @@ def tanh_table(scale: float) -> npt.NDArray[np.int16]:
 _BEYOND: Mapping[str, Callable[[np.float32, np.float32], np.float32]] = {"rsqrt": max, "log": min}
 """What a function is, for TFLite, of numbers that it has no value for: the result's largest number, or its least."""
 
-INTERPOLATED = ("exp", "log", "rsqrt")
+
+def _gelu(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return x / 2 * erfc(-x / sqrt(2)), each product rounded to float32 (TFLite's GeluTransform)."""
+    inner = (x * np.float32(-math.sqrt(0.5))).astype(np.float64)
+    return np.float32(0.5) * x * np.vectorize(math.erfc, otypes=[np.float64])(inner).astype(np.float32)
+
+
+def _gelu_tanh(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the approximation by tanh, each operation rounded to float32 in TFLite's order (GeluTransformApproximate)."""
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    return np.float32(0.5) * x * (np.float32(1) + np.tanh(inner.astype(np.float64)).astype(np.float32))
+
+
+_FUNCTIONS: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {
+    **{op: ELEMENTWISE[op] for op in ("exp", "log", "rsqrt")},
+    "nn.gelu": _gelu,
+    "nn.gelu_tanh": _gelu_tanh,
+}
+INTERPOLATED = tuple(_FUNCTIONS)
 """Functions that TFLite computes of int16 by `interpolated_table`."""
 
 
@@ -122,9 +140,9 @@ def interpolated_table(op: str, x_scale: float, out_scale: float) -> npt.NDArray
     Notes
     -----
     Each point is moved by half the error that interpolation makes midway to the next (TFLite's LUTPopulate). Every step is
-    rounded to float32, as there; the functions are computed in float64.
+    rounded to float32, as there; transcendental functions are computed in float64.
     """
-    f32, function = np.float32, ELEMENTWISE[op]
+    f32, function = np.float32, _FUNCTIONS[op]
     bounds = np.asarray([-32768, 32767], f32)
     first, end = bounds * f32(x_scale)
     least, most = bounds * f32(out_scale)

@@ -41,6 +41,7 @@ CPU = TargetDescription(
         OpSupport(op="min", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="argmax"),
         OpSupport(op="argmin"),
+        OpSupport(op="topk", activations=_WITH_INT16, same_params=True),
         OpSupport(op="nn.max_pool2d", activations=_WITH_INT16, same_params=True),
         OpSupport(op="nn.softmax", activations=_WITH_INT16),
         OpSupport(op="nn.log_softmax"),

@@ -1,0 +1,95 @@
+"""Cases of ops about places, and of those of integers as they are stored. Values only, no test and no Octavo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tflite_case import Case, Value
+from tflite_draws import NONE, Maker, Rng, case, feed, options, params, shape_of
+from tflite_function_cases import function, interpolated
+
+
+def top(rng: Rng, dtype: str) -> Case:
+    """Draw rows of a few values, so that some are met more than once."""
+    shape = (*shape_of(rng, int(rng.integers(1, 4))), int(rng.integers(1, 70)))
+    count = int(rng.integers(1, shape[-1] + 1))
+    x = Value(shape=shape, **params(rng, dtype))
+    y, places = replace(x, shape=(*shape[:-1], count)), Value(shape=(*shape[:-1], count), dtype="int32")
+    fed = rng.choice(feed(rng, Value(shape=(17,), dtype=dtype)), shape)
+    size = Value.constant(np.full((1,) if rng.integers(0, 2) else (), count, np.int32))
+    inputs, table = (x, size), options("TopKV2Options")
+    return Case(op="TOPK_V2", label=f"{count} of {shape}", inputs=inputs, outputs=(y, places), options=table, fed=(fed,))
+
+
+def gather_nd(*, at_run_time: bool) -> Maker:
+    def make(rng: Rng, dtype: str) -> Case:
+        shape, depth = shape_of(rng), int(rng.integers(1, 3))
+        outer = tuple(int(n) for n in rng.integers(1, 4, int(rng.integers(1, 3))))
+        places = np.stack([rng.integers(0, size, outer) for size in shape[:depth]], axis=-1).astype(np.int32)
+        x = Value(shape=shape, **params(rng, dtype))
+        y = replace(x, shape=(*outer, *shape[depth:]))
+        index = Value(shape=places.shape, dtype="int32") if at_run_time else Value.constant(places)
+        fed = (feed(rng, x), places) if at_run_time else (feed(rng, x),)
+        label, table = f"{shape} by {places.shape}", options("GatherNdOptions")
+        return Case(op="GATHER_ND", label=label, inputs=(x, index), outputs=(y,), options=table, fed=fed)
+
+    return make
+
+
+def _single(rng: Rng, dtype: str) -> Value:
+    own = params(rng, dtype)
+    value = feed(rng, Value(shape=(1,), dtype=dtype)).reshape(())
+    return Value.constant(value, scale=own.get("scale", ()), zero_point=own.get("zero_point", ()))
+
+
+def one_hot(rng: Rng, dtype: str) -> Case:
+    """Draw places of which some are none of the depth's, and values whose parameters LiteRT doesn't look at."""
+    shape, depth = shape_of(rng, int(rng.integers(1, 4))), int(rng.integers(1, 9))
+    axis = int(rng.integers(-1, len(shape) + 1))
+    out = list(shape)
+    out.insert(len(shape) if axis < 0 else axis, depth)
+    y = Value(shape=tuple(out), **params(rng, dtype))
+    on, off = (_single(rng, dtype) for _ in range(2))
+    inputs = (Value(shape=shape, dtype="int32"), Value.constant(np.asarray(depth, np.int32)), on, off)
+    fed = (rng.integers(-1, depth + 1, shape).astype(np.int32),)
+    label, table = f"{shape} depth {depth} axis {axis}", options("OneHotOptions", axis=axis)
+    return Case(op="ONE_HOT", label=label, inputs=inputs, outputs=(y,), options=table, fed=fed)
+
+
+def whole_quotient(op: str, table: str) -> Maker:
+    """Draw divisors other than 0, at which LiteRT stops."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        shape = shape_of(rng)
+        other = shape if rng.integers(0, 2) else (1,) * (len(shape) - 1) + shape[-1:]
+        a, b, y = (Value(shape=own, **params(rng, dtype)) for own in (shape, other, shape))
+        drawn = case(rng, op, f"{shape} {other}", [a, b], [y], options(table))
+        return replace(drawn, fed=(drawn.fed[0], np.where(drawn.fed[1] == 0, 1, drawn.fed[1]).astype(drawn.fed[1].dtype)))
+
+    return make
+
+
+def stored_concatenation(rng: Rng, dtype: str) -> Case:
+    """Draw inputs of different scales, whose integers LiteRT copies as they are."""
+    shape = shape_of(rng, 3)
+    inputs: list[Value | None] = [Value(shape=shape, **params(rng, dtype)) for _ in range(2)]
+    y = Value(shape=(*shape[:2], 2 * shape[2]), **params(rng, dtype))
+    table = options("ConcatenationOptions", axis=2, fusedActivationFunction=NONE)
+    return case(rng, "CONCATENATION", f"{shape} of different scales", inputs, [y], table)
+
+
+I8, U8, I16, F32 = "int8", "uint8", "int16", "float32"
+PLACES: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
+    "TOPK_V2": [(top, (I8, U8, I16, F32), 2)],
+    "GATHER_ND": [(gather_nd(at_run_time=late), (I8, U8, I16, F32), 2) for late in (False, True)],
+    "ONE_HOT": [(one_hot, (I8, U8, F32), 2)],
+    "FLOOR_DIV": [(whole_quotient("FLOOR_DIV", "FloorDivOptions"), (I8, I16, F32), 2)],
+    "FLOOR_MOD": [(whole_quotient("FLOOR_MOD", "FloorModOptions"), (I8, I16, F32), 2)],
+    "NEG": [(function("NEG", "NegOptions"), (I8, I16, F32), 2)],
+    "SQRT": [(function("SQRT", positive=True), (I8, F32), 2), (interpolated("SQRT"), (I16,), 2)],
+}
+"""op -> (maker, dtypes, cases of each)."""
+
+WITHOUT_KERNEL = frozenset({("FLOOR_DIV", I16), ("FLOOR_MOD", I16)})
+"""(op, dtype) of quantized cases that are computed in float32, with the values of integers."""
