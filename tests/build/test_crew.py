@@ -2,8 +2,6 @@
 
 import gc
 import re
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +11,9 @@ import numpy as np
 import pytest
 
 import octavo
+from child_python import run_python
 from octavo.build import crew, llvm_module
-from octavo.build.crew_code import BODY
+from octavo.build.crew_code import BODY, ENDED, RESTING, SPENT
 from octavo.kernels import host_target
 
 MODEL = "models/tflite/resnet8_cifar10_int8.tflite"
@@ -26,10 +25,9 @@ def model(shared):
 
 
 @pytest.fixture(scope="module")
-def inputs(model):
+def inputs(executable):
     rng = np.random.default_rng(3)
-    shape = octavo.compile(model).inputs[0].shape
-    return [rng.integers(-128, 128, shape).astype(np.int8) for _ in range(6)]
+    return [rng.integers(-128, 128, executable.inputs[0].shape).astype(np.int8) for _ in range(6)]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +39,18 @@ def expected(model, inputs):
 @pytest.fixture(scope="module")
 def executable(model):
     return octavo.compile(model, threads=2)
+
+
+@pytest.fixture(scope="module")
+def of_three(model):
+    return octavo.compile(model, threads=3)
+
+
+@pytest.fixture(scope="module")
+def saved(executable, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("crew") / "two.so"
+    executable.save(path)
+    return path
 
 
 def result(outputs) -> np.ndarray:
@@ -60,8 +70,8 @@ def test_large_layers_are_shared(executable):
     assert text.count("@octavo_crew_await(") > 4
 
 
-def test_overlapping_calls_of_two_executables_give_each_its_own_result(model, executable, inputs, expected):
-    executables = [executable, octavo.compile(model, threads=2)]
+def test_overlapping_calls_of_two_executables_give_each_its_own_result(executable, of_three, inputs, expected):
+    executables = [executable, of_three]
 
     def many(index: int) -> bool:
         each = executables[index % 2]
@@ -75,18 +85,17 @@ def test_overlapping_calls_of_two_executables_give_each_its_own_result(model, ex
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
-def test_more_threads_than_cores_and_fewer(model, inputs, expected, cores, monkeypatch):
+def test_more_threads_than_cores_and_fewer(of_three, inputs, expected, cores, monkeypatch):
     """A call made for three threads, on machines of other sizes; with 5 told where there are 2, threads take turns on a core."""
     monkeypatch.setattr(crew, "cores", lambda: cores)
     before = workers()
-    executable = octavo.compile(model, threads=3)
-    call = executable.bind(inputs[0])
+    call = of_three.bind(inputs[0])
     assert workers() - before == min(cores, 3) - 1
     for _ in range(10):
         np.testing.assert_array_equal(result(call()), expected[0])
 
 
-def test_a_worker_that_is_not_given_a_core_is_not_waited_for(model, inputs, expected, monkeypatch):
+def test_a_worker_that_is_not_given_a_core_is_not_waited_for(executable, inputs, expected, monkeypatch):
     """It comes after ten calls, to a call that has long ended, and takes part in the next ones."""
     monkeypatch.setattr(crew, "cores", lambda: 2)
     held = threading.Event()
@@ -95,7 +104,7 @@ def test_a_worker_that_is_not_given_a_core_is_not_waited_for(model, inputs, expe
         return threading.Thread(target=lambda: (held.wait(), target(*args)), daemon=True)
 
     monkeypatch.setattr(crew, "Thread", late)
-    call = octavo.compile(model, threads=2).bind(inputs[0])
+    call = executable.bind(inputs[0])
     for _ in range(10):
         np.testing.assert_array_equal(result(call()), expected[0])
     held.set()
@@ -103,10 +112,10 @@ def test_a_worker_that_is_not_given_a_core_is_not_waited_for(model, inputs, expe
         np.testing.assert_array_equal(result(call()), expected[0])
 
 
-def test_workers_end_with_their_executable(model, inputs, monkeypatch):
+def test_workers_end_with_their_executable(saved, inputs, monkeypatch):
     monkeypatch.setattr(crew, "cores", lambda: 2)
     before = workers()
-    executable = octavo.compile(model, threads=2)
+    executable = octavo.load_executable(saved)
     assert workers() == before  # none is started before there is a call
     executable(inputs[0])
     call = executable.bind(inputs[1])
@@ -119,38 +128,75 @@ def test_workers_end_with_their_executable(model, inputs, monkeypatch):
     assert workers() == before
 
 
-def test_workers_sleep_between_calls(executable, inputs):
-    call = executable.bind(inputs[0])
-    for _ in range(20):
-        call()
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.1
+class Worker:
+    """The only worker of a crew of two, as the system and the crew's control block see it."""
+
+    def __init__(self, executable, x):
+        threads, crews = set(threading.enumerate()), set(crew._CREWS)
+        self.run = executable.bind(x).run
+        (thread,) = set(threading.enumerate()) - threads
+        (own,) = set(crew._CREWS) - crews
+        self.control = own.control.numpy  # a copy of it, now
+        self._numbers = own._numbers
+        self._status = Path(f"/proc/self/task/{thread.native_id}/status")
+
+    def previous_call(self, *, ended: int, spent: int) -> None:
+        """Let the next call think so, in cycles."""
+        self._numbers[[ENDED, SPENT]] = ended, spent
+
+    def falls_asleep(self) -> int:
+        """Wait for it, then count how often it did so far."""
+        before = None
+        while True:
+            status = self._status.read_text()
+            times = int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)[0])
+            if self.control()[RESTING] and "State:\tS" in status and times == before:
+                return times
+            before = times
+            time.sleep(0.001)
 
 
-def test_a_short_call_after_a_pause_is_one_threads_and_close_calls_are_shared(model, inputs, monkeypatch):
+@pytest.fixture
+def worker(executable, inputs, monkeypatch):
     monkeypatch.setattr(crew, "cores", lambda: 2)
-    before = set(threading.enumerate())
-    run = octavo.compile(model, threads=2).bind(inputs[0]).run
-    (worker,) = set(threading.enumerate()) - before
-    status = Path(f"/proc/self/task/{worker.native_id}/status")
+    worker = Worker(executable, inputs[0])
+    worker.run()
+    return worker
 
-    def sleeps() -> int:
-        return int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.MULTILINE)[0])
 
-    run()
-    time.sleep(0.05)
-    asleep = sleeps()
+LONG_AGO, NEVER_YET = 0, 1 << 62
+"""When a call ended, by the machine's clock."""
+
+
+def test_a_worker_sleeps_between_calls(worker):
+    times = worker.falls_asleep()
+    time.sleep(0.1)
+    assert worker.falls_asleep() == times
+
+
+def test_a_short_call_after_a_pause_wakes_nobody(worker):
+    times = worker.falls_asleep()
     for _ in range(20):
-        time.sleep(0.005)
-        run()
-    assert sleeps() - asleep < 10  # a call that was interrupted looks long
-    asleep = sleeps()
-    for _ in range(1000):
-        run()
-    time.sleep(0.05)
-    assert sleeps() > asleep
+        worker.previous_call(ended=LONG_AGO, spent=1)
+        worker.run()
+    assert worker.falls_asleep() == times
+
+
+@pytest.mark.parametrize(("ended", "spent"), [(NEVER_YET, 1), (LONG_AGO, NEVER_YET)], ids=["close", "long"])
+def test_a_call_that_follows_closely_or_a_long_one_is_shared(worker, ended, spent):
+    times = worker.falls_asleep()
+    worker.previous_call(ended=ended, spent=spent)
+    worker.run()
+    while worker.falls_asleep() == times:  # it may not have had a core yet
+        time.sleep(0.001)
+
+
+def test_a_call_leaves_when_it_ended_and_how_long_it_took(worker):
+    first = worker.control()
+    worker.run()
+    second = worker.control()
+    assert min(first[SPENT], second[SPENT]) > 0
+    assert second[ENDED] - second[SPENT] > first[ENDED]
 
 
 FORKING = """
@@ -170,17 +216,11 @@ print("done")
 """
 
 
-def test_a_saved_file_is_shared_too_and_a_forked_process_computes_alone(executable, inputs, expected, tmp_path: Path):
-    executable.save(tmp_path / "two.so")
-    loaded = octavo.load_executable(tmp_path / "two.so")
+def test_a_saved_file_is_shared_too_and_a_forked_process_computes_alone(saved, inputs, expected, tmp_path: Path):
+    loaded = octavo.load_executable(saved)
     assert loaded.threads == 2
     assert loaded.description.shared_units
     np.testing.assert_array_equal(result(loaded(inputs[0])), expected[0])
     np.save(tmp_path / "x.npy", inputs[0])
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path / "two.so"), str(tmp_path / "x.npy")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(FORKING, saved, tmp_path / "x.npy")
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

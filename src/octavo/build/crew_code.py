@@ -53,15 +53,15 @@ _DISMISSED = 1
 _CALL = _LINE
 """The number of the latest call, from 1 on."""
 
-_RESTING = 2 * _LINE
-"""How many workers sleep until there is a call."""
+RESTING = 2 * _LINE
+"""Index in control: how many workers sleep until there is a call."""
 
 SLEEPING = 3 * _LINE
 """Index in control: how many tasks sleep within a call."""
 
-_ENDED = 4 * _LINE
-_SPENT = _ENDED + 1
-"""When the latest call ended and how long it took, in cycles of the machine's clock."""
+ENDED = 4 * _LINE
+SPENT = ENDED + 1
+"""Indices in control: when the latest call ended and how long it took, in cycles of the machine's clock."""
 
 _POINTERS = 5 * _LINE
 _TENSOR_WORDS = 6
@@ -318,13 +318,13 @@ class CrewCode:
                     B.evaluate(B.tvm_struct_set(table, index, _DATA_FIELD, tirx.buffer.buffer_data(buffer)))
             call = B.Bind(add(self._at(_CALL), 1) + 1)
             began = _variable("int64", _clock())
-            pays = B.Or(began[0] - control[_ENDED] < _CLOSE, control[_SPENT] > _LONG)
+            pays = B.Or(began[0] - control[ENDED] < _CLOSE, control[SPENT] > _LONG)
             with B.If(B.And(control[TASKS] > 1, pays)), B.Then():
-                _wake(self._at(_CALL), self._at(_RESTING))
+                _wake(self._at(_CALL), self._at(RESTING))
             pointers = [tirx.buffer.buffer_data(buffer) for buffer in (control, *self._buffers)]
             B.evaluate(B.call_extern("int32", BODY, 0, call, *pointers))
-            B.buffer_store(control, _clock(), [_ENDED])
-            B.buffer_store(control, control[_ENDED] - began[0], [_SPENT])
+            B.buffer_store(control, _clock(), [ENDED])
+            B.buffer_store(control, control[ENDED] - began[0], [SPENT])
         func: Any = builder.get()
         return tirx.PrimFunc(arguments, importing(func.body)).with_attr("global_symbol", symbol)
 
@@ -335,7 +335,7 @@ class CrewCode:
         def emit() -> None:
             control = B.arg("control", B.buffer((layout.words,), "int64"))
             task = B.arg("task", B.int32())
-            call, resting = (B.address_of(control[index]) for index in (_CALL, _RESTING))
+            call, resting = (B.address_of(control[index]) for index in (_CALL, RESTING))
             latest = _variable("int64", B.int64(0))
             with B.While(control[_DISMISSED] == 0):
                 B.evaluate(B.call_extern("int32", _AWAIT, call, latest[0] + 1, resting))
@@ -353,7 +353,7 @@ class CrewCode:
 
         def emit() -> None:
             control = B.arg("control", B.buffer((layout.words,), "int64"))
-            call, resting = (B.address_of(control[index]) for index in (_CALL, _RESTING))
+            call, resting = (B.address_of(control[index]) for index in (_CALL, RESTING))
             B.buffer_store(control, B.int64(1), [_DISMISSED])
             B.evaluate(add(call, 1))
             _wake(call, resting)
