@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import tvm
 
+from child_python import child_python
 from octavo import pipeline
 from octavo.build import cache as cache_module
 from octavo.build import objects
@@ -234,8 +234,8 @@ def test_two_processes_at_once_share_a_cache(shared, own_folder):
         "x = np.random.default_rng(0).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8);"
         "print(next(iter(e(x).values())).tobytes().hex())"
     )
-    path = str(shared / "models/tflite/dscnn_kws_int8.tflite")
-    running = [subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    command = child_python(code, shared / "models/tflite/dscnn_kws_int8.tflite")
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     results = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     assert results[0] == results[1] != ""

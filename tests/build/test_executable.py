@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
+from child_python import run_python
 from octavo import pipeline
 from octavo.build import Executable
 from octavo.errors import DataError, ExecutableError, TargetError
@@ -78,8 +76,7 @@ def test_a_saved_file_gives_the_same_bytes_in_a_fresh_process(executable, saved,
         "import sys, numpy as np, octavo.build as b; e = b.Executable.load(sys.argv[1]);"
         "y, = e(np.load(sys.argv[2])).values(); np.save(sys.argv[3], y); print(e.description.threads, e.weight_bytes)"
     )
-    paths = [str(saved), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
-    done = subprocess.run([sys.executable, "-c", code, *paths], check=True, capture_output=True, text=True)
+    done = run_python(code, saved, tmp_path / "x.npy", tmp_path / "y.npy", check=True)
     assert done.stdout.split() == [str(executable.threads), str(executable.weight_bytes)]
     assert np.load(tmp_path / "y.npy").tobytes() == next(iter(executable(batch).values())).tobytes()
 

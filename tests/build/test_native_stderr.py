@@ -5,8 +5,9 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
+
+from child_python import child_python, run_python
 
 SCRIPT = """
 import os, sys
@@ -20,7 +21,7 @@ print("python again", file=sys.stderr)
 
 
 def test_only_native_writes_vanish_and_only_meanwhile() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    done = run_python(SCRIPT, check=True)
     assert done.stderr.splitlines() == ["progress", "native again", "python again"]
 
 
@@ -39,7 +40,7 @@ print("done")
 def test_a_terminal_sees_progress_and_no_noise() -> None:
     terminal, program_side = pty.openpty()
     fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.run([sys.executable, "-c", BAR], stdout=subprocess.PIPE, stderr=program_side, text=True, check=True)
+    done = subprocess.run(child_python(BAR), stdout=subprocess.PIPE, stderr=program_side, text=True, check=True)
     os.close(program_side)
     shown = os.read(terminal, 10_000).decode()
     os.close(terminal)
@@ -50,5 +51,5 @@ def test_a_terminal_sees_progress_and_no_noise() -> None:
 
 
 def test_a_file_sees_neither() -> None:
-    done = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True)
+    done = run_python(BAR, check=True)
     assert (done.stdout, done.stderr) == ("done\n", "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 import octavo
+from child_python import run_python
 from octavo.cli.main import main
 from octavo.errors import DataError
 from octavo.profile import ImageFolder
@@ -89,8 +88,7 @@ def test_memory_does_not_grow_with_the_file(here: Path) -> None:
     peaks: list[int] = []
     for count in (2, 40):
         np.savez_compressed("x.npz", x=np.zeros((count, 1 << 20), np.float32))
-        line = [sys.executable, "-c", _PEAK, *shlex.split("profile wide.onnx --data x.npz -o p.json")]
-        done = subprocess.run(line, check=True, capture_output=True, text=True)
+        done = run_python(_PEAK, *shlex.split("profile wide.onnx --data x.npz -o p.json"), check=True)
         peaks.append(int(done.stdout.splitlines()[-1]))
     # 38 samples more are 152 MB.
     assert peaks[1] - peaks[0] < 60, peaks

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx
 import pytest
 
 import octavo
+from child_python import OCTAVO
 from octavo.cli.main import main
 
 
@@ -42,7 +42,7 @@ def test_run_gives_what_the_executable_gives_in_python(finished: Path) -> None:
 
 
 def test_run_in_a_new_process_gives_the_same_bytes(workplace: Path) -> None:
-    words = [sys.executable, "-m", "octavo.cli.main", "run", "m.so", "--input", "x.npz", "-o", "again.npz"]
+    words = [*OCTAVO, "run", "m.so", "--input", "x.npz", "-o", "again.npz"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "again.npz: logits float32 [20, 10]\n"

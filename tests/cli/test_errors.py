@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from child_python import OCTAVO
 from octavo.cli import explain
 from octavo.cli.main import main
 
@@ -216,7 +217,7 @@ def test_an_interrupt_leaves_with_130(
 def test_a_reader_that_leaves_early_sees_no_traceback(finished: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    words = [sys.executable, "-m", "octavo.cli.main", "explain", str(finished / "m.so")]
+    words = [*OCTAVO, "explain", str(finished / "m.so")]
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnxruntime
 import pytest
 
 import octavo
+from child_python import OCTAVO
 from octavo.cli.demo import DATA
 
 FILES = {"digits.profile.json", "digits.int8.onnx", "digits.int8.so", "digits.float.so"}
@@ -20,7 +20,7 @@ FILES = {"digits.profile.json", "digits.int8.onnx", "digits.int8.so", "digits.fl
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "octavo.cli.main", "demo", "-o", str(folder / "out"), "--json"]
+    command = [*OCTAVO, "demo", "-o", str(folder / "out"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "nothing is written to standard error unless it is a terminal"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import profile_bytes
+from child_python import OCTAVO, run_python
 from octavo.cli.main import main
 from octavo.cluster import profile_on_ray
 from octavo.errors import DataError, ProfileError
@@ -27,8 +28,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(model: Path) -> None:
     # In a process of its own: Ray's has warnings, and threads that outlive it.
-    command = [sys.executable, profile_bytes.__file__, "--model", str(model), "--samples", "60"]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    program = "import profile_bytes; sys.exit(profile_bytes.main())"
+    done = run_python(program, "--model", model, "--samples", 60, cwd=Path(profile_bytes.__file__).parent, check=True)
+    lines = done.stdout.splitlines()
     digests = [line.split("  ")[0] for line in lines if "  " in line]
     assert len(digests) == 3 + HAS_RAY
     assert len(set(digests)) == 1, lines
@@ -38,9 +40,9 @@ def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(model: Path
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed (pip install 'octavo[ray]')")
 def test_the_command_line_on_a_cluster_of_its_own(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((5, 3, 16, 16)).astype(np.float32))
-    for extra, name in (([], "here.json"), (["--ray"], "there.json")):
-        command = [sys.executable, "-m", "octavo.cli.main", "profile", str(model), "--data", str(tmp_path / "x.npy"), *extra]
-        subprocess.run([*command, "-o", str(tmp_path / name)], check=True, capture_output=True)
+    words = ["profile", str(model), "--data", str(tmp_path / "x.npy"), "-o"]
+    assert main([*words, str(tmp_path / "here.json")]) == 0
+    subprocess.run([*OCTAVO, *words, str(tmp_path / "there.json"), "--ray"], check=True, capture_output=True)
     assert (tmp_path / "here.json").read_bytes() == (tmp_path / "there.json").read_bytes()
 
 
