@@ -16,8 +16,8 @@ from ..graph.rules import Region, Rejection
 from ..kernels import AddSpec
 from ..target import OpSupport
 from .context import KernelContext, shape_of
-from .forms import Form, OutputForm, TensorForm
-from .rounding import float_sum_of, rounding_of
+from .forms import ElementFunction, Form, OutputForm, TensorForm
+from .rounding import float_sum_of, integer_sum, rounding_of
 from .tail import check_activation, follow_to_quantize, unquantized
 from .values import Dequantized, constant_value, dequantized
 
@@ -64,6 +64,23 @@ class AddForm(Form):
         )
         kernel = kernels.add(spec, isa=context.isa)
         context.put(output, context.call(output.name, kernel, [a, b], shape_of(a)), is_nhwc=is_nhwc)
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the op, where b is not widened but a constant of one element."""
+        is_constant = self.b_values is not None
+        if self.b_values.size != 1 if self.b_values is not None else self.b.shape != self.a.shape:
+            return None
+        if any(tensor.kernel_dtype != "uint8" for tensor in (self.a, self.b, self.y.tensor)):
+            return None
+        one = None if self.b_values is None else _as_uint8(self.b_values)
+
+        def of(a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+            other = one if b is None else b
+            assert other is not None
+            return integer_sum(self.rounding, self.a, self.b, self.y, a, other)
+
+        operands = {"input0": self.a} if is_constant else {"input0": self.a, "input1": self.b}
+        return ElementFunction(operands=operands, result=self.y, of=of)
 
 
 def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

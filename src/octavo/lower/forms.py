@@ -6,6 +6,7 @@ Each op has one file with its form, its rule and its kernels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,25 @@ UNQUANTIZED = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis
 """The entry of a quantize_info, but for its id, of a tensor that is not quantized."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ElementFunction:
+    """An op whose result depends, element by element, on 8-bit tensors of the result's own shape.
+
+    Parameters
+    ----------
+    operands
+        The tensors by their roles in the quantize_info; one tensor may have two.
+    result
+        What it gives.
+    of
+        The op's oracle, from the operands' integers to the result's, all as kernels hold them (uint8).
+    """
+
+    operands: Mapping[str, TensorForm]
+    result: OutputForm
+    of: Callable[..., npt.NDArray[np.uint8]]
+
+
 class Form(ABC):
     """The plain facts of one composite."""
 
@@ -35,9 +55,14 @@ class Form(ABC):
     def quantize_info(self) -> dict[str, Any]:
         """Return what a code generator must know of each tensor, by its role.
 
-        Roles are "input", "weight", "bias", "output", "input0" ... Each value holds: id (TensorId or variable name), dtype, scale
-        and zero_point (numbers per tensor, lists per axis), axis (None per tensor), qmin, qmax (inclusive; clamps included).
+        Roles are "input", "weight", "bias", "output", "input0" ..., and "inner0" ... of tensors that are computed on the way.
+        Each value holds: id (TensorId or variable name), dtype, scale and zero_point (numbers per tensor, lists per axis), axis
+        (None per tensor), qmin, qmax (inclusive; clamps included).
         """
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the op as a function of single elements, None where it is none or reads more than 8-bit variables."""
+        return None
 
     @abstractmethod
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:

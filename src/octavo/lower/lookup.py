@@ -21,7 +21,7 @@ from ..numerics.fixed_point import fixed_point_table, has_coarse_factor
 from ..target import OpSupport
 from .cluster import Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
 from .context import KernelContext, shape_of
-from .forms import Form, OutputForm, TensorForm
+from .forms import ElementFunction, Form, OutputForm, TensorForm
 from .rounding import rounding_of
 from .tail import check_activation, integer_clamp
 from .values import params_of
@@ -52,6 +52,11 @@ class LookupForm(Form):
         table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
         kernel = kernels.lookup(spec, table=table, isa=context.isa)
         context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
+
+    def element_function(self) -> ElementFunction:
+        """Return the function that the table is of."""
+        table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
+        return ElementFunction(operands={"input": self.x}, result=self.y, of=lambda x: table[x])
 
 
 def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

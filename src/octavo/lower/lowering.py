@@ -30,6 +30,7 @@ from ..graph.tracking import Announced
 from ..kernels import NO_SCHEDULES, Kernel, Schedules
 from ..target import TargetDescription
 from .carry_stride import Carried, carry_strides
+from .compose import compose_tables
 from .context import KernelContext, KernelTable, PlacedKernel
 from .float_layout import emit_nhwc
 from .forms import FloatOp, Form
@@ -141,7 +142,10 @@ def lower(
     carried = carry_strides(module)
     cast = _downcast(source, carried, precision)
     sources = {**carried.sources, **{new: carried.sources.get(old, old) for new, old in cast.sources.items()}}
-    parts = partition_quantized(cast.module, target, ids, with_float=True, sources=sources, precision=precision)
+    composed = compose_tables(
+        partition_quantized(cast.module, target, ids, with_float=True, sources=sources, precision=precision)
+    )
+    parts = composed.parts
     if _is_float(source):
         parts = replace(parts, rejections=dict.fromkeys(parts.rejections, Rejection(reason=FLOAT_MODEL)))
     held = held_tensors(source, ids)
@@ -167,7 +171,13 @@ def lower(
                 records.extend([] if record is None else [record])
                 continue
             name, region = composite
-            kernel = context.write(region, operand_vars(binding.value), binding.var)
+            if binding.var in composed.swallowed:
+                tensor = _tensor_of(region, held | parted, binding.var)
+                record = _composite_record(name, region, parts, binding.var, tensor, None)
+                records.append(replace(record, kernel=TABLE, isa=isa))
+                continue
+            root = composed.inputs.get(binding.var)
+            kernel = context.write(region, operand_vars(binding.value) if root is None else [root], binding.var)
             if isinstance(region.form, ObserveForm) or binding.var.name in carried.cuts:  # no op of the graph
                 continue
             tensor = _tensor_of(region, held | parted, binding.var)
@@ -251,6 +261,9 @@ def _told(
 
     return [told(record) for record in records]
 
+
+TABLE = "lookup"
+"""Kernel of an op that a table of several ops stands for."""
 
 FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"
 """Reason of an op that has integer kernels, in a model that nothing quantized."""

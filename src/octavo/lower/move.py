@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm.relax import Expr, Var
 
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import RequantizeSpec
-from ..numerics import INTEGER_RANGE, QuantParams
+from ..numerics import INTEGER_RANGE, QuantParams, requantize_tensor
 from ..numerics.fixed_point import fixed_point_table
 from ..target import OpSupport
 from .context import KernelContext, ratio, shape_of
-from .forms import Form, OutputForm, TensorForm
+from .forms import ElementFunction, Form, OutputForm, TensorForm
 from .lookup import LookupForm
 from .rounding import rounding_of
 from .storage import TO_NHWC
@@ -55,6 +56,25 @@ class MoveForm(Form):
         if changes(self.x, self.y):
             value = requantized(context, output.name, value, self.x.params, self.y)
         context.put(output, value, is_nhwc=is_nhwc and keeps_shape)
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the change of parameters or the clamp, where nothing is moved."""
+        if self.axes is not None or self.x.shape != self.y.tensor.shape or self.x.kernel_dtype != "uint8":
+            return None
+        out, multiplier = self.y.spec(), ratio(self.x.params, self.y.tensor.params)
+
+        def of(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+            result = requantize_tensor(
+                x,
+                input_zero_point=self.x.zero_point,
+                multiplier=multiplier,
+                zero_point=out.zero_point,
+                qmin=out.qmin,
+                qmax=out.qmax,
+            )
+            return result.astype(np.uint8)
+
+        return ElementFunction(operands={"input": self.x}, result=self.y, of=of)
 
     @property
     def _is_flat_image(self) -> bool:

@@ -21,7 +21,7 @@ from ..numerics import PerTensor, QuantParams, every_real, prelu_table, quantize
 from ..target import OpSupport
 from .cluster import PRELU, Cluster, evaluated, name_of, operations
 from .context import KernelContext, shape_of
-from .forms import Form, OutputForm, TensorForm
+from .forms import ElementFunction, Form, OutputForm, TensorForm
 from .lookup import cluster_of, output_of, region_of
 from .rounding import rounding_of
 from .storage import TO_NHWC
@@ -65,6 +65,13 @@ class PairLookupForm(Form):
         shape = self.y.tensor.shape
         shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
         context.put(output, context.call(output.name, kernel, values, shape), is_nhwc=is_nhwc)
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the function that the table is of, where no operand is widened and none is a constant of several elements."""
+        if self.b is None or not self.a.shape == self.b.shape == self.y.tensor.shape:
+            return None
+        table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
+        return ElementFunction(operands={"input0": self.a, "input1": self.b}, result=self.y, of=lambda a, b: table[b, a])
 
     def _is_nhwc(self, context: KernelContext, variables: list[Var]) -> bool:
         """Whether to compute in the permuted layout: where a tensor lies so, and every tensor has four dimensions."""

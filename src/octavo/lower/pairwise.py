@@ -14,10 +14,11 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import PairwiseSpec
+from ..numerics import larger, requantize, requantize_multiplier, smaller
 from ..target import OpSupport
 from .context import KernelContext, shape_of
-from .forms import Form, OutputForm, TensorForm
-from .rounding import float_sum_of, rounding_of
+from .forms import ElementFunction, Form, OutputForm, TensorForm
+from .rounding import float_sum_of, integer_sum, rounding_of
 from .storage import TO_NHWC
 from .tail import check_activation, follow_to_quantize, unquantized
 from .values import ConstantValue, Dequantized, constant_value, dequantized
@@ -80,6 +81,38 @@ class PairwiseForm(Form):
         shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
         context.put(output, context.call(output.name, kernel, [a, b], shape), is_nhwc=is_nhwc)
 
+    def element_function(self) -> ElementFunction | None:
+        """Return the op, where no operand is widened but a constant of one element."""
+        shape = self.y.tensor.shape
+        sides = (self.a, self.b)
+        if any(operand.tensor.shape != shape if operand.values is None else operand.values.size != 1 for operand in sides):
+            return None
+        if any(tensor.kernel_dtype != "uint8" for tensor in (self.a.tensor, self.b.tensor, self.y.tensor)):
+            return None
+        variables = {f"input{i}": operand.tensor for i, operand in enumerate(sides) if operand.values is None}
+
+        def of(*values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+            given = iter(values)
+            a, b = (next(given) if operand.values is None else _as_bytes(operand) for operand in sides)
+            return self._oracle(a, b)
+
+        return ElementFunction(operands=variables, result=self.y, of=of)
+
+    def _oracle(self, a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the results for the integers of a and b as kernels hold them."""
+        out = self.y.spec()
+        if self.kind in ("add", "sub"):
+            tensors = self.a.tensor, self.b.tensor, self.y
+            return integer_sum(self.rounding, *tensors, a, b, subtract=self.kind == "sub")
+        if self.kind in ("max", "min"):
+            choose = larger if self.kind == "max" else smaller
+            return choose(a, b, qmin=out.qmin, qmax=out.qmax).astype(np.uint8)
+        scales = (float(tensor.params.scale) for tensor in (self.a.tensor, self.b.tensor, self.y.tensor))
+        product = (a.astype(np.int32) - self.a.tensor.zero_point) * (b.astype(np.int32) - self.b.tensor.zero_point)
+        stored = self.rounding == "half_even_stored"
+        bounds = (out.zero_point, out.qmin, out.qmax)
+        return requantize(product, requantize_multiplier(*scales), *bounds, stored_even=stored).astype(np.uint8)
+
     def is_nhwc(self, context: KernelContext, inputs: dict[str, Var]) -> bool:
         """Whether to compute in the permuted layout: where an operand lies so, and every variable has four dimensions."""
         variables = [operand for operand in (self.a, self.b) if operand.values is None]
@@ -90,10 +123,16 @@ class PairwiseForm(Form):
     def _read(self, context: KernelContext, inputs: dict[str, Var], operand: Operand, *, is_nhwc: bool) -> Expr:
         if operand.values is None:
             return context.storage.get(inputs[operand.tensor.name], is_nhwc=is_nhwc)
-        values = (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
+        values = _as_bytes(operand)
         if is_nhwc:
             values = values.reshape((1,) * (4 - values.ndim) + values.shape).transpose(TO_NHWC)
         return relax.const(np.ascontiguousarray(values))
+
+
+def _as_bytes(operand: Operand) -> npt.NDArray[np.uint8]:
+    """Return a constant's integers as kernels hold them."""
+    assert operand.values is not None
+    return (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
 
 
 def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

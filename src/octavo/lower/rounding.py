@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from ..graph.dataflow import DataflowView, attrs_of
-from ..numerics import FloatSumParameters, float_sum_parameters
-from .forms import TensorForm
+from ..numerics import FloatSumParameters, add, float_sum, float_sum_parameters, sub
+from .forms import OutputForm, TensorForm
 
 ROUNDING = "octavo.rounding"
 """Attribute of main: Relax op (without "relax.") -> rounding of its results.
@@ -50,6 +53,39 @@ def float_sum_of(
         stored=rounding == "half_even_stored",
     )
     return parameters, relabelling
+
+
+def integer_sum(
+    rounding: str,
+    a: TensorForm,
+    b: TensorForm,
+    y: OutputForm,
+    a_values: npt.NDArray[np.uint8],
+    b_values: npt.NDArray[np.uint8],
+    *,
+    subtract: bool = False,
+) -> npt.NDArray[np.uint8]:
+    """Return what the kernel of an add or subtract that rounds so gives for these integers, all as kernels hold them."""
+    out = y.spec()
+    constants, relabelling = float_sum_of(rounding, a, b, y.tensor, subtract=subtract)
+    if constants is None:
+        result = (sub if subtract else add)(
+            a_values,
+            b_values,
+            a_scale=float(a.params.scale),
+            a_zero_point=a.zero_point,
+            b_scale=float(b.params.scale),
+            b_zero_point=b.zero_point,
+            out_scale=float(y.tensor.params.scale),
+            zero_point=out.zero_point,
+            qmin=out.qmin,
+            qmax=out.qmax,
+        )
+        return result.astype(np.uint8)
+    a_stored, b_stored = (values.astype(np.int16) - relabelling for values in (a_values, b_values))
+    low, high, dtype = out.qmin - relabelling, out.qmax - relabelling, "int8" if relabelling else "uint8"
+    result = float_sum(a_stored, b_stored, constants, qmin=low, qmax=high, dtype=dtype)
+    return (result.astype(np.int16) + relabelling).astype(np.uint8)
 
 
 def is_fixed_int16(view: DataflowView) -> bool:
