@@ -1,4 +1,4 @@
-"""ONNX graphs that are not straight or not float32: branches of known conditions, float16, and what is refused."""
+"""ONNX graphs that are not straight, plain or float32: branches, float16, Einsum, ops defined by others; and what is refused."""
 
 import numpy as np
 import onnx
@@ -128,3 +128,71 @@ def test_text(make_onnx):
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
     with pytest.raises(ModelError, match="input 'x' is text"):
         load(proto)
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right"),
+    [
+        ("abc,cde->abde", (1, 5, 6), (6, 2, 3)),
+        ("aecd,abcd->acbe", (1, 5, 2, 3), (1, 4, 2, 3)),
+        ("acbe , aecd -> abcd", (1, 2, 4, 5), (1, 5, 2, 3)),
+        ("abcd,cde->abe", (1, 5, 2, 3), (2, 3, 6)),
+        ("ij,jk", (3, 4), (4, 2)),
+        ("ji,jk->ki", (3, 4), (3, 2)),
+        ("i,i->", (7,), (7,)),
+        ("i,j->ji", (3,), (4,)),
+        ("b...i,b...i->b...", (2, 3, 4), (2, 3, 4)),
+    ],
+)
+def test_einsum(equation, left, right, make_onnx, run):
+    """As NumPy computes it; all but the one with an ellipsis are products of matrices."""
+    rng = np.random.default_rng(5)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in (left, right))
+    node = make_node("Einsum", ["x", "w"], ["y"], equation=equation)
+    model = load(make_onnx([node], {"x": left}, {"y": None}, {"w": w}))
+    (y,) = run(model.bound(), x)
+    np.testing.assert_allclose(y, np.einsum(equation.replace(" ", ""), x, w), rtol=1e-5, atol=1e-5)
+    assert ("matmul" in model.module["main"].script()) == ("." not in equation)
+
+
+def test_an_einsum_of_an_open_batch_is_computed_and_quantized(make_onnx, tmp_path):
+    rng = np.random.default_rng(6)
+    nodes = [
+        make_node("Einsum", ["x", "w"], ["q"], equation="abc,cde->abde"),
+        make_node("Relu", ["q"], ["r"]),
+        make_node("Einsum", ["r", "v"], ["y"], equation="abde,dec->abc"),
+    ]
+    constants = {"w": rng.normal(size=(8, 2, 4)).astype(np.float32), "v": rng.normal(size=(2, 4, 8)).astype(np.float32)}
+    proto = make_onnx(nodes, {"x": ("N", 5, 8)}, {"y": None}, constants)
+    model = load(proto)
+    assert model.any_batch
+    x = rng.normal(size=(3, 5, 8)).astype(np.float32)
+    quantized = octavo.quantize(model, octavo.profile(model, [x]))
+    executable = octavo.compile(quantized)
+    assert octavo.explain(executable).summary.startswith("2/2 ops integer")
+    octavo.export_onnx(quantized, tmp_path / "int8.onnx")
+    np.testing.assert_array_equal(executable(x)["y"], by_onnxruntime(onnx.load(tmp_path / "int8.onnx"), x)[0])
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs", "constants"),
+    [
+        (
+            make_node("RotaryEmbedding", ["x", "c", "s"], ["y"], num_heads=2),
+            {"x": (1, 3, 16)},
+            {"c": np.cos(np.arange(12.0)).reshape(1, 3, 4), "s": np.sin(np.arange(12.0)).reshape(1, 3, 4)},
+        ),
+        (
+            make_node("Attention", ["q", "k", "v", "", "past_k", "past_v"], ["y", "all_k", "all_v"], is_causal=1, softcap=5.0),
+            {"q": (1, 4, 3, 8), "k": (1, 2, 3, 8), "v": (1, 2, 3, 8), "past_k": (1, 2, 2, 8), "past_v": (1, 2, 2, 8)},
+            {},
+        ),
+    ],
+)
+def test_ops_that_onnx_defines_by_others(node, inputs, constants, make_onnx, run):
+    rng = np.random.default_rng(7)
+    tensors = {name: value.astype(np.float32) for name, value in constants.items()}
+    proto = make_onnx([node], inputs, dict.fromkeys(node.output), tensors, opset=23)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in inputs.values()]
+    for ours, theirs in zip(run(load(proto).bound(), *arrays), by_onnxruntime(proto, *arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

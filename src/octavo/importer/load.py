@@ -109,7 +109,7 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
     onnx_source.check(proto, origin)
     try:
         fingerprint = onnx_fingerprint(proto)
-        proto = onnx_straight.straighten(proto, shapes, origin)
+        proto = onnx_straight.straighten(proto, shapes, onnx_convert.supported, origin)
         prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
     except OctavoError:
         raise

@@ -1,4 +1,6 @@
-"""Our converters of ONNX ops that repeat or pick values: Gather, Tile, Expand. Plain ops, where TVM's leave PrimFuncs or worse.
+"""Our converters of ONNX ops that repeat or pick values (Gather, Tile, Expand) and of parts without elements (Concat, Split).
+
+Plain ops, where TVM's leave PrimFuncs or worse.
 
 All shapes are static here. Indices and repetitions that are constants are written as such, which is what integer kernels and
 constant folding need; indices that arrive at run time are brought into range, for TVM by default reads memory
@@ -84,5 +86,32 @@ def _expand(context: NodeContext, inputs: list[Any]) -> Any:
     return data if set(repeats) <= {1} else _ops.tile(data, repeats)
 
 
-CONVERTERS: dict[str, Converter] = {"Expand": _expand, "Gather": _gather, "Tile": _tile}
+def _concat(context: NodeContext, inputs: list[Any]) -> Any:
+    """Leave out parts without elements, which TVM generates no code for; leave all others to TVM."""
+    if not all(isinstance(getattr(value, "ty", None), relax.TensorType) for value in inputs):
+        return None
+    kept = [value for value in inputs if 0 not in shape_of(value)]
+    if len(kept) == len(inputs) or not kept:
+        return None
+    return kept[0] if len(kept) == 1 else _ops.concat(kept, int(context.attrs["axis"]))
+
+
+def _split(context: NodeContext, inputs: list[Any]) -> Any:
+    """Cut off parts one by one where some have no elements; leave all others to TVM."""
+    data = inputs[0]
+    sizes = inputs[1].value.numpy().tolist() if len(inputs) > 1 and isinstance(inputs[1], Constant) else []
+    sizes = context.ints("split", sizes)
+    if 0 not in sizes:
+        return None
+    shape = shape_of(data)
+    axis = int(context.attrs.get("axis", 0)) % len(shape)
+    parts: list[Any] = []
+    for start, size in zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
+        empty = np.zeros([*shape[:axis], 0, *shape[axis + 1 :]], str(data.ty.dtype))
+        part = _ops.strided_slice(data, [axis], [start], [start + size]) if size else relax.const(empty)
+        parts.append(context.builder.emit(part) if size else part)
+    return relax.Tuple(parts)
+
+
+CONVERTERS: dict[str, Converter] = {"Concat": _concat, "Expand": _expand, "Gather": _gather, "Split": _split, "Tile": _tile}
 """Our converters by ONNX op."""

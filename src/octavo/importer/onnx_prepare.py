@@ -24,8 +24,8 @@ from .onnx_quantized import QdqRewriter
 from .onnx_quantized_constants import quantized_constant, widen
 from .source_tensor import SourceTensor
 
-_STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
-_KNOWN_DOMAINS = _STANDARD_DOMAINS | {"com.microsoft"}
+STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
+_KNOWN_DOMAINS = STANDARD_DOMAINS | {"com.microsoft"}
 # Folding these would lose quantization parameters, hide an alias, or freeze a random number.
 _NEVER_FOLDED = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout", "Bernoulli", "Multinomial"}
@@ -64,7 +64,7 @@ def describe(node: onnx.NodeProto) -> str:
     """Name a node in a message: its op, its name and the tensor it makes."""
     output = next((name for name in node.output if name), "")
     label = f"node {node.name!r}, " if node.name else ""
-    domain = f"{node.domain}." if node.domain not in _STANDARD_DOMAINS else ""
+    domain = f"{node.domain}." if node.domain not in STANDARD_DOMAINS else ""
     return f"op {domain}{node.op_type} ({label}output tensor {output!r})"
 
 
@@ -103,7 +103,7 @@ def prepare(
     for index, node in enumerate(model.graph.node):
         node.name = str(index)
     _constants_to_initializers(model.graph, nodes, origin)
-    opset = next((item.version for item in model.opset_import if item.domain in _STANDARD_DOMAINS), 1)
+    opset = next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
     _to_qdq(model.graph, nodes, opset, origin)
     narrow = widen(model.graph)
     model, types = _fold(model)
@@ -231,7 +231,7 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
 def _constants_to_initializers(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], origin: str) -> None:
     kept: list[onnx.NodeProto] = []
     for node in graph.node:
-        if node.op_type != "Constant" or node.domain not in _STANDARD_DOMAINS:
+        if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
             kept.append(node)
             continue
         value = _constant_value(node)
@@ -304,6 +304,8 @@ def _fold(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
         kept: list[onnx.NodeProto] = []
         for node in model.graph.node:
             folded = _evaluate(node, constants, types, model.opset_import)
+            if node.op_type == "Identity" and node.input[0] in constants:  # it stays an alias, of a known value
+                constants[node.output[0]] = constants[node.input[0]]
             if folded is None:
                 kept.append(node)
                 continue
@@ -323,7 +325,7 @@ def _evaluate(
     """Compute the outputs of a node of known inputs; None where that is impossible, unwise or too large."""
     if node.op_type == "QuantizeLinear":
         return quantized_constant(node, constants)
-    if node.op_type in _NEVER_FOLDED or node.domain not in _STANDARD_DOMAINS:
+    if node.op_type in _NEVER_FOLDED or node.domain not in STANDARD_DOMAINS:
         return None
     feeds: dict[str, npt.NDArray[Any]] = {}
     for name in (name for name in node.input if name):

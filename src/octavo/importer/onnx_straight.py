@@ -1,4 +1,7 @@
-"""Make of an ONNX model one straight graph of float32 ops: functions inlined, branches taken, 16-bit floats widened.
+"""Make of an ONNX model one straight graph of float32 ops: functions inlined, branches taken, 16-bit floats widened,
+Einsums written as MatMuls.
+
+Ops that nothing converts and that ONNX defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
 
 The result is what a Model calls its source, and what is written back; a model that is straight already is returned as it is.
 Names of tensors stay, but for those inside of a branch that are used outside, too.
@@ -6,20 +9,33 @@ Names of tensors stay, but for those inside of a branch that are used outside, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import onnx
+import onnx.defs
 import onnx.helper
 import onnx.inliner
+import onnx.shape_inference
 
 from ..errors import UnsupportedOpError
 from ..identity import NameSupply
+from .onnx_einsum import write_einsums
 from .onnx_halves import compute_in_float32, has_halves
-from .onnx_prepare import describe, known_values
+from .onnx_prepare import STANDARD_DOMAINS, describe, known_values
+
+_WRITTEN_OUT = frozenset({"Attention"})
+"""Ops that have a converter, but for another op of that name."""
+
+_DEFINITIONS = "octavo.definitions"
 
 
-def straighten(source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> onnx.ModelProto:
+def straighten(
+    source: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    supported: Callable[[onnx.NodeProto], bool],
+    origin: str,
+) -> onnx.ModelProto:
     """Return a straight model; `source` stays as it is.
 
     Parameters
@@ -28,6 +44,8 @@ def straighten(source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | 
         A checked model.
     shapes
         Shapes of graph inputs by name: conditions may depend on them.
+    supported
+        Whether there is a converter for a node.
     origin
         Name of the file in messages.
 
@@ -39,13 +57,57 @@ def straighten(source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | 
     model = source
     if model.functions:
         model = onnx.inliner.inline_local_functions(_copy(source))
+    if any(_definition(node, _opset(model), supported) is not None for node in model.graph.node):
+        model = onnx.inliner.inline_local_functions(_with_definitions(model, supported))
     if any(node.op_type == "If" for node in model.graph.node):
         model = _copy(source) if model is source else model
         _take_branches(model, shapes, origin)
+    if any(node.op_type == "Einsum" for node in model.graph.node):
+        model = _copy(source) if model is source else model
+        write_einsums(model)
     if has_halves(model.graph):
         model = _copy(source) if model is source else model
         compute_in_float32(model.graph)
     return model
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
+
+
+def _definition(node: onnx.NodeProto, opset: int, supported: Callable[[onnx.NodeProto], bool]) -> Any:
+    """Return the schema of a standard op that is to be written out as ONNX defines it; None for any other."""
+    if node.domain not in STANDARD_DOMAINS or (supported(node) and node.op_type not in _WRITTEN_OUT):
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "") if onnx.defs.has(node.op_type, opset, "") else None
+    return schema if schema is not None and (schema.has_function or schema.has_context_dependent_function) else None
+
+
+def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """Return a copy in which each op that is defined by others calls a function of its own.
+
+    ONNX's inliner could look the definitions up itself, but for inputs that are constants or left out.
+    """
+    opset = _opset(model)
+    made = _copy(model)
+    typed = onnx.shape_inference.infer_shapes(model).graph
+    types = {value.name: value.type for value in (*typed.input, *typed.value_info, *typed.output)}
+    types |= {each.name: onnx.helper.make_tensor_type_proto(each.data_type, each.dims) for each in typed.initializer}
+    for number, node in enumerate(made.graph.node):
+        schema = _definition(node, opset, supported)
+        if schema is None:
+            continue
+        if schema.has_function:
+            function = onnx.FunctionProto()
+            function.CopyFrom(schema.function_body)
+        else:
+            inputs = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+            function = onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), inputs))
+        function.domain, function.name = _DEFINITIONS, f"{node.op_type}_{number}"
+        node.domain, node.op_type = function.domain, function.name
+        made.functions.append(function)
+    made.opset_import.append(onnx.helper.make_opsetid(_DEFINITIONS, 1))
+    return made
 
 
 def _copy(source: onnx.ModelProto) -> onnx.ModelProto:
