@@ -76,7 +76,7 @@ def observe(
         name = tensor if isinstance(tensor, str) else tensor.name
         if var in keys:
             raise ModelError(f"{name} is held by {var.name}, which another of the tensors asked for stands for; name it once")
-        keys[var] = attach(name, _seer(name, var, edges.integers.get(var), what))
+        keys[var] = attach(name, _seer(name, var, edges.meaning(name, var), what))
     return _with_function(subject, entry, mark_edges(module[entry], keys))
 
 
@@ -130,14 +130,20 @@ class _Edges:
         function = module[entry]
         self._variables = [*function.params, *(binding.var for binding in _bindings(function))]
         held = held_integers(module, entry)
-        self.integers: dict[Var, HeldIntegers] = {each.var: each for each in held}
-        self._held: dict[str, Var] = {}
+        self._integers: dict[Var, list[HeldIntegers]] = {}
+        self._held: dict[str, HeldIntegers] = {}
         for each in held:
-            self._held.setdefault(each.tensor, each.var)
+            self._integers.setdefault(each.var, []).append(each)
+            self._held.setdefault(each.tensor, each)
         for var in self._variables:  # integers that only readers know: as the source has them
-            known = self.integers.get(self._held[var.name]) if var.name in self._held else None
+            known = self._held.get(var.name)
             if known is not None and known.params.dtype == dtype_of(var):
-                self.integers.setdefault(var, HeldIntegers(tensor=var.name, var=var, params=known.params))
+                self._integers.setdefault(var, [HeldIntegers(tensor=var.name, var=var, params=known.params)])
+
+    def meaning(self, tensor: str, var: Var) -> HeldIntegers | None:
+        """Return what a variable's integers are: those of the tensor asked for where it holds several."""
+        known = self._integers.get(var, [])
+        return next((held for held in known if held.tensor == tensor), known[0] if known else None)
 
     def find(self, tensor: str | Var) -> Var:
         """Return the variable; ModelError where there is none or no single one."""
@@ -156,11 +162,11 @@ class _Edges:
         named = [var for var in self._variables if var.name == name]
         if len(named) > 1 and name not in self._held:
             raise ModelError(f"{len(named)} variables of {self._entry} are called {name}; give the variable itself, or a lineage")
-        if len(named) == 1 and (name not in self._held or named[0] in self.integers):
+        if len(named) == 1 and (name not in self._held or named[0] in self._integers):
             return self._checked(named[0], name)
         if name not in self._held:
             raise ModelError(f"no variable of {self._entry} holds {tensor}{self._whereabouts(name)}")
-        return self._held[name]
+        return self._held[name].var
 
     def _checked(self, var: Var, name: str) -> Var:
         if not isinstance(var.ty, relax.TensorType):

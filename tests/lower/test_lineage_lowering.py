@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 
 import octavo
 from lineage_nets import branched_net
-from nets import residual_net
+from nets import model_of, residual_net
 from octavo.graph import Model
-from octavo.graph.dataflow import attrs_of
+from octavo.graph.dataflow import BodyWriter, attrs_of
 from octavo.kernels import host_target
 from octavo.lower.results import read_params
 
+op: Any = relax.op
 Followed = tuple[Model, tvm.IRModule, octavo.Lineage, np.ndarray]
 
 
@@ -22,13 +26,19 @@ def followed() -> Followed:
     """A float model, what quantizing, lowering and TVM's passes made of it, and the lineage that saw them."""
     model = residual_net()
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    lineage, module = followed_to_kernels(model, x)
+    return model, module, lineage, x
+
+
+def followed_to_kernels(model: Model, x: np.ndarray) -> tuple[octavo.Lineage, tvm.IRModule]:
+    """Quantize and lower a model, calibrated on `x`, under a lineage."""
     profile = octavo.profile(model, [x])
     target = host_target()
     lineage = octavo.Lineage(model, target=target)
     with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
         quantized = octavo.quantize(model, profile)
         module = octavo.relax_pipeline(ids=quantized.tensors)(quantized.bound())
-    return model, module, lineage, x
+    return lineage, module
 
 
 def test_source_tensors_in_the_final_integer_module(followed: Followed) -> None:
@@ -92,3 +102,32 @@ def test_ranges_are_found_from_what_kernels_say() -> None:
     assert told <= set(profile)
     gone = {"conv", "unread"}
     assert told == {entry.id for entry in model.tensors.values() if entry.kind != "constant"} - gone - {"y", "doubled"}
+
+
+def heads_net() -> Model:
+    """Two convolutions whose results are flattened and joined, as detection heads do, and one that is only reshaped."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        convs = [writer.emit(f"conv{index}", op.nn.conv2d(v["x"], v[f"w{index}"], strides=index)) for index in (1, 2)]
+        flat = [writer.emit(f"flat{index}", op.reshape(conv, (1, 6, -1))) for index, conv in enumerate(convs, 1)]
+        joined = writer.emit("joined", op.concat(flat, axis=2))
+        turned = writer.emit("turned", op.permute_dims(joined, (0, 2, 1)))
+        return writer.emit("y", op.reshape(turned, (-1, 6)), is_output=True)
+
+    rng = np.random.default_rng(3)
+    weights = {f"w{index}": rng.standard_normal((6, 3, 1, 1)).astype(np.float32) for index in (1, 2)}
+    return model_of({"x": ((1, 3, 4, 4), "float32")}, weights, body, ("y",))
+
+
+def test_views_of_memory_say_what_they_hold() -> None:
+    """A reshape writes no memory and has no attributes: the kernel behind it says what it holds, the integers are compared."""
+    model = heads_net()
+    x = np.random.default_rng(0).standard_normal((1, 3, 4, 4)).astype(np.float32)
+    lineage, module = followed_to_kernels(model, x)
+    checks = {check.id: check for check in octavo.verify_lineage(model, module, x, lineage=lineage)}
+    assert [check.id for check in checks.values() if not check.is_right] == []
+    for tensor in ("flat1", "flat2", "joined", "turned", "y"):
+        assert lineage[tensor].is_alive, str(lineage[tensor])
+        assert checks[tensor].is_integer == (lineage[tensor].dtype == "uint8")
+    assert lineage["flat1"].dtype == lineage["flat2"].dtype == "uint8"
+    assert min(check.sqnr_db for check in checks.values() if check.is_integer) > 30

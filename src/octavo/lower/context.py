@@ -29,7 +29,9 @@ relax: Any = _relax
 
 
 RESULT_ATTR = "octavo.result"
-"""Attribute of the kernel whose result is the "output" of its quantize_info: how that lies in memory (`axes`, `shift`)."""
+"""Attribute of a kernel: what the memory that it writes holds. An entry as in quantize_info for each tensor, with the `shape`
+under which the memory is that tensor, the order of the source's axes there (`axes`, None as in the source), and what was added
+to the source's integers (`shift`). Several where later ops move nothing: a reshape, a transposition that NHWC makes needless."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -115,11 +117,12 @@ class KernelContext:
         self._attrs: dict[str, Any] = {}
         self._ran: Kernel | None = None
         self._symbols: dict[Var, str] = {}
-        self._fresh: set[Var] = set()
+        self._views: dict[Var, Var] = {}
+        self._results: dict[Var, list[dict[str, Any]]] = {}
         self._entries: dict[Var, dict[str, Any]] = {}
         self.quantized: dict[tuple[Any, ...], list[Expr]] = {}
         """Activations quantized at run time: integers and parameters by variable and manner."""
-        self.storage = Storage(writer, self.call, self._converting, isa, threads)
+        self.storage = Storage(self, isa, threads)
 
     def write(self, region: Region, inputs: list[Var], output: Var) -> Kernel | None:
         """Write the kernel calls of one composite, whose result the source graph calls `output`.
@@ -128,7 +131,6 @@ class KernelContext:
         """
         form: Form = region.form
         self._ran = None
-        self._fresh = set()
         self._attrs = {key: region.attrs[key] for key in ("quantize_info", "tensor_ids") if key in region.attrs}
         form.write(self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
         self._attrs = {}
@@ -143,18 +145,43 @@ class KernelContext:
         result = relax.TensorType(shape, dtype)
         var = self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
         self._symbols[var] = symbol
-        self._fresh.add(var)
         return var
 
     @contextmanager
-    def _converting(self, var: Var, form: Stored) -> Generator[None]:
-        """Let the kernels called meanwhile bring the source graph's `var` into a form: they belong to no composite."""
-        attrs, fresh = self._attrs, self._fresh
+    def converting(self, var: Var) -> Generator[None]:
+        """Let the kernels called meanwhile bring the source graph's `var` into another form: they belong to no composite."""
+        attrs = self._attrs
         entry = self._entries.get(var) or _only_input(attrs)
-        self._attrs = {} if entry is None else {"quantize_info": {"output": entry}, RESULT_ATTR: _lying(form, dtype_of(var))}
-        self._fresh = set()
+        self._attrs = {} if entry is None else {"quantize_info": {"output": entry}}
         yield
-        self._attrs, self._fresh = attrs, fresh
+        self._attrs = attrs
+
+    def state(self, var: Var, form: Stored, value: Expr) -> None:
+        """State that `value` holds the source graph's `var` in a form, on the kernel that wrote the memory.
+
+        What is not stated is no claim: results within a composite, and memory that no kernel of ours wrote.
+        """
+        entry = self._entries.get(var) or _only_input(self._attrs)
+        root = self._views.get(value, value) if isinstance(value, Var) else None
+        if entry is None or entry["scale"] is None or root is None or root not in self._symbols:
+            return
+        stated = self._results.setdefault(root, [])
+        stated.append({**entry, "shape": list(shape_of(value)), **_lying(form, dtype_of(var))})
+        self._table.describe(self._symbols[root], {RESULT_ATTR: stated})
+
+    @property
+    def stated(self) -> set[tuple[str, Var]]:
+        """The tensors that kernels are stated to hold, and the variable through which each is seen."""
+        views: dict[Var, list[Var]] = {root: [root] for root in self._results}
+        for view, root in self._views.items():
+            views.setdefault(root, []).append(view)
+        return {
+            (str(entry["id"]), var)
+            for root, entries in self._results.items()
+            for entry in entries
+            for var in views[root]
+            if list(shape_of(var)) == entry["shape"]
+        }
 
     def does_the_work(self, kernel: Kernel) -> None:
         """Say which kernel of a composite is told of it, where that is not the last one called."""
@@ -166,7 +193,10 @@ class KernelContext:
 
     def reshape(self, name: str, value: Expr, shape: tuple[int, ...]) -> Var:
         """See the same memory under another shape."""
-        return self.writer.emit(name, relax.op.reshape(value, shape))
+        var = self.writer.emit(name, relax.op.reshape(value, shape))
+        if isinstance(value, Var):
+            self._views[var] = self._views.get(value, value)
+        return var
 
     def permute(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
         """Transpose 8-bit or float32 values."""
@@ -177,11 +207,9 @@ class KernelContext:
         form = Stored(is_nhwc, dtype_of(output) in RELABELLING)
         self.storage.put(output, form, value)
         entry = self._attrs.get("quantize_info", {}).get("output")
-        if entry is None:
-            return
-        self._entries[output] = entry
-        if isinstance(value, Var) and value in self._fresh:
-            self._table.describe(self._symbols[value], {RESULT_ATTR: _lying(form, dtype_of(output))})
+        if entry is not None:
+            self._entries[output] = entry
+            self.state(output, form, value)
 
 
 def _lying(form: Stored, dtype: str) -> dict[str, Any]:

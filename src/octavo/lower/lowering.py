@@ -28,6 +28,7 @@ from ..graph.lineage import announce
 from ..graph.rules import Partition, Region, Rejection
 from ..graph.tracking import Announced
 from ..kernels import NO_SCHEDULES, Kernel, Schedules
+from ..numerics import INTEGER_RANGE
 from ..target import TargetDescription
 from .carry_stride import Carried, carry_strides
 from .compose import compose_tables
@@ -155,6 +156,7 @@ def lower(
     table = KernelTable()
     records: list[OpRecord] = []
     written: dict[Var, tuple[Stored, Expr]] = {}
+    stated: set[tuple[str, Var]] = set()
 
     def body(writer: BodyWriter) -> Expr:
         context = KernelContext(writer, table, isa, threads, schedules)
@@ -184,6 +186,7 @@ def lower(
             records.append(_composite_record(name, region, parts, binding.var, tensor, kernel))
         results = _results(context, writer, view.result)
         written.update(context.storage.first())
+        stated.update(context.stated)
         if not context.kept:
             return results
         fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
@@ -199,18 +202,23 @@ def lower(
         "octavo.lower",
         lambda: lowered,
         {symbol: placed.func for symbol, placed in table.placed.items()},
-        _announced(parts, held, parted, written),
+        _announced(parts, held, parted, written, stated),
     )
     told = records if precision is None else _told(records, precision, cast, parted, parts)
     return Lowered(module=lowered, kernels=table.placed, records=tuple(told))
 
 
 def _announced(
-    parts: Partition, held: Mapping[str, str], parted: Mapping[str, str], written: Mapping[Var, tuple[Stored, Expr]]
+    parts: Partition,
+    held: Mapping[str, str],
+    parted: Mapping[str, str],
+    written: Mapping[Var, tuple[Stored, Expr]],
+    stated: Collection[tuple[str, Var]],
 ) -> Announced:
     """Say which variable each source tensor became: kernels hold integers, which can be compared with no float.
 
     A tensor of which only some pixels are computed (`parted`, by the variable of these) is held by nobody: a call swallows it.
+    So is one whose integers are held by a variable that no kernel has `stated` to hold it.
     """
     holders: dict[str, str] = {}
     permutations: dict[str, tuple[int, ...]] = {}
@@ -218,7 +226,8 @@ def _announced(
     # A tensor's integers and its floats both bear its id: those that a composite gives first are what became of it.
     for var, (form, value) in sorted(written.items(), key=lambda item: item[0].name not in outputs):
         tensor = held.get(var.name, var.name)
-        if isinstance(value, Var) and tensor not in holders and var.name not in parted:
+        is_told = isinstance(value, Var) and ((tensor, value) in stated or _is_itself(var, tensor, form))
+        if isinstance(value, Var) and is_told and tensor not in holders and var.name not in parted:
             holders[tensor] = value.name
             if form.is_nhwc:
                 permutations[tensor] = TO_NHWC
@@ -233,6 +242,11 @@ def _announced(
         if around is not None:
             swallowed |= {tensor: around for tensor in (*constants, *made) if tensor not in holders}
     return Announced(holders=holders, swallowed=swallowed, permutations=permutations)
+
+
+def _is_itself(var: Var, tensor: str, form: Stored) -> bool:
+    """Return whether what is written for a variable is a tensor's own values: floats, or the integers that the source has."""
+    return dtype_of(var) not in INTEGER_RANGE or (var.name == tensor and not form.is_relabelled)
 
 
 def _downcast(source: DataflowView, carried: Carried, precision: Precision | None) -> Downcast:

@@ -6,7 +6,7 @@ Everything is read from what the IR carries: quantize ops, and the attributes of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import tvm
 from tvm.ir import Call, GlobalVar
 from tvm.relax import Var
 
-from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars
+from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars, static_shape
 from ..graph.edges import read_edge
 from ..numerics import PerAxis, PerTensor, QuantParams, dequantize
 from .context import RESULT_ATTR
@@ -60,35 +60,72 @@ class HeldIntegers:
 
 
 def held_integers(module: tvm.IRModule, entry: str = "main") -> list[HeldIntegers]:
-    """Return what the variables of a function hold, in its order; of a tensor that is kept in several forms, each."""
-    found: dict[Var, HeldIntegers] = {}
-    read: list[HeldIntegers] = []
+    """Return what the variables of a function hold, in its order.
+
+    A tensor that is kept in several forms is held by each; memory that is several tensors (a reshape moves nothing) holds all.
+    A variable of which nothing is stated is not in the list: nobody may take what it holds for a tensor.
+    """
+    reading = _Reading(module)
     for block in module[entry].body.blocks:
         for binding in block.bindings:
-            value: Any = binding.value
-            edge = read_edge(value)
-            source = value if isinstance(value, Var) else edge[0] if edge is not None else None
-            quantized = call_to(value, "quantize")
-            if isinstance(source, Var) and source in found:
-                held = found[source]
-                found.setdefault(
-                    binding.var,
-                    HeldIntegers(tensor=held.tensor, var=binding.var, params=held.params, axes=held.axes, shift=held.shift),
-                )
-            elif quantized is not None and isinstance(quantized.args[0], Var):
-                params = params_of(quantized, dtype_of(binding.var))
-                if params is not None:
-                    found[binding.var] = HeldIntegers(tensor=quantized.args[0].name, var=binding.var, params=params)
-            else:
-                result, arguments, attrs = _kernel_call(module, binding)
-                if result is not None and RESULT_ATTR in attrs:
-                    held = _result(attrs, result)
-                    if held is not None:
-                        found[result] = held
-                read.extend(_inputs(arguments, attrs))
-    for held in read:
-        found.setdefault(held.var, held)
-    return list(found.values())
+            reading.binding(binding)
+    return reading.all()
+
+
+class _Reading:
+    """Reads the bindings of a function in order."""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        self._module = module
+        self._found: dict[Var, list[HeldIntegers]] = {}
+        self._memory: dict[Var, list[Any]] = {}
+        """What the memory behind a variable holds, as the kernel that wrote it states it."""
+        self._read: list[HeldIntegers] = []
+
+    def all(self) -> list[HeldIntegers]:
+        """Return what was found; of variables that nothing else is said of, what a kernel that reads them says."""
+        for held in self._read:
+            self._found.setdefault(held.var, [held])
+        return [held for found in self._found.values() for held in found]
+
+    def binding(self, binding: Any) -> None:
+        """Read one binding."""
+        value, var = binding.value, binding.var
+        edge = read_edge(value)
+        source = value if isinstance(value, Var) else edge[0] if edge is not None else None
+        quantized = call_to(value, "quantize")
+        viewed = _viewed(value)
+        if isinstance(source, Var):
+            self._found.setdefault(var, [replace(held, var=var) for held in self._found.get(source, [])])
+            self._memory[var] = self._memory.get(source, [])
+        elif viewed is not None:
+            self._holds(var, self._memory.get(viewed, []))
+        elif quantized is not None and isinstance(quantized.args[0], Var):
+            params = params_of(quantized, dtype_of(var))
+            if params is not None:
+                self._found[var] = [HeldIntegers(tensor=quantized.args[0].name, var=var, params=params)]
+        else:
+            result, arguments, attrs = _kernel_call(self._module, binding)
+            if result is not None:
+                self._holds(result, list(attrs.get(RESULT_ATTR, ())))
+            self._read.extend(_inputs(arguments, attrs))
+
+    def _holds(self, var: Var, stated: list[Any]) -> None:
+        """Note what the memory behind a variable holds, and which of it is what the variable sees."""
+        self._memory[var] = stated
+        shape = static_shape(var)
+        found = [_stated(entry, var) for entry in stated if tuple(int(extent) for extent in entry["shape"]) == shape]
+        if found:
+            self._found[var] = found
+
+
+def _viewed(value: Any) -> Var | None:
+    """Return the variable whose memory a reshape shows under another shape."""
+    is_reshape = call_to(value, "reshape") is not None or (
+        isinstance(value, Call) and str(getattr(value.op, "global_symbol", "")) == "vm.builtin.reshape"
+    )
+    seen: Any = value.args[0] if is_reshape else None
+    return seen if isinstance(seen, Var) else None
 
 
 def _kernel_call(module: tvm.IRModule, binding: Any) -> tuple[Var | None, list[Var], dict[str, Any]]:
@@ -108,14 +145,11 @@ def _kernel_call(module: tvm.IRModule, binding: Any) -> tuple[Var | None, list[V
     return arguments[-1], arguments[:-1], attrs
 
 
-def _result(attrs: dict[str, Any], var: Var) -> HeldIntegers | None:
-    entry = attrs["quantize_info"]["output"]
+def _stated(entry: Any, var: Var) -> HeldIntegers:
     params = read_params(entry)
-    if params is None:
-        return None
-    lying = attrs[RESULT_ATTR]
-    axes = None if lying["axes"] is None else tuple(int(axis) for axis in lying["axes"])
-    return HeldIntegers(tensor=str(entry["id"]), var=var, params=params, axes=axes, shift=int(lying["shift"]))
+    assert params is not None, "kernels state integers alone"
+    axes = None if entry["axes"] is None else tuple(int(axis) for axis in entry["axes"])
+    return HeldIntegers(tensor=str(entry["id"]), var=var, params=params, axes=axes, shift=int(entry["shift"]))
 
 
 def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[HeldIntegers]:

@@ -7,21 +7,15 @@ float32 may be permuted too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from .. import kernels
-from ..graph.dataflow import BodyWriter, dtype_of, static_shape
+from ..graph.dataflow import dtype_of, static_shape
 from ..kernels import Kernel, RelabelSpec, TransposeSpec
-
-# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
-relax: Any = _relax
-
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
@@ -39,19 +33,33 @@ class Form:
 
 
 SOURCE = Form()
-CallKernel = Callable[[str, Kernel, list[Expr], tuple[int, ...], str], Var]
-"""(name, kernel, activations, output shape, output dtype) -> the variable of the result."""
-Converting = Callable[[Var, Form], AbstractContextManager[None]]
-"""Around kernel calls that bring a value of the source graph into a form."""
+
+
+class Writes(Protocol):
+    """Who writes the calls that bring values into other forms."""
+
+    def call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str = "uint8") -> Var:
+        """Call a kernel on activations as they lie; return the variable of the result."""
+        ...
+
+    def reshape(self, name: str, value: Expr, shape: tuple[int, ...]) -> Var:
+        """See the same memory under another shape."""
+        ...
+
+    def converting(self, var: Var) -> AbstractContextManager[None]:
+        """Stand around the calls that bring a value of the source graph into another form."""
+        ...
+
+    def state(self, var: Var, form: Form, value: Expr) -> None:
+        """Hear that `value` holds the source graph's `var` in a form."""
+        ...
 
 
 class Storage:
     """Holds every value written so far, in each form it was asked for."""
 
-    def __init__(self, writer: BodyWriter, call_kernel: CallKernel, converting: Converting, isa: str, threads: int) -> None:
-        self._writer = writer
-        self._call_kernel = call_kernel
-        self._converting = converting
+    def __init__(self, writes: Writes, isa: str, threads: int) -> None:
+        self._writes = writes
         self._isa = isa
         self._threads = threads
         self._forms: dict[Var, dict[Form, Expr]] = {}
@@ -93,8 +101,9 @@ class Storage:
             value = self._relabelled(var, forms[other], Form(other.is_nhwc, wanted.is_relabelled))
         else:
             value = forms[other]
-        with self._converting(var, wanted):
+        with self._writes.converting(var):
             forms[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
+        self._writes.state(var, wanted, forms[wanted])
         return forms[wanted]
 
     def _relabelled(self, var: Var, value: Expr, wanted: Form) -> Expr:
@@ -108,8 +117,10 @@ class Storage:
         source, target = (own, RELABELLED[own]) if wanted.is_relabelled else (RELABELLED[own], own)
         kernel = kernels.relabel(RelabelSpec(size=size, in_dtype=source, threads=self._threads), isa=self._isa)
         suffix = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16"}[target]
-        with self._converting(var, wanted):
-            return self._call_kernel(f"{var.name}_{suffix}", kernel, [value], shape, target)
+        with self._writes.converting(var):
+            result = self._writes.call(f"{var.name}_{suffix}", kernel, [value], shape, target)
+        self._writes.state(var, wanted, result)
+        return result
 
     def _permuted(self, var: Var, value: Expr, *, is_nhwc: bool) -> Expr:
         shape = static_shape(value)
@@ -125,10 +136,10 @@ class Storage:
         target = tuple(shape[axis] for axis in axes)
         moves = [axis for axis in axes if shape[axis] != 1]
         if moves == sorted(moves):
-            return self._writer.emit(name, relax.op.reshape(value, target))
+            return self._writes.reshape(name, value, target)
         assert dtype in ("uint8", "int8", "int16", "uint16", "int32", "float32"), f"{name} is {dtype}; kernels hold up to 32 bits"
         spec = TransposeSpec(shape=shape, axes=axes, dtype=dtype, threads=self._threads)
-        result = self._call_kernel(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)
+        result = self._writes.call(name, kernels.transpose(spec, isa=self._isa), [value], target, dtype)
         self._transposed[result] = value, axes
         return result
 
