@@ -19,6 +19,7 @@ from .errors import CompileError, ModelError, ProfileError, QuantizationError, T
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
+from .graph.lineage import unheard
 from .importer import load
 from .kernels import (
     AVX512_BF16,
@@ -155,8 +156,9 @@ def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None)
     if key not in built:
         instrumented = instrument(model, select(model, tensors))
         target, isas = resolve_target(None)
-        lowered = lower(instrumented.module, CPU, isas, threads, model.tensors)
-        built[key] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
+        with unheard():
+            lowered = lower(instrumented.module, CPU, isas, threads, model.tensors)
+            built[key] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
     return built[key]
 
 

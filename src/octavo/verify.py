@@ -1,21 +1,24 @@
 """Checking a Lineage against values: every tensor claimed to be alive is computed in the source module and in the final one.
 
 The final module is read as it stands, without anything the Lineage knows; only which variable holds a tensor, and how, is taken
-from it.
+from it. Links to values that quantization changed are checked step by step against the quantized model (quantized_reference.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm import relax
+from tvm.relax import Var
 
 from .errors import ModelError
 from .graph import Model
+from .graph.dataflow import DataflowView, call_to
 from .graph.evaluate import Evaluator
 from .graph.inputs import input_specs, split_batch
 from .graph.lineage import Lineage
@@ -27,6 +30,7 @@ from .kernels import host_target
 from .lower.results import HeldIntegers, held_integers
 from .numerics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
+from .quantized_reference import QuantizedReference, differences
 
 Array = npt.NDArray[Any]
 _ANNOUNCED_SHARE = 0.25
@@ -49,15 +53,23 @@ class LineageCheck:
     is_right
         Whether the values agree, within what sums in another order may change; where a float type of fewer bits is on the way, in
         each element, or but for errors of a hundredth of the power (through many layers single elements drift). Where a step
-        announced the link because it changed values (floats to integers), whether they are that tensor's at all: the error, of
-        the values without their mean, is a quarter of the signal's power at most, which no other tensor comes near to. False
-        where a variable was claimed and could not be computed; True where nothing was claimed.
+        announced the link because it changed values (floats to integers), two things must hold. What the quantized model, whose
+        variables bear the source's names, makes of the values that the final module has for the tensors before it is in the
+        final module, but for one quantization step of rounding. And what it makes of the float model's values is the float
+        model's tensor: the error, of the values without their mean, is a quarter of the signal's power at most, which no other
+        tensor comes near to. Errors do not add up from layer to layer in either, so noise is no excuse. Where the lineage saw
+        no quantized model, the second must hold of the final module's values. False where a variable was claimed and could not
+        be computed; True where nothing was claimed.
     is_integer
         Whether integers hold it in the final module; they are compared as the numbers they stand for.
+    steps_off
+        Largest difference, in quantization steps, to what the quantized model makes of the final module's values; None where
+        that was not compared.
     max_abs_error
         Largest difference to the value that the claim promises; 0 where nothing was compared.
     sqnr_db
-        Signal to noise ratio in dB, inf for equal values and where nothing was compared.
+        Signal to noise ratio in dB, inf for equal values and where nothing was compared. Of integers it is the error of all
+        quantization up to there, whether the link is right or not.
     """
 
     id: TensorId
@@ -66,6 +78,7 @@ class LineageCheck:
     is_compared: bool
     is_right: bool
     is_integer: bool = False
+    steps_off: float | None = None
     max_abs_error: float = 0.0
     sqnr_db: float = float("inf")
 
@@ -112,37 +125,53 @@ def verify_lineage(
     comparison = _Comparison(model, final_module, lineage, target)
     runs = [comparison.run(arrays) for arrays in split_batch(input_specs(model), batch, where="batch")]
     return tuple(
-        _check(model, tensor, state, [run[tensor] for run in runs if tensor in run], lineage, comparison.integers)
+        _check(model, tensor, state, [run[tensor] for run in runs if tensor in run], lineage)
         for tensor, state in lineage.states.items()
     )
 
 
-def _check(
-    model: Model,
-    tensor: TensorId,
-    state: TensorState,
-    pairs: list[tuple[Array, Array]],
-    lineage: Lineage,
-    integers: Collection[TensorId],
-) -> LineageCheck:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pair:
+    """One tensor's value as the claim promises it and as the final module has it; of an announced link, what was proved.
+
+    Parameters
+    ----------
+    is_asked
+        Whether the quantized model can say that it is this tensor.
+    is_proved
+        Whether it does; None where it was not asked.
+    """
+
+    expected: Array
+    now: Array
+    is_integer: bool = False
+    is_asked: bool = False
+    is_proved: bool | None = None
+    steps_off: float | None = None
+
+
+def _check(model: Model, tensor: TensorId, state: TensorState, pairs: list[_Pair], lineage: Lineage) -> LineageCheck:
+    steps = [pair.steps_off for pair in pairs if pair.steps_off is not None]
     common: dict[str, Any] = {
         "id": tensor,
         "source_name": model.tensors[tensor].source_name,
         "state": state,
         "is_compared": bool(pairs),
-        "is_integer": tensor in integers,
+        "is_integer": any(pair.is_integer for pair in pairs),
+        "steps_off": max(steps) if steps else None,
     }
     if not pairs:
         return LineageCheck(is_right=not state.is_alive, **common)
-    if any(expected.shape != now.shape for expected, now in pairs):
+    if any(pair.expected.shape != pair.now.shape for pair in pairs):
         return LineageCheck(is_right=False, max_abs_error=np.inf, sqnr_db=-np.inf, **common)
-    expected = np.concatenate([pair[0].reshape(-1) for pair in pairs])
-    now = np.concatenate([pair[1].reshape(-1) for pair in pairs])
+    expected = np.concatenate([pair.expected.reshape(-1) for pair in pairs])
+    now = np.concatenate([pair.now.reshape(-1) for pair in pairs])
     if state.evidence == "announced":
-        is_right = _is_of(expected, now)
+        proofs = [pair.is_proved for pair in pairs]
+        is_right = all(proofs) if None not in proofs else False not in proofs and _is_of(expected, now)
     else:
         tolerance = lineage.tolerance(tensor)
-        is_right = all(agree(want, got, tolerance) for want, got in pairs)
+        is_right = all(agree(pair.expected, pair.now, tolerance) for pair in pairs)
         if not is_right and tolerance > _EXACT_TOLERANCE:  # too few bits for every element of a deep network to agree
             mean = expected.astype(np.float64).mean()
             is_right = sqnr_db(expected.astype(np.float64) - mean, now.astype(np.float64) - mean) >= _FEW_BITS_DB
@@ -161,13 +190,7 @@ def _is_of(expected: Array, now: Array) -> bool:
 
 
 class _Comparison:
-    """The tensors of both modules, computed on inputs.
-
-    Parameters
-    ----------
-    integers
-        The ids whose values integers hold now.
-    """
+    """The tensors of both modules, computed on inputs."""
 
     def __init__(self, model: Model, final_module: tvm.IRModule, lineage: Lineage, target: tvm.target.Target) -> None:
         self._model = model
@@ -178,23 +201,28 @@ class _Comparison:
         reader = GraphReader(self._numbers, lineage.steps[-1].externs, by_meaning=False)
         source_graph = reader.read(functions_of(model.bound()), lineage.entry, {})
         final_graph = reader.read(functions_of(final_module), lineage.entry, {})
-        held = {each.var: each for each in held_integers(final_module, lineage.entry)}
+        held: dict[Var, dict[str, HeldIntegers]] = {}
+        for each in held_integers(final_module, lineage.entry):
+            held.setdefault(each.var, {})[each.tensor] = each
         claims = {tensor: state for tensor, state in lineage.states.items() if state.is_alive and state.position is not None}
         self._start = {place.name: place.number for place in source_graph.places if place.name in claims}
         self._now: dict[TensorId, int] = {}
-        self.integers: dict[TensorId, HeldIntegers] = {}
+        self._integers: dict[TensorId, HeldIntegers] = {}
         for tensor, state in claims.items():
             assert state.position is not None
             place = final_graph.places[state.position]
             self._now[tensor] = place.number
             if state.evidence == "announced" and place.var in held:
-                self.integers[tensor] = held[place.var]
+                stated = held[place.var]
+                self._integers[tensor] = stated.get(tensor) or next(iter(stated.values()))
+        self._quantized = _quantized_function(lineage)
+        self._reference: QuantizedReference | None = None
 
-    def run(self, arrays: Sequence[Array]) -> dict[TensorId, tuple[Array, Array]]:
+    def run(self, arrays: Sequence[Array]) -> dict[TensorId, _Pair]:
         """Return the promised and the actual value of each tensor that is claimed to be alive."""
         evaluator = Evaluator(self._numbers, dict(enumerate(arrays)), self._target)
         values = evaluator.get([*self._start.values(), *self._now.values()])
-        pairs: dict[TensorId, tuple[Array, Array]] = {}
+        pairs: dict[TensorId, _Pair] = {}
         for tensor, state in self._lineage.states.items():
             params = self._model.params
             original = params.get(tensor) if tensor in params else values.get(self._start.get(tensor, -1))
@@ -202,10 +230,48 @@ class _Comparison:
             value = constant if constant is not None else values.get(self._now.get(tensor, -1))
             if original is None or value is None:
                 continue
-            held = self.integers.get(tensor)
-            if held is None:
-                pairs[tensor] = state.relation.apply(original), value
-            else:  # in the source's layout; only a reduction's axes of size 1 may be there or not
-                reals = held.reals(value)
-                pairs[tensor] = original, reals.reshape(original.shape) if reals.size == original.size else reals
-        return pairs
+            pairs[tensor] = self._pair(tensor, state, original, value)
+        asked = {tensor: pair for tensor, pair in pairs.items() if pair.is_asked and tensor in self._start}
+        return pairs if self._quantized is None or not asked else pairs | self._proved(arrays, asked)
+
+    def _pair(self, tensor: TensorId, state: TensorState, original: Array, value: Array) -> _Pair:
+        if state.evidence != "announced" or state.relation.is_scaled:
+            return _Pair(expected=state.relation.apply(original), now=value)
+        held = self._integers.get(tensor)
+        if held is None:
+            order = state.relation.permutation
+            now = value if order is None or value.ndim != len(order) else value.transpose(np.argsort(order))
+        else:
+            now = held.integers(value) if original.dtype.kind in "iu" else held.reals(value)
+        # In the source's layout; only a reduction's axes of size 1 may be there or not.
+        now = now.reshape(original.shape) if now.size == original.size else now
+        if now.dtype.kind in "iu" and original.dtype.kind == "f":  # integers of which nothing says what they stand for
+            return _Pair(expected=original, now=now, is_proved=False)
+        is_asked = original.dtype.kind == "f" and now.shape == original.shape
+        return _Pair(expected=original, now=now, is_integer=held is not None, is_asked=is_asked)
+
+    def _proved(self, arrays: Sequence[Array], asked: Mapping[TensorId, _Pair]) -> dict[TensorId, _Pair]:
+        """Ask the quantized model which of the links are right."""
+        if self._reference is None:
+            self._reference = QuantizedReference(self._quantized, asked, self._target)
+        found = differences(self._reference, arrays, {tensor: pair.now for tensor, pair in asked.items()})
+        of_floats = self._reference.run(arrays, {tensor: pair.expected for tensor, pair in asked.items()})
+        return {
+            tensor: replace(
+                asked[tensor],
+                is_proved=difference.is_none and _is_of(asked[tensor].expected, of_floats[tensor]),
+                steps_off=difference.steps,
+            )
+            for tensor, difference in found.items()
+        }
+
+
+def _quantized_function(lineage: Lineage) -> Any:
+    """Return the entry function of the quantized model that a lineage saw being made, None if it saw none."""
+    for step in lineage.steps:
+        function = step.by_name().get(lineage.entry) if step.announced is not None else None
+        if isinstance(function, relax.Function):
+            calls = (call_to(binding.value, "quantize") for binding in DataflowView(function).bindings)
+            if any(call is not None for call in calls):
+                return function
+    return None

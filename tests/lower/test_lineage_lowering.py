@@ -78,6 +78,36 @@ def test_a_wrong_announcement_is_found(followed: Followed, monkeypatch: pytest.M
     assert [check.id for check in checks if not check.is_right] == ["r1", "c3", "f"]
 
 
+def noisy_net() -> Model:
+    """One channel is much larger than the others, and nobody reads it: what rounding leaves of these is mostly noise."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        wide = writer.emit("wide", op.nn.conv2d(v["x"], v["w"]))
+        sides = [writer.emit(name, op.nn.conv2d(wide, v[f"{name}_w"])) for name in ("left", "right")]
+        return writer.emit("y", op.nn.relu(writer.emit("sum", op.add(*sides))), is_output=True)
+
+    rng = np.random.default_rng(5)
+    weights = {name: rng.standard_normal((4, 4, 1, 1)).astype(np.float32) for name in ("w", "left_w", "right_w")}
+    weights["w"][0] *= 250
+    weights["left_w"][:, 0] = weights["right_w"][:, 0] = 0
+    return model_of({"x": ((1, 4, 8, 8), "float32")}, weights, body, ("y",))
+
+
+def test_swapped_links_are_found_where_quantization_leaves_mostly_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = noisy_net()
+    x = np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    lineage, module = followed_to_kernels(model, x)
+    checks = {check.id: check for check in octavo.verify_lineage(model, module, x, lineage=lineage)}
+    assert max(checks[tensor].sqnr_db for tensor in ("left", "right")) < 6
+    assert [check.id for check in checks.values() if not check.is_right] == []
+    assert all(check.steps_off is not None and check.steps_off < 1.5 for check in checks.values() if check.is_integer)
+    states = lineage.states
+    swapped = {**states, "left": states["right"], "right": states["left"]}
+    monkeypatch.setattr(octavo.Lineage, "states", property(lambda _self: swapped))
+    checks = {check.id: check for check in octavo.verify_lineage(model, module, x, lineage=lineage)}
+    assert [check.id for check in checks.values() if not check.is_right] == ["left", "right"]
+
+
 def test_ranges_are_found_from_what_kernels_say() -> None:
     """Of every tensor that a kernel reads, gives or swallows the profile knows the range, batch norm folded or not."""
     model = branched_net()

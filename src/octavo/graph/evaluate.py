@@ -115,13 +115,18 @@ class Evaluator:
     def _run(self, order: list[int]) -> None:
         writer = _Writing(self.numbers, set(order), self.values)
         module, results = writer.module(order)
-        target = unoptimized(self.target)
-        with tvm.transform.PassContext(opt_level=3), target:
-            executable = relax.build(_lowered(module), target=target, relax_pipeline=None)
-        machine = relax.VirtualMachine(executable, tvm.cpu())
+        machine = plainly_built(module, self.target)
         given = machine["main"](*(tvm.runtime.tensor(np.asarray(self.values[number], order="C")) for number in writer.read))
         for number, value in zip(results, given, strict=True):
             self.values[number] = value.numpy()
+
+
+def plainly_built(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Return a virtual machine of a module, by TVM's plain lowering and without a pass that changes what is computed."""
+    target = unoptimized(target)
+    with tvm.transform.PassContext(opt_level=3), target:
+        executable = relax.build(_lowered(module), target=target, relax_pipeline=None)
+    return relax.VirtualMachine(executable, tvm.cpu())
 
 
 def unoptimized(target: tvm.target.Target) -> tvm.target.Target:

@@ -301,6 +301,18 @@ def one_step() -> Generator[None]:
         yield
 
 
+@contextmanager
+def unheard() -> Generator[None]:
+    """Let a step build modules of its own, which the module that is followed does not become: no Lineage hears of them."""
+    listening = list(_LISTENING)
+    _LISTENING.clear()
+    try:
+        with tvm.transform.PassContext(opt_level=3):
+            yield
+    finally:
+        _LISTENING[:] = listening
+
+
 def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str, Any], announced: Announced) -> None:
     """Tell every Lineage that is listening what a step which is no TVM pass made of the module; see `Lineage.record`."""
     listening = list(_LISTENING)

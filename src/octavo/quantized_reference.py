@@ -1,0 +1,186 @@
+"""What the quantized model, its source names kept, makes of the values that another module has: the proof of links to integers.
+
+A deep quantized network is noisy, and so is its comparison with the float model. Step by step there is no noise: each quantized
+tensor is computed from the very values that the other module has for what it is made of, and must then be there within a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax as _relax
+from tvm.relax import Expr, Var
+
+from .graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    call_to,
+    dtype_of,
+    operand_vars,
+    replace_operands,
+    static_shape,
+    write_function,
+)
+from .graph.evaluate import plainly_built
+from .identity import TensorId
+from .identity.relation import agree
+from .lower.values import params_of
+from .numerics import PerAxis, QuantParams, dequantize, quantize
+
+# TVM annotates its functions more narrowly than what they take.
+relax: Any = _relax
+Array = npt.NDArray[Any]
+Values = Mapping[TensorId, Array]
+
+
+_ONE_STEP = 1.5  # between one and two, which float32 cannot confuse
+_FLOAT_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """Between two values of a tensor: in quantization steps, None for one that is not quantized; whether rounding explains it."""
+
+    steps: float | None
+    is_none: bool
+
+
+class QuantizedReference:
+    """A quantized model whose tensors are computed from given values of the tensors that they are made of.
+
+    Before, for a tensor t that is given::
+
+        t = R.nn.relu(c); t_q = R.quantize(t, ...); t_dq = R.dequantize(t_q, ...); u = R.nn.conv2d(t_dq, ...)
+
+    After, with a parameter `given_t` and a result `integers_t`::
+
+        t = R.nn.relu(c); integers_t = R.quantize(t, ...); u = R.nn.conv2d(given_t, ...)
+
+    Parameters
+    ----------
+    function
+        The quantized model's, constants bound: variables bear the source's names.
+    wanted
+        Ids to compute. Those that the function quantizes are `quantized` and given; others are `plain`: floats as they are.
+    """
+
+    def __init__(self, function: _relax.Function, wanted: Collection[TensorId], target: tvm.target.Target) -> None:
+        self._view = DataflowView(function)
+        self.quantized: dict[TensorId, QuantParams] = {}
+        for binding in self._view.bindings:
+            call = call_to(binding.value, "quantize")
+            if call is not None and isinstance(call.args[0], Var) and call.args[0].name in wanted:
+                params = params_of(call, dtype_of(binding.var))
+                if params is not None and static_shape(call.args[0]) is not None:
+                    self.quantized.setdefault(TensorId(call.args[0].name), params)
+        names = {binding.var.name for binding in self._view.bindings if isinstance(binding.var.ty, relax.TensorType)}
+        self.plain = tuple(tensor for tensor in wanted if tensor in names and tensor not in self.quantized)
+        self.made_of: dict[TensorId, set[TensorId]] = {}
+        """For each id the given ones that lead to it, through others, too."""
+        self._machine = plainly_built(self._module(), target)
+
+    def run(self, arrays: Sequence[Array], given: Values) -> dict[TensorId, Array]:
+        """Return the tensors: the real numbers of quantized ones; `given` is what their readers read.
+
+        Parameters
+        ----------
+        arrays
+            The model's inputs.
+        given
+            float32 values of all `quantized`, in the source's shapes.
+        """
+        values = [*arrays, *(np.asarray(given[tensor], np.float32) for tensor in self.quantized)]
+        results = self._machine["main"](*(tvm.runtime.tensor(np.asarray(value, order="C")) for value in values))
+        found = dict(zip((*self.quantized, *self.plain), (result.numpy() for result in results), strict=True))
+        return {
+            tensor: dequantize(value, self.quantized[tensor]) if tensor in self.quantized else value
+            for tensor, value in found.items()
+        }
+
+    def rounded(self, tensor: TensorId, value: Array) -> Array:
+        """Return a value as readers of a quantized tensor see it: on the grid of its scale and within its range."""
+        return dequantize(quantize(value, self.quantized[tensor]), self.quantized[tensor])
+
+    def off(self, tensor: TensorId, computed: Array, now: Array) -> Difference:
+        """Compare what was computed of a tensor with what another module has for it."""
+        if tensor in self.quantized:
+            steps = self._steps_off(tensor, computed, self.rounded(tensor, now))
+            return Difference(steps=steps, is_none=steps <= _ONE_STEP)
+        return Difference(steps=None, is_none=agree(computed, now, _FLOAT_TOLERANCE))
+
+    def _steps_off(self, tensor: TensorId, a: Array, b: Array) -> float:
+        params = self.quantized[tensor]
+        scale = np.asarray(params.scale, np.float64)
+        if isinstance(params.granularity, PerAxis):
+            shape = [1] * a.ndim
+            shape[params.granularity.axis] = -1
+            scale = scale.reshape(shape)
+        return float(np.max(np.abs(a.astype(np.float64) - b) / scale, initial=0.0))
+
+    def _module(self) -> tvm.IRModule:
+        view = self._view
+        shapes = {var.name: var for var in (*view.function.params, *(binding.var for binding in view.bindings))}
+        given = {
+            tensor: relax.Var(f"given_{tensor}", relax.TensorType(list(static_shape(shapes[tensor]) or ()), "float32"))
+            for tensor in self.quantized
+        }
+
+        def body(writer: BodyWriter) -> Expr:
+            new: dict[Var, Expr] = {}
+            held: dict[Var, TensorId] = {}
+            leads: dict[Var, set[TensorId]] = {}
+            outputs: dict[TensorId, Expr] = {}
+            for binding in view.bindings:
+                var, value = binding.var, replace_operands(binding.value, lambda old: new.get(old, old))
+                call = call_to(binding.value, "quantize", "dequantize")
+                source: Any = call.args[0] if call is not None else None
+                leads[var] = set[TensorId]().union(*(leads.get(operand, ()) for operand in operand_vars(binding.value)))
+                if isinstance(source, Var) and source in held:
+                    new[var], leads[var] = given[held[source]], leads[source]
+                    continue
+                quantizes = call_to(binding.value, "quantize") is not None and isinstance(source, Var)
+                tensor = TensorId(source.name if quantizes else var.name)
+                is_output = (tensor in self.quantized if quantizes else tensor in self.plain) and tensor not in outputs
+                new[var] = writer.emit(f"integers_{tensor}" if quantizes else var.name, value, is_output=is_output)
+                if is_output:
+                    outputs[tensor] = new[var]
+                    self.made_of[tensor] = leads[var]
+                if quantizes and tensor in self.quantized:
+                    held[var] = tensor
+                    leads[var] = leads[var] | {tensor}
+            return relax.Tuple([outputs[tensor] for tensor in (*self.quantized, *self.plain)])
+
+        builder = relax.BlockBuilder()
+        write_function(builder, "main", [*view.function.params, *given.values()], body)
+        return relax.transform.DeadCodeElimination(["main"])(builder.get())
+
+
+def differences(reference: QuantizedReference, arrays: Sequence[Array], now: Values) -> dict[TensorId, Difference]:
+    """Return how far the values that another module has are from what the quantized model makes of just these values.
+
+    Where a value is another's, whatever is computed from it differs, too. So of the tensors that differ only those that nothing
+    else leads to are found wrong; these are then taken as computed, and the rest is looked at anew.
+
+    Parameters
+    ----------
+    arrays
+        The model's inputs.
+    now
+        The other module's values of the reference's tensors, in the source's layout.
+    """
+    given = {tensor: reference.rounded(tensor, now[tensor]) for tensor in reference.quantized}
+    wrong: dict[TensorId, Difference] = {}
+    while True:
+        computed = reference.run(arrays, given)
+        found = {tensor: reference.off(tensor, value, now[tensor]) for tensor, value in computed.items() if tensor not in wrong}
+        differ = {tensor for tensor, difference in found.items() if not difference.is_none}
+        first = {tensor for tensor in differ if reference.made_of[tensor].isdisjoint(differ)}
+        if not first:
+            return {**found, **wrong}
+        wrong |= {tensor: found[tensor] for tensor in first}
+        given |= {tensor: computed[tensor] for tensor in first if tensor in given}
