@@ -14,9 +14,13 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
+from ..build import generate, runner_of
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
+from ..graph.lineage import unheard
 from ..identity import TensorId
-from ..pipeline import relax_pipeline, resolve_target
+from ..lower import link, lower
+from ..pipeline import resolve_target
+from ..target import CPU
 from .blocks import Blocks, FoldedNorm, steps_between
 
 # TVM annotates its functions more narrowly than what they take.
@@ -28,15 +32,15 @@ Exacts = dict[TensorId, Expr]
 
 def built(module: tvm.IRModule) -> Run:
     """Build a module for this machine; the function returned maps arrays to arrays."""
-    target, _ = resolve_target(None)
+    target, isas = resolve_target(None)
     # What the copies have in common is computed once, what no result needs not at all.
     tidy = tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])
-    with target:
-        executable = relax.build(tidy(module), target=target, relax_pipeline=relax_pipeline())
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    with unheard():
+        # Kernels of one form are compiled once, and those of a model whose table was made before are kept on disk.
+        runner = runner_of(generate(link(lower(tidy(module), CPU, isas, 1), target), target))
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        results = machine["main"](*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays))
+        results = runner([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
         return [value.numpy() for value in results]
 
     return run
