@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, dtype_of, static_shape, write_function
 from octavo.identity import TensorEntry, TensorId, TensorTable
-
-TARGET = tvm.target.Target({"kind": "llvm"})
 
 
 def model_of(
@@ -100,14 +97,3 @@ def residual_net(seed: int = 0, *, batch: int = 1) -> Model:
         return writer.emit("p", relax.op.nn.softmax(y), is_output=True)
 
     return model_of({"x": ((batch, 3, 8, 8), "float32")}, params, body, ("p",))
-
-
-def compiled(module: tvm.IRModule) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-    """Compile a module with TVM's default pipeline; the function returned maps arrays to arrays."""
-    machine = relax.VirtualMachine(tvm.compile(module, TARGET), tvm.cpu())
-
-    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        result = machine["main"](*[tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
-        return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
-
-    return run

@@ -13,13 +13,14 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from lineage_nets import branched_net, python_pass, rename_pass, renamed
-from nets import TARGET, model_of
+from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.graph.evaluate import Evaluator
 from octavo.graph.lineage import Lineage
 from octavo.graph.recast import Recast
 from octavo.verify import verify_lineage
+from tvm_alone import TARGET
 
 transform: Any = relax.transform
 

@@ -11,11 +11,12 @@ import tvm
 from tvm import relax
 
 from lineage_nets import branched_net, python_pass
-from nets import TARGET, model_of
+from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, replace_operands, write_function
 from octavo.graph.lineage import Lineage
 from octavo.verify import verify_lineage
+from tvm_alone import TARGET
 
 transform: Any = relax.transform
 op: Any = relax.op

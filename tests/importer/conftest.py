@@ -9,28 +9,13 @@ import pytest
 import tvm
 from tvm import relax
 
-
-def _build(module: tvm.IRModule) -> Callable[..., list[np.ndarray]]:
-    executable = tvm.compile(module, target=tvm.target.Target("llvm"))
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-
-    def call(*inputs: np.ndarray) -> list[np.ndarray]:
-        result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs])
-        return [result.numpy()] if hasattr(result, "numpy") else [field.numpy() for field in result]
-
-    return call
-
-
-@pytest.fixture(scope="session")
-def build() -> Callable[..., Callable[..., list[np.ndarray]]]:
-    """Compile a module with TVM's default pipeline; returns a function of arrays."""
-    return _build
+from tvm_alone import tvm_alone
 
 
 @pytest.fixture(scope="session")
 def run() -> Callable[..., list[np.ndarray]]:
     """Compile a module with TVM's default pipeline and run it once."""
-    return lambda module, *inputs: _build(module)(*inputs)
+    return lambda module, *inputs: tvm_alone(module)(*inputs)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from tvm import relax
 
 from octavo.importer import load, tflite_source
+from tvm_alone import tvm_alone
 
 ONNX_MODELS = ["squeezenet1.1_224_fp32", "mobilenet_v2_1.0_224_fp32", "yolox_nano_416_fp32"]
 TFLITE_MODELS = [
@@ -110,7 +111,7 @@ def test_every_tflite_tensor(shared, name):
     assert {model.tensors.find(source) for source in weights} == set(model.params)
 
 
-def test_values_of_onnx_intermediates(shared, run, expose):
+def test_values_of_onnx_intermediates(shared, expose):
     """The variable named after a tensor holds what ONNX Runtime computes for that tensor."""
     path = shared / "models/onnx/squeezenet1.1_224_fp32.onnx"
     model = load(path)
@@ -120,14 +121,14 @@ def test_values_of_onnx_intermediates(shared, run, expose):
     proto.graph.output.extend(onnx.ValueInfoProto(name=entry.source_name) for entry in wanted)
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"input": x})
-    actual = run(expose(model.bound(), [str(entry.id) for entry in wanted]), x)
+    actual = tvm_alone(expose(model.bound(), [str(entry.id) for entry in wanted]), is_large=True)(x)
     assert len(actual) == len(wanted) > 60
     for entry, ours, theirs in zip(wanted, actual, expected, strict=True):
         assert ours.shape == theirs.shape
         assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max(), entry.id
 
 
-def test_values_of_tflite_intermediates(shared, run, expose):
+def test_values_of_tflite_intermediates(shared, expose):
     """The variable named after a tensor holds what LiteRT computes for that tensor."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -145,7 +146,7 @@ def test_values_of_tflite_intermediates(shared, run, expose):
     interpreter.invoke()
     theirs = {d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_tensor_details() if d["name"]}
     wanted = [e for e in model.tensors.values() if e.kind == "activation"]
-    actual = run(expose(model.bound(), [str(entry.id) for entry in wanted]), x)
+    actual = tvm_alone(expose(model.bound(), [str(entry.id) for entry in wanted]), is_large=True)(x)
     assert len(wanted) == 16
     for entry, ours in zip(wanted, actual, strict=True):
         expected = theirs[entry.source_name]

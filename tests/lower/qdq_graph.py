@@ -13,6 +13,7 @@ from octavo.graph.dataflow import BodyWriter, write_function
 from octavo.kernels import host_target, isas_of
 from octavo.lower import link, lower
 from octavo.target import CPU
+from tvm_alone import tvm_alone
 
 Params = tuple[float, int]
 
@@ -53,9 +54,7 @@ def graph(inputs: dict[str, tuple[tuple[int, ...], str]], body: Callable[[BodyWr
 
 def run_float(module: tvm.IRModule, *inputs: np.ndarray) -> Any:
     """Compile with TVM's own pipeline: the float simulation of the QDQ graph."""
-    main = relax.VirtualMachine(tvm.compile(module, target=host_target()), tvm.cpu())["main"]
-    result = main(*(tvm.runtime.tensor(value) for value in inputs))
-    return _arrays([result] if isinstance(result, tvm.runtime.Tensor) else list(result))
+    return _single(tvm_alone(module)(*inputs))
 
 
 def run_lowered(module: tvm.IRModule, *inputs: np.ndarray, isa: str | None = None, threads: int = 1) -> Any:
@@ -65,8 +64,8 @@ def run_lowered(module: tvm.IRModule, *inputs: np.ndarray, isa: str | None = Non
     target = host_target()
     lowered = lower(module, CPU, (isa,) if isa else isas_of(target), threads)
     run = runner_of(generate(link(lowered, target), target))
-    return _arrays(run([tvm.runtime.tensor(value) for value in inputs]))
+    return _single([value.numpy() for value in run([tvm.runtime.tensor(value) for value in inputs])])
 
 
-def _arrays(results: list[Any]) -> Any:
-    return results[0].numpy() if len(results) == 1 else [value.numpy() for value in results]
+def _single(results: list[np.ndarray]) -> Any:
+    return results[0] if len(results) == 1 else results

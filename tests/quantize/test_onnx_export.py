@@ -14,7 +14,7 @@ from onnx_nets import OnnxWriter, attention, convolutional, shared_and_float
 
 import octavo
 import octavo.importer
-from nets import compiled, residual_net
+from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.graph import Model
 from octavo.graph.inputs import input_specs
@@ -22,6 +22,7 @@ from octavo.numerics.metrics import sqnr_db
 from octavo.quantize import Recipe, export_onnx, quantize
 from octavo.quantize.onnx_export import onnx_model
 from octavo.target import OpSupport, TargetDescription
+from tvm_alone import tvm_alone
 
 from handmade_profile import ranged  # isort: skip
 
@@ -58,9 +59,9 @@ def session(path: Path, *, optimized: bool) -> onnxruntime.InferenceSession:
 def run_both(model: Model, quantized: Model, path: Path, samples: np.ndarray, *, optimized: bool) -> list[list[np.ndarray]]:
     """Return [simulation, ONNX Runtime], each the outputs of all samples."""
     name = input_specs(model)[0].source_name
-    simulate, runtime = compiled(quantized.bound()), session(path, optimized=optimized)
+    simulate, runtime = tvm_alone(quantized.bound()), session(path, optimized=optimized)
     rows = [samples[index : index + 1] for index in range(len(samples))]
-    results = [[simulate([row]) for row in rows], [runtime.run(None, {name: row}) for row in rows]]
+    results = [[simulate(row) for row in rows], [runtime.run(None, {name: row}) for row in rows]]
     return [[np.concatenate(parts) for parts in zip(*result, strict=True)] for result in results]
 
 

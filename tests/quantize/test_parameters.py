@@ -9,12 +9,13 @@ import pytest
 from handmade_profile import ranged
 from tvm import relax
 
-from nets import compiled, model_of
+from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
 from octavo.numerics import PerAxis, dequantize, max_accumulator
 from octavo.quantize import QuantizationPlan, Recipe, quantize
+from tvm_alone import tvm_alone
 
 RNG = np.random.default_rng(0)
 W, B = TensorId("w"), TensorId("b")
@@ -114,7 +115,7 @@ def test_shared_constants_are_quantized_for_each_reader() -> None:
     assert sorted(map(str, quantized.params)) == ["b_2_q", "b_3_q", "w_q"]
     x = RNG.standard_normal((1, 4)).astype(np.float32)
     expected = (x @ weight + bias) @ weight + bias
-    np.testing.assert_allclose(compiled(quantized.bound())([x])[0], expected, atol=400 / 255 + 1)
+    np.testing.assert_allclose(tvm_alone(quantized.bound())(x)[0], expected, atol=400 / 255 + 1)
 
 
 def test_a_weight_with_channels_along_two_axes_belongs_to_its_first_reader() -> None:

@@ -11,10 +11,11 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import octavo
-from nets import compiled, model_of, residual_net
+from nets import model_of, residual_net
 from octavo.graph.dataflow import BodyWriter
 from octavo.numerics.metrics import sqnr_db
 from octavo.quantize import Recipe, quantize
+from tvm_alone import tvm_alone
 
 
 def test_before_and_after() -> None:
@@ -66,9 +67,9 @@ def test_the_simulation_follows_the_float_model(recipe: Recipe, decibels: float)
     model = residual_net()
     samples = np.random.default_rng(3).standard_normal((40, 3, 8, 8)).astype(np.float32)
     profile = octavo.profile(model, samples)
-    simulated, real = compiled(quantize(model, profile, recipe=recipe).bound()), compiled(model.bound())
-    expected = np.concatenate([real([samples[i : i + 1]])[0] for i in range(40)])
-    got = np.concatenate([simulated([samples[i : i + 1]])[0] for i in range(40)])
+    simulated, real = tvm_alone(quantize(model, profile, recipe=recipe).bound()), tvm_alone(model.bound())
+    expected = np.concatenate([real(samples[i : i + 1])[0] for i in range(40)])
+    got = np.concatenate([simulated(samples[i : i + 1])[0] for i in range(40)])
     assert sqnr_db(expected, got) > decibels
 
 
@@ -77,7 +78,7 @@ def test_uint8_and_int8_activations_are_one_simulation() -> None:
     profile = ranged(model, {"x": (-3.0, 3.5), "r1": (0.0, 5.0), "y": (-3.0, 4.0)})
     x = np.random.default_rng(5).standard_normal((1, 3, 8, 8)).astype(np.float32)
     unsigned, signed = (
-        compiled(quantize(model, profile, recipe=Recipe(activation_dtype=dtype)).bound())([x])[0]
+        tvm_alone(quantize(model, profile, recipe=Recipe(activation_dtype=dtype)).bound())(x)[0]
         for dtype in ("uint8", "int8")  # type: ignore[arg-type]
     )
     np.testing.assert_array_equal(unsigned, signed)

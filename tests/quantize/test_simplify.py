@@ -11,12 +11,13 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from nets import compiled, model_of
+from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.identity import TensorId
 from octavo.quantize.plan import Fold
 from octavo.quantize.simplify import simplify
+from tvm_alone import tvm_alone
 
 RNG = np.random.default_rng(0)
 
@@ -31,7 +32,7 @@ def ops(model: Model) -> list[str]:
 
 def assert_same_function(model: Model, simple: Model, *shape: int) -> None:
     x = RNG.standard_normal(shape).astype(np.float32)
-    for old, new in zip(compiled(model.bound())([x]), compiled(simple.bound())([x]), strict=True):
+    for old, new in zip(tvm_alone(model.bound())(x), tvm_alone(simple.bound())(x), strict=True):
         np.testing.assert_allclose(new, old, rtol=0, atol=2e-5)
 
 
