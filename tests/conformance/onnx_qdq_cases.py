@@ -405,8 +405,12 @@ def dequantize(w: Writer) -> str:
 
 
 def batch_norm(w: Writer) -> str:
-    """Not behind a convolution."""
+    """Not behind a convolution; its factor and shift may be quantized, as quantize_static leaves them."""
     shape = image(w)
     statistics = [w.constant(w.rng.uniform(0.3, 2, shape[1]).astype(np.float32)) for _ in range(4)]
+    if w.rng.random() < 0.5:
+        for place, dtype in enumerate((np.int8, np.int32)):
+            values = [w.rng.integers(1, 128, shape[1]).astype(dtype), np.float32(0.02), dtype(0)]
+            statistics[place] = w.node("DequantizeLinear", [w.constant(value) for value in values])
     w.quantize(activated(w, w.node("BatchNormalization", [w.real(w.quantized(shape)), *statistics])))
     return f"{shape}"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
@@ -197,15 +198,28 @@ def _scaled(context: NodeContext, value: Any, factor: float) -> Any:
     return context.builder.emit(_ops.multiply(value, relax.const(factor, dtype)))
 
 
+def _real_constant(context: NodeContext, expr: Any) -> npt.NDArray[Any] | None:
+    """Return the values of a constant, or of a dequantized one (ONNX Runtime quantizes a normalization's, too)."""
+    if isinstance(expr, Constant):
+        return expr.value.numpy()
+    call = _dequantize_of(context, expr)
+    if call is None or not all(isinstance(operand, Constant) for operand in call.args):
+        return None
+    values, scale, zero_point = (operand.value.numpy() for operand in call.args)
+    if scale.ndim == 1 and values.ndim != 1:
+        return None
+    return ((values.astype(np.int64) - zero_point).astype(np.float32) * scale).astype(np.float32)
+
+
 def _batch_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """Return x * factor + shift for dequantized x: a function of one value in each channel. Else TVM's op, which convs absorb."""
-    statistics = inputs[1:5]
-    if _dequantize_of(context, inputs[0]) is None or not all(isinstance(value, Constant) for value in statistics):
+    statistics = [value for operand in inputs[1:5] if (value := _real_constant(context, operand)) is not None]
+    if _dequantize_of(context, inputs[0]) is None or len(statistics) < 4:
         return None
     if context.attrs.get("training_mode", 0) or any(context.is_read(output) for output in range(1, len(context.node.output))):
         return None
     shape = shape_of(inputs[0])
-    scale, bias, mean, variance = (value.value.numpy().astype(np.float64) for value in statistics)
+    scale, bias, mean, variance = (value.astype(np.float64) for value in statistics)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + float(context.attrs.get("epsilon", 1e-5)))
         shift = bias - mean * factor

@@ -1,6 +1,7 @@
 """Kernels: TIR kernels by ISA, each equal to its oracle in `numerics` bit for bit; they know no graph."""
 
 from .add import add
+from .affine_rows import AffineRowsSpec, affine_rows
 from .batch_matmul import BatchMatmulSpec, batch_matmul, takes_views
 from .bfloat16_conv2d import bfloat16_conv2d, bfloat16_matmul
 from .bfloat16_spec import Bfloat16Conv2dSpec
@@ -79,6 +80,7 @@ __all__ = [
     "NO_SCHEDULES",
     "REDUCE_MAX_EXTENT",
     "AddSpec",
+    "AffineRowsSpec",
     "BatchMatmulSpec",
     "Bfloat16Conv2dSpec",
     "ConcatSpec",
@@ -121,6 +123,7 @@ __all__ = [
     "WindowSchedule",
     "Winner",
     "add",
+    "affine_rows",
     "batch_matmul",
     "bfloat16_conv2d",
     "bfloat16_matmul",

@@ -16,8 +16,8 @@ from tvm.relax import Var
 from .. import kernels
 from ..graph.dataflow import DataflowView, op_name, static_shape
 from ..graph.rules import Region, Rejection
-from ..kernels import PairLookupSpec
-from ..numerics import PerTensor, QuantParams, every_real, prelu_table, quantize
+from ..kernels import AffineRowsSpec, PairLookupSpec
+from ..numerics import PerTensor, QuantParams, affine_rows, every_real, prelu_table, quantize
 from ..target import OpSupport
 from .cluster import PRELU, Cluster, evaluated, name_of, operations
 from .context import KernelContext, shape_of
@@ -35,7 +35,8 @@ _MOST_ROWS = 4096
 class PairLookupForm(Form):
     """A function of a and b by its table, in the result's own integers: entry [i, j] is for the j-th integer of a's dtype.
 
-    `b` is a tensor, whose i-th integer it is, or None: then `rows` holds i for each element of a constant.
+    `b` is a tensor, whose i-th integer it is, or None: then `rows` holds i for each element of a constant. `reals` are the
+    entries before rounding, in steps of the result from its zero point; None where the table was made of integers.
     """
 
     a: TensorForm
@@ -43,6 +44,7 @@ class PairLookupForm(Form):
     rows: npt.NDArray[np.int32] | None
     y: OutputForm
     table: npt.NDArray[np.integer]
+    reals: npt.NDArray[np.float32] | None = None
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
@@ -58,10 +60,15 @@ class PairLookupForm(Form):
         if rows is not None and is_nhwc:
             rows = rows.reshape((1,) * (4 - rows.ndim) + rows.shape).transpose(TO_NHWC)
         b_shape = shape_of(values[1]) if rows is None else rows.shape
-        spec = PairLookupSpec(a_shape=shape_of(values[0]), b_shape=b_shape, threads=context.threads)
         # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
         table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
-        kernel = kernels.pair_lookup(spec, table=table, rows=rows, isa=context.isa)
+        lines = None if self.reals is None else affine_rows(table, self.reals, self.y.tensor.zero_point)
+        if rows is not None and lines is not None:
+            affine = AffineRowsSpec(a_shape=shape_of(values[0]), b_shape=b_shape, threads=context.threads)
+            kernel = kernels.affine_rows(affine, lines=lines, rows=rows, isa=context.isa)
+        else:
+            spec = PairLookupSpec(a_shape=shape_of(values[0]), b_shape=b_shape, threads=context.threads)
+            kernel = kernels.pair_lookup(spec, table=table, rows=rows, isa=context.isa)
         shape = self.y.tensor.shape
         shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
         context.put(output, context.call(output.name, kernel, values, shape), is_nhwc=is_nhwc)
@@ -113,11 +120,13 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
     chosen = _Rows.of(cluster)
     if len(chosen.first) > _MOST_ROWS:
         return Rejection(reason=f"its constants make {len(chosen.first)} different functions; a table has {_MOST_ROWS} rows")
-    table = _fixed_point(view, cluster, chosen, forms[0], output.form)
+    table, reals = _fixed_point(view, cluster, chosen, forms[0], output.form), None
     if table is None:
         real = evaluated(view, cluster, [every_real(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])
         table = _quantized(real, output.form)
-    form = PairLookupForm(a=forms[0], b=None, rows=chosen.rows, y=output.form, table=table)
+        with np.errstate(all="ignore"):
+            reals = real / output.form.tensor.params.scale
+    form = PairLookupForm(a=forms[0], b=None, rows=chosen.rows, y=output.form, table=table, reals=reals)
     return region_of(core, cluster, output, form)
 
 

@@ -2,6 +2,7 @@
 
 from .add import AddParameters, add, add_parameters
 from .affine import dequantize, quantize, relabel, requantize_tensor
+from .affine_rows import AffineRows, affine_rows
 from .batch_matmul import BATCH_MATMUL_MAX_INNER, batch_matmul, batch_matmul_accumulate
 from .bounds import check_accumulator, max_accumulator
 from .concat import concat
@@ -37,6 +38,7 @@ __all__ = [
     "LOG_SOFTMAX_LEAST_SCALE",
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
+    "AffineRows",
     "FloatMeanParameters",
     "FloatSumParameters",
     "FloatTaps",
@@ -48,6 +50,7 @@ __all__ = [
     "QuantParams",
     "add",
     "add_parameters",
+    "affine_rows",
     "avg_pool2d",
     "batch_matmul",
     "batch_matmul_accumulate",
