@@ -28,7 +28,7 @@ FLOORS = {
     "cluster": 5,
     "range_checks": 5,
     "verify": 5,
-    "quantized_reference": 4,
+    "stepwise": 4,
     "layer_error": 5,
     "observers": 4,
     "observe": 5,

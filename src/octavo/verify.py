@@ -1,7 +1,8 @@
 """Checking a Lineage against values: every tensor claimed to be alive is computed in the source module and in the final one.
 
 The final module is read as it stands, without anything the Lineage knows; only which variable holds a tensor, and how, is taken
-from it. Links to values that quantization changed are checked step by step against the quantized model (quantized_reference.py).
+from it. Links to values that quantization changed are checked step by step against the quantized model, those to few bits that
+drifted against the source (stepwise.py).
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ from .kernels import host_target
 from .lower.results import HeldIntegers, held_integers
 from .numerics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
-from .quantized_reference import QuantizedReference, differences
+from .stepwise import Stepwise, differences
 
 Array = npt.NDArray[Any]
 _ANNOUNCED_SHARE = 0.25
-_FEW_BITS_DB = 20.0
 _EXACT_TOLERANCE = 1e-3
 
 
@@ -52,7 +52,8 @@ class LineageCheck:
         Whether a variable or a constant was claimed to hold it, and both values could be computed.
     is_right
         Whether the values agree, within what sums in another order may change; where a float type of fewer bits is on the way, in
-        each element, or but for errors of a hundredth of the power (through many layers single elements drift). Where a step
+        each element, or where it drifted through many layers, in each element of what the source makes of the values that the
+        final module has for the tensors before it. Where a step
         announced the link because it changed values (floats to integers), two things must hold. What the quantized model, whose
         variables bear the source's names, makes of the values that the final module has for the tensors before it is in the
         final module, but for one quantization step of rounding. And what it makes of the float model's values is the float
@@ -171,10 +172,7 @@ def _check(model: Model, tensor: TensorId, state: TensorState, pairs: list[_Pair
         is_right = all(proofs) if None not in proofs else False not in proofs and _is_of(expected, now)
     else:
         tolerance = lineage.tolerance(tensor)
-        is_right = all(agree(pair.expected, pair.now, tolerance) for pair in pairs)
-        if not is_right and tolerance > _EXACT_TOLERANCE:  # too few bits for every element of a deep network to agree
-            mean = expected.astype(np.float64).mean()
-            is_right = sqnr_db(expected.astype(np.float64) - mean, now.astype(np.float64) - mean) >= _FEW_BITS_DB
+        is_right = all(pair.is_proved or agree(pair.expected, pair.now, tolerance) for pair in pairs)
     error, ratio = max_abs_error(expected, now), sqnr_db(expected, now)
     return LineageCheck(is_right=is_right, max_abs_error=error, sqnr_db=ratio, **common)
 
@@ -216,13 +214,15 @@ class _Comparison:
                 stated = held[place.var]
                 self._integers[tensor] = stated.get(tensor) or next(iter(stated.values()))
         self._quantized = _quantized_function(lineage)
-        self._reference: QuantizedReference | None = None
+        self._stepwise: Stepwise | None = None
+        self._source: Stepwise | None = None
 
     def run(self, arrays: Sequence[Array]) -> dict[TensorId, _Pair]:
         """Return the promised and the actual value of each tensor that is claimed to be alive."""
         evaluator = Evaluator(self._numbers, dict(enumerate(arrays)), self._target)
         values = evaluator.get([*self._start.values(), *self._now.values()])
         pairs: dict[TensorId, _Pair] = {}
+        shapes: dict[TensorId, tuple[int, ...]] = {}
         for tensor, state in self._lineage.states.items():
             params = self._model.params
             original = params.get(tensor) if tensor in params else values.get(self._start.get(tensor, -1))
@@ -231,8 +231,33 @@ class _Comparison:
             if original is None or value is None:
                 continue
             pairs[tensor] = self._pair(tensor, state, original, value)
+            shapes[tensor] = original.shape
         asked = {tensor: pair for tensor, pair in pairs.items() if pair.is_asked and tensor in self._start}
-        return pairs if self._quantized is None or not asked else pairs | self._proved(arrays, asked)
+        if self._quantized is not None and asked:
+            pairs |= self._proved(arrays, asked)
+        return pairs | self._undrifted(arrays, pairs, shapes)
+
+    def _undrifted(
+        self, arrays: Sequence[Array], pairs: Mapping[TensorId, _Pair], shapes: Mapping[TensorId, tuple[int, ...]]
+    ) -> dict[TensorId, _Pair]:
+        """Ask the source, step by step, where few bits drifted: a deep network of them has no element that must agree."""
+        claims = {
+            tensor: self._lineage[tensor]
+            for tensor, pair in pairs.items()
+            if tensor in self._start and pair.expected.shape == pair.now.shape
+        }
+        tolerances = {
+            tensor: self._lineage.tolerance(tensor) for tensor, state in claims.items() if state.evidence != "announced"
+        }
+        few = {tensor: share for tensor, share in tolerances.items() if share > _EXACT_TOLERANCE}
+        if all(agree(pairs[tensor].expected, pairs[tensor].now, share) for tensor, share in few.items()):
+            return {}
+        if self._source is None:
+            function: Any = self._model.bound()[self._lineage.entry]
+            self._source = Stepwise(function, few, self._target, tolerances=few)
+        now = {tensor: claims[tensor].relation.undo(pairs[tensor].now, shapes[tensor]) for tensor in self._source.given}
+        found = differences(self._source, arrays, now)
+        return {tensor: replace(pairs[tensor], is_proved=True) for tensor, difference in found.items() if difference.is_none}
 
     def _pair(self, tensor: TensorId, state: TensorState, original: Array, value: Array) -> _Pair:
         if state.evidence != "announced" or state.relation.is_scaled:
@@ -252,10 +277,10 @@ class _Comparison:
 
     def _proved(self, arrays: Sequence[Array], asked: Mapping[TensorId, _Pair]) -> dict[TensorId, _Pair]:
         """Ask the quantized model which of the links are right."""
-        if self._reference is None:
-            self._reference = QuantizedReference(self._quantized, asked, self._target)
-        found = differences(self._reference, arrays, {tensor: pair.now for tensor, pair in asked.items()})
-        of_floats = self._reference.run(arrays, {tensor: pair.expected for tensor, pair in asked.items()})
+        if self._stepwise is None:
+            self._stepwise = Stepwise(self._quantized, asked, self._target)
+        found = differences(self._stepwise, arrays, {tensor: pair.now for tensor, pair in asked.items()})
+        of_floats = self._stepwise.run(arrays, {tensor: pair.expected for tensor, pair in asked.items()})
         return {
             tensor: replace(
                 asked[tensor],

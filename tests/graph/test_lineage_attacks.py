@@ -200,3 +200,42 @@ def test_an_operand_swapped_where_order_matters_in_float16(model: Model) -> None
     assert lineage["left_conv"].is_alive
     assert not lineage["joined"].is_alive
     assert not lineage["y"].is_alive
+
+
+def drifting_net() -> Model:
+    """Two convolutions, each moved by a large number and back, time and again: each round costs float16 some of their bits."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        sides: list[Any] = []
+        for name in ("left", "right"):
+            value = writer.emit(f"{name}_conv", op.nn.conv2d(v["x"], v[f"{name}_w"]))
+            for number in range(16):
+                far = writer.emit(f"{name}_far{number}", op.add(value, v["big"]))
+                back = writer.emit(f"{name}_back{number}", op.subtract(far, v["big"]))
+                value = writer.emit(name if number == 15 else f"{name}{number}", op.multiply(back, v["turn"]))
+            sides.append(value)
+        return writer.emit("y", op.multiply(*sides), is_output=True)
+
+    rng = np.random.default_rng(4)
+    params = {f"{name}_w": rng.standard_normal((4, 3, 1, 1)).astype(np.float32) for name in ("left", "right")}
+    params["big"] = np.full((1, 4, 1, 1), 500, np.float32)
+    params["turn"] = np.full((1, 4, 1, 1), -1.013, np.float32)
+    return model_of({"x": ((1, 3, 8, 8), "float32")}, params, body, ("y",))
+
+
+def test_float16_that_drifted_far_is_told_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = drifting_net()
+    lineage = Lineage(model, target=TARGET)
+    with TARGET, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        module = transform.ToMixedPrecision()(model.bound())
+    x = np.random.default_rng(7).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    checks = {check.id: check for check in verify_lineage(model, module, x, lineage=lineage)}
+    assert [str(check) for check in checks.values() if not check.is_right] == []
+    for side in ("left", "right"):
+        assert checks[side].is_compared, str(checks[side].state)
+        assert checks[side].sqnr_db < 20
+    states = lineage.states
+    swapped = {**states, "left": states["right"], "right": states["left"]}
+    monkeypatch.setattr(Lineage, "states", property(lambda _self: swapped))
+    checks = {check.id: check for check in verify_lineage(model, module, x, lineage=lineage)}
+    assert [check.id for check in checks.values() if not check.is_right] == ["left", "right"]

@@ -73,6 +73,17 @@ class Relation:
             value = value.transpose(self.permutation)
         return value.reshape(self.shape) if self.shape is not None else value
 
+    def undo(self, now: Array, shape: tuple[int, ...]) -> Array:
+        """Return what the source's value, of this shape, must have been; of a channel whose factor nobody knows what is there."""
+        order = tuple(range(len(shape))) if self.permutation is None else self.permutation
+        value = _wide(now).reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+        if self.shift:
+            value = value - self.shift
+        if self.is_scaled:
+            factors = np.where(np.isnan(self.factors) | (self.factors == 0), 1.0, self.factors)
+            value = value / (factors if self.axis is None else _along(factors, value.ndim, self.axis))
+        return value
+
     def __str__(self) -> str:
         """Describe it, e.g. "permuted (0, 2, 3, 1); scaled along axis 1"."""
         parts: list[str] = []

@@ -1,7 +1,8 @@
-"""What the quantized model, its source names kept, makes of the values that another module has: the proof of links to integers.
+"""What a model whose variables bear the source's names makes of the values that another module has, one step at a time.
 
-A deep quantized network is noisy, and so is its comparison with the float model. Step by step there is no noise: each quantized
-tensor is computed from the very values that the other module has for what it is made of, and must then be there within a step.
+The proof of links where values changed: a deep network of integers or of few bits is noisy, and so is its comparison with the
+float model. Step by step there is no noise: each tensor is computed from the very values that the other module has for what it is
+made of, and must then be there within a quantization step, or within the rounding of one op.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Difference:
     is_none: bool
 
 
-class QuantizedReference:
-    """A quantized model whose tensors are computed from given values of the tensors that they are made of.
+class Stepwise:
+    """A model whose tensors are computed from given values of the tensors that they are made of.
 
     Before, for a tensor t that is given::
 
@@ -64,12 +65,21 @@ class QuantizedReference:
     Parameters
     ----------
     function
-        The quantized model's, constants bound: variables bear the source's names.
+        The model's, constants bound: variables bear the source's names.
     wanted
         Ids to compute. Those that the function quantizes are `quantized` and given; others are `plain`: floats as they are.
+    tolerances
+        Where there are any the plain ids are given, too, and may be off by these shares of their largest magnitude.
     """
 
-    def __init__(self, function: _relax.Function, wanted: Collection[TensorId], target: tvm.target.Target) -> None:
+    def __init__(
+        self,
+        function: _relax.Function,
+        wanted: Collection[TensorId],
+        target: tvm.target.Target,
+        *,
+        tolerances: Mapping[TensorId, float] | None = None,
+    ) -> None:
         self._view = DataflowView(function)
         self.quantized: dict[TensorId, QuantParams] = {}
         for binding in self._view.bindings:
@@ -80,6 +90,8 @@ class QuantizedReference:
                     self.quantized.setdefault(TensorId(call.args[0].name), params)
         names = {binding.var.name for binding in self._view.bindings if isinstance(binding.var.ty, relax.TensorType)}
         self.plain = tuple(tensor for tensor in wanted if tensor in names and tensor not in self.quantized)
+        self.given = self.quantized.keys() if tolerances is None else {**self.quantized, **dict.fromkeys(self.plain)}.keys()
+        self._tolerances = tolerances or {}
         self.made_of: dict[TensorId, set[TensorId]] = {}
         """For each id the given ones that lead to it, through others, too."""
         self._machine = plainly_built(self._module(), target)
@@ -92,9 +104,9 @@ class QuantizedReference:
         arrays
             The model's inputs.
         given
-            float32 values of all `quantized`, in the source's shapes.
+            float32 values of all ids that are `given`, in the source's shapes.
         """
-        values = [*arrays, *(np.asarray(given[tensor], np.float32) for tensor in self.quantized)]
+        values = [*arrays, *(np.asarray(given[tensor], np.float32) for tensor in self.given)]
         results = self._machine["main"](*(tvm.runtime.tensor(np.asarray(value, order="C")) for value in values))
         found = dict(zip((*self.quantized, *self.plain), (result.numpy() for result in results), strict=True))
         return {
@@ -103,7 +115,9 @@ class QuantizedReference:
         }
 
     def rounded(self, tensor: TensorId, value: Array) -> Array:
-        """Return a value as readers of a quantized tensor see it: on the grid of its scale and within its range."""
+        """Return a value as readers of a tensor see it: of a quantized one on the grid of its scale and within its range."""
+        if tensor not in self.quantized:
+            return value
         return dequantize(quantize(value, self.quantized[tensor]), self.quantized[tensor])
 
     def off(self, tensor: TensorId, computed: Array, now: Array) -> Difference:
@@ -111,7 +125,7 @@ class QuantizedReference:
         if tensor in self.quantized:
             steps = self._steps_off(tensor, computed, self.rounded(tensor, now))
             return Difference(steps=steps, is_none=steps <= _ONE_STEP)
-        return Difference(steps=None, is_none=agree(computed, now, _FLOAT_TOLERANCE))
+        return Difference(steps=None, is_none=agree(computed, now, self._tolerances.get(tensor, _FLOAT_TOLERANCE)))
 
     def _steps_off(self, tensor: TensorId, a: Array, b: Array) -> float:
         params = self.quantized[tensor]
@@ -127,7 +141,7 @@ class QuantizedReference:
         shapes = {var.name: var for var in (*view.function.params, *(binding.var for binding in view.bindings))}
         given = {
             tensor: relax.Var(f"given_{tensor}", relax.TensorType(list(static_shape(shapes[tensor]) or ()), "float32"))
-            for tensor in self.quantized
+            for tensor in self.given
         }
 
         def body(writer: BodyWriter) -> Expr:
@@ -150,6 +164,8 @@ class QuantizedReference:
                 if is_output:
                     outputs[tensor] = new[var]
                     self.made_of[tensor] = leads[var]
+                if is_output and not quantizes and tensor in given:
+                    new[var], leads[var] = given[tensor], leads[var] | {tensor}
                 if quantizes and tensor in self.quantized:
                     held[var] = tensor
                     leads[var] = leads[var] | {tensor}
@@ -160,8 +176,8 @@ class QuantizedReference:
         return relax.transform.DeadCodeElimination(["main"])(builder.get())
 
 
-def differences(reference: QuantizedReference, arrays: Sequence[Array], now: Values) -> dict[TensorId, Difference]:
-    """Return how far the values that another module has are from what the quantized model makes of just these values.
+def differences(stepwise: Stepwise, arrays: Sequence[Array], now: Values) -> dict[TensorId, Difference]:
+    """Return how far the values that another module has are from what the model makes of just these values.
 
     Where a value is another's, whatever is computed from it differs, too. So of the tensors that differ only those that nothing
     else leads to are found wrong; these are then taken as computed, and the rest is looked at anew.
@@ -171,15 +187,15 @@ def differences(reference: QuantizedReference, arrays: Sequence[Array], now: Val
     arrays
         The model's inputs.
     now
-        The other module's values of the reference's tensors, in the source's layout.
+        The other module's values of the model's tensors, in the source's layout.
     """
-    given = {tensor: reference.rounded(tensor, now[tensor]) for tensor in reference.quantized}
+    given = {tensor: stepwise.rounded(tensor, now[tensor]) for tensor in stepwise.given}
     wrong: dict[TensorId, Difference] = {}
     while True:
-        computed = reference.run(arrays, given)
-        found = {tensor: reference.off(tensor, value, now[tensor]) for tensor, value in computed.items() if tensor not in wrong}
+        computed = stepwise.run(arrays, given)
+        found = {tensor: stepwise.off(tensor, value, now[tensor]) for tensor, value in computed.items() if tensor not in wrong}
         differ = {tensor for tensor, difference in found.items() if not difference.is_none}
-        first = {tensor for tensor in differ if reference.made_of[tensor].isdisjoint(differ)}
+        first = {tensor for tensor in differ if stepwise.made_of[tensor].isdisjoint(differ)}
         if not first:
             return {**found, **wrong}
         wrong |= {tensor: found[tensor] for tensor in first}
