@@ -233,18 +233,52 @@ def test_ops_in_place_keep_their_names(nets, monkeypatch):
     assert str(program.graph) == text
 
 
-def test_weights_that_torchao_replaced_are_refused_by_the_op(nets):
+@pytest.mark.parametrize(
+    ("config", "shape", "integer"),
+    [
+        ("Int8DynamicActivationInt8WeightConfig", (7, 64), True),
+        ("Int8DynamicActivationInt8WeightConfig", (2, 5, 64), True),
+        ("Int8WeightOnlyConfig", (2, 5, 64), False),
+        ("Int8DynamicActivationIntxWeightConfig", (2, 5, 64), False),
+        ("IntxWeightOnlyConfig", (7, 64), False),
+    ],
+)
+def test_weights_that_torchao_replaced(nets, config, shape, integer):
     import torch
 
     torchao = pytest.importorskip("torchao.quantization", reason=SETUP, exc_type=ImportError)
-    for config in (torchao.Int8DynamicActivationIntxWeightConfig, torchao.Int8DynamicActivationInt8WeightConfig):
-        net = torch.nn.Sequential(torch.nn.Linear(64, 32)).eval()
-        torchao.quantize_(net, config())
-        program = nets.export(net, torch.zeros(4, 64))
-        with pytest.raises(
-            UnsupportedOpError, match=r"node '\w+' \(\S+\): .*torchao's quantize_ .*prepare_pt2e.*octavo\.quantize"
-        ):
-            octavo.load(program)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32, bias=False)).eval()
+    with torch.no_grad():
+        net[0].weight[3] = 0.0
+    torchao.quantize_(net, getattr(torchao, config)())
+    example = torch.randn(shape)
+    example[..., 0, :] = 0.0  # a row of zeros alone has the smallest scale
+    model = octavo.load(nets.export(net, example))
+    assert sum(tensor.dtype == "int8" and tensor.kind == "constant" for tensor in model.tensors.values()) >= 2
+    executable = octavo.compile(model)
+    products = [op for op in octavo.explain(executable).ops if op.macs]
+    assert [op.integer for op in products] == [integer] * 2
+    with torch.no_grad():
+        wanted = net(example).numpy()
+    (got,) = (
+        executable(example.numpy()).values() if isinstance(executable(example.numpy()), dict) else [executable(example.numpy())]
+    )
+    np.testing.assert_allclose(got, wanted, atol=2e-6 * np.abs(wanted).max())
+
+
+def test_an_open_batch_of_torchao_s_layers(nets):
+    import torch
+
+    torchao = pytest.importorskip("torchao.quantization", reason=SETUP, exc_type=ImportError)
+    net = torch.nn.Sequential(torch.nn.Linear(32, 16)).eval()
+    torchao.quantize_(net, torchao.Int8DynamicActivationInt8WeightConfig())
+    batch = torch.export.Dim("batch", min=2, max=9)
+    program = torch.export.export(net, (torch.randn(4, 32),), dynamic_shapes=({0: batch},))
+    x = torch.randn(5, 32)
+    got = octavo.compile(octavo.load(program))(x.numpy())
+    with torch.no_grad():
+        np.testing.assert_allclose(next(iter(got.values())), net(x).numpy(), atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------------ PT2E

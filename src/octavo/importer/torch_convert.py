@@ -18,6 +18,7 @@ from tvm.relax.frontend.torch import exported_program_translator
 from ..errors import OctavoError, UnsupportedOpError
 from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
+from .torch_affine import AFFINE
 from .torch_attention import ATTENTION
 from .torch_indices import INDICES
 from .torch_known import computed, is_known
@@ -28,7 +29,7 @@ from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, d
 from .torch_writes import is_writing, without_writes
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
-_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **ATTENTION, **INDICES, **QUANTIZED}
+_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
 
 
 class _Importer(_Frontend):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..errors import ModelError, UnsupportedOpError, check_type
 from .fingerprint import Fingerprint
 from .source_tensor import SourceTensor
+from .torch_weights import unwrapped
 
 ORIGIN = "torch program"
 _STORED = frozenset({"PARAMETER", "BUFFER", "CONSTANT_TENSOR"})
@@ -25,6 +26,7 @@ _DTYPES = frozenset(
     {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64"}
 )
 _SUFFIXES = (".pt", ".pth", ".pt2")
+_AFFINE = frozenset(f"torchao.{name}_affine.default" for name in ("choose_qparams", "quantize", "dequantize"))
 _RETURNED = frozenset({"USER_OUTPUT", "LOSS_OUTPUT"})
 
 
@@ -90,6 +92,7 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
     ModelError
         If it changes its own buffers, holds values that are no tensors, or an input has a symbolic dimension without a size.
     """
+    program = unwrapped(program)
     signature = program.graph_signature
     placeholders = {str(node.name): node for node in program.graph.nodes if node.op == "placeholder"}
     inputs: dict[str, tuple[tuple[int, ...], str]] = {}
@@ -270,10 +273,10 @@ def check_straight_line(source: TorchProgram) -> None:
         name = str(node.target)
         if node.op in ("call_module", "call_method") or name in ("cond", "while_loop", "map_impl", "scan"):
             raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: control flow and calls of modules are not supported")
-        if name.startswith(("torchao.", "export.access_subclass_inner_tensor")):
+        if (name.startswith("torchao.") and name not in _AFFINE) or name == "aten._int_mm.default":
             raise UnsupportedOpError(
-                f"{ORIGIN}: {describe(node)}: weights that torchao's quantize_ replaced are not supported; quantize with PT2E "
-                "(prepare_pt2e, convert_pt2e), or load the float program and call octavo.quantize"
+                f"{ORIGIN}: {describe(node)}: this form of torchao's quantize_ is not supported; linear layers of 8-bit weights "
+                "are. Quantize with PT2E (prepare_pt2e, convert_pt2e), or load the float program and call octavo.quantize"
             )
         if name == "out_dtype":
             raise UnsupportedOpError(

@@ -18,7 +18,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..kernels import DynamicSpec
 from ..numerics import QuantParams
-from ..numerics.dynamic import DynamicStyle, style_name
+from ..numerics.dynamic import DynamicStyle, is_by_row, style_name
 from ..qdq.dynamic import FoundDynamic, find_dynamic
 from .context import KernelContext, shape_of
 from .storage import TO_NHWC
@@ -90,7 +90,7 @@ class DynamicForm:
 
 def dynamic_form(x: DynamicInput) -> DynamicForm:
     """Return the form of an input that is quantized at run time."""
-    scales = x.found.shape[0] if x.found.style == "litert" else 1
+    scales = x.found.shape[0] if is_by_row(x.found.style) else 1
     return DynamicForm(name=x.source.name, shape=x.shape, style=x.found.style, scales=scales)
 
 
@@ -100,7 +100,7 @@ def dynamic_input(view: DataflowView, expr: Expr) -> DynamicInput | None:
     if call is not None:
         is_constant = numpy_constant(view.definition(call.args[1])) is not None
         found = None if is_constant else find_dynamic(view, *call.args[:3])
-        if found is None or (found.style == "litert" and int(call.attrs.axis) != 0):
+        if found is None or (is_by_row(found.style) and int(call.attrs.axis) != 0):
             return None
         return DynamicInput(found=found, shape=found.shape, members=(*found.members, *names_of(view, expr)))
     centered = call_to(view.definition(expr), "subtract")

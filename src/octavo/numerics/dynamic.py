@@ -31,6 +31,8 @@ class TorchStyle:
         The smallest scale.
     is_symmetric
         Whether the range is widened to [-high; high] and the zero point is the middle of the dtype.
+    by_row
+        Whether each row of a matrix has parameters of its own (torchao's choose_qparams_affine), or all values share them.
     """
 
     dtype: Literal["int8", "uint8"]
@@ -38,6 +40,7 @@ class TorchStyle:
     qmax: int
     eps: float
     is_symmetric: bool = False
+    by_row: bool = False
 
     def __post_init__(self) -> None:
         """Check the range, and that every scale is positive."""
@@ -53,6 +56,11 @@ class TorchStyle:
 
 
 DynamicStyle = Literal["litert", "onnx"] | TorchStyle
+
+
+def is_by_row(style: DynamicStyle) -> bool:
+    """Return whether each index of the first axis has parameters of its own."""
+    return style.by_row if isinstance(style, TorchStyle) else style == "litert"
 
 
 def style_name(style: DynamicStyle) -> str:

@@ -45,8 +45,10 @@ def write_dynamic(x: Any, shape: tuple[int, ...], style: DynamicStyle, emit: Emi
     """Write the quantization of float32 `x` of this shape; `emit` binds each expression, or passes it on."""
     if isinstance(style, TorchStyle):
         scale, zero_point = write_torch_parameters(x, style, emit)
-        integers = write_torch_integers(x, scale, zero_point, style.dtype, (style.qmin, style.qmax), emit)
-        scale, zero_point = emit(_ops.reshape(scale, [])), emit(_ops.reshape(zero_point, []))
+        rows = shape[0] if style.by_row else 0
+        integers = write_torch_integers(x, scale, zero_point, style.dtype, (style.qmin, style.qmax), emit, rows=rows)
+        if not style.by_row:
+            scale, zero_point = emit(_ops.reshape(scale, [])), emit(_ops.reshape(zero_point, []))
         stored = emit(_ops.astype(zero_point, style.dtype))
         return DynamicValue(integers=integers, scale=scale, zero_point=zero_point, stored_zero_point=stored)
     axes = None if style == "onnx" else list(range(1, len(shape)))
@@ -77,14 +79,20 @@ def write_dynamic(x: Any, shape: tuple[int, ...], style: DynamicStyle, emit: Emi
 
 
 def write_torch_parameters(x: Any, style: TorchStyle, emit: Emit) -> tuple[Any, Any]:
-    """Write scale (float32) and zero point (int32), (1,) each, of float32 `x` as PyTorch's choose_qparams finds them."""
-    low = emit(_ops.minimum(emit(_ops.reshape(emit(_ops.min(x)), [1])), _number(0)))
-    high = emit(_ops.maximum(emit(_ops.reshape(emit(_ops.max(x)), [1])), _number(0)))
+    """Write scale (float32) and zero point (int32) of float32 `x` as PyTorch's choose_qparams finds them.
+
+    Each has the shape (1,), or (rows,) where a matrix has parameters by row.
+    """
+    count = int(x.ty.shape[0]) if style.by_row else 1
+    ends = (_ops.min(x, [1]), _ops.max(x, [1])) if style.by_row else (_ops.min(x), _ops.max(x))
+    least, most = (emit(end) if style.by_row else emit(_ops.reshape(emit(end), [1])) for end in ends)
+    low = emit(_ops.minimum(least, _number(0)))
+    high = emit(_ops.maximum(most, _number(0)))
     width = style.qmax - style.qmin
     if style.is_symmetric:
         reach = emit(_ops.maximum(emit(_ops.negative(low)), high))
         scale = emit(_ops.maximum(emit(_ops.divide(reach, _number(width / 2))), _number(style.eps)))
-        return scale, relax.const(np.full(1, 128 if style.dtype == "uint8" else 0, np.int32))
+        return scale, relax.const(np.full(count, 128 if style.dtype == "uint8" else 0, np.int32))
     span = emit(_ops.subtract(high, low))
     scale = emit(_ops.maximum(emit(_ops.divide(span, _number(width))), _number(style.eps)))
     steps = emit(_ops.round(emit(_ops.divide(low, scale))))
@@ -92,10 +100,16 @@ def write_torch_parameters(x: Any, style: TorchStyle, emit: Emit) -> tuple[Any, 
     return scale, emit(_ops.astype(zero_point, "int32"))
 
 
-def write_torch_integers(x: Any, scale: Any, zero_point: Any, dtype: str, bounds: tuple[int, int], emit: Emit) -> Any:
-    """Write clamp(rint(x * (1 / scale)) + zero_point) of a scale and a zero point, of one element each, known at run time."""
-    factor = emit(_ops.divide(_number(1), emit(_ops.reshape(scale, []))))
-    zero = emit(_ops.astype(emit(_ops.reshape(zero_point, [])), "float32"))
+def write_torch_integers(
+    x: Any, scale: Any, zero_point: Any, dtype: str, bounds: tuple[int, int], emit: Emit, *, rows: int = 0
+) -> Any:
+    """Write clamp(rint(x * (1 / scale)) + zero_point) of a scale and a zero point known at run time.
+
+    Each is of one element; or (rows,), one for each of the `rows` of a matrix.
+    """
+    shape = [rows, 1] if rows else []
+    factor = emit(_ops.divide(_number(1), emit(_ops.reshape(scale, shape))))
+    zero = emit(_ops.astype(emit(_ops.reshape(zero_point, shape)), "float32"))
     steps = emit(_ops.add(emit(_ops.round(emit(_ops.multiply(x, factor)))), zero))
     return emit(_ops.astype(emit(_ops.clip(steps, *bounds)), dtype))
 
@@ -151,7 +165,8 @@ def _torch_style(view: DataflowView, integers: Expr) -> TorchStyle | None:
         return None
     zero_point = _step(view, _step(view, _step(view, total, "add", 1), "astype", 0), "reshape", 0)
     is_symmetric = zero_point is not None and isinstance(view.definition(zero_point), GenericConst)
-    return TorchStyle(dtype=dtype, qmin=int(qmin), qmax=int(qmax), eps=least.item(), is_symmetric=is_symmetric)
+    by_row = len(static_shape(_step(view, reciprocal, "divide", 1)) or ()) == 2
+    return TorchStyle(dtype=dtype, qmin=int(qmin), qmax=int(qmax), eps=least.item(), is_symmetric=is_symmetric, by_row=by_row)
 
 
 def _step(view: DataflowView, expr: Expr | None, op: str, position: int) -> Any:
