@@ -237,14 +237,17 @@ def test_profile_of_some_tensors_tells_of_what_is_not_finite(
 
 def test_trace_tells_a_story_and_dumps_the_ir(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensor = octavo.load(finished / "m.onnx").input_ids[0]
-    assert command(f"trace {finished}/m.onnx --tensor {tensor} --dump-ir {tmp_path} --json") == 0
+    folder = tmp_path / "ir"
+    assert command(f"trace {finished}/m.onnx --tensor {tensor} --dump-ir {folder} --json") == 0
     story = json.loads(capsys.readouterr().out)["story"]
     assert (story[0]["pass"], story[0]["kind"]) == ("(source)", "kept")
-    dumped = sorted(path.name for path in tmp_path.iterdir())
+    dumped = sorted(path.name for path in folder.iterdir())
     assert dumped[0] == "000_source.py"
     assert any(name.endswith("LegalizeOps.py") for name in dumped)
-    assert str(tensor) in (tmp_path / dumped[0]).read_text()
-    assert (tmp_path / dumped[-1]).read_text().startswith(f"# {tensor}: kept; held by {tensor}")
+    assert str(tensor) in (folder / dumped[0]).read_text()
+    assert (folder / dumped[-1]).read_text().startswith(f"# {tensor}: kept; held by {tensor}")
+    assert command(f"trace {finished}/m.onnx --tensor {tensor} --dump-ir {tmp_path}/no/ir") == 1
+    assert "there is no folder" in capsys.readouterr().err
     assert command(f"trace {finished}/m.onnx --tensor nothing") == 1
     assert "the model has no tensor 'nothing'" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from ..report import markdown_table
 from .options import Subcommands, add_command, add_json, add_model
 from .outputs import check_output, write_file
 from .sources import UsageError, load_model
+
+_LONG_NAME = re.compile(r"\w{64,}")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -39,13 +42,15 @@ def add_to(commands: Subcommands) -> None:
         help="the passes: TVM's default pipeline (the default), or Octavo's, from QDQ to integer kernels",
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help="with --pipeline octavo: quantize a float model, too")
-    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after every pass into this existing folder")
+    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after every pass into this folder")
     add_json(parser)
 
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.dump_ir is not None:
+        if args.dump_ir.parent.is_dir():
+            args.dump_ir.mkdir(exist_ok=True)
         check_output(args.dump_ir / "000_source.py")
     if args.profile is not None and args.pipeline != "octavo":
         raise UsageError("a profile is for quantizing, which is no part of TVM's pipeline; give --pipeline octavo as well")
@@ -65,8 +70,14 @@ def call(args: argparse.Namespace) -> int:
         steps = [{"step": item.step, "pass": item.pass_name, "kind": item.state.kind, "state": str(item.state)} for item in story]
         print(json.dumps({"tensor": tensor, "story": steps}, indent=2))
     else:
-        print(markdown_table(("step", "pass", "state"), [(str(item.step), item.pass_name, str(item.state)) for item in story]))
+        rows = [(str(item.step), item.pass_name, _shortened(str(item.state))) for item in story]
+        print(markdown_table(("step", "pass", "state"), rows))
     return 0
+
+
+def _shortened(text: str) -> str:
+    """Leave out the middle of names that would not fit a terminal: those that TVM gives to fused functions list all their ops."""
+    return _LONG_NAME.sub(lambda name: f"{name[0][:24]}...{name[0][-24:]}", text)
 
 
 def _tensor(model: Model, name: str) -> TensorId:

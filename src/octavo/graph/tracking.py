@@ -27,6 +27,8 @@ from .value_numbers import ValueNumbers
 from .value_search import Link, Spot, ValueSearch
 
 _CONSTANT_TOLERANCE = 1e-5
+_UNNAMED = "the step names no variable for it"
+_UNNAMED_CONSTANT = "no constant of its values is left: it became part of others, or nothing reads it"
 _RESHAPE = "vm.builtin.reshape"
 
 
@@ -140,7 +142,10 @@ class Tracker:
             elif self.states[tensor].kind == "gone":
                 told[tensor] = self.states[tensor]
             else:
-                told[tensor] = TensorState(kind="gone", reason=announced.gone.get(tensor, "the step names no variable for it"))
+                is_constant = self.numbers.nodes[link.number].kind == "constant"
+                told[tensor] = TensorState(
+                    kind="gone", reason=announced.gone.get(tensor, _UNNAMED_CONSTANT if is_constant else _UNNAMED)
+                )
         self.graph = after
         self.states = self._states(after, told)
         return self.states
