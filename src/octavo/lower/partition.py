@@ -18,6 +18,7 @@ from ..graph.rules import Partition, Region, Rejection, Rule, partition
 from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, TRUTH, OpSupport, TargetDescription
 from .add import match_add
 from .batch_matmul import match_batch_matmul
+from .batch_norm import normalizations_as_sums
 from .blocks import split_blocks
 from .cluster import PRELU
 from .concat import match_concat
@@ -176,7 +177,7 @@ def partition_quantized(
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
-    module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(split_blocks(module)))))
+    module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(split_blocks(normalizations_as_sums(module))))))
     held = held_tensors(DataflowView(module["main"]), ids, sources)
     view = DataflowView(module["main"])
     shared = dynamic_members(view) | centered_members(view)

@@ -1,0 +1,65 @@
+"""Batch normalization of quantized values, behind no convolution: one integer kernel, against the float ops bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from qdq_graph import Qdq, graph, run_lowered
+from tvm import relax
+
+from octavo import numerics
+from octavo.kernels import host_target, isas_of
+from octavo.lower import lower
+from octavo.numerics import PerTensor, QuantParams
+from octavo.target import CPU
+
+op: Any = relax.op
+ISAS = isas_of(host_target())
+SHAPE = (1, 21, 4, 5)
+X, Y = (0.04, 120), (0.05, 31)
+EPSILON = 1e-3
+rng = np.random.default_rng(5)
+GAMMA, BETA, MEAN = (rng.normal(0, 1, 21).astype(np.float32) for _ in range(3))
+VARIANCE = rng.uniform(0.3, 2, 21).astype(np.float32)
+
+
+def params(scale: float, zero_point: int) -> QuantParams:
+    return QuantParams(dtype="uint8", scale=np.float32(scale), zero_point=np.int32(zero_point), granularity=PerTensor())
+
+
+def module_of(*, quantized: bool, axis: int = 1, training: bool = False):
+    def body(writer, inputs):
+        qdq = Qdq(writer, "uint8")
+        x = qdq.dequantize("x", inputs["x"], X) if quantized else inputs["x"]
+        norm = op.nn.batch_norm(
+            x, *map(relax.const, (GAMMA, BETA, MEAN, VARIANCE)), axis=axis, epsilon=EPSILON, training=training
+        )
+        first = writer.emit("n", relax.TupleGetItem(writer.emit("norm", norm), 0))
+        return qdq.quantize("y", writer.emit("r", op.nn.relu(first)), Y, is_output=True)
+
+    shape = SHAPE if axis == 1 else (1, 4, 5, 21)
+    return graph({"x": (shape, "uint8" if quantized else "float32")}, body), shape
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+def test_equals_the_float_ops(axis: int) -> None:
+    module, shape = module_of(quantized=True, axis=axis)
+    x = np.resize(np.arange(256), shape).astype(np.uint8)
+    along = [-1 if at == axis else 1 for at in range(4)]
+    factor = GAMMA.astype(np.float64) / np.sqrt(VARIANCE.astype(np.float64) + EPSILON)
+    shift = (BETA - MEAN * factor).astype(np.float32).reshape(along)
+    real = numerics.dequantize(x, params(*X)) * factor.astype(np.float32).reshape(along) + shift
+    expected = numerics.quantize(np.maximum(real, np.float32(0)), params(*Y))
+    for isa in ISAS:
+        np.testing.assert_array_equal(run_lowered(module, x, isa=isa), expected, err_msg=isa)
+    (record,) = lower(module, CPU, ISAS, 1, {"n", "r"}).records
+    assert (record.tensor, record.integer, record.kernel) == ("r", True, "affine_rows")
+
+
+@pytest.mark.parametrize("case", [{"quantized": False}, {"quantized": True, "training": True}])
+def test_other_normalizations_stay_float(case: dict[str, bool]) -> None:
+    module, _ = module_of(**case)
+    records = lower(module, CPU, ISAS, 1).records
+    assert not next(record for record in records if record.op == "nn.batch_norm").integer
