@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -63,3 +63,43 @@ def test_other_normalizations_stay_float(case: dict[str, bool]) -> None:
     module, _ = module_of(**case)
     records = lower(module, CPU, ISAS, 1).records
     assert not next(record for record in records if record.op == "nn.batch_norm").integer
+
+
+def convolution(writer, x, seed: int, *, inner: int, outer: int):
+    values = np.random.default_rng(seed).normal(0, 0.2, (outer, inner, 3, 3)).astype(np.float32)
+    return writer.emit(f"conv{seed}", op.nn.conv2d(x, relax.const(values), padding=(1, 1, 1, 1)))
+
+
+def test_between_float_kernels_it_keeps_their_layout() -> None:
+    """A dense block: what is concatenated is normalized, then convolved."""
+
+    def body(writer, inputs):
+        a = convolution(writer, inputs["x"], 0, inner=3, outer=16)
+        b = convolution(writer, a, 1, inner=16, outer=5)
+        both = writer.emit("both", op.concat([a, b], axis=1))
+        norm = op.nn.batch_norm(both, *map(relax.const, (GAMMA, BETA, MEAN, VARIANCE)), axis=1, training=False)
+        first = writer.emit("n", relax.TupleGetItem(writer.emit("norm", norm), 0))
+        last = convolution(writer, writer.emit("r", op.nn.relu(first)), 2, inner=21, outer=4)
+        return writer.emit("y", op.negative(last), is_output=True)
+
+    module = graph({"x": ((1, 3, 6, 7), "float32")}, body)
+    x = rng.normal(0, 1, (1, 3, 6, 7)).astype(np.float32)
+    expected = run_float(module, x)
+    np.testing.assert_allclose(run_lowered(module, x), expected, rtol=0, atol=5e-6 * np.abs(expected).max())
+    moves = [placed for placed in lower(module, CPU, ISAS, 1).kernels.values() if placed.name == "transpose"]
+    assert len(moves) == 2, "the input and the output of the whole"
+
+
+def test_a_constant_of_five_axes_behind_a_kernel() -> None:
+    """The grid of a detector's head: values that no layout of images fits."""
+    grid = rng.normal(0, 1, (1, 2, 3, 6, 7)).astype(np.float32)
+
+    def body(writer, inputs):
+        a = convolution(writer, inputs["x"], 0, inner=3, outer=6)
+        cells = writer.emit("cells", op.reshape(a, (1, 2, 3, 6, 7)))
+        return writer.emit("y", op.add(writer.emit("p", op.multiply(cells, relax.const(grid))), cells), is_output=True)
+
+    module = graph({"x": ((1, 3, 6, 7), "float32")}, body)
+    x = rng.normal(0, 1, (1, 3, 6, 7)).astype(np.float32)
+    expected = run_float(module, x)
+    np.testing.assert_allclose(run_lowered(module, x), expected, rtol=0, atol=5e-6 * np.abs(expected).max())

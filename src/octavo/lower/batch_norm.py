@@ -34,7 +34,7 @@ relax: Any = _relax
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Line:
+class Line:
     """x * factor + shift; both float32, of one element for each channel, aligned with x."""
 
     x: Expr
@@ -72,16 +72,21 @@ def normalizations_as_sums(module: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination(["main"])(result)
 
 
-def _line(view: DataflowView, var: Var) -> _Line | None:
+def _line(view: DataflowView, var: Var) -> Line | None:
     item = view.definition(var)
     if not isinstance(item, relax.TupleGetItem) or item.index != 0:
         return None
     norm: Any = call_to(view.definition(item.tuple_value), "nn.batch_norm")
-    shape = static_shape(var)
-    if norm is None or norm.attrs.training or shape is None or dtype_of(var) != "float32":
+    return None if norm is None or dequantized(view, norm.args[0]) is None else line_of(view, norm)
+
+
+def line_of(view: DataflowView, norm: Any) -> Line | None:
+    """Return a call of batch_norm as a product and a sum; None where it trains, is not float32 or has factors that vary."""
+    shape = static_shape(norm.args[0])
+    if norm.attrs.training or shape is None or dtype_of(norm.args[0]) != "float32":
         return None
     constants = [constant_value(view, arg) for arg in norm.args[1:]]
-    if dequantized(view, norm.args[0]) is None or any(constant is None for constant in constants):
+    if any(constant is None for constant in constants):
         return None
     values = (real_of(constant).reshape(-1).astype(np.float64) for constant in constants if constant is not None)
     gamma, beta, mean, variance = values
@@ -92,4 +97,4 @@ def _line(view: DataflowView, var: Var) -> _Line | None:
         return None
     along = [1] * len(shape)
     along[int(norm.attrs.axis) % len(shape)] = -1
-    return _Line(x=norm.args[0], factor=factor.astype(np.float32).reshape(along), shift=shift.astype(np.float32).reshape(along))
+    return Line(x=norm.args[0], factor=factor.astype(np.float32).reshape(along), shift=shift.astype(np.float32).reshape(along))

@@ -13,6 +13,7 @@ from tvm.ir import Call
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, op_name, static_shape
+from .batch_norm import line_of
 from .storage import TO_NHWC, Form, Storage
 from .values import constant_value
 
@@ -28,6 +29,8 @@ _ELEMENTWISE = (
 
 def emit_nhwc(storage: Storage, writer: BodyWriter, view: DataflowView, var: Var, value: Expr) -> bool:
     """Emit `var` in NHWC if its op allows it and all its activations are kept so; return whether it was emitted."""
+    if _emit_norm(storage, writer, view, var, value):
+        return True
     shape = static_shape(value)
     if not isinstance(value, Call) or dtype_of(value) not in _FLOATS or shape is None:
         return False
@@ -43,11 +46,33 @@ def emit_nhwc(storage: Storage, writer: BodyWriter, view: DataflowView, var: Var
     return True
 
 
+def _emit_norm(storage: Storage, writer: BodyWriter, view: DataflowView, var: Var, value: Expr) -> bool:
+    """Emit the first result of a batch normalization as a product and a sum in NHWC, and nothing for the call itself."""
+    is_item = isinstance(value, relax.TupleGetItem)
+    norm_var = view.binding_of(value.tuple_value) if is_item else var
+    norm: Any = None if norm_var is None else call_to(view.definition(norm_var), "nn.batch_norm")
+    if norm is None or norm_var is None or not _is_kept(storage, norm.args[0]) or view.is_returned(norm_var):
+        return False
+    items = [view.definition(user) for user in view.users(norm_var)]
+    line = line_of(view, norm)
+    if line is None or int(norm.attrs.axis) != 1:
+        return False
+    if not all(isinstance(item, relax.TupleGetItem) and item.index == 0 for item in items):
+        return False
+    if is_item:
+        factor, shift = (relax.const(np.ascontiguousarray(values.transpose(TO_NHWC))) for values in (line.factor, line.shift))
+        product = writer.emit(f"{var.name}_product", relax.op.multiply(storage.get(norm.args[0], is_nhwc=True), factor))
+        storage.put(var, Form(is_nhwc=True), writer.emit(var.name, relax.op.add(product, shift)))
+    return True
+
+
 def _nhwc_call(storage: Storage, view: DataflowView, call: Any, shape: tuple[int, ...]) -> Expr | None:
     name = op_name(call)
     if name in _ELEMENTWISE:
+        if len(shape) != 4:
+            return None
         args = [new for arg in call.args if (new := _operand(storage, view, arg)) is not None]
-        if len(shape) != 4 or len(args) < len(call.args) or not any(_is_kept(storage, arg) for arg in call.args):
+        if len(args) < len(call.args) or not any(_is_kept(storage, arg) for arg in call.args):
             return None
         return Call(call.op, args, call.attrs, call.ty_args)
     if name == "concat" and isinstance(call.args[0], relax.Tuple) and call.attrs.axis is not None:
