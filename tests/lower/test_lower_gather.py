@@ -81,7 +81,8 @@ def test_equals_numpy(name: str, dtype: str, form: str) -> None:
     else:
         want = expected(x)
     module = module_of(move, dtype, form=form)
-    for isa in ISAS:
+    # Both forms are lowered to one kernel.
+    for isa in ISAS if form == "integers" else ISAS[:1]:
         records = lower(module, CPU, (isa,), 1).records
         assert all(record.integer for record in records), records
         assert "gather" in [record.op for record in records]

@@ -63,12 +63,14 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("kind", OPS)
-def test_equals_the_oracle(kind: str, constant: bool, dtype: str, isa: str) -> None:
+def test_equals_the_oracle(kind: str, constant: bool, dtype: str) -> None:
+    """The ISAs take turns, so that each meets every op and every pair of shapes; all with all is for the kernels' tests."""
+    turn = 2 * constant + (dtype == "uint8")
     for seed, (a_shape, b_shape) in enumerate(SHAPES):
+        isa = ISAS[(turn + seed) % len(ISAS)]
         module, inputs, want = case(kind, dtype, a_shape, b_shape, constant=constant, relu=seed % 2 == 1, seed=seed)
         (record,) = lower(module, CPU, (isa,), 1).records
         assert (record.op, record.integer) == (kind, True), record
