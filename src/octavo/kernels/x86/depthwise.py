@@ -8,13 +8,17 @@
 
 One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1.
 Few channels, a channel multiplier or a very large window make it work on a padded copy of the rows instead.
-Asymmetric weights w - zero_point have 9 bits; where one leaves int8, the weights are split into int8 terms.
+Asymmetric weights w - zero_point have 9 bits. Where one leaves int8, all those of its channel are shifted into it, and with them
+the zeros that meet the columns of other outputs: sum(x * w) = sum(x * (w + shift)) - shift * sum(x). So the last sum is over all
+columns of an interleaved window, and the outputs that it serves share it.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +32,7 @@ from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .epilogue import channel_order
 from .narrow import narrowed
-from .packing import Int8Array, Weights, split_terms
+from .packing import Int8Array, Weights
 from .scratch import Scratch, padding_value
 from .shares import balanced_block
 from .wide_epilogue import epilogue_of
@@ -54,15 +58,15 @@ class Channels:
         Output channels.
     packed, weights
         First of its lanes in bias and multiplier, first of its packed weights.
-    terms
-        How many int8 terms its weights need.
+    is_shifted
+        Whether some of its weights are shifted.
     """
 
     start: Expr
     width: int
     packed: Expr
     weights: Expr
-    terms: int
+    is_shifted: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +77,22 @@ class Source:
     at: Expr
     row_bytes: int
     column_bytes: dict[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShiftedSums:
+    """What a tile's outputs have too much, shift * sum(x), for each of the window's `readers` and each of 4 accumulators.
+
+    Parameters
+    ----------
+    totals
+        int32 lanes: readers, accumulator.
+    shifts
+        Each accumulator's shifts, four times in a row.
+    """
+
+    totals: Expr
+    shifts: list[Expr]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,14 +130,19 @@ class Window:
         return Window(outputs=outputs, columns=columns, uses=tuple(uses))
 
     @property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """The outputs that four columns or more touch: every different set of them, in order of first use."""
+        return tuple(dict.fromkeys(tuple(pixel for pixel, _ in use) for use in self.uses))
+
+    @property
     def patterns(self) -> tuple[Pattern, ...]:
         """Every different pattern, in order of first use: the weights of a kernel row are packed in this order."""
         return tuple(dict.fromkeys(pattern for use in self.uses for _, pattern in use))
 
-    def cycles(self, kernel_rows: int, width: int, terms: int) -> float:
+    def cycles(self, kernel_rows: int, width: int, *, is_shifted: bool) -> float:
         """Estimate the cycles of one output row of `width` pixels and 64 channels: shuffles and products run side by side."""
         shuffles = 8 * len(self.columns) * kernel_rows
-        products = 4 * terms * sum(len(use) for use in self.uses) * kernel_rows
+        products = 4 * (sum(len(use) for use in self.uses) + is_shifted * len(self.columns)) * kernel_rows
         narrow = 20 * self.outputs
         tile = max(shuffles, products, (shuffles + products + narrow) / 2)
         return -(-width // self.outputs) * tile
@@ -137,18 +162,25 @@ def channel_blocks(channels: int, widest: int = 64) -> list[tuple[int, int]]:
     return blocks
 
 
-def pack_block(terms: list[Int8Array], patterns: tuple[Pattern, ...], start: int, width: int) -> Int8Array:
-    """Return one block's weights in the order kernel row, pattern, term, accumulator, lane, tap; one-dimensional.
+def shifts_into_int8(centered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return what to add to the weights of each channel, the last axis, so that all of them fit int8: 0 where they do.
 
-    `terms` are int8 (kernel_h, kernel_w, channels).
+    The least that will do. It fits int8 itself, for the zero point would do, too.
+    """
+    axes = tuple(range(centered.ndim - 1))
+    return np.clip(0, -128 - centered.min(axis=axes, initial=0), 127 - centered.max(axis=axes, initial=0))
+
+
+def pack_block(values: Int8Array, shifts: Int8Array, patterns: tuple[Pattern, ...], start: int, width: int) -> Int8Array:
+    """Return one block's weights in the order kernel row, pattern, accumulator, lane, tap; one-dimensional.
+
+    `values` are int8 (kernel_h, kernel_w, channels), shifted; a slot that meets no tap holds the shift alone.
     """
     order = start + channel_order(4, width // 4)
-    packed = np.zeros((terms[0].shape[0], len(patterns), len(terms), 4, width // 4, 4), np.int8)
+    packed = np.zeros((values.shape[0], len(patterns), 4, width // 4, 4), np.int8)
     for index, pattern in enumerate(patterns):
-        for number, term in enumerate(terms):
-            for position, tap in enumerate(pattern):
-                if tap is not None:
-                    packed[:, index, number, :, :, position] = term[:, tap, order]
+        for position, tap in enumerate(pattern):
+            packed[:, index, :, :, position] = shifts[order] if tap is None else values[:, tap, order]
     return packed.ravel()
 
 
@@ -166,16 +198,13 @@ class Depthwise:
         self.channels = max(spec.out_channels, 16)  # fewer than 16 are filled up in the scratch
         self.blocks_of_channels = channel_blocks(self.channels, self.widest)
         centered = weights.values[:, :, 0, :].astype(np.int64) - weights.zero_points
-        terms = split_terms(np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels))))
-        self.terms = len(terms)
-        self.block_terms = [
-            1 + max(n for n in range(len(terms)) if n == 0 or terms[n][:, :, start : start + width].any())
-            for start, width in self.blocks_of_channels
-        ]
+        centered = np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels)))
+        shifts = shifts_into_int8(centered)
+        self.are_shifted = [bool(shifts[start : start + width].any()) for start, width in self.blocks_of_channels]
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.windows = self._windows()
         self.window, self.schedule = self._choose(schedules)
-        row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms))
+        row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, is_shifted=all(self.are_shifted))
         cycles = row_cycles * spec.batch * spec.out_height * self.channels / 64
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
         patch = spec.kernel[0] * sum(map(len, self.window.columns)) * self.widest
@@ -185,13 +214,15 @@ class Depthwise:
         self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
         self.epilogue = epilogue_of(spec, weights)
         self.channel_values = self.epilogue.channel_values(weights)
-        patterns = self.window.patterns
-        blocks = self.blocks_of_channels
-        self.constants = [
-            np.concatenate([pack_block(terms, patterns, start, width) for start, width in blocks]),
-            self._pack_lanes(weights.folded_bias(spec.folded_zero_point)),
-            *(self._pack_lanes(values) for values in self.channel_values.values()),
-        ]
+        values, int8_shifts = (centered + shifts).astype(np.int8), shifts.astype(np.int8)
+        blocks = (pack_block(values, int8_shifts, self.window.patterns, *block) for block in self.blocks_of_channels)
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            "weights": np.concatenate(list(blocks)),
+            "bias": self._pack_lanes(weights.folded_bias(spec.folded_zero_point)),
+            **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
+        }
+        if any(self.are_shifted):
+            self.constants["shifts"] = np.repeat(self._pack_lanes(int8_shifts), 4)
 
     # ---- shape of the loop nest
 
@@ -199,7 +230,8 @@ class Depthwise:
         """Return the windows that fit the registers, the one with the fewest estimated cycles first."""
         spec, most = self.spec, min(MOST_OUTPUTS[self.isa], self.spec.out_width)
         windows = [Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1]) for outputs in range(1, most + 1)]
-        return sorted(windows, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, min(self.block_terms)))
+        is_shifted = all(self.are_shifted)
+        return sorted(windows, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, is_shifted=is_shifted))
 
     def _choose(self, schedules: Schedules) -> tuple[Window, WindowSchedule]:
         """Take what was measured to be best, or the best estimate."""
@@ -220,7 +252,7 @@ class Depthwise:
         others = [WindowSchedule(outputs=self.window.outputs, block=size) for size in blocks if size != self.block]
         return Tunable.of(self.key, self.schedule, (WindowSchedule(outputs=each.outputs) for each in self.windows), others)
 
-    def _pack_lanes(self, values: npt.NDArray[np.int32] | npt.NDArray[np.float32]) -> npt.NDArray[np.int32 | np.float32]:
+    def _pack_lanes(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return per-channel values in the order of each block's lanes; channels that fill up hold 0."""
         padded = np.zeros(self.channels, values.dtype)
         padded[: values.size] = values
@@ -249,8 +281,7 @@ class Depthwise:
         spec = self.spec
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-        labels = ("weights", "bias", *self.channel_values)
-        operands = [(label, value.size, str(value.dtype)) for label, value in zip(labels, self.constants, strict=True)]
+        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
         func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
         func = narrowed(func, self.isa)
@@ -258,15 +289,14 @@ class Depthwise:
             name=f"{name} {self.window.outputs}x{self.widest}",
             isa=self.isa,
             func=func,
-            constants=tuple(self.constants),
+            constants=tuple(self.constants.values()),
             tunable=self._tunable(),
         )
 
     def _emit(self, x: Expr, *others: Expr) -> None:
         self.x, self.out = x, others[-1]
         self.parameters = others[0] if self.spec.scales else None
-        self.weights, self.bias, *values = others[1:-1] if self.spec.scales else others[:-1]
-        self.values = dict(zip(self.channel_values, values, strict=True))
+        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
         self._emit_threads()
 
     def _emit_threads(self) -> None:
@@ -294,34 +324,32 @@ class Depthwise:
     def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
         """Emit the blocks of channels: a loop over those of 64, then the narrower ones.
 
-        In a per-tensor quantized layer one channel or two hold the extreme weights that need a second term: the loop tells
+        In a per-tensor quantized layer one channel or two hold the extreme weights that are to be shifted: the loop tells
         their blocks apart.
         """
-        weights_per_channel = self.constants[0].size // sum(width for _, width in self.blocks_of_channels)
+        weights_per_channel = self.constants["weights"].size // sum(width for _, width in self.blocks_of_channels)
 
-        def block(start: Expr, packed: Expr, width: int, terms: int) -> None:
+        def block(start: Expr, packed: Expr, width: int, is_shifted: bool) -> None:
             weights = T.Bind(T.int32(weights_per_channel) * packed)
-            channels = Channels(start=start, width=width, packed=packed, weights=weights, terms=terms)
+            channels = Channels(start=start, width=width, packed=packed, weights=weights, is_shifted=is_shifted)
             self._emit_pixels(source, image, first_row, out_base, rows, channels)
 
         whole = sum(width == self.widest for _, width in self.blocks_of_channels)
-        few, most = min(self.block_terms[:whole], default=0), max(self.block_terms[:whole], default=0)
-        extreme = [index for index, terms in enumerate(self.block_terms[:whole]) if terms > few]
+        shifted = [index for index, is_shifted in enumerate(self.are_shifted[:whole]) if is_shifted]
         if whole:
             with T.serial(0, whole) as index:
                 start = T.Bind(index * self.widest)
-                if not extreme:
-                    block(start, start, self.widest, few)
+                if len(shifted) in (0, whole):
+                    block(start, start, self.widest, bool(shifted))
                 else:
-                    is_extreme = functools.reduce(T.Or, [index == number for number in extreme])
-                    with T.If(is_extreme):
+                    with T.If(functools.reduce(T.Or, [index == number for number in shifted])):
                         with T.Then():
-                            block(start, start, self.widest, most)
+                            block(start, start, self.widest, True)
                         with T.Else():
-                            block(start, start, self.widest, few)
+                            block(start, start, self.widest, False)
         packed = whole * self.widest
-        for (start, width), terms in zip(self.blocks_of_channels[whole:], self.block_terms[whole:], strict=True):
-            block(start, packed, width, terms)
+        for (start, width), is_shifted in zip(self.blocks_of_channels[whole:], self.are_shifted[whole:], strict=True):
+            block(start, packed, width, is_shifted)
             packed += width
 
     def _emit_pixels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr, channels: Channels) -> None:
@@ -394,27 +422,46 @@ class Depthwise:
         lanes = width // 4
         acc = T.alloc_buffer((outputs * width,), "int32", scope="local")
         for j in range(4):
-            bias = T.Bind(v.load(self.bias, channels.packed + j * lanes, lanes))
+            bias = T.Bind(self._load_lanes("bias", channels, j))
             for pixel in range(outputs):
                 v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
-        row_weights = len(self.window.patterns) * self.terms * 4 * width
+        sums = self._emit_sums(channels) if channels.is_shifted else None
+        row_weights = len(self.window.patterns) * 4 * width
         if self.spec.kernel[0] <= UNROLLED_ROWS:
             for ky in range(self.spec.kernel[0]):
-                self._emit_kernel_row(acc, source, ky, channels.weights + ky * row_weights, channels)
+                self._emit_kernel_row(acc, sums, source, ky, channels.weights + ky * row_weights, channels)
         else:
             with T.serial(0, self.spec.kernel[0]) as ky:
-                self._emit_kernel_row(acc, source, ky, T.Bind(channels.weights + ky * row_weights), channels)
-        values = {
-            label: [T.Bind(v.load(buffer, channels.packed + j * lanes, lanes)) for j in range(4)]
-            for label, buffer in self.values.items()
-        }
+                self._emit_kernel_row(acc, sums, source, ky, T.Bind(channels.weights + ky * row_weights), channels)
+        values = {label: [T.Bind(self._load_lanes(label, channels, j)) for j in range(4)] for label in self.channel_values}
         valid = min(width, self.spec.out_channels)
         for pixel in range(outputs):
             accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
+            if sums is not None:
+                touching = [number for number, pixels in enumerate(self.window.readers) if pixel in pixels]
+                for j, number in itertools.product(range(4), touching):
+                    accumulators[j] = accumulators[j] - v.load(sums.totals, (number * 4 + j) * lanes, lanes)
             target = out_at + pixel * self.spec.out_channels
             self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters, lanes)
 
-    def _emit_kernel_row(self, acc: Expr, source: Source, ky: Expr, weights: Expr, channels: Channels) -> None:
+    def _load_lanes(self, label: str, channels: Channels, accumulator: int) -> Expr:
+        """Return the values of an accumulator's channels."""
+        lanes = channels.width // 4
+        return v.load(self.operands[label], channels.packed + accumulator * lanes, lanes)
+
+    def _emit_sums(self, channels: Channels) -> ShiftedSums:
+        """Emit the start of the sums of a tile."""
+        width = channels.width
+        shifts = [T.Bind(v.load(self.operands["shifts"], 4 * channels.packed + j * width, width)) for j in range(4)]
+        readers = len(self.window.readers)
+        totals = T.alloc_buffer((readers * width,), "int32", scope="local")
+        for index in range(readers * 4):
+            v.store(totals, index * (width // 4), T.broadcast(T.int32(0), width // 4), width // 4)
+        return ShiftedSums(totals=totals, shifts=shifts)
+
+    def _emit_kernel_row(
+        self, acc: Expr, sums: ShiftedSums | None, source: Source, ky: Expr, weights: Expr, channels: Channels
+    ) -> None:
         """Emit the products of one kernel row with all pixels of the tile."""
         width = channels.width
         lanes = width // 4
@@ -424,9 +471,12 @@ class Depthwise:
             loaded = [T.Bind(v.load(source.buffer, row + source.column_bytes[column], width)) for column in four]
             taps = v.interleave_four([loaded[min(i, len(loaded) - 1)] for i in range(4)], width)
             for pixel, pattern in uses:
-                for term in range(channels.terms):
-                    for j in range(4):
-                        where = weights + ((patterns[pattern] * self.terms + term) * 4 + j) * width
-                        index = (pixel * 4 + j) * lanes
-                        product = v.dot(v.load(acc, index, lanes), taps[j], v.load(self.weights, where, width), lanes)
-                        v.store(acc, index, product, lanes)
+                for j in range(4):
+                    packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + j) * width, width)
+                    index = (pixel * 4 + j) * lanes
+                    v.store(acc, index, v.dot(v.load(acc, index, lanes), taps[j], packed, lanes), lanes)
+            if sums is not None:
+                number = self.window.readers.index(tuple(pixel for pixel, _ in uses))
+                for j, shift in enumerate(sums.shifts):
+                    index = (number * 4 + j) * lanes
+                    v.store(sums.totals, index, v.dot(v.load(sums.totals, index, lanes), taps[j], shift, lanes), lanes)
