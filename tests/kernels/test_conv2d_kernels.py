@@ -102,8 +102,13 @@ def test_weight_zero_points(isa: str, w_zero_points: tuple[object, ...]) -> None
     shapes += [((c, 7), (3, 3), 1) for c in (1, 3, 16, 30)] + [((12, 8), (3, 3), 4), ((20, 20), (3, 3), 20)]
     specs = [layers.spec((4, 5), channels, kernel, groups=groups) for channels, kernel, groups in shapes]
     padded = [dataclasses.replace(spec, padding=(1, 0, 1, 2)) for spec in specs if spec.kernel == (3, 3)]
+    # Window sums add up rows of taps: windows that overlap in other ways, wider than a vector, in several blocks, of one column.
+    windows = [((9, 37), {"strides": (2, 1)}), ((9, 37), {"dilation": (2, 3), "padding": (2, 3, 2, 3)}), ((5, 3), {})]
+    windows += [((7, 18), {"strides": (4, 3), "padding": (1, 1, 1, 1)}), ((150, 40), {"padding": (1, 1, 1, 1)})]
+    others = [layers.spec(size, (40, 20), (3, 3), **window) for size, window in windows]
+    others += [layers.spec((40, 70), (40, 20), (1, 1), strides=(2, 2)), layers.spec((300, 9), (130, 20))]
     zero_points = itertools.cycle(w_zero_points)
-    check(layers.case(spec, isa, w_zero_point=next(zero_points)) for spec in specs + padded)
+    check(layers.case(spec, isa, w_zero_point=next(zero_points)) for spec in specs + padded + others)
 
 
 @every_cpu

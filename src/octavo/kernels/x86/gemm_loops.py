@@ -27,7 +27,9 @@ from .tiles import Core, Tile, layer_cycles, ranked_tiles
 from .vector import LANES
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
-COPIED_BLOCK_BYTES = 16 * 1024  # of a padded copy that one panel reads: half the first-level cache
+COPIED_BLOCK_BYTES = (
+    16 * 1024
+)  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
 MOST_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
 ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
 ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
@@ -111,6 +113,8 @@ class GemmLoops(ABC):
         Of the input.
     is_copied, scratch, block
         Whether blocks read a padded copy of their rows, that copy (None without padding), and the output rows of a block.
+    is_walked_before
+        Whether something reads all of a block's input before its panels do.
     borders
         Which taps are left out where they lie in the padding; None where none are.
     x
@@ -127,6 +131,7 @@ class GemmLoops(ABC):
     is_copied: bool
     scratch: Scratch | None
     block: int
+    is_walked_before: bool = False
     borders: Borders | None = None
     x: Expr
 
@@ -184,9 +189,9 @@ class GemmLoops(ABC):
             return self.schedule.block
         reduction = geometry.reduction
         span = max((extent - 1) * distance for extent, distance in reduction.taps) if reduction.taps else 0
-        # A copy of rows that one panel alone reads is best read from where it was just written.
-        is_copied_for_one = self.is_copied and len(self.panels) == 1
-        most_bytes = COPIED_BLOCK_BYTES if is_copied_for_one else INPUT_BLOCK_BYTES
+        # Rows that one panel alone reads are best read from where they were just written, or just walked over.
+        is_fresh_for_one = (self.is_copied or self.is_walked_before) and len(self.panels) == 1
+        most_bytes = COPIED_BLOCK_BYTES if is_fresh_for_one else INPUT_BLOCK_BYTES
         affordable = (most_bytes // self.element_bytes - span) // max(geometry.row_stride, 1)
         tiles = max(1, min(affordable, geometry.rows) // tile.rows)
         total = -(-geometry.rows // tile.rows)

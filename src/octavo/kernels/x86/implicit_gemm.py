@@ -37,10 +37,11 @@ from .scratch import Scratch, padding_value
 from .tiles import CORES
 from .vector import LANES
 from .wide_epilogue import epilogue_of
-from .window_sum import emit_window_sum
+from .window_sum import WindowSums
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
-MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over
+MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
+EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
@@ -48,6 +49,7 @@ class ImplicitGemm(GemmLoops):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     element_bytes = 1
+    sums_windows = False
 
     def __init__(
         self, spec: Conv2dSpec, weights: Weights, *, isa: str = AVX512_VNNI, schedules: Schedules = NO_SCHEDULES
@@ -61,8 +63,8 @@ class ImplicitGemm(GemmLoops):
         self._lay_out([merge_groups(term, spec.groups) for term in terms], schedules)
         geometry = self.geometry
         self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
-        self.sums_windows = len(self.extra.places) > MOST_EXTRA_STEPS
-        if self.sums_windows:
+        if self.extra.places and not self._are_extra_steps_cheap():
+            self.sums_windows = self.is_walked_before = True
             self._lay_out([(weights.values, spec.groups)], schedules)
         self.epilogue = epilogue_of(spec, weights)
         groups, vectors = self.geometry.groups, self.tile.vectors
@@ -76,6 +78,18 @@ class ImplicitGemm(GemmLoops):
             self.constants["minus_zero_point"] = pack_lanes(-weights.zero_points, groups, vectors)
         if not self.sums_windows and self.extra.places:
             self.constants["extra_weights"] = self.extra.weights
+
+    def _are_extra_steps_cheap(self) -> bool:
+        """Whether the few weights beyond int8 cost less cycles a pixel as extra steps than by window sums."""
+        geometry, steps = self.geometry, self.geometry.reduction.steps
+        adds = 0.5 * geometry.group_vectors if self._is_short else 0.0
+        sums = geometry.groups * (SUM_CYCLES + 4 * steps / 64 + adds)
+        return len(self.extra.places) <= MOST_EXTRA_STEPS and len(self.extra.places) * EXTRA_STEP_CYCLES < sums
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether all steps are written out and accumulators start from the bias."""
+        return self.geometry.reduction.runs == 1 and self.geometry.reduction.steps <= SHORT_REDUCTION
 
     def _lay_out(self, terms: list[tuple[Int8Array, int]], schedules: Schedules) -> None:
         """Decide the loop nest for weights of these int8 terms, each (values, groups)."""
@@ -133,17 +147,15 @@ class ImplicitGemm(GemmLoops):
         if not self.sums_windows:
             return None
         geometry = self.geometry
-        sums = T.alloc_buffer((self.block * geometry.columns,), "int32")
-        rows = self.block if self.blocks == 1 else T.min(T.int32(self.block), geometry.rows - block * self.block)
-        if self.blocks == 1:
-            rows = geometry.rows
-        with T.serial(0, rows) as row, T.serial(0, geometry.columns) as column:
-            first = T.Bind(base + row * geometry.row_stride + column * geometry.column_stride)
-            total = emit_window_sum(source, first, geometry.reduction, has_slack=self.scratch is not None)
-            if self.uniform_zero_point is not None:
-                total = total * T.int32(-self.uniform_zero_point)
-            T.buffer_store(sums, total, [row * geometry.columns + column])
-        return sums
+        rows = geometry.rows if self.blocks == 1 else T.min(T.int32(self.block), geometry.rows - block * self.block)
+        sums = WindowSums(
+            geometry=geometry,
+            block=self.block,
+            row_step=self.spec.strides[0],
+            factor=1 if self.uniform_zero_point is None else -self.uniform_zero_point,
+            has_slack=self.scratch is not None,
+        )
+        return sums.emit(source, base, rows)
 
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
         """Emit all tiles of one panel over one block; `shared` are the window sums."""
@@ -157,21 +169,19 @@ class ImplicitGemm(GemmLoops):
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "int32", scope="local")
-            # Accumulators of a loop start from 0: started from the bias, LLVM joins those of all tiles into one live range and
-            # spills them inside the loops. Where there is no loop, the bias is the cheaper start.
-            short = geometry.reduction.runs == 1 and geometry.reduction.steps <= SHORT_REDUCTION
-            if short:
+            # Accumulators of a loop start from 0 or from a pixel's correction: started from the bias, LLVM joins those of all
+            # tiles into one live range and spills them inside the loops. Where there is no loop, the bias is the cheaper start.
+            if self._is_short:
                 self._emit_bias(acc, pixels, pixel, panel, shared, start=True)
             else:
-                for i in range(len(offsets) * panel.vectors):
-                    v.store(acc, i * LANES, T.broadcast(T.int32(0), LANES), LANES)
+                self._emit_start(acc, pixels, pixel, panel, shared)
             if self.borders is None:
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
                 self._emit_bordered(acc, source, at, starts, panel, place, block)
             if "extra_weights" in self.constants:
                 self._emit_extra_steps(acc, source, at, starts, panel)
-            if not short:
+            if not self._is_short:
                 self._emit_bias(acc, pixels, pixel, panel, shared, start=False)
             self._emit_finish(acc, out_at, pixels, panel)
 
@@ -179,8 +189,16 @@ class ImplicitGemm(GemmLoops):
 
     # ---- one tile
 
+    def _emit_start(self, acc: Expr, pixels: list[int], pixel: Expr, panel: Panel, sums: Expr | None) -> None:
+        """Emit acc = 0, or the correction for asymmetric weights where it is the same for all channels."""
+        corrections = sums if self.uniform_zero_point is not None else None
+        for i, offset in enumerate(pixels):
+            value = T.Bind(T.broadcast(T.int32(0) if corrections is None else corrections[pixel + offset], LANES))
+            for j in range(panel.vectors):
+                v.store(acc, (i * panel.vectors + j) * LANES, value, LANES)
+
     def _emit_bias(self, acc: Expr, pixels: list[int], pixel: Expr, panel: Panel, sums: Expr | None, *, start: bool) -> None:
-        """Emit acc = (`start`) or acc += the folded bias, less the correction for asymmetric weights."""
+        """Emit acc = (`start`) or acc += the folded bias, less the correction for asymmetric weights that is still due."""
         for j in range(panel.vectors):
             bias = T.Bind(v.load(self.operands["bias"], (panel.first + j) * LANES, LANES))
             minus_zero_point = None
@@ -188,7 +206,7 @@ class ImplicitGemm(GemmLoops):
                 minus_zero_point = T.Bind(v.load(self.operands["minus_zero_point"], (panel.first + j) * LANES, LANES))
             for i, offset in enumerate(pixels):
                 value = bias
-                if sums is not None:
+                if sums is not None and (start or minus_zero_point is not None):
                     correction = T.broadcast(sums[pixel + offset], LANES)
                     value = bias + (correction if minus_zero_point is None else correction * minus_zero_point)
                 index = (i * panel.vectors + j) * LANES

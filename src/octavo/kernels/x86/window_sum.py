@@ -2,16 +2,130 @@
 
 sum(x * (w - z)) = sum(x * w) - z * sum(x), and sum(x) is the same for every output channel of a group: it is computed once for
 each pixel, before the channels. Padding lies in the scratch as the input's zero point and counts like any other value.
+
+    for each row of the input, each four pixels of an output row:  dot products with ones, their lanes added across the four
+    for each output row, each 16 pixels:                           the sums of its rows of taps
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..vectors import Expr
 from . import vector as v
-from .packing import Reduction
+from .geometry import Geometry
+
+_PIXELS = 4  # of a batch: the dwords of a 128-bit block
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowSums:
+    """Emits the sums of a block of output rows.
+
+    Parameters
+    ----------
+    geometry
+        Where the windows lie.
+    block
+        Output rows of a block, at most.
+    row_step
+        Rows of the input from one output row to the next one.
+    factor
+        What every sum is multiplied by.
+    has_slack
+        Whether 64 bytes after the window may be read.
+    """
+
+    geometry: Geometry
+    block: int
+    row_step: int
+    factor: int
+    has_slack: bool
+
+    def emit(self, x: Expr, base: Expr, rows: Expr) -> Expr:
+        """Emit the sums of `rows` output rows, the first window at x[base], and return their buffer: int32, row by row."""
+        geometry, columns = self.geometry, self.geometry.columns
+        sums = T.alloc_buffer((self.block * columns + v.LANES,), "int32")
+        taps = geometry.reduction.taps
+        if columns == 1:
+            self._emit_line(x, base, geometry.row_stride, rows, taps, sums, T.int32(0), self.factor)
+        elif not taps or taps[0][0] == 1:
+            with T.serial(0, rows) as row:
+                first = T.Bind(base + row * geometry.row_stride)
+                self._emit_line(x, first, geometry.column_stride, columns, taps[1:], sums, T.Bind(row * columns), self.factor)
+        else:
+            self._emit_rows_of_taps(x, base, rows, sums)
+        return sums
+
+    def _emit_rows_of_taps(self, x: Expr, base: Expr, rows: Expr, sums: Expr) -> None:
+        """Emit the sums of every row of the input under windows one row high, then those of the rows of each window."""
+        geometry, columns, factor = self.geometry, self.geometry.columns, self.factor
+        (count, distance), *rest = geometry.reduction.taps
+        row_size = geometry.row_stride // self.row_step
+        dilation = distance // row_size
+        pitch = -(-columns // v.LANES) * v.LANES
+        most = (self.block - 1) * self.row_step + dilation * (count - 1) + 1
+        lines = T.alloc_buffer((most * pitch,), "int32")
+        with T.serial(0, (rows - 1) * self.row_step + (dilation * (count - 1) + 1)) as row:
+            first = T.Bind(base + row * row_size)
+            self._emit_line(x, first, geometry.column_stride, columns, tuple(rest), lines, T.Bind(row * pitch), 1)
+        with T.serial(0, rows) as row, T.serial(0, pitch // v.LANES) as vector:
+            at = T.Bind(row * (self.row_step * pitch) + vector * v.LANES)
+            total = v.load(lines, at, v.LANES)
+            for tap in range(1, count):
+                total = total + v.load(lines, at + tap * (dilation * pitch), v.LANES)
+            # What lies behind the row's last pixel is written over by the next row's.
+            v.store(sums, row * columns + vector * v.LANES, _times(total, factor, v.LANES), v.LANES)
+
+    def _emit_line(
+        self, x: Expr, base: Expr, stride: int, count: Expr, taps: tuple[tuple[int, int], ...], sums: Expr, at: Expr, factor: int
+    ) -> None:
+        """Emit the sums of `count` windows that begin `stride` bytes apart, to sums[at] and on, and up to 3 values more."""
+
+        def batch(first: Expr, places: list[Expr]) -> None:
+            starts = [T.Bind(base + place * stride) for place in places]
+            v.store(sums, at + first, _times(self._batch(x, starts, taps), factor, _PIXELS), _PIXELS)
+
+        whole = count // _PIXELS if isinstance(count, int) else T.floordiv(count, _PIXELS)
+        if not isinstance(whole, int) or whole:
+            with T.serial(0, whole) as index:
+                first = T.Bind(index * _PIXELS)
+                batch(first, [first + pixel for pixel in range(_PIXELS)])
+        if isinstance(count, int) and count % _PIXELS == 0:
+            return
+        with T.If(T.int32(0) + whole * _PIXELS < count), T.Then():  # the last window fills up the batch
+            first = T.Bind(T.int32(0) + whole * _PIXELS)
+            batch(first, [T.min(first + pixel, T.int32(0) + count - 1) for pixel in range(_PIXELS)])
+
+    def _batch(self, x: Expr, starts: list[Expr], taps: tuple[tuple[int, int], ...]) -> Expr:
+        """Emit the sums of four windows and return them, int32x4."""
+        run = self.geometry.reduction.run
+        is_scalar = run < 16 and not self.has_slack
+        lanes = 1 if is_scalar else 16 if run >= 64 else 8 if run >= 32 else 4
+        totals = T.alloc_buffer((_PIXELS * lanes,), "int32", scope="local")
+        for pixel in range(_PIXELS):
+            zero = T.int32(0) if lanes == 1 else T.broadcast(T.int32(0), lanes)
+            v.store(totals, pixel * lanes, zero, lanes)
+
+        def add_run(distance: Expr) -> None:
+            for pixel, start in enumerate(starts):
+                if is_scalar:
+                    _add_scalars(totals, pixel, x, start + distance, run)
+            if not is_scalar:
+                _add_vectors(totals, x, [start + distance for start in starts], run, lanes)
+
+        _over_taps(taps, add_run)
+        if is_scalar:
+            return v.load(totals, 0, _PIXELS)
+        return _sums_of_four([T.Bind(v.load(totals, pixel * lanes, lanes)) for pixel in range(_PIXELS)], lanes)
+
+
+def _times(value: Expr, factor: int, lanes: int) -> Expr:
+    return value if factor == 1 else value * T.broadcast(T.int32(factor), lanes)
 
 
 def _ones_from(start: int, size: int, end: int | None = None) -> Expr:
@@ -23,59 +137,61 @@ def _ones_from(start: int, size: int, end: int | None = None) -> Expr:
     return tirx.Shuffle([T.broadcast(T.int8(0), size), T.broadcast(T.int8(1), size)], indices)
 
 
-def emit_window_sum(x: Expr, base: Expr, reduction: Reduction, *, has_slack: bool) -> Expr:
-    """Emit the sum of all x under the window whose first byte is x[base] and return it, an int32 expression.
-
-    `has_slack` says that 64 bytes after the window may be read.
-    """
-    run = reduction.run
-    if run < 16 and not has_slack:
-        total = T.alloc_buffer((1,), "int32", scope="local")
-        T.buffer_store(total, T.int32(0), [0])
-        _over_taps(base, reduction, lambda at: _add_scalars(total, x, at, run))
-        return total[0]
-    lanes = 16 if run >= 64 else 8 if run >= 32 else 4
-    sums = T.alloc_buffer((lanes,), "int32", scope="local")
-    v.store(sums, 0, T.broadcast(T.int32(0), lanes), lanes)
-    _over_taps(base, reduction, lambda at: _add_vectors(sums, x, at, run, lanes))
-    return v.horizontal_sum(v.load(sums, 0, lanes), lanes)
-
-
-def _over_taps(base: Expr, reduction: Reduction, body: object) -> None:
-    """Emit the loops over taps and `body(first byte of the run)` inside."""
+def _over_taps(taps: tuple[tuple[int, int], ...], body: Callable[[Expr], None]) -> None:
+    """Emit the loops over taps and `body(distance of the run)` inside."""
 
     def nest(at: Expr, taps: tuple[tuple[int, int], ...]) -> None:
         if not taps:
-            assert callable(body)
             body(at)
             return
         (extent, distance), rest = taps[0], taps[1:]
         with T.serial(0, extent) as tap:
             nest(at + tap * distance, rest)
 
-    nest(base, tuple(entry for entry in reduction.taps if entry[0] > 1))
+    nest(T.int32(0), tuple(entry for entry in taps if entry[0] > 1))
 
 
-def _add_scalars(total: Expr, x: Expr, at: Expr, run: int) -> None:
-    value = total[0]
+def _add_scalars(totals: Expr, pixel: int, x: Expr, at: Expr, run: int) -> None:
+    value = totals[pixel]
     for byte in range(run):
         value = value + T.cast(x[at + byte], "int32")
-    T.buffer_store(total, value, [0])
+    T.buffer_store(totals, value, [pixel])
 
 
-def _add_vectors(sums: Expr, x: Expr, at: Expr, run: int, lanes: int) -> None:
+def _add_vectors(totals: Expr, x: Expr, starts: list[Expr], run: int, lanes: int) -> None:
+    """Emit the dot products with ones of the runs at `starts`, one vector of sums for each."""
     size = 4 * lanes
 
-    def add(start: Expr, ones: Expr) -> None:
-        v.store(sums, 0, v.dot(v.load(sums, 0, lanes), v.load(x, start, size), ones, lanes), lanes)
+    def add(distance: Expr, ones: Expr) -> None:
+        for pixel, start in enumerate(starts):
+            bytes_, index = v.load(x, start + distance, size), pixel * lanes
+            v.store(totals, index, v.dot(v.load(totals, index, lanes), bytes_, ones, lanes), lanes)
 
     if run < size:  # only with slack: the bytes past the run count 0
-        add(at, _ones_from(0, size, run))
+        add(0, _ones_from(0, size, run))
         return
     if run // size == 1:
-        add(at, _ones_from(0, size))
+        add(0, _ones_from(0, size))
     else:
         with T.serial(0, run // size) as chunk:
-            add(at + chunk * size, _ones_from(0, size))
+            add(chunk * size, _ones_from(0, size))
     if run % size:  # the last load ends with the run; what the loop has counted counts 0
-        add(at + (run - size), _ones_from(size - run % size, size))
+        add(run - size, _ones_from(size - run % size, size))
+
+
+def _sums_of_four(values: list[Expr], lanes: int) -> Expr:
+    """Return the sum of each of four vectors' lanes, int32x4."""
+    size = 4 * lanes
+
+    def folded(a: Expr, b: Expr, unit: int) -> Expr:
+        """Add the halves of each 128-bit block of a to each other, and those of b: `unit` bytes of a and of b by turns."""
+        first, second = (T.reinterpret(f"uint8x{size}", value) for value in (a, b))
+        halves = [T.reinterpret(f"int32x{lanes}", v.interleave(first, second, size, unit, high=high)) for high in (False, True)]
+        return T.Bind(halves[0] + halves[1])
+
+    total = folded(folded(values[0], values[1], 4), folded(values[2], values[3], 4), 8)
+    while lanes > _PIXELS:
+        lanes //= 2
+        low, high = (tirx.Shuffle([total], [T.int32(lane) for lane in range(start, start + lanes)]) for start in (0, lanes))
+        total = T.Bind(low + high)
+    return total
