@@ -231,14 +231,11 @@ def weights_table(names: Sequence[str], folder: Path, seconds: float) -> str:
     lines: list[tuple[str, str, str, str]] = []
     for name in names:
         model = octavo.load(networks.network_file(name, folder))
-        symmetric = quantized_by_octavo(name, model, folder)
+        quantized = quantized_by_octavo(name, model, folder)
         inputs = {"input": networks.sample(name, 0)}
         calls = {
-            label: octavo.compile(one).bind(inputs).run
-            for label, one in (
-                ("symmetric", symmetric),
-                ("asymmetric", with_zero_points(symmetric, folder / f"{name}.asymmetric.onnx")),
-            )
+            label: octavo.compile(with_zero_points(quantized, folder / f"{name}.{label}.onnx", zero_point)).bind(inputs).run
+            for label, zero_point in (("symmetric", 0), ("asymmetric", ASYMMETRY))
         }
         times = {label: timing.median_ms for label, timing in time_alternating(calls, seconds=seconds).items()}
         share = times["asymmetric"] / times["symmetric"] - 1
@@ -246,8 +243,8 @@ def weights_table(names: Sequence[str], folder: Path, seconds: float) -> str:
     return markdown_table(("model", "symmetric ms", "asymmetric ms", "slower by"), lines, numbers=(1, 2, 3))
 
 
-def with_zero_points(model: octavo.Model, file: Path) -> octavo.Model:
-    """Return the quantized model with weights whose zero point is not 0: another function, the same shapes."""
+def with_zero_points(model: octavo.Model, file: Path, zero_point: int) -> octavo.Model:
+    """Return the quantized model, by way of ONNX, with another zero point of all weights: another function, the same shapes."""
     import onnx
     from onnx import numpy_helper
 
@@ -259,7 +256,7 @@ def with_zero_points(model: octavo.Model, file: Path) -> octavo.Model:
         if stored is None or stored.data_type != onnx.TensorProto.INT8 or len(node.input) < 3:
             continue
         zeros = constants[node.input[2]]
-        moved = np.full_like(numpy_helper.to_array(zeros), ASYMMETRY)
+        moved = np.full_like(numpy_helper.to_array(zeros), zero_point)
         zeros.CopyFrom(numpy_helper.from_array(moved, zeros.name))
     made = onnx.load(file)
     made.graph.CopyFrom(graph)
