@@ -101,3 +101,14 @@ def shared_and_float() -> Any:
     m = net.node("Mul", [c, g], "scaled")
     net.node("Conv", [m, w, b], "y")
     return net.model({"x": [1, 3, 5, 5]}, {"y": [1, 3, 5, 5]})
+
+
+def rows() -> Any:
+    """Convolutions of rows, which the importer gives a dimension for a while, around what takes one row out of several."""
+    net = OnnxWriter(2)
+    c = net.node("Conv", ["x", net.constant("c.weight", 6, 3, 3), net.constant("c.bias", 6)], "c", pads=[1, 1])
+    r = net.node("Relu", [c], "r")
+    d = net.node("Conv", [r, net.constant("d.weight", 6, 1, 3)], "d", group=6, strides=[2])
+    first = net.node("Gather", [d, net.value("third", np.int64(2))], "first", axis=2)
+    net.node("Gemm", [first, net.constant("g.weight", 6, 4)], "y")
+    return net.model({"x": [1, 3, 16]}, {"y": [1, 4]})

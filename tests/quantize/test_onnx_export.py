@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_nets import OnnxWriter, attention, convolutional, shared_and_float
+from onnx_nets import OnnxWriter, attention, convolutional, rows, shared_and_float
 
 import octavo
 import octavo.importer
@@ -104,6 +104,18 @@ def test_products_of_two_activations_are_written_and_their_scores_stay_float(tmp
     executable = octavo.compile(quantized)
     ours = np.concatenate([executable(row[None])["y"] for row in samples])
     assert sqnr_db(simulated, ours) > 40
+
+
+def test_convolutions_of_rows_are_written_as_they_were(tmp_path: Path) -> None:
+    model = load(rows(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile)
+    assert sum(layer.weight is not None for layer in quantized.plan.layers) == 3
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+    again = octavo.load(tmp_path / "int8.onnx")
+    assert [op.integer for op in octavo.explain(again).counted if op.macs] == [True] * 3
 
 
 def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from .value_numbers import Node, ValueNumbers
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax
 Array = npt.NDArray[Any]
+FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError)
+"""What TVM raises where it cannot build or run something."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +53,7 @@ class Evaluator:
         if order:
             try:
                 self._run(order)
-            except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError) as error:
+            except FAILURES as error:
                 self._run_apart(order, error)
         return {number: self.values[number] for number in asked if number in self.values}
 
@@ -67,7 +69,7 @@ class Evaluator:
                 continue
             try:
                 self._run(ready)
-            except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, tvm.error.InternalError) as inner:
+            except FAILURES as inner:
                 self._run_apart(ready, inner)
 
     def _blocked(self, number: int) -> bool:
@@ -115,10 +117,14 @@ class Evaluator:
     def _run(self, order: list[int]) -> None:
         writer = _Writing(self.numbers, set(order), self.values)
         module, results = writer.module(order)
-        machine = plainly_built(module, self.target)
-        given = machine["main"](*(tvm.runtime.tensor(np.asarray(self.values[number], order="C")) for number in writer.read))
-        for number, value in zip(results, given, strict=True):
-            self.values[number] = value.numpy()
+        given = run_once(module, [self.values[number] for number in writer.read], self.target)
+        self.values.update(zip(results, given, strict=True))
+
+
+def run_once(module: tvm.IRModule, arrays: Iterable[Array], target: tvm.target.Target) -> list[Array]:
+    """Build a module whose "main" returns a tuple of tensors, and run it on these arrays; raises one of FAILURES if TVM can't."""
+    machine = plainly_built(module, target)
+    return [value.numpy() for value in machine["main"](*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays))]
 
 
 def plainly_built(module: tvm.IRModule, target: tvm.target.Target) -> Any:

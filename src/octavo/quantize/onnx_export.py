@@ -129,7 +129,7 @@ class _Exporter:
                 self._fold_padding(fold)
             else:
                 self._fold_batch_norm(fold)
-        layers = [layer for layer in self.plan.layers if layer.output in self.model.tensors]
+        layers = [layer for layer in self.plan.layers if self._has_node(layer)]
         chains = {layer.output: list(self._chain(layer)) for layer in layers}
         for layer in layers:
             if layer.weight is not None:
@@ -170,9 +170,19 @@ class _Exporter:
                 return producer
         raise AssertionError(f"{node.op_type} {node.output[0]} reads no computed tensor")
 
+    def _has_node(self, layer: IntegerLayer) -> bool:
+        """Return whether a node of the source stands for a layer: not where it moves data in one, or is a step of a larger op.
+
+        A recurrent op, which is many layers of ours, stays float in the file.
+        """
+        if layer.output in self.model.tensors:
+            return True
+        return layer.weight is not None and layer.source is not None and self._node(layer.source).op_type in _WEIGHTED
+
     def _chain(self, layer: IntegerLayer) -> Iterator[Node]:
         """Yield the nodes of a layer from its last back to the op itself."""
-        node = self._node(layer.output)
+        assert layer.source is not None, "the caller asks for layers that have a node"
+        node = self._node(layer.source)
         yield node
         if layer.weight is not None:
             while node.op_type not in _WEIGHTED:
@@ -183,9 +193,14 @@ class _Exporter:
                 node = self._before(node)
                 yield node
 
-    def _origin(self, tensor: TensorId) -> TensorId:
-        """Return the source tensor behind a variable that only the importer knows: it moves data within one source op."""
+    def _origin(self, tensor: TensorId) -> TensorId | None:
+        """Return the source tensor behind a variable that only the importer knows: it moves data within one source op.
+
+        None where a float op within that source op made it.
+        """
         while tensor not in self.model.tensors:
+            if tensor not in self._layer_of:
+                return None
             tensor = self._layer_of[tensor].inputs[0]
         return tensor
 
@@ -300,9 +315,9 @@ class _Exporter:
     def _quantize_made(self, layer: IntegerLayer) -> None:
         """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it.
 
-        A result that is not quantized stays as it is.
+        A result that is not quantized stays as it is; of one that is moved within its node, the move's result is quantized.
         """
-        if layer.output not in self.plan.activations:
+        if layer.output not in self.plan.activations or layer.output not in self.model.tensors:
             return
         name = self._first_name(layer.output)
         before = self.graph.fresh(f"{name}_float")
@@ -314,6 +329,8 @@ class _Exporter:
         """Let an integer op read its inputs dequantized, adding Q and DQ to those that no integer op made."""
         for variable in layer.inputs:
             tensor = self._origin(variable)
+            if tensor is None:
+                continue
             if tensor not in self._dequantized:
                 name = self._first_name(tensor)
                 output = self.graph.fresh(f"{name}_dequantized")

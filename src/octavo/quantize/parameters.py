@@ -18,6 +18,7 @@ from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range
 from .constants import Constants
 from .placement import Layer, Placement
 from .plan import Adjustment
+from .ranges import Ranges
 from .recipe import Recipe
 
 _INT32_MAX = 2**31 - 1
@@ -92,17 +93,20 @@ class ParameterChooser:
     ----------
     params
         The model's constants.
+    ranges
+        Says which tensor of the profile tells a variable's range.
     """
 
     constants: Constants
     params: Mapping[TensorId, npt.NDArray[Any]]
     statistics: Statistics
     recipe: Recipe
+    ranges: Ranges
     _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
 
     def has_range(self, var: Var) -> bool:
-        """Return whether the profile holds a range of the variable."""
-        return TensorId(var.name) in self.statistics
+        """Return whether the profile tells a range of the variable."""
+        return self.ranges.source(var) is not None
 
     def refuse(self, layer: Layer) -> str | None:
         """Return why a layer's numbers cannot be integers, or None; a weight belongs to the first layer that reads it."""
@@ -172,7 +176,9 @@ class ParameterChooser:
         return result
 
     def _from_range(self, var: Var) -> QuantParams:
-        entry = self.statistics[TensorId(var.name)]
+        source = self.ranges.source(var)
+        assert source is not None, f"{var.name}: the placement asks for ranges that are there"
+        entry = self.statistics[source]
         if entry.non_finite_note:
             raise QuantizationError(
                 f"{entry.non_finite_note}; profile without the samples that cause them, or exclude the op that reads it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tvm import relax
@@ -63,6 +64,11 @@ class Layer:
     def pulls(self) -> bool:
         """Whether it is worth quantizing its inputs for it alone: it reads each of their values many times."""
         return self.op is not None or self.support.op == BATCH_MATMUL
+
+    @property
+    def may_leave_float(self) -> bool:
+        """Whether its sums can be left as float32 instead of being quantized: a product that the target can end so."""
+        return self.pulls and self.support.float_output
 
     @property
     def name(self) -> TensorId:
@@ -120,8 +126,8 @@ class Placer:
         """Decide for every op of the function."""
         self._computed = _computed_of_inputs(self.view, self.constants)
         candidates = self._candidates()
-        integer = self._keep(candidates)
-        floats = self._float_results(candidates, integer)
+        integer, floats = self._keep(candidates)
+        floats |= self._float_results(candidates, integer)
         layers = tuple(replace(layer, leaves_float=layer.output in floats) for layer in candidates if layer.output in integer)
         made = frozenset(layer.output for layer in layers if not layer.leaves_float)
         read = {var for layer in layers for var in layer.inputs}
@@ -255,15 +261,19 @@ class Placer:
         hit = self.exclusion.hit(layer.support.op, [var.name for var in layer.members])
         return None if hit is None else f"the recipe excludes {hit}"
 
-    def _keep(self, candidates: list[Layer]) -> set[Var]:
-        """Return the outputs of the candidates that run in integers."""
+    def _keep(self, candidates: list[Layer]) -> tuple[set[Var], set[Var]]:
+        """Return the outputs of the candidates that run in integers, and those of them that stay float for want of a range."""
         integer: set[Var] = set()
+        floats: set[Var] = set()
         pulled: set[Var] = set()
         for layer in candidates:
-            reason = self._no_range(layer, integer) or self._not_worth(layer, integer | pulled) or self.refuse(layer)
+            made = integer - floats
+            reason = self._no_range(layer, made) or self._not_worth(layer, made | pulled) or self.refuse(layer)
             if reason is None:
                 integer.add(layer.output)
                 pulled.update(layer.inputs)
+                if layer.may_leave_float and not self.has_range(layer.output):
+                    floats.add(layer.output)
             else:
                 self.reasons[layer.core] = reason
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
@@ -276,12 +286,13 @@ class Placer:
             if readers and count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output):
                 integer.add(layer.output)
                 self.reasons.pop(layer.core, None)
-        return integer
+        return integer, floats
 
     def _float_results(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
-        """Return the products whose results only float ops read; tables and moves between these stay float, and leave `integer`.
+        """Return the products whose results only float ops read; tables and moves between stay float, and leave `integer`.
 
-        Scores of attention are such where softmax is float: in float they keep what 8 bits would lose.
+        Scores of attention are such where softmax is float, and branches that end in a float sum: in float they keep what 8 bits
+        would lose, and are neither quantized nor dequantized. A product that the model returns is quantized as any other.
         """
         readers: dict[Var, list[Layer]] = {}
         for layer in candidates:
@@ -292,7 +303,7 @@ class Placer:
             """Return the layers that lead from `var` to float ops, None where one leads to an op that is better in integers."""
             found: list[Layer] = []
             for reader in readers.get(var, ()):
-                passes = reader.support.op == ELEMENTWISE or (reader.support.same_params and len(reader.inputs) == 1)
+                passes = self._passes(var, reader)
                 behind = between(reader.output) if passes else None
                 if behind is None:
                     return None
@@ -301,7 +312,9 @@ class Placer:
 
         result: set[Var] = set()
         for layer in candidates:
-            if layer.output not in integer or layer.support.op != BATCH_MATMUL or not layer.support.float_output:
+            if layer.output not in integer or not layer.may_leave_float:
+                continue
+            if layer.op is not None and self.view.is_returned(layer.output):
                 continue
             passed = between(layer.output)
             if passed is not None:
@@ -310,9 +323,20 @@ class Placer:
                 self.reasons.update({reader.core: f"only float ops read what follows from {layer.name}" for reader in passed})
         return result
 
+    def _passes(self, data: Var, layer: Layer) -> bool:
+        """Return whether a layer may as well work on `data` in float: a table within the graph, or a move that adds nothing."""
+        if self.view.is_returned(layer.output):
+            return False
+        if layer.support.op == ELEMENTWISE:
+            return True
+        if not layer.support.same_params or len(layer.inputs) != 1:
+            return False
+        before, after = static_shape(data), static_shape(layer.output)
+        return before is not None and after is not None and prod(after) <= prod(before)
+
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
         needed = [data for data in layer.inputs if data not in integer]
-        if not layer.support.same_params:
+        if not layer.support.same_params and not layer.may_leave_float:
             needed.append(layer.output)
         missing = [var.name for var in needed if not self.has_range(var)]
         return f"the profile holds no range of {', '.join(missing)}" if missing else None

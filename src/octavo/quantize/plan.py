@@ -26,6 +26,9 @@ class IntegerLayer:
         Variables of the activations it reads, in order.
     weight, bias
         Its constants, None where it has none.
+    source
+        The source's tensor that the result is, as it is or moved; None where the source has no such tensor, for the op is a step
+        of a larger one.
     fused
         What follows within the kernel, in order: "bias", "nn.relu", "clip".
     """
@@ -35,6 +38,7 @@ class IntegerLayer:
     inputs: tuple[TensorId, ...]
     weight: TensorId | None = None
     bias: TensorId | None = None
+    source: TensorId | None = None
     fused: tuple[str, ...] = ()
 
 

@@ -22,10 +22,10 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ..graph import Model
-from ..graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams
-from .constants import root_of
+from .constants import MOVES, root_of
 from .names import Names
 from .parameters import Parameters
 from .placement import Layer, Placement
@@ -101,8 +101,18 @@ class QdqWriter:
             inputs=tuple(TensorId(var.name) for var in layer.inputs),
             weight=None if layer.op is None else layer.op.weight.name,
             bias=self._bias_names.get(layer.output),
+            source=self._source(layer.output),
             fused=layer.fused,
         )
+
+    def _source(self, var: Var | None) -> TensorId | None:
+        while var is not None:
+            if var.name in self.model.tensors:
+                return TensorId(var.name)
+            var = self.view.only_user(var)
+            if var is not None and call_to(self.view.definition(var), *MOVES) is None:
+                return None
+        return None
 
     def _integer_param(self, name: TensorId, integers: npt.NDArray[Any]) -> Var:
         param = relax.Var(self._names.fresh(f"{name}_q"), relax.TensorType(list(integers.shape), str(integers.dtype)))

@@ -19,6 +19,7 @@ from .parameters import ParameterChooser, Statistics
 from .placement import Placer
 from .plan import QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
+from .ranges import Ranges
 from .recipe import Recipe
 from .simplify import simplify
 
@@ -64,7 +65,9 @@ def _quantized(model: Model, profile: Statistics, target: TargetDescription, rec
     check_fingerprint(model, profile.fingerprint)
     view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
-    chooser = ParameterChooser(constants=constants, params=simple.params, statistics=profile, recipe=recipe)
+    chooser = ParameterChooser(
+        constants=constants, params=simple.params, statistics=profile, recipe=recipe, ranges=Ranges(view, profile)
+    )
     placement = Placer(
         view=view,
         constants=constants,

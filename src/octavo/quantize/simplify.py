@@ -32,7 +32,8 @@ from ..graph.dataflow import (
 from ..identity import TensorId
 from ..numerics.batch_norm import fold_batch_norm
 from .constants import Constants
-from .convolution import Bias, bias_operand, conv2d_attrs, view_equal, weighted
+from .convolution import WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted
+from .fold_constants import folded_constants
 from .names import Names
 from .plan import Fold
 
@@ -55,6 +56,7 @@ class _Simplifier:
     params: dict[TensorId, npt.NDArray[Any]]
     new_params: list[Var] = field(default_factory=list[Var])
     folds: list[Fold] = field(default_factory=list[Fold])
+    _literals: dict[int, Var] = field(default_factory=dict[int, Var])
 
     def dequantized_constant(self, var: Var) -> _Edit | None:
         """Turn `var`, a constant that the file keeps in integers to save bytes, into a float constant of the same id."""
@@ -77,6 +79,32 @@ class _Simplifier:
         self.params[TensorId(name)] = values.astype(np.float32)
         self.new_params.append(param)
         return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
+
+    def constant(self, var: Var, value: npt.NDArray[Any]) -> _Edit:
+        """Turn `var` into a parameter that holds what it computes."""
+        param = relax.Var(var.name, relax.TensorType(list(value.shape), str(value.dtype)))
+        self.params[TensorId(param.name)] = value
+        self.new_params.append(param)
+        return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
+
+    def literal_weight(self, var: Var) -> _Edit | None:
+        """Give `var`, a product by numbers that stand in the text, a parameter that holds them: one for all who read them."""
+        call: Any = call_to(self.view.definition(var), *WEIGHTED)
+        if call is None or not isinstance(call.args[1], GenericConst) or len(static_shape(call.args[1]) or ()) < 2:
+            return None
+        literal = call.args[1]
+        if hash(literal) not in self._literals:
+            param = relax.Var(self.names.fresh(f"{var.name}_weight"), literal.ty)
+            self.params[TensorId(param.name)] = literal.value.numpy()
+            self.new_params.append(param)
+            self._literals[hash(literal)] = param
+        param = self._literals[hash(literal)]
+
+        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
+            new = relax.Call(call.op, [mapped(call.args[0]), param], call.attrs, call.ty_args)
+            return writer.emit(var.name, new, is_output=self.view.is_returned(var))
+
+        return _Edit(output=var, skipped=(), write=write)
 
     def batch_norm(self, var: Var) -> _Edit | None:
         """Fold `var`, the first result of a batch_norm after a convolution that nobody else reads."""
@@ -230,6 +258,9 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
         y_conv = R.nn.conv2d(x, w); y = R.add(y_conv, R.reshape(beta, (1, -1, 1, 1)))
     """
     model, _ = _pass(model, lambda work, var: [edit] if (edit := work.dequantized_constant(var)) is not None else [])
+    values = folded_constants(model)
+    model, _ = _pass(model, lambda work, var: [work.constant(var, values[var])] if var in values else [])
+    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.literal_weight(var)) is not None else [])
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
     model, padding = _pass(model, lambda work, var: work.padding(var))
     model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])
