@@ -116,7 +116,7 @@ def _code(op: str, model: Any, codes: dict[str, int]) -> int:
     code = schema.OperatorCodeT()
     code.builtinCode = getattr(schema.BuiltinOperator, op)
     code.deprecatedBuiltinCode = min(code.builtinCode, 127)
-    code.version = 1
+    code.version = 2 if op == "BROADCAST_TO" else 1  # which LiteRT has no first version of
     model.operatorCodes.append(code)
     return codes[op]
 

@@ -79,8 +79,29 @@ def stored_concatenation(rng: Rng, dtype: str) -> Case:
     return case(rng, "CONCATENATION", f"{shape} of different scales", inputs, [y], table)
 
 
+def broadcast(rng: Rng, dtype: str) -> Case:
+    out = shape_of(rng, 4)
+    shape = tuple(1 if rng.integers(0, 2) else size for size in out)[int(rng.integers(0, 3)) :]
+    x = Value(shape=shape, **params(rng, dtype))
+    table = options("BroadcastToOptions")
+    return case(rng, "BROADCAST_TO", f"{shape} to {out}", [x, Value.constant(np.int32(out))], [replace(x, shape=out)], table)
+
+
+def embedding(rng: Rng, dtype: str) -> Case:
+    """Draw rows of a table of the result's own parameters."""
+    rows, size, count = (int(n) for n in rng.integers(2, 20, 3))
+    own = params(rng, dtype)
+    held = feed(rng, Value(shape=(rows, size), dtype=dtype))
+    table = Value.constant(held, scale=own.get("scale", ()), zero_point=own.get("zero_point", ()))
+    places = rng.integers(0, rows, count).astype(np.int32)
+    inputs, y = (Value(shape=(count,), dtype="int32"), table), Value(shape=(count, size), **own)
+    return Case(op="EMBEDDING_LOOKUP", label=f"{count} of {rows}", inputs=inputs, outputs=(y,), fed=(places,))
+
+
 I8, U8, I16, F32 = "int8", "uint8", "int16", "float32"
 PLACES: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
+    "BROADCAST_TO": [(broadcast, (I8, U8, I16, F32), 2)],
+    "EMBEDDING_LOOKUP": [(embedding, (I8, F32), 2)],
     "TOPK_V2": [(top, (I8, U8, I16, F32), 2)],
     "GATHER_ND": [(gather_nd(at_run_time=late), (I8, U8, I16, F32), 2) for late in (False, True)],
     "ONE_HOT": [(one_hot, (I8, U8, F32), 2)],

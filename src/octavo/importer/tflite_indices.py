@@ -1,4 +1,4 @@
-"""Our converters of TFLite ops about places in a tensor: GATHER_ND, ONE_HOT and TOPK_V2."""
+"""Our converters of TFLite ops about places in a tensor: lookups, GATHER_ND, ONE_HOT and TOPK_V2, and BROADCAST_TO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,30 @@ _ops: Any = relax.op
 class IndexingConverter(MovingConverter):
     """Converters that read where indices say, or say where something is."""
 
-    OWN_OPS = MovingConverter.OWN_OPS | {"GATHER_ND", "ONE_HOT", "TOPK_V2"}
+    OWN_OPS = MovingConverter.OWN_OPS | {"BROADCAST_TO", "EMBEDDING_LOOKUP", "GATHER_ND", "ONE_HOT", "TOPK_V2"}
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.convert_map["BROADCAST_TO"] = self._broadcast
+        self.convert_map["EMBEDDING_LOOKUP"] = self._embedding
+
+    def _broadcast(self, op: Any) -> Any:
+        """Convert BROADCAST_TO: repetition along the axes of size 1."""
+        data, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        out = self._shape(output)
+        own = [*(1 for _ in range(len(out) - len(self._shape(data)))), *self._shape(data)]
+        if len(own) != len(out) or any(a not in (1, b) for a, b in zip(own, out, strict=True)):
+            raise RejectedOpError(f"a result of shape {out} from one of shape {self._shape(data)}")
+        times = [wide // size if size else 1 for size, wide in zip(own, out, strict=True)]
+        is_same_rank = own == self._shape(data)
+        return self._one(op, data, lambda x: _ops.tile(x if is_same_rank else _ops.reshape(x, own), times))
+
+    def _embedding(self, op: Any) -> Any:
+        """Convert EMBEDDING_LOOKUP: rows of a table."""
+        indices, table = self.get_input_tensors(op)
+        index = self._gather_index(indices, self._shape(table)[0], clipped=False)
+        flat = index if isinstance(index, relax.Expr) else relax.const(index)
+        return self._one(op, table, lambda x: _ops.take(x, flat, axis=0, mode="clip"))
 
     def convert_gather_nd(self, op: Any) -> Any:
         """Convert GATHER_ND: each tuple of indices is one into the axes that it names, taken as one axis."""
