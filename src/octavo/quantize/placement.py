@@ -289,10 +289,9 @@ class Placer:
         return integer, floats
 
     def _float_results(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
-        """Return the products whose results only float ops read; tables and moves between stay float, and leave `integer`.
+        """Return the products of activations whose results only float ops read; tables and moves between leave `integer`, too.
 
-        Scores of attention are such where softmax is float, and branches that end in a float sum: in float they keep what 8 bits
-        would lose, and are neither quantized nor dequantized. A product that the model returns is quantized as any other.
+        Scores of attention are such where softmax is float: in float they keep what 8 bits would lose.
         """
         readers: dict[Var, list[Layer]] = {}
         for layer in candidates:
@@ -312,9 +311,7 @@ class Placer:
 
         result: set[Var] = set()
         for layer in candidates:
-            if layer.output not in integer or not layer.may_leave_float:
-                continue
-            if layer.op is not None and self.view.is_returned(layer.output):
+            if layer.output not in integer or layer.support.op != BATCH_MATMUL or not layer.may_leave_float:
                 continue
             passed = between(layer.output)
             if passed is not None:
