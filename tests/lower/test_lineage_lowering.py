@@ -131,7 +131,7 @@ def test_ranges_are_found_from_what_kernels_say() -> None:
         told |= {str(tensor) for tensor in attrs.get("tensor_ids", ())}
     assert told <= set(profile)
     gone = {"conv", "unread"}
-    assert told == {entry.id for entry in model.tensors.values() if entry.kind != "constant"} - gone - {"y", "doubled"}
+    assert told == {entry.id for entry in model.tensors.values() if entry.kind != "constant"} - gone - {"doubled"}
 
 
 def heads_net() -> Model:

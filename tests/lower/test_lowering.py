@@ -189,7 +189,8 @@ def test_a_conv_that_stays_float_says_why(change, reason):
         else:
             w = qdq.weight("w", values, np.full(4, 0.1))
         conv = writer.emit("conv", relax.op.nn.conv2d(x, w))
-        return qdq.quantize("y", conv, (0.1, 0), is_output=True)
+        # Sums are whole multiples of 0.01 or 0.1: no result lies halfway between two steps of 0.13.
+        return qdq.quantize("y", conv, (0.13, 0), is_output=True)
 
     module = graph({"x": ((1, 4, 3, 3), dtype)}, body)
     (op,) = [record for record in records(module) if record.op == "nn.conv2d"]

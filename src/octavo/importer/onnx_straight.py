@@ -103,6 +103,8 @@ def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProt
         else:
             inputs = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
             function = onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), inputs))
+        if not all(supported(step) for step in function.node):  # the message shall name the op that the file has
+            continue
         function.domain, function.name = _DEFINITIONS, f"{node.op_type}_{number}"
         node.domain, node.op_type = function.domain, function.name
         made.functions.append(function)
