@@ -23,12 +23,16 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
+from .onnx_prepare import replace_nodes
+
 _Size = int | str
 """A whole number, or the name of an open size."""
 
 
 def write_einsums(model: onnx.ModelProto) -> None:
     """Rewrite the graph of `model`."""
+    if all(node.op_type != "Einsum" for node in model.graph.node):
+        return  # shapes are not inferred for nothing
     shapes = _shapes(model)
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
@@ -37,9 +41,7 @@ def write_einsums(model: onnx.ModelProto) -> None:
         written = None if contraction is None else contraction.write()
         nodes.extend([node] if written is None else written)
         constants.extend([] if written is None or contraction is None else contraction.constants)
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    replace_nodes(model.graph, nodes)
     model.graph.initializer.extend(constants)
 
 

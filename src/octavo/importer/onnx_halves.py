@@ -14,6 +14,8 @@ import onnx.helper
 import onnx.numpy_helper
 from onnx import TensorProto
 
+from .onnx_prepare import replace_nodes
+
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 
@@ -44,9 +46,7 @@ def compute_in_float32(graph: onnx.GraphProto) -> None:
     _rename(graph, inputs, outputs)
     first = [onnx.helper.make_node("Cast", [name], [_wide(name)], to=TensorProto.FLOAT) for name in inputs]
     last = [onnx.helper.make_node("Cast", [_wide(name)], [name], to=TensorProto.FLOAT16) for name in outputs]
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
-    del graph.node[:]
-    graph.node.extend([*first, *kept, *last])
+    replace_nodes(graph, [*first, *graph.node, *last])
 
 
 def _wide(name: str) -> str:

@@ -94,16 +94,9 @@ def prepare(
     ModelError
         For a shape that does not fit, or a dimension that remains unknown.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(source)
-    nodes = tuple(_copy(node) for node in model.graph.node)
-    _reject_unsupported(nodes, supported, origin)
-    _fix_input_shapes(model.graph, shapes or {}, origin)
-    _forget_shapes(model.graph)
-    for index, node in enumerate(model.graph.node):
-        node.name = str(index)
-    _constants_to_initializers(model.graph, nodes, origin)
-    opset = next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
+    _reject_unsupported(source.graph.node, supported, origin)
+    model, nodes = _with_static_inputs(source, shapes, origin)
+    opset = opset_of(model)
     _to_qdq(model.graph, nodes, opset, origin)
     narrow = widen(model.graph)
     model, types = _fold(model)
@@ -121,6 +114,15 @@ def known_values(
     source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
 ) -> dict[str, npt.NDArray[Any]]:
     """Return what is known without a run, by name: constants, and what depends on them and on static shapes alone."""
+    model, _ = _with_static_inputs(source, shapes, origin)
+    model, _ = _fold(model)
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def _with_static_inputs(
+    source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
+) -> tuple[onnx.ModelProto, tuple[onnx.NodeProto, ...]]:
+    """Return a copy without open sizes and Constant nodes, whose nodes are named by their numbers, and the nodes as they were."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
     _fix_input_shapes(model.graph, shapes or {}, origin)
@@ -129,8 +131,12 @@ def known_values(
     for index, node in enumerate(model.graph.node):
         node.name = str(index)
     _constants_to_initializers(model.graph, nodes, origin)
-    model, _ = _fold(model)
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    return model, nodes
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the standard operator set."""
+    return next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[Any]:
@@ -238,7 +244,7 @@ def _constants_to_initializers(graph: onnx.GraphProto, nodes: tuple[onnx.NodePro
         if value is None:
             raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])} holds a sparse tensor or text")
         graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
-    _replace_nodes(graph, kept)
+    replace_nodes(graph, kept)
 
 
 def _to_qdq(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], opset: int, origin: str) -> None:
@@ -252,7 +258,7 @@ def _to_qdq(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], opset: in
             raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])}: {error}") from None
         kept.extend((node,) if rewritten is None else rewritten.nodes)
         graph.initializer.extend(() if rewritten is None else rewritten.initializers)
-    _replace_nodes(graph, kept)
+    replace_nodes(graph, kept)
 
 
 def _constant_value(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
@@ -268,7 +274,8 @@ def _constant_value(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
     return None
 
 
-def _replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Let a graph hold copies of these nodes, which may be its own, and no others."""
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
@@ -314,7 +321,7 @@ def _fold(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
                 model.graph.initializer.append(tensor)
         if len(kept) == len(model.graph.node):
             return model, types
-        _replace_nodes(model.graph, kept)
+        replace_nodes(model.graph, kept)
         _forget_shapes(model.graph)
     return _infer(model)
 

@@ -1,7 +1,7 @@
-"""Make of an ONNX model one straight graph of float32 ops: functions inlined, branches taken, 16-bit floats widened,
-Einsums written as MatMuls.
+"""Make of an ONNX model one straight graph of float32 ops.
 
-Ops that nothing converts and that ONNX defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
+Functions are inlined, branches taken, Einsums written as MatMuls, 16-bit floats widened. Ops that nothing converts and that ONNX
+defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
 
 The result is what a Model calls its source, and what is written back; a model that is straight already is returned as it is.
 Names of tensors stay, but for those inside of a branch that are used outside, too.
@@ -22,7 +22,7 @@ from ..errors import UnsupportedOpError
 from ..identity import NameSupply
 from .onnx_einsum import write_einsums
 from .onnx_halves import compute_in_float32, has_halves
-from .onnx_prepare import STANDARD_DOMAINS, describe, known_values
+from .onnx_prepare import STANDARD_DOMAINS, describe, known_values, opset_of, replace_nodes
 
 _WRITTEN_OUT = frozenset({"Attention"})
 """Ops that have a converter, but for another op of that name."""
@@ -57,22 +57,14 @@ def straighten(
     model = source
     if model.functions:
         model = onnx.inliner.inline_local_functions(_copy(source))
-    if any(_definition(node, _opset(model), supported) is not None for node in model.graph.node):
+    if any(_definition(node, opset_of(model), supported) is not None for node in model.graph.node):
         model = onnx.inliner.inline_local_functions(_with_definitions(model, supported))
-    if any(node.op_type == "If" for node in model.graph.node):
-        model = _copy(source) if model is source else model
-        _take_branches(model, shapes, origin)
-    if any(node.op_type == "Einsum" for node in model.graph.node):
-        model = _copy(source) if model is source else model
+    if {"If", "Einsum"}.intersection(node.op_type for node in model.graph.node) or has_halves(model.graph):
+        model = _copy(model)
+        _take_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
         write_einsums(model)
-    if has_halves(model.graph):
-        model = _copy(source) if model is source else model
         compute_in_float32(model.graph)
     return model
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
 
 
 def _definition(node: onnx.NodeProto, opset: int, supported: Callable[[onnx.NodeProto], bool]) -> Any:
@@ -88,7 +80,7 @@ def _with_definitions(model: onnx.ModelProto, supported: Callable[[onnx.NodeProt
 
     ONNX's inliner could look the definitions up itself, but for inputs that are constants or left out.
     """
-    opset = _opset(model)
+    opset = opset_of(model)
     made = _copy(model)
     typed = onnx.shape_inference.infer_shapes(model).graph
     types = {value.name: value.type for value in (*typed.input, *typed.value_info, *typed.output)}
@@ -136,9 +128,7 @@ def _take_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
                 nodes.extend(_taken(branch, list(node.output), supply, model.graph))
             else:
                 nodes.append(node)
-        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del model.graph.node[:]
-        model.graph.node.extend(kept)
+        replace_nodes(model.graph, nodes)
 
 
 def _names_in(graph: onnx.GraphProto) -> Iterable[str]:

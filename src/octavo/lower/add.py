@@ -67,8 +67,8 @@ class AddForm(Form):
 
     def element_function(self) -> ElementFunction | None:
         """Return the op, where b is not widened but a constant of one element."""
-        is_constant = self.b_values is not None
-        if self.b_values.size != 1 if self.b_values is not None else self.b.shape != self.a.shape:
+        fits = self.b.shape == self.a.shape if self.b_values is None else self.b_values.size == 1
+        if not fits:
             return None
         if any(tensor.kernel_dtype != "uint8" for tensor in (self.a, self.b, self.y.tensor)):
             return None
@@ -79,7 +79,7 @@ class AddForm(Form):
             assert other is not None
             return integer_sum(self.rounding, self.a, self.b, self.y, a, other)
 
-        operands = {"input0": self.a} if is_constant else {"input0": self.a, "input1": self.b}
+        operands = {"input0": self.a, **({"input1": self.b} if one is None else {})}
         return ElementFunction(operands=operands, result=self.y, of=of)
 
 

@@ -26,6 +26,7 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, static_shape, write_function
 from ..identity import NameSupply
+from ..numerics.batch_norm import fold_batch_norm
 from .cluster import real_of
 from .values import constant_value, dequantized
 
@@ -88,13 +89,15 @@ def line_of(view: DataflowView, norm: Any) -> Line | None:
     constants = [constant_value(view, arg) for arg in norm.args[1:]]
     if any(constant is None for constant in constants):
         return None
-    values = (real_of(constant).reshape(-1).astype(np.float64) for constant in constants if constant is not None)
-    gamma, beta, mean, variance = values
+    gamma, beta, mean, variance = (real_of(constant).reshape(-1) for constant in constants if constant is not None)
+    gamma = gamma if norm.attrs.scale else np.ones_like(gamma)
+    beta = beta if norm.attrs.center else np.zeros_like(beta)
     with np.errstate(all="ignore"):
-        factor = (gamma if norm.attrs.scale else np.ones_like(gamma)) / np.sqrt(variance + float(norm.attrs.epsilon))
-        shift = (beta if norm.attrs.center else np.zeros_like(beta)) - mean * factor
+        # That of a convolution by 1, without bias.
+        one = np.ones_like(gamma)
+        factor, shift = fold_batch_norm(one, None, gamma, beta, mean, variance, epsilon=float(norm.attrs.epsilon), axis=0)
     if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
         return None
     along = [1] * len(shape)
     along[int(norm.attrs.axis) % len(shape)] = -1
-    return Line(x=norm.args[0], factor=factor.astype(np.float32).reshape(along), shift=shift.astype(np.float32).reshape(along))
+    return Line(x=norm.args[0], factor=factor.reshape(along), shift=shift.reshape(along))
