@@ -92,6 +92,7 @@ MODULES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "conv of one image": (nn.Conv2d(6, 8, 3, padding="same"), IMAGE[1:]),
     "conv reflect": (nn.Conv2d(6, 8, 3, padding=1, padding_mode="reflect"), IMAGE),
     "transposed conv": (nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1), IMAGE),
+    "transposed conv 1d": (nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2, dilation=2), ROWS),
     "conv 1d": (nn.Conv1d(4, 5, 3), ROWS),
     "conv 1d same": (nn.Conv1d(4, 5, 4, padding="same", dilation=2, bias=False), ROWS),
     "conv 1d grouped": (nn.Conv1d(4, 8, 3, groups=2, stride=2, padding=2, dilation=2), ROWS),

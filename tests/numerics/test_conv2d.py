@@ -8,7 +8,15 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from octavo.numerics import conv2d, conv2d_accumulate, matmul, matmul_accumulate, requantize, requantize_multiplier
+from octavo.numerics import (
+    conv2d,
+    conv2d_accumulate,
+    conv2d_transpose_accumulate,
+    matmul,
+    matmul_accumulate,
+    requantize,
+    requantize_multiplier,
+)
 
 rng = np.random.default_rng(3)
 
@@ -136,3 +144,17 @@ def test_equals_onnx_runtime_bit_for_bit(groups: int, per_axis: bool) -> None:
     want = qlinear_conv(x, w, (x_scale, w_scale, y_scale), zero_points, bias, [2, 1], [1, 0, 1, 2], groups)
     assert np.array_equal(got, want)
     assert np.ptp(got.astype(int)) > 100
+
+
+def test_a_transposed_convolution_adds_each_pixel_times_the_kernel():
+    x, w = integers(0, 256, (2, 3, 4, 4), "uint8"), integers(-128, 128, (3, 2, 2, 6), "int8")
+    bias = integers(-99, 99, (6,), "int32")
+    window = {"strides": (2, 3), "padding": (1, 0, 2, 1), "output_padding": (1, 2), "dilation": (1, 2)}
+    y = conv2d_transpose_accumulate(x, w, x_zero_point=9, w_zero_point=-5, bias=bias, groups=2, **window)
+    want = np.zeros((2, 5, 13, 6), np.int32) + bias
+    for n, iy, ix, ic, ky, kx in np.ndindex(*x.shape, 3, 2):
+        oy, ox, group = iy * 2 + ky - 1, ix * 3 + kx * 2, ic // 2
+        if 0 <= oy < 5 and ox < 13:
+            for oc in range(group * 3, group * 3 + 3):
+                want[n, oy, ox, oc] += (int(x[n, iy, ix, ic]) - 9) * (int(w[ky, kx, ic % 2, oc]) + 5)
+    np.testing.assert_array_equal(y, want)

@@ -112,3 +112,16 @@ def rows() -> Any:
     first = net.node("Gather", [d, net.value("third", np.int64(2))], "first", axis=2)
     net.node("Gemm", [first, net.constant("g.weight", 6, 4)], "y")
     return net.model({"x": [1, 3, 16]}, {"y": [1, 4]})
+
+
+def upsampling() -> Any:
+    """Transposed convolutions: one with a normalization, one of each channel alone, one of two groups."""
+    net = OnnxWriter(3)
+    c = net.node("ConvTranspose", ["x", net.constant("c.weight", 6, 8, 4, 4)], "c", strides=[2, 2], pads=[1, 1, 1, 1])
+    values = [net.constant(f"n.{part}", 8, positive=part == "var") for part in ("scale", "bias", "mean", "var")]
+    r = net.node("Relu", [net.node("BatchNormalization", [c, *values], "n")], "r")
+    d = net.node(
+        "ConvTranspose", [r, net.constant("d.weight", 8, 1, 2, 2), net.constant("d.bias", 8)], "d", strides=[2, 2], group=8
+    )
+    net.node("ConvTranspose", [d, net.constant("y.weight", 8, 3, 3, 3), net.constant("y.bias", 6)], "y", group=2)
+    return net.model({"x": [1, 6, 5, 4]}, {"y": [1, 6, 22, 18]})

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_nets import OnnxWriter, attention, convolutional, rows, shared_and_float
+from onnx_nets import OnnxWriter, attention, convolutional, rows, shared_and_float, upsampling
 
 import octavo
 import octavo.importer
@@ -116,6 +116,20 @@ def test_convolutions_of_rows_are_written_as_they_were(tmp_path: Path) -> None:
     assert sqnr_db(theirs[0], simulated[0]) > 40
     again = octavo.load(tmp_path / "int8.onnx")
     assert [op.integer for op in octavo.explain(again).counted if op.macs] == [True] * 3
+
+
+def test_transposed_convolutions_are_integer_and_written_with_their_normalizations_folded(tmp_path: Path) -> None:
+    model = load(upsampling(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile)
+    assert [layer.op for layer in quantized.plan.layers] == ["nn.conv2d_transpose"] * 3
+    assert [params.scale.ndim for params in quantized.plan.weights.values()] == [1, 1, 0], "groups of several share their scales"
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+    again, executable = octavo.load(tmp_path / "int8.onnx"), octavo.compile(quantized)
+    assert octavo.explain(again).summary == "3/3 ops integer, 100.0% of MACs"
+    assert sqnr_db(simulated[0], np.concatenate([executable(row[None])["y"] for row in samples])) > 40
 
 
 def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:

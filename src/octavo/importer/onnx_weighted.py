@@ -1,8 +1,7 @@
 """Our converters of ONNX ops with weights: Conv, ConvTranspose, Gemm, BatchNormalization, as integer kernels recognise them.
 
-One-dimensional convolutions become two-dimensional ones of height 1. A transposed convolution of dequantized values becomes the
-convolution that it is; normalization of them, a product and a sum. Factors of Gemm go into its weights and its bias. All shapes
-are static here.
+One-dimensional convolutions become two-dimensional ones of height 1. Normalization of dequantized values becomes a product and a
+sum. Factors of Gemm go into its weights and its bias. All shapes are static here.
 """
 
 from __future__ import annotations
@@ -82,59 +81,90 @@ def _dequantize_of(context: NodeContext, expr: Any) -> Any:
 
 
 def _conv_transpose(context: NodeContext, inputs: list[Any]) -> Any:
-    """y[o] = sum of w[k] * x[i] over o = i * stride + k * dilation - before, of dequantized x and w of an image.
+    """y[o] = sum of w[k] * x[i] over o = i * stride + k * dilation - before; rows become images of height 1.
 
-    The input is spread by its zero point between rows and columns, then convolved at stride 1 with the turned kernel. Float
-    models and other forms are left to TVM's converter, whose op multiplies no zeros.
+    Of 16-bit integers, whose kernels know no transposed convolution, the input is spread by its zero point between rows and
+    columns, then convolved at stride 1 with the turned kernel. Three dimensions are left to TVM's converter.
     """
-    x, w = (_dequantize_of(context, inputs[at]) for at in (0, 1))
-    if x is None or w is None or len(shape_of(inputs[0])) != 4 or x.args[1].ty.ndim != 0:
+    emit, (x, w) = context.builder.emit, inputs[:2]
+    rank = len(shape_of(x)) - 2
+    if rank not in (1, 2) or len(shape_of(w)) != rank + 2:
         return None
-    windows = _transposed_windows(context, shape_of(inputs[0])[2:], shape_of(inputs[1])[2:])
-    if windows is None:
-        return None
-    emit, strides = context.builder.emit, context.ints("strides", [1, 1])
-    integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(after, 0) for _, after in windows])
-    result = _ops.nn.conv2d(
-        emit(_ops.dequantize(integers, *x.args[1:], axis=0, out_dtype=str(inputs[0].ty.dtype))),
-        _turned(context, inputs[1], int(context.attrs.get("group", 1))),
-        padding=[windows[0][0], windows[1][0], max(windows[0][1], 0), max(windows[1][1], 0)],
-        dilation=context.ints("dilations", [1, 1]),
-        groups=int(context.attrs.get("group", 1)),
-        data_layout="NCHW",
-        kernel_layout="OIHW",
-    )
+    strides, dilations = (context.ints(name, [1] * rank) for name in ("strides", "dilations"))
+    windows = _transposed_windows(context, shape_of(x)[2:], shape_of(w)[2:])
+    if rank == 1:
+        x, w = emit(_ops.expand_dims(x, 2)), emit(_ops.expand_dims(w, 2))
+        strides, dilations, windows = [1, *strides], [1, *dilations], [(0, 0), *windows]
+    attributes = {"dilation": dilations, "groups": int(context.attrs.get("group", 1)), "data_layout": "NCHW"}
+    quantized = _dequantize_of(context, inputs[0])
+    if quantized is not None and _is_wide(quantized) and rank == 2:
+        result = _wide_conv_transpose(context, quantized, w, strides, windows, attributes)
+    else:
+        result = _ops.nn.conv2d_transpose(
+            x,
+            w,
+            strides=strides,
+            padding=[before for before, _ in windows] + [max(after, 0) for _, after in windows],
+            output_padding=[max(-after, 0) for _, after in windows],
+            kernel_layout="IOHW",
+            **attributes,
+        )
     bias = input_at(inputs, 2)
-    return result if bias is None else _with_bias(context, result, bias, 2)
+    result = result if bias is None else _with_bias(context, result, bias, 2)
+    return _ops.squeeze(emit(result), [2]) if rank == 1 else result
 
 
-def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int]) -> list[tuple[int, int]] | None:
-    """Return the padding (before, after) of the convolution for each axis; after < 0 drops as many of the last rows.
+def _is_wide(dequantize: Any) -> bool:
+    """Return whether a dequantize reads 16-bit integers of one scale."""
+    return str(dequantize.args[0].ty.dtype) in ("int16", "uint16") and dequantize.args[1].ty.ndim == 0
 
-    None where a row before the first would have to be dropped. Sizes as in the ONNX operator reference, ConvTranspose:
-    output = stride * (input - 1) + output_padding + reach + 1 - pads, with reach = (kernel - 1) * dilation.
+
+def _wide_conv_transpose(
+    context: NodeContext, x: Any, w: Any, strides: list[int], windows: list[tuple[int, int]], attributes: dict[str, Any]
+) -> Any:
+    reach = [(taps - 1) * apart for taps, apart in zip(shape_of(w)[2:], attributes["dilation"], strict=True)]
+    befores = [far - before for far, (before, _) in zip(reach, windows, strict=True)]
+    behinds = [far - after - stride + 1 for far, (_, after), stride in zip(reach, windows, strides, strict=True)]
+    if min(befores) < 0:
+        raise RejectedNodeError(f"pads {windows} drop whole rows or columns of a 16-bit input")
+    integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(behind, 0) for behind in behinds])
+    return _ops.nn.conv2d(
+        context.builder.emit(_ops.dequantize(integers, *x.args[1:], axis=0, out_dtype=str(w.ty.dtype))),
+        _turned(context, w, attributes["groups"]),
+        padding=[*befores, *(max(behind, 0) for behind in behinds)],
+        kernel_layout="OIHW",
+        **attributes,
+    )
+
+
+def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int]) -> list[tuple[int, int]]:
+    """Return for each axis what is taken off the sums (before, after); after < 0 is added behind them.
+
+    Sizes as in the ONNX operator reference, ConvTranspose: output = stride * (input - 1) + output_padding + reach + 1 - pads,
+    with reach = (kernel - 1) * dilation.
     """
-    strides, dilations = context.ints("strides", [1, 1]), context.ints("dilations", [1, 1])
-    extra, pads = context.ints("output_padding", [0, 0]), context.ints("pads", [0, 0, 0, 0])
+    rank = len(sizes)
+    strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+    extra, pads = context.ints("output_padding", [0] * rank), context.ints("pads", [0] * 2 * rank)
     mode, stated = context.text("auto_pad", "NOTSET"), context.ints("output_shape", [])
     windows: list[tuple[int, int]] = []
     for axis, (size, taps, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
         reach = (taps - 1) * dilations[axis]
         whole = stride * (size - 1) + extra[axis] + reach + 1
-        before, after = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + 2])
+        before, after = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + rank])
         if mode in ("SAME_UPPER", "SAME_LOWER") or stated:
-            wanted = stated[axis - 2] if stated else size * stride
+            wanted = stated[axis - rank] if stated else size * stride
             total = max(whole - wanted, 0)
             before = total // 2 if mode != "SAME_LOWER" else total - total // 2
             # Where the sizes are stated, only SAME_UPPER puts the odd one behind.
             before = total - total // 2 if stated and mode != "SAME_UPPER" else before
-            after = total - before
-        if before > reach:
-            return None
-        behind = whole - before - after - size * stride + before
-        if -behind >= stride * size:
-            return None
-        windows.append((reach - before, behind))
+            after = whole - wanted - before
+        after -= extra[axis]
+        if -after >= stride:
+            raise RejectedNodeError(
+                f"{-after} rows or columns beyond the last tap, of stride {stride}: expected less than the stride"
+            )
+        windows.append((before, after))
     return windows
 
 

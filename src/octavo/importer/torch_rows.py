@@ -75,6 +75,25 @@ def _conv1d(args: Arguments) -> Any:
     return _on_row(args, args["input"], op)
 
 
+def _conv_transpose1d(args: Arguments) -> Any:
+    padding, bias = _one(args["padding"]), args["bias"]
+    weight = args.emit(_ops.expand_dims(args["weight"], 2))
+
+    def convolve(image: Any) -> Any:
+        result = _ops.nn.conv2d_transpose(
+            image,
+            weight,
+            strides=[1, _one(args["stride"])],
+            padding=[0, padding, 0, padding],
+            output_padding=[0, _one(args["output_padding"])],
+            dilation=[1, _one(args["dilation"])],
+            groups=int(args["groups"]),
+        )
+        return result if bias is None else _ops.add(args.emit(result), args.emit(_ops.reshape(bias, [1, -1, 1, 1])))
+
+    return _on_row(args, args["input"], convolve)
+
+
 def _batch_norm(args: Arguments) -> Any:
     """Rows become images; [batch, channels] and images stay."""
     x = args["input"]
@@ -126,6 +145,7 @@ ROWS: dict[str, Converter] = {
     "aten.conv1d.default": _conv1d,
     "aten.conv1d.padding": _conv1d,
     "aten.conv2d.padding": _conv2d_padding,
+    "aten.conv_transpose1d.default": _conv_transpose1d,
     "aten.max_pool1d.default": _max_pool1d,
 }
 """Our converters by op and overload."""

@@ -1,4 +1,4 @@
-"""Movement of bytes by an index for each axis: slices, padding, repetition, nearest neighbours. Oracle: `numerics.gather`."""
+"""Movement of elements by an index for each axis: slices, padding, repetition, nearest neighbours. Oracle: `numerics.gather`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GatherSpec:
     shape: tuple[int, ...]
     maps: tuple[tuple[int, ...], ...]
     fill: int | tuple[int, ...] = 0
-    dtype: Literal["uint8", "int16"] = "uint8"
+    dtype: Literal["uint8", "int16", "int32", "float32"] = "uint8"
     threads: int = 1
 
 

@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
-from ..kernels import Conv2dSpec
+from ..kernels import Conv2dSpec, Kernel
 from ..numerics import QuantParams
 from ..target import OpSupport
 from .channels import bias_for_zero_points, channel_zero_points, pad_by_channel
@@ -54,16 +54,21 @@ class ConvForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
+        result, _ = self.convolved(context, inputs, output.name)
+        context.put(output, result, is_nhwc=self.layout == "NCHW")
+
+    def convolved(self, context: KernelContext, inputs: dict[str, Var], name: str) -> tuple[Var, Kernel]:
+        """Write the kernel call, bound to `name`; return its result, channels last, and the kernel."""
         is_nhwc = self.layout == "NCHW"
         x = _read(context, self.x, inputs, is_nhwc=is_nhwc)
         parameters = _parameters(self.x, self.y, self.weight)
         padding, bias = self.padding, kernel_bias(self.weight, self.y)
         zero_points = channel_zero_points(self.x)
         if zero_points is None:
-            _check_overflow(self.weight, self.x, output.name)
+            _check_overflow(self.weight, self.x, name)
         else:
-            x = [pad_by_channel(context, f"{output.name}_padded", x[0], padding, zero_points)]
-            bias = bias_for_zero_points(bias, self.weight, zero_points, output.name)
+            x = [pad_by_channel(context, f"{name}_padded", x[0], padding, zero_points)]
+            bias = bias_for_zero_points(bias, self.weight, zero_points, name)
             parameters["input_zero_point"], padding = 0, (0, 0, 0, 0)
         batch, height, width, channels = shape_of(x[0])
         spec = Conv2dSpec(
@@ -90,7 +95,7 @@ class ConvForm(Form):
             schedules=context.schedules,
         )
         shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-        context.put(output, context.call(output.name, kernel, x, shape, self.y.kernel_dtype), is_nhwc=is_nhwc)
+        return context.call(name, kernel, x, shape, self.y.kernel_dtype), kernel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -188,28 +193,28 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return Rejection(reason=f"the shape of {core.name} is not static, or without elements")
     # Where each channel has its own filters it may have its own scale, too.
     is_depthwise = int(call.attrs.groups) == in_shape[channel_axis]
-    operands = _operands(view, call, support, pad, channel_axis if is_depthwise else None)
+    operands = weighted_operands(view, call, support, pad, channel_axis if is_depthwise else None)
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
-    way = _follow(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
+    way = follow_weighted(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
     if isinstance(way, Rejection):
         return way
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
-    formed = _weights_and_result(way, order, x.params, support)
+    formed = weights_and_result(way, order, x.params, support)
     if isinstance(formed, Rejection):
         return formed
     form = ConvForm(
-        x=_input_form(x),
+        x=input_form(x),
         weight=formed[0],
         y=formed[1],
         layout=source,
-        strides=_pair(call.attrs.strides),
-        padding=_padding(call.attrs.padding) if pad is None else pad.widths,
-        dilation=_pair(call.attrs.dilation),
+        strides=pair(call.attrs.strides),
+        padding=padding_of(call.attrs.padding) if pad is None else pad.widths,
+        dilation=pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
-    region = _weighted_region(core, x, way, form)
+    region = weighted_region(core, x, way, form)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
 
@@ -217,7 +222,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     """Claim quantize(clamp(matmul(dequantize(x), dequantize(w)) + bias)) with a constant two-dimensional w [in, out]."""
     call = call_to(view.definition(core), "matmul")
     assert call is not None
-    operands = _operands(view, call, support)
+    operands = weighted_operands(view, call, support)
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
@@ -225,19 +230,20 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     x_shape = static_shape(x.source)
     if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
         return Rejection(reason=f"matmul of {x_shape} by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    way = _follow(view, core, (x, weight), (len(shape) - 1, 1), support)
+    way = follow_weighted(view, core, (x, weight), (len(shape) - 1, 1), support)
     if isinstance(way, Rejection):
         return way
-    formed = _weights_and_result(way, (0, 1), x.params, support)
+    formed = weights_and_result(way, (0, 1), x.params, support)
     if isinstance(formed, Rejection):
         return formed
-    form = MatmulForm(x=_input_form(x), weight=formed[0], y=formed[1])
-    return _weighted_region(core, x, way, form)
+    form = MatmulForm(x=input_form(x), weight=formed[0], y=formed[1])
+    return weighted_region(core, x, way, form)
 
 
-def _operands(
+def weighted_operands(
     view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None, channel_axis: int | None = None
 ) -> tuple[Input, ConstantValue] | Rejection:
+    """Return the quantized input and weight of an op, as far as the target takes them."""
     of_sums = dtype_of(call) == "int32"
     x: Input | Rejection | None = dequantized(view, call.args[0]) if pad is None else pad.source
     if x is None and (support.float_output or of_sums):
@@ -260,7 +266,7 @@ def _operands(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Way:
+class Way:
     """What becomes of an op's result within the kernel: the weight with its scales, bias and tail, and the variables passed."""
 
     weight: ConstantValue
@@ -269,14 +275,14 @@ class _Way:
     members: tuple[Var, ...]
 
 
-def _follow(
+def follow_weighted(
     view: DataflowView,
     core: Var,
     operands: tuple[Input, ConstantValue],
     axes: tuple[int, int],
     support: OpSupport,
     channel_axis: int | None = None,
-) -> _Way | Rejection:
+) -> Way | Rejection:
     """Walk from the op's result to what leaves the kernel; `axes` are those of output channels in the result and the weight."""
     x, weight = operands
     if dtype_of(core) == "int32" and not isinstance(x, Dequantized):
@@ -292,7 +298,7 @@ def _follow_sums(
     operands: tuple[DynamicInput | CenteredInput, ConstantValue],
     axes: tuple[int, int],
     support: OpSupport,
-) -> _Way | Rejection:
+) -> Way | Rejection:
     """Walk from int32 sums to integers or reals where constants scale them, else leave them, with an int32 bias, as they are."""
     x, weight = operands
     start, bias = _with_bias(view, core, axes[0], weight.values.shape[axes[1]], support)
@@ -312,8 +318,8 @@ def _follow_sums(
     if not support.sum_output:
         return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
     if bias is None:
-        return _Way(weight=weight, bias=None, tail=SumTail(output=core), members=())
-    return _Way(weight=weight, bias=_in_units(bias, np.ones(1)), tail=SumTail(output=start), members=(*bias.members, start))
+        return Way(weight=weight, bias=None, tail=SumTail(output=core), members=())
+    return Way(weight=weight, bias=_in_units(bias, np.ones(1)), tail=SumTail(output=start), members=(*bias.members, start))
 
 
 def _in_units(bias: ConstantValue, scale: npt.NDArray[Any]) -> ConstantValue:
@@ -332,7 +338,7 @@ def _follow_real(
     channel_axis: int | None,
     *,
     has_bias: bool = False,
-) -> _Way | Rejection:
+) -> Way | Rejection:
     """Walk from the float result `current` of the op: to its quantize; where there is none, to where it is read in float."""
     x, weight = operands
     shape = static_shape(current)
@@ -348,7 +354,7 @@ def _follow_real(
     if isinstance(tail, Rejection):
         return tail
     passed = () if start.same_as(core) else (start,)
-    return _Way(weight=weight, bias=bias, tail=tail, members=(*(() if bias is None else bias.members), *passed))
+    return Way(weight=weight, bias=bias, tail=tail, members=(*(() if bias is None else bias.members), *passed))
 
 
 def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support: OpSupport) -> tuple[Var, ConstantValue | None]:
@@ -356,8 +362,8 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
     return (core, None) if found is None else found
 
 
-def _weights_and_result(
-    way: _Way, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
+def weights_and_result(
+    way: Way, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
 ) -> tuple[WeightForm, Result] | Rejection:
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
     tail, bias = way.tail, way.bias
@@ -378,7 +384,8 @@ def _weights_and_result(
     return weights, FloatResult(name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, **bounds)
 
 
-def _input_form(x: Input) -> TensorForm | DynamicForm:
+def input_form(x: Input) -> TensorForm | DynamicForm:
+    """Return what an op reads as forms hold it."""
     if isinstance(x, DynamicInput):
         return dynamic_form(x)
     assert isinstance(x.source, Var)
@@ -387,7 +394,8 @@ def _input_form(x: Input) -> TensorForm | DynamicForm:
     return TensorForm(name=x.source.name, shape=shape, params=x.params)
 
 
-def _weighted_region(core: Var, x: Input, way: _Way, form: ConvForm | MatmulForm) -> Region:
+def weighted_region(core: Var, x: Input, way: Way, form: Form) -> Region:
+    """Return the composite of an op with weights: from its input through `way` to what leaves the kernel."""
     assert isinstance(x.source, Var)
     entry = () if isinstance(x, Dequantized) and x.var is None else (x.var,) if isinstance(x, Dequantized) else x.members
     members = (*entry, *way.weight.members, core, *way.members, *way.tail.members)
@@ -401,11 +409,13 @@ def _weighted_region(core: Var, x: Input, way: _Way, form: ConvForm | MatmulForm
     )
 
 
-def _pair(values: Any) -> tuple[int, int]:
+def pair(values: Any) -> tuple[int, int]:
+    """Return an attribute's two numbers, of rows and columns."""
     first, second = (int(value) for value in values)
     return first, second
 
 
-def _padding(values: Any) -> tuple[int, int, int, int]:
+def padding_of(values: Any) -> tuple[int, int, int, int]:
+    """Return an attribute's four numbers: top, left, bottom, right."""
     top, left, bottom, right = (int(value) for value in values)
     return top, left, bottom, right

@@ -1,6 +1,7 @@
-"""How ops that stay float become loops where TVM's own way is slow: erf as a rational function that LLVM can vectorize.
+"""How ops that stay float become loops where TVM's own way is slow, or takes some forms only.
 
-TVM calls the C library's erff, one value at a time.
+TVM calls the C library's erff, one value at a time; here erf is a rational function that LLVM can vectorize. Its transposed
+convolutions know neither dilation nor channels last.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm import te as _te
+from tvm import topi as _topi
 from tvm.relax import Expr
 
 # TVM ships no types for its operators.
 te: Any = _te
+topi: Any = _topi
 tirx: Any = tvm.tirx
 
 _LIMIT = 3.925
@@ -32,7 +35,7 @@ nodes, reweighted towards the smallest maximum. In float32 the error is at most 
 
 def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
     """Return what LegalizeOps is to do differently, by op."""
-    return {"relax.erf": _erf, "relax.nn.gelu": _gelu}
+    return {"relax.erf": _erf, "relax.nn.gelu": _gelu, "relax.nn.conv2d_transpose": _conv2d_transpose}
 
 
 def _erf(builder: relax.BlockBuilder, call: Any) -> Expr:
@@ -49,6 +52,26 @@ def _gelu(builder: relax.BlockBuilder, call: Any) -> Expr:
         return value * (tirx.const(0.5, dtype) + erf(value * tirx.const(math.sqrt(0.5), dtype)) * tirx.const(0.5, dtype))
 
     return builder.call_te(_elementwise(gelu), call.args[0], primfunc_name_hint="gelu")
+
+
+def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:
+    attrs = call.attrs
+    layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
+    top, left, bottom, right = (int(width) for width in attrs.padding)
+    # What no tap reaches, behind the last row and column, is 0.
+    behind = [int(extra) - width for extra, width in zip(attrs.output_padding, (bottom, right), strict=True)]
+    padding = (top, left, max(-behind[0], 0), max(-behind[1], 0))
+
+    def convolve(x: Any, w: Any) -> Any:
+        x = topi.transpose(x, [layout.index(axis) for axis in "NCHW"])
+        w = topi.transpose(w, [kernel_layout.index(axis) for axis in "IOHW"])
+        w = topi.nn.dilate(w, [1, 1, *(int(distance) for distance in attrs.dilation)])
+        strides = tuple(int(stride) for stride in attrs.strides)
+        y = topi.nn.group_conv2d_transpose_nchw(x, w, strides, padding, str(call.ty.dtype), (0, 0), int(attrs.groups))
+        y = topi.nn.pad(y, [0, 0, 0, 0], [0, 0, *(max(width, 0) for width in behind)])
+        return topi.transpose(y, ["NCHW".index(axis) for axis in layout])
+
+    return builder.call_te(convolve, *call.args, primfunc_name_hint="conv2d_transpose")
 
 
 def _elementwise(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

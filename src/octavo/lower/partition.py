@@ -49,6 +49,7 @@ from .split import split_to_slices
 from .take import match_take
 from .tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
 from .topk import match_topk
+from .transposed_conv2d import match_conv2d_transpose
 from .truth import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
 from .values import constant_value
 from .zero_points import share_zero_points
@@ -74,6 +75,7 @@ _TABLES: dict[str, str] = {
 _MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
 _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
+    ("octavo.conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
     ("octavo.matmul", ("matmul",), match_matmul),
     (_BATCH_MATMUL, ("matmul",), match_batch_matmul),
     ("octavo.add", ("add",), match_add),

@@ -6,7 +6,7 @@ from .affine_rows import AffineRows, affine_rows
 from .batch_matmul import BATCH_MATMUL_MAX_INNER, batch_matmul, batch_matmul_accumulate
 from .bounds import check_accumulator, max_accumulator
 from .concat import concat
-from .conv2d import conv2d, conv2d_accumulate, matmul, matmul_accumulate
+from .conv2d import conv2d, conv2d_accumulate, conv2d_transpose_accumulate, matmul, matmul_accumulate
 from .elementwise import ELEMENTWISE
 from .extremes import larger, smaller
 from .float_mean import FloatMeanParameters, float_mean
@@ -58,6 +58,7 @@ __all__ = [
     "concat",
     "conv2d",
     "conv2d_accumulate",
+    "conv2d_transpose_accumulate",
     "dequantize",
     "every_real",
     "float_avg_pool2d",

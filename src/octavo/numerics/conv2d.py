@@ -150,6 +150,56 @@ def conv2d(
     return requantize(acc, multiplier, zero_point, qmin, qmax, out_dtype, real_bias=real_bias)
 
 
+def conv2d_transpose_accumulate(
+    x: IntegerArray,
+    w: IntegerArray,
+    *,
+    x_zero_point: int,
+    w_zero_point: npt.ArrayLike = 0,
+    bias: npt.NDArray[np.int32] | None = None,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    output_padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> npt.NDArray[np.int32]:
+    """Return the int32 accumulators of a transposed convolution: each pixel of x, times the kernel, is added to the result.
+
+    Parameters
+    ----------
+    x, w, x_zero_point, w_zero_point, bias, strides, dilation, groups
+        As in `conv2d_accumulate`: w is HWIO with the inputs of one group and the outputs of all. Pixel i of x and tap k meet at
+        i * stride + k * dilation - padding.
+    padding
+        (top, left, bottom, right): rows and columns taken off the sums.
+    output_padding
+        Rows and columns, at the bottom and on the right, that are taken off less or that no tap reaches.
+
+    Returns
+    -------
+    array
+        int32 (batch, out_height, out_width, out_channels); a sum beyond int32 wraps.
+    """
+    kernel_h, kernel_w, group_in, out_channels = w.shape
+    batch, height, width, in_channels = x.shape
+    if in_channels != group_in * groups or out_channels % groups:
+        raise ValueError(f"{groups} groups of {group_in} inputs do not fit x {x.shape} and w {w.shape}")
+    pixels = _centered(x, x_zero_point).reshape(batch, height, width, groups, 1, group_in)
+    taps = _centered(w, w_zero_point).reshape(kernel_h, kernel_w, group_in, groups, -1).transpose(0, 1, 3, 2, 4)
+    spans = [(size - 1) * stride + 1 for size, stride in zip((height, width), strides, strict=True)]
+    reach = [(taken - 1) * apart for taken, apart in zip((kernel_h, kernel_w), dilation, strict=True)]
+    whole = [span + more + extra for span, more, extra in zip(spans, reach, output_padding, strict=True)]
+    total = np.zeros((batch, *whole, out_channels), np.float64)
+    for i in range(kernel_h):
+        for j in range(kernel_w):
+            rows = slice(i * dilation[0], i * dilation[0] + spans[0], strides[0])
+            columns = slice(j * dilation[1], j * dilation[1] + spans[1], strides[1])
+            total[:, rows, columns] += (pixels @ taps[i, j]).reshape(batch, height, width, out_channels)
+    top, left, bottom, right = padding
+    total = total[:, top : whole[0] - bottom, left : whole[1] - right].astype(np.int64)
+    return (total if bias is None else total + bias.astype(np.int64)).astype(np.int32)
+
+
 def matmul_total(
     x: IntegerArray,
     w: IntegerArray,

@@ -1,16 +1,18 @@
-"""Reading conv2d and matmul: where their weights, channels and biases lie. Nothing is decided and nothing rewritten here."""
+"""Reading convolutions and matmul: where their weights, channels and biases lie. Decides and rewrites nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import relax
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from .constants import Constant, Constants, root_of
 
-WEIGHTED = ("nn.conv2d", "matmul")
+CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
+WEIGHTED = (*CONVOLUTIONS, "matmul")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -20,11 +22,11 @@ class Weighted:
     Parameters
     ----------
     call
-        The conv2d or matmul.
+        The conv2d, conv2d_transpose or matmul.
     weight
         Its constant operand.
     weight_axis
-        Axis of the output channels in the weight's parameter.
+        Axis of the output channels in the weight's parameter; of those of one group in a grouped transposed convolution's.
     output_axis
         Axis of the channels in the op's result.
     channels
@@ -37,9 +39,15 @@ class Weighted:
     output_axis: int
     channels: int
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether each output channel has its own weights along `weight_axis`."""
+        shape = static_shape(self.weight.root)
+        return shape is not None and shape[self.weight_axis] == self.channels
+
 
 def weighted(constants: Constants, call: Any) -> Weighted | str:
-    """Return how a conv2d or matmul uses its weight, or why it can't be read."""
+    """Return how a convolution or matmul uses its weight, or why it can't be read."""
     weight = constants.find(call.args[1])
     if weight is None:
         return f"its weight {_name(call.args[1])} is not a constant of the model"
@@ -59,6 +67,10 @@ def weighted(constants: Constants, call: Any) -> Weighted | str:
         if sorted(kernel_layout) != sorted("OIHW") or layout not in ("NCHW", "NHWC"):
             return f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of OIHW"
         axis, output_axis = kernel_layout.index("O"), layout.index("C")
+        if call_to(call, "nn.conv2d_transpose") is not None and int(call.attrs.groups) > 1:
+            # Its weight holds the outputs of one group: where that is one, each input has its output.
+            inputs = kernel_layout.index("I")
+            axis = inputs if weight.shape[axis] == 1 and weight.shape[inputs] == int(call.attrs.groups) else axis
     root_axis = weight.root_axis(axis)
     if root_axis is None:
         return f"its weight {weight.name} is reshaped across output channels"
@@ -95,6 +107,11 @@ def bias_operand(view: DataflowView, constants: Constants, value: Expr, data: Va
 def view_equal(view: DataflowView, first: Expr, second: Expr) -> bool:
     """Return whether two expressions name the same value, through renames."""
     return isinstance(first, Var) and isinstance(second, Var) and root_of(view, first).same_as(root_of(view, second))
+
+
+def with_operands(call: Any, data: Expr, weight: Expr) -> Any:
+    """Return a convolution as it is, of other operands."""
+    return relax.Call(call.op, [data, weight], call.attrs, call.ty_args)
 
 
 def conv2d_attrs(call: Any) -> dict[str, Any]:

@@ -34,7 +34,8 @@ MIN_OPSET = 13
 """First version whose QuantizeLinear and DequantizeLinear have an axis."""
 MIN_IR_VERSION = 7
 """The one that came with opset 13."""
-_WEIGHTED = ("Conv", "Gemm", "MatMul")
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_WEIGHTED = (*_CONVOLUTIONS, "Gemm", "MatMul")
 
 
 def export_onnx(model: Model, path: str | Path) -> None:
@@ -227,7 +228,7 @@ class _Exporter:
         norm = self._node(fold.tensor)
         gone = [norm]
         node = self._before(norm)
-        while node.op_type != "Conv":
+        while node.op_type not in _CONVOLUTIONS:
             gone.append(node)
             node = self._before(node)
         output = norm.output[0]

@@ -194,14 +194,15 @@ class ParameterChooser:
     def _weight_axis(self, layer: Layer) -> int | None:
         assert layer.op is not None, "only layers with weights have a weight axis"
         per_axis = self.recipe.weight_granularity == "per_axis" and "per_axis" in layer.support.weight_granularity
-        return layer.op.weight_axis if per_axis else None
+        return layer.op.weight_axis if per_axis and layer.op.has_channels else None
 
     def _room(self, layer: Layer, params: QuantParams) -> npt.NDArray[np.int64]:
-        """Return what each output channel's products leave of an int32 accumulator, (channels,)."""
+        """Return what each output channel's products leave at least of an int32 accumulator, (channels,)."""
         assert layer.op is not None, "only layers with weights have products"
         integers = quantize(self.params[layer.op.weight.name], params).astype(np.int64)
         channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
-        return _INT32_MAX - _ACTIVATION_SPAN * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
+        room = _INT32_MAX - _ACTIVATION_SPAN * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
+        return np.tile(room, layer.op.channels // room.size)
 
     def _floor(self, layer: Layer, data: QuantParams, asked: QuantParams) -> npt.NDArray[np.float64]:
         """Return the smallest weight scales with which the bias still fits beside the products, of the scales' shape."""

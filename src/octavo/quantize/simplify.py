@@ -32,7 +32,7 @@ from ..graph.dataflow import (
 from ..identity import TensorId
 from ..numerics.batch_norm import fold_batch_norm
 from .constants import Constants
-from .convolution import WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted
+from .convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from .fold_constants import folded_constants
 from .names import Names
 from .plan import Fold
@@ -101,8 +101,7 @@ class _Simplifier:
         param = self._literals[hash(literal)]
 
         def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            new = relax.Call(call.op, [mapped(call.args[0]), param], call.attrs, call.ty_args)
-            return writer.emit(var.name, new, is_output=self.view.is_returned(var))
+            return writer.emit(var.name, with_operands(call, mapped(call.args[0]), param), is_output=self.view.is_returned(var))
 
         return _Edit(output=var, skipped=(), write=write)
 
@@ -120,7 +119,9 @@ class _Simplifier:
             return None
         conv_var, skipped, bias = found
         op = weighted(self.constants, self.view.definition(conv_var))
-        if isinstance(op, str) or int(norm.attrs.axis) % 4 != op.output_axis or len(self.view.users(op.weight.root)) != 1:
+        if isinstance(op, str) or not op.has_channels or int(norm.attrs.axis) % 4 != op.output_axis:
+            return None
+        if len(self.view.users(op.weight.root)) != 1:
             return None
         gamma, beta, mean, variance = (self._values(arg) for arg in norm.args[1:])
         weight, folded = fold_batch_norm(
@@ -139,11 +140,8 @@ class _Simplifier:
         shape[op.output_axis] = op.channels
 
         def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            call = op.call
-            conv = writer.emit(
-                self.names.fresh(f"{var.name}_conv"),
-                relax.op.nn.conv2d(mapped(call.args[0]), mapped(call.args[1]), **conv2d_attrs(call)),
-            )
+            convolved = with_operands(op.call, mapped(op.call.args[0]), mapped(op.call.args[1]))
+            conv = writer.emit(self.names.fresh(f"{var.name}_conv"), convolved)
             shaped = writer.emit(self.names.fresh(f"{var.name}_bias"), relax.op.reshape(bias_param, relax.ShapeExpr(shape)))
             return writer.emit(var.name, relax.op.add(conv, shaped), is_output=self.view.is_returned(var))
 
@@ -165,17 +163,17 @@ class _Simplifier:
         return self.constants.value(constant).reshape(-1)
 
     def _convolution_before(self, norm_var: Var, data: Expr) -> tuple[Var, tuple[Var, ...], Bias | None] | None:
-        """Return the conv2d that feeds a batch_norm, the variables between that die, and the bias between them, if any."""
+        """Return the convolution that feeds a batch_norm, the variables between that die, and the bias between them, if any."""
         first = self.view.binding_of(data)
         if first is None or not self._read_once(first):
             return None
         value = self.view.definition(first)
-        if call_to(value, "nn.conv2d") is not None:
+        if call_to(value, *CONVOLUTIONS) is not None:
             return first, (first,), None
         call = call_to(value, "add")
         for arg in () if call is None else call.args:
             conv_var = self.view.binding_of(arg)
-            conv = None if conv_var is None else call_to(self.view.definition(conv_var), "nn.conv2d")
+            conv = None if conv_var is None else call_to(self.view.definition(conv_var), *CONVOLUTIONS)
             if conv is None or conv_var is None or not self._read_once(conv_var):
                 continue
             op = weighted(self.constants, conv)

@@ -28,6 +28,7 @@ CPU = TargetDescription(
             )
             for name in ("nn.conv2d", "matmul")
         ),
+        OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
         OpSupport(op="add", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="subtract", activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="multiply", activations=_WITH_INT16, fusions=_CLAMPS),
