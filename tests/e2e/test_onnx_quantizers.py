@@ -6,9 +6,15 @@ may hang on a near tie, so what is compared is the logits: equal to the session 
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import numpy_helper
+from onnxruntime import quantization
 
 import accuracy
+import octavo
 import onnx_quantizers
 
 
@@ -43,6 +49,28 @@ def test_quantized_on_the_spot_by_nncf(shared):
     result = onnx_quantizers.measure("squeezenet", "nncf", calibration=3, evaluation=6)
     check(result)
     assert result.largest <= 0.01
+
+
+@pytest.mark.parametrize(("weight", "ops"), [("QUInt8", ["Conv", "MatMul"]), ("QInt8", ["MatMul"])])
+def test_quantized_at_run_time_by_onnx_runtime(weight, ops, tmp_path):
+    """Every step from sums to reals is rounded as the file writes it: the results are ONNX Runtime's bit for bit.
+
+    It has no convolution of int8 weights; where convolutions stay float, the matmul alone is the model.
+    """
+    rng = np.random.default_rng(3)
+    shapes = {"w": (24, 3, 3, 3), "b": (24,), "w2": (16, 24, 1, 1), "b2": (16,), "m": (9, 21), "c": (21,)}
+    convs = "a = Conv<pads=[1, 1, 1, 1]>(x, w, b) r = Relu(a) d = Conv(r, w2, b2)" if "Conv" in ops else "d = Identity(x)"
+    nodes = f"{convs} e = MatMul(d, m) y = Add(e, c)"
+    graph = onnx.parser.parse_graph(f"g (float[2, 3, 9, 9] x) => (float[2, n, 9, 21] y) {{ {nodes} }}")
+    graph.initializer.extend(numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in shapes.items())
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    path = tmp_path / "dynamic.onnx"
+    weight_type = quantization.QuantType[weight]
+    quantization.quantize_dynamic(model, path, weight_type=weight_type, per_channel=ops == ["MatMul"])
+    x = rng.normal(size=(2, 3, 9, 9)).astype(np.float32)
+    executable = octavo.compile(octavo.load(path))
+    assert all(op.integer for op in octavo.explain(executable).ops if op.macs)
+    np.testing.assert_array_equal(executable(x)["y"], onnxruntime.InferenceSession(path).run(None, {"x": x})[0])
 
 
 def check(result: onnx_quantizers.Result) -> None:

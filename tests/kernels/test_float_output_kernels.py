@@ -1,6 +1,7 @@
 """Convolutions and matmuls of integers with a float32 result equal their oracle bit for bit, on every ISA of this machine."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -19,11 +20,17 @@ BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (-0.5, 0.75))
 class FloatLayers(Layers):
     """Layers whose results are real numbers; the input's parameters are constants, or come for each image or for all of them."""
 
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.forms = itertools.cycle(["stepwise", "fused"])
+
     def float_case(self, spec: Conv2dSpec, isa: str, mode: str) -> Case:
         pixels = spec.out_height * spec.out_width
         low, high = BOUNDS[int(self.rng.integers(len(BOUNDS)))]
         per_scale = {"constant": 0, "image": pixels, "tensor": pixels * spec.batch}[mode]
-        spec = dataclasses.replace(spec, output=FloatOutput(low=low, high=high, pixels_per_scale=per_scale))
+        spec = dataclasses.replace(
+            spec, output=FloatOutput(low=low, high=high, pixels_per_scale=per_scale, form=next(self.forms))
+        )
         x, w, w_zero_point = self.operands(spec)
         scale = self.rng.uniform(0.001, 0.02, spec.out_channels).astype(np.float32)
         bias = self.rng.normal(size=spec.out_channels).astype(np.float32)
@@ -58,7 +65,7 @@ class FloatLayers(Layers):
             dilation=spec.dilation,
             groups=spec.groups,
         )
-        bounds = {"low": spec.output.low, "high": spec.output.high}
+        bounds = {"low": spec.output.low, "high": spec.output.high, "form": spec.output.form}
         return numerics.scaled(acc, scale, bias, input_scale=None if row is None else row[0], **bounds)
 
 
@@ -106,7 +113,7 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
     x, w = rng.integers(0, 256, (rows, inputs)).astype(np.uint8), rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
     scale, bias = rng.uniform(0.001, 0.02, outputs).astype(np.float32), rng.normal(size=outputs).astype(np.float32)
     w_zero_point = int(rng.choice([0, 0, 7]))
-    output = FloatOutput(pixels_per_scale=rows_per_scale)
+    output = FloatOutput(pixels_per_scale=rows_per_scale, form=next(layers.forms))
     kernel = matmul(
         rows=rows,
         in_features=inputs,
@@ -124,8 +131,8 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
     parameters = np.stack([rng.uniform(0.001, 0.1, count), rng.integers(0, 256, count)], axis=1).astype(np.float32)
     spread = np.repeat(parameters, rows_per_scale, axis=0)
     sums = (x.astype(np.int64) - spread[:, 1:].astype(np.int64)) @ (w.astype(np.int64) - w_zero_point)
-    expected = numerics.scaled(sums.astype(np.int32), scale, bias, input_scale=spread[:, :1])
-    return Case(kernel=kernel, inputs=(x, parameters), expected=expected, about=(rows, inputs, outputs, w_zero_point))
+    expected = numerics.scaled(sums.astype(np.int32), scale, bias, input_scale=spread[:, :1], form=output.form)
+    return Case(kernel=kernel, inputs=(x, parameters), expected=expected, about=(rows, inputs, outputs, w_zero_point, output))
 
 
 @every_isa

@@ -107,7 +107,7 @@ def test_sums_and_the_same_sums_scaled_to_reals_and_to_integers():
     multiplier = numerics.requantize_multiplier(np.float32(1), scale, np.float32(0.02))
     want = [
         sums,
-        numerics.scaled(sums, scale, bias, low=0.0),
+        numerics.scaled(sums, scale, bias, low=0.0, form="stepwise"),
         numerics.requantize(sums + offset, multiplier, 3, 3, 255, "uint8"),
     ]
     records = lower(module, CPU, ISAS, 1).records

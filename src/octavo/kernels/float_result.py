@@ -10,7 +10,7 @@ import math
 
 from tvm.script.ir_builder import tirx as B
 
-from .rounding import scaled
+from .rounding import scaled, unfused
 from .spec import FloatOutput
 from .vectors import Buffer, Expr, intrinsic, splat, vector_type
 
@@ -26,9 +26,12 @@ def input_zero_point(parameters: Buffer, index: Expr) -> Expr:
 
 
 def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, scale: Expr | None, lanes: int) -> Expr:
-    """Return clamp(fma(float32(acc) * scale, multiplier, bias)) of an int32 vector; `scale` is one number, None for 1."""
+    """Return float32(acc) * scale * multiplier + bias, clamped, of an int32 vector; `scale` is one number, None for 1."""
     dtype = vector_type("float32", lanes)
-    if scale is None:
+    if output.form == "stepwise":
+        factor = multiplier if scale is None else splat(scale, lanes) * multiplier
+        value = unfused(acc.astype(dtype) * factor, lanes) + bias
+    elif scale is None:
         value = scaled(acc, multiplier, bias, lanes)
     else:
         value = intrinsic("llvm.fma", dtype, acc.astype(dtype) * splat(scale, lanes), multiplier, bias)

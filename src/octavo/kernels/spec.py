@@ -15,6 +15,7 @@ import tvm
 
 from ..numerics import FloatMeanParameters, FloatSumParameters
 from ..numerics.pool2d import PoolRounding
+from ..numerics.scaled import ScaledForm
 from .schedule import Tunable
 
 KERNEL_ATTR = "octavo.kernel"
@@ -40,16 +41,17 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatOutput:
-    """A float32 result: clamp(fma(float32(acc), multiplier, bias)) to [low; high].
+    """A float32 result: float32(acc) * multiplier + bias, clamped to [low; high]; `form` says what is rounded on the way.
 
     With `pixels_per_scale` the input is quantized at run time: so many output pixels in a row share a scale and a zero point,
-    which the kernel reads from a buffer float32 [scales, 2] after x; the scale multiplies float32(acc) first. Without, both are
-    constants.
+    which the kernel reads from a buffer float32 [scales, 2] after x. Without, both are constants. The definition is
+    `numerics.scaled`.
     """
 
     low: float = -math.inf
     high: float = math.inf
     pixels_per_scale: int = 0
+    form: ScaledForm = "fused"
     real_bias: ClassVar[bool] = True
 
 

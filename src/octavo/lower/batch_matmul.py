@@ -159,8 +159,8 @@ def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput]
     if not support.float_output or dtype_of(start) != "float32" or shape is None:
         return tail
     real = follow_in_float(view, start, support)
-    bounds = {"low": real.low, "high": real.high}
-    form = FloatResult(name=real.output.name, shape=shape, bias=np.zeros(1, np.float32), bias_name="", **bounds)
+    no_bias = np.zeros(1, np.float32)
+    form = FloatResult(name=real.output.name, shape=shape, bias=no_bias, bias_name="", low=real.low, high=real.high)
     return _End(members=(*passed, *real.members), output=real.output, form=form, unit=unit)
 
 

@@ -14,6 +14,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import Conv2dSpec, Kernel
 from ..numerics import QuantParams
+from ..numerics.scaled import ScaledForm
 from ..target import OpSupport
 from .channels import bias_for_zero_points, channel_zero_points, pad_by_channel
 from .context import KernelContext, shape_of
@@ -273,6 +274,7 @@ class Way:
     bias: ConstantValue | None
     tail: Tail | FloatTail | SumTail
     members: tuple[Var, ...]
+    form: ScaledForm = "fused"
 
 
 def follow_weighted(
@@ -313,7 +315,7 @@ def _follow_sums(
         if not isinstance(way, Rejection):
             passed = tuple(dict.fromkeys((start, *scaling.members, *way.members)))
             if bias is None:
-                return replace(way, members=passed)
+                return replace(way, members=passed, form=scaling.form)
             return replace(way, bias=_in_units(bias, scaling.factor), members=(*bias.members, *passed))
     if not support.sum_output:
         return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
@@ -380,8 +382,10 @@ def weights_and_result(
         return weights, SumResult(name=tail.output.name, shape=shape)
     real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
     bias_name = "" if bias is None else bias.name
-    bounds = {"low": tail.low, "high": tail.high}
-    return weights, FloatResult(name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, **bounds)
+    result = FloatResult(
+        name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, low=tail.low, high=tail.high, form=way.form
+    )
+    return weights, result
 
 
 def input_form(x: Input) -> TensorForm | DynamicForm:

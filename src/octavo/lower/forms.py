@@ -16,6 +16,7 @@ from tvm.relax import Var
 
 from ..kernels import FloatOutput, Output, SumOutput
 from ..numerics import QuantParams
+from ..numerics.scaled import ScaledForm
 
 if TYPE_CHECKING:
     from .context import KernelContext
@@ -147,7 +148,10 @@ class OutputForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatResult:
-    """A result that stays float32: an integer op's accumulator times its scale, plus `bias`, clamped to [low; high]."""
+    """A result that stays float32: an integer op's accumulator times its scale, plus `bias`, clamped to [low; high].
+
+    `form` says which results on the way are rounded.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -155,6 +159,7 @@ class FloatResult:
     bias_name: str
     low: float
     high: float
+    form: ScaledForm = "fused"
 
     def roles(self) -> dict[str, Any]:
         """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""
@@ -167,7 +172,7 @@ class FloatResult:
 
     def spec(self) -> FloatOutput:
         """Return it as kernels take it."""
-        return FloatOutput(low=self.low, high=self.high)
+        return FloatOutput(low=self.low, high=self.high, form=self.form)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

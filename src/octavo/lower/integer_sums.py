@@ -19,6 +19,7 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Rejection
 from ..numerics import INTEGER_RANGE, QuantParams
+from ..numerics.scaled import ScaledForm
 from .dynamic import DynamicInput, names_of
 from .values import ConstantValue, constant_value
 
@@ -105,11 +106,15 @@ def centered_members(view: DataflowView) -> set[Var]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scaling:
-    """The way from int32 sums to reals: its variables, the last of them, and the constant factors, one for each channel."""
+    """The way from int32 sums to reals: its variables, the last of them, and the constant factors, one for each channel.
+
+    `form` is "stepwise" where one product scales the sums, as ONNX's files write it.
+    """
 
     members: tuple[Var, ...]
     output: Var
     factor: npt.NDArray[np.float32]
+    form: ScaledForm
 
 
 def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInput, channel_axis: int) -> Scaling | None:
@@ -125,7 +130,7 @@ def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInpu
     if shape is None or user is None or call_to(view.definition(user), "astype") is None or dtype_of(user) != "float32":
         return None
     dynamic = x if isinstance(x, DynamicInput) else None
-    members, current, seen = [user], user, 0
+    members, current, seen, products = [user], user, 0, 0
     factor = np.ones(shape[channel_axis], np.float32)
     while (user := view.only_user(current)) is not None:
         call = call_to(view.definition(user), "multiply")
@@ -141,12 +146,14 @@ def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInpu
         if not (np.isfinite(product).all() and (product > 0).all()):  # no scale, then
             break
         seen += factors[0]
+        products += 1
         factor = product
         members += [*factors[2], user]
         current = user
     if dynamic is not None and seen != 1:
         return None
-    return Scaling(members=tuple(members), output=current, factor=factor)
+    form: ScaledForm = "stepwise" if products == 1 else "fused"
+    return Scaling(members=tuple(members), output=current, factor=factor, form=form)
 
 
 def _factors(view: DataflowView, expr: Expr, x: DynamicInput | None) -> tuple[int, npt.NDArray[Any], tuple[Var, ...]] | None:

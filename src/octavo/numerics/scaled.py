@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .fused import fused_multiply_add
+
+ScaledForm = Literal["fused", "stepwise"]
+"""Which results on the way from sums to reals are rounded to float32.
+
+"fused"      fma(acc * input_scale, multiplier, bias): how XNNPACK ends its qd8 kernels. Two roundings.
+"stepwise"   acc * (input_scale * multiplier) + bias, each of the three: what ONNX's Cast, Mul and Add behind ConvInteger and
+             MatMulInteger state, and what ONNX Runtime's fused kernels compute (MLAS_QGEMM_SCALE_BIAS_OUTPUT_PROCESSOR).
+"""
 
 
 def scaled(
@@ -18,8 +27,9 @@ def scaled(
     input_scale: npt.ArrayLike | None = None,
     low: float = -math.inf,
     high: float = math.inf,
+    form: ScaledForm = "fused",
 ) -> npt.NDArray[np.float32]:
-    """Return clamp(fma(float32(acc) * input_scale, multiplier, bias), low, high) in float32.
+    """Return clamp(float32(acc) * input_scale * multiplier + bias, low, high) in float32, rounded as `form` says.
 
     Parameters
     ----------
@@ -30,18 +40,19 @@ def scaled(
     input_scale
         float32 that broadcasts over `acc`, e.g. (rows, 1): the scale of an input quantized at run time, which `multiplier` then
         leaves out. None where `multiplier` holds it.
+    form
+        See `ScaledForm`.
 
     Returns
     -------
     array
         float32, shaped as `acc`.
-
-    Notes
-    -----
-    With `input_scale` this is how XNNPACK ends its qd8 kernels: two products, of which the second is fused with the sum.
     """
     real = np.asarray(acc, np.int32).astype(np.float32)
-    if input_scale is not None:
-        real = real * np.asarray(input_scale, np.float32)
-    result = fused_multiply_add(real, multiplier, bias)
+    factor = np.asarray(multiplier, np.float32)
+    scale = None if input_scale is None else np.asarray(input_scale, np.float32)
+    if form == "stepwise":
+        result = real * (factor if scale is None else scale * factor) + np.asarray(bias, np.float32)
+    else:
+        result = fused_multiply_add(real if scale is None else real * scale, factor, bias)
     return np.minimum(np.maximum(result, np.float32(low)), np.float32(high))

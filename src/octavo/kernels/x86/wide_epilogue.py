@@ -1,7 +1,7 @@
-"""Epilogues of results of 32 bits: float32 clamp(fma(float32(acc), multiplier, bias)), or the int32 accumulators as they are.
+"""Epilogues of results of 32 bits: accumulators scaled to float32, or the int32 accumulators as they are.
 
 Where the input was quantized at run time, its zero point is taken off here (acc - zero_point * the channel's sum of weights) and
-its scale multiplies the accumulator before the channel's does. Oracles: `numerics.scaled`, `numerics.conv2d_accumulate`.
+its scale is read from memory. Oracles: `numerics.scaled`, `numerics.conv2d_accumulate`.
 """
 
 from __future__ import annotations
