@@ -49,6 +49,7 @@ class DataflowView:
                 self.bindings.append(binding)
         self.result: Expr = function.body.body
         self._definition: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
+        self._places: dict[Var, int] = {binding.var: place for place, binding in enumerate(self.bindings)}
         self._users: dict[Var, list[Var]] = {}
         for binding in self.bindings:
             for operand in operand_vars(binding.value):
@@ -74,6 +75,10 @@ class DataflowView:
     def is_returned(self, var: Var) -> bool:
         """Return whether the function returns `var`."""
         return var in self._returned
+
+    def is_bound_before(self, var: Var, other: Var) -> bool:
+        """Return whether the value of `var` is there before that of `other`; a parameter's is before any other."""
+        return self._places.get(var, -1) < self._places.get(other, -1)
 
     def only_user(self, var: Var) -> Var | None:
         """Return the single reader of `var`, or None if it is returned, unread or read more than once."""

@@ -10,6 +10,8 @@ from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
 from .float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .float_conv2d import can_observe, float_conv2d, float_matmul
+from .float_elementwise import FloatElementwiseSpec, float_elementwise
+from .float_function import ElementExpressions
 from .float_layer_norm import FloatLayerNormSpec, float_layer_norm
 from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_softmax import FloatSoftmaxSpec, float_softmax
@@ -87,8 +89,10 @@ __all__ = [
     "Conv2dSpec",
     "DequantizeSpec",
     "DynamicSpec",
+    "ElementExpressions",
     "FloatBatchMatmulSpec",
     "FloatConv2dSpec",
+    "FloatElementwiseSpec",
     "FloatLayerNormSpec",
     "FloatOutput",
     "FloatResizeSpec",
@@ -136,6 +140,7 @@ __all__ = [
     "extensions_of",
     "float_batch_matmul",
     "float_conv2d",
+    "float_elementwise",
     "float_layer_norm",
     "float_matmul",
     "float_resize_bilinear",

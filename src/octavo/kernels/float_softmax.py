@@ -12,8 +12,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
+from .float_function import ElementMath
 from .spec import Kernel
-from .vectors import Buffer, Expr, chunked, intrinsic, load, prim_func, splat, store, vector_type, worthwhile
+from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 _OPERATIONS = 8
@@ -21,12 +22,6 @@ _OPERATIONS = 8
 
 _LEAST = -87.0
 """exp of it is just a normal float32; what lies below is taken for it, and counts for nothing beside a row's largest, 1."""
-
-_MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000
-"""1.5 * 2**23 and its bits: adding it rounds a float32 to an integer, which the low bits then hold."""
-
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
-"""ln 2 as 355 / 512, whose products with small integers are exact, and the rest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +65,7 @@ def _emit_row(x: Buffer, y: Buffer, base: Expr, columns: int) -> None:
         store(state, 0, B.max(load(state, 0, width), load(x, at, width)), width)
 
     def add(at: Expr, width: int) -> None:
-        value = B.Bind(exponential(load(x, at, width) - splat(largest, width), width))
+        value = B.Bind(_exponential(load(x, at, width) - splat(largest, width), width))
         store(y, at, value, width)
         store(state, _LANES, load(state, _LANES, width) + value, width)
 
@@ -95,25 +90,7 @@ def across(value: Expr, lanes: int, combine: Any) -> Expr:
     return value
 
 
-def exponential(value: Expr, lanes: int) -> Expr:
-    """Return exp of a float32 vector of values up to 0, to about 2e-7 of the result; NaN stays NaN.
-
-    exp(x) = 2**n * exp(r) with n = rint(x / ln 2) and r = x - n * ln 2, |r| <= ln(2) / 2, exp(r) by its Taylor series.
-    """
-    dtype = vector_type("float32", lanes)
-
-    def constant(number: float) -> Expr:
-        return splat(B.float32(number), lanes)
-
-    value = B.Bind(value)
-    value = B.Bind(B.Select(value < constant(_LEAST), constant(_LEAST), value))
-    shifted = B.Bind(intrinsic("llvm.fma", dtype, value, constant(1 / math.log(2)), constant(_MAGIC)))
-    # The fence: LLVM may not take the magic number away again.
-    whole = B.Bind(intrinsic("llvm.arithmetic.fence", dtype, shifted) - constant(_MAGIC))
-    rest = B.Bind(intrinsic("llvm.fma", dtype, whole, constant(-_LN2_HIGH), value))
-    rest = B.Bind(intrinsic("llvm.fma", dtype, whole, constant(-_LN2_LOW), rest))
-    series: Expr = constant(1 / math.factorial(7))
-    for power in range(6, -1, -1):
-        series = intrinsic("llvm.fma", dtype, series, rest, constant(1 / math.factorial(power)))
-    bits = B.reinterpret(vector_type("int32", lanes), shifted) - splat(B.int32(_MAGIC_BITS - 127), lanes)
-    return series * B.reinterpret(dtype, bits << splat(B.int32(23), lanes))
+def _exponential(value: Expr, lanes: int) -> Expr:
+    """Return exp of a float32 vector of values up to 0; NaN stays NaN."""
+    value, least = B.Bind(value), splat(B.float32(_LEAST), lanes)
+    return ElementMath(lanes).exp(B.Select(value < least, least, value))

@@ -114,7 +114,7 @@ def chunks_for(threads: int, cycles: float, pieces: int) -> int:
     return max(1, min(threads, int(cycles / CHUNK_CYCLES), pieces))
 
 
-def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, int], None]) -> None:
+def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, int], None], *, operations: int = 1) -> None:
     """Emit `body(start, lanes)` for every full vector of range(size), then once for the shorter rest.
 
     Parameters
@@ -127,9 +127,11 @@ def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, i
         Chunks that the full vectors are cut into; too little work stays in one.
     body
         Emits the work on elements [start; start + lanes).
+    operations
+        Elementary operations that an element costs.
     """
     vectors, rest = divmod(size, lanes)
-    shared = worthwhile(threads, size, vectors)
+    shared = worthwhile(threads, size * operations, vectors)
     if shared > 1:
         with B.parallel(0, shared) as chunk:
             with B.serial(chunk * vectors // shared, (chunk + 1) * vectors // shared) as index:

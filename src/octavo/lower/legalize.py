@@ -1,12 +1,10 @@
-"""How ops that stay float become loops where TVM's own way is slow, or takes some forms only.
-
-TVM calls the C library's erff, one value at a time; here erf is a rational function that LLVM can vectorize. Its transposed
-convolutions know neither dilation nor channels last.
+"""How ops that stay float become loops where TVM's own way is slow: functions that it takes from the C library, value by value,
+are written out as their definition in numerics has them, so that LLVM can vectorize them in whatever they are fused with. TVM's
+transposed convolutions know neither dilation nor channels last.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,42 +14,58 @@ from tvm import te as _te
 from tvm import topi as _topi
 from tvm.relax import Expr
 
+from ..graph.dataflow import op_name
+from ..kernels import ElementExpressions
+from .float_chain import function_of
+
 # TVM ships no types for its operators.
 te: Any = _te
 topi: Any = _topi
 tirx: Any = tvm.tirx
 
-_LIMIT = 3.925
-"""From here on erf is 1 to float32's last digit but one."""
-
-_NUMERATOR = (
-    *(1.1283787488937378, 0.20659050345420837, 0.05145961046218872, 0.003990788944065571),
-    *(0.00014921993715688586, -1.9907354271708755e-06, 1.9832402387010006e-08),
-)
-_DENOMINATOR = (1.0, 0.5164148807525635, 0.11776037514209747, 0.014928240329027176, 0.0010278000263497233)
-"""erf(x) = x * P(x * x) / Q(x * x) within |x| <= _LIMIT, coefficients of rising powers: a least-squares fit at 4,000 Chebyshev
-nodes, reweighted towards the smallest maximum. In float32 the error is at most 3.6e-7, and 5.4e-7 of the value."""
-
 
 def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Expr]]:
     """Return what LegalizeOps is to do differently, by op."""
-    return {"relax.erf": _erf, "relax.nn.gelu": _gelu, "relax.nn.conv2d_transpose": _conv2d_transpose}
+    functions = {"relax.exp": "exp", "relax.sigmoid": "sigmoid", "relax.tanh": "tanh", "relax.erf": "erf"}
+    chains = ("relax.nn.silu", "relax.nn.gelu", "relax.nn.gelu_tanh")
+    return {
+        **{op: _function(name) for op, name in functions.items()},
+        **dict.fromkeys(chains, _chain),
+        "relax.power": _power,
+        "relax.nn.conv2d_transpose": _conv2d_transpose,
+    }
 
 
-def _erf(builder: relax.BlockBuilder, call: Any) -> Expr:
-    if str(call.args[0].ty.dtype) != "float32":
-        return builder.call_te(_elementwise(tirx.erf), call.args[0], primfunc_name_hint="erf")
-    return builder.call_te(_elementwise(rational_erf), call.args[0], primfunc_name_hint="erf")
+def _function(name: str) -> Callable[[relax.BlockBuilder, Any], Expr]:
+    def legalized(builder: relax.BlockBuilder, call: Any) -> Expr:
+        if str(call.args[0].ty.dtype) != "float32":
+            return builder.call_te(_elementwise(getattr(tirx, name)), call.args[0], primfunc_name_hint=name)
+        return builder.call_te(_elementwise(getattr(_MATH, name)), call.args[0], primfunc_name_hint=name)
+
+    return legalized
 
 
-def _gelu(builder: relax.BlockBuilder, call: Any) -> Expr:
-    erf = rational_erf if str(call.args[0].ty.dtype) == "float32" else tirx.erf
+def _chain(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Write out an op that is a chain of others; what is not float32 is computed in it."""
+    name = op_name(call)
+    dtype, function = str(call.args[0].ty.dtype), function_of(name)
 
-    def gelu(value: Any) -> Any:
-        dtype = str(value.dtype) if hasattr(value, "dtype") else str(value.ty.dtype)
-        return value * (tirx.const(0.5, dtype) + erf(value * tirx.const(math.sqrt(0.5), dtype)) * tirx.const(0.5, dtype))
+    def computed(value: Any) -> Any:
+        wide = value if dtype == "float32" else value.astype("float32")
+        result = _MATH.apply(function, [wide])
+        return result if dtype == "float32" else result.astype(dtype)
 
-    return builder.call_te(_elementwise(gelu), call.args[0], primfunc_name_hint="gelu")
+    return builder.call_te(_elementwise(computed), call.args[0], primfunc_name_hint=name.removeprefix("nn."))
+
+
+def _power(builder: relax.BlockBuilder, call: Any) -> Expr:
+    """Write a power of float32 by the literal 2 without a function."""
+    x, exponent = call.args
+    literal = exponent.value.numpy() if isinstance(exponent, tvm.ir.GenericConst) else None
+    is_one = literal is not None and literal.size == 1 and literal.ndim <= len(x.ty.shape.values)
+    if literal is not None and is_one and str(x.ty.dtype) == "float32" and float(literal.reshape(())) == 2.0:
+        return builder.call_te(_elementwise(lambda value: value * value), x, primfunc_name_hint="square")
+    return builder.call_te(topi.power, x, exponent, primfunc_name_hint="power")
 
 
 def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:
@@ -74,21 +88,8 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: Any) -> Expr:
     return builder.call_te(convolve, *call.args, primfunc_name_hint="conv2d_transpose")
 
 
+_MATH = ElementExpressions(1)
+
+
 def _elementwise(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: te.compute(x.shape, lambda *index: function(x(*index)), name="compute")
-
-
-def rational_erf(value: Any) -> Any:
-    """Return erf of a float32 TIR expression."""
-    limit = tirx.const(_LIMIT, "float32")
-    # In this order NaN stays NaN: the comparisons are false.
-    x = tirx.Select(value > limit, limit, tirx.Select(value < -limit, -limit, value))
-    square = x * x
-    return x * _polynomial(square, _NUMERATOR) / _polynomial(square, _DENOMINATOR)
-
-
-def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
-    value = tirx.const(coefficients[-1], "float32")
-    for coefficient in reversed(coefficients[:-1]):
-        value = value * x + tirx.const(coefficient, "float32")
-    return value

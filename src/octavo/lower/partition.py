@@ -26,7 +26,9 @@ from .conv2d import match_conv2d, match_matmul
 from .dynamic import dynamic_members
 from .edge import match_dequantize, match_quantize
 from .float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
+from .float_chain import CHAINED
 from .float_conv2d import match_float_conv2d, match_float_matmul
+from .float_elementwise import match_float_elementwise
 from .gather import GATHER_OPS, match_gather
 from .half_float import half_rules, is_widening
 from .hoist import hoist_quantize
@@ -119,6 +121,7 @@ _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
     Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
     Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
+    Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
     Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
 )
 
