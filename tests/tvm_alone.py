@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from octavo.graph.evaluate import unoptimized
+from octavo.graph.evaluate import unchecked, unoptimized
 
 TARGET = tvm.target.Target({"kind": "llvm"})
 
@@ -18,7 +18,8 @@ def tvm_alone(module: tvm.IRModule, *, is_large: bool = False) -> Callable[..., 
 
     LLVM optimizes what is large. Of a small network it is most of the time, for code that runs once.
     """
-    executable = tvm.compile(module, target=TARGET if is_large else unoptimized(TARGET))
+    with unchecked():
+        executable = tvm.compile(module, target=TARGET if is_large else unoptimized(TARGET))
     machine = relax.VirtualMachine(executable, tvm.cpu())
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:

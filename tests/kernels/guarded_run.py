@@ -11,7 +11,7 @@ import mmap
 import numpy as np
 import tvm
 from conv2d_cases import Layers, matmul_case
-from kernel_runner import GENERIC, ISAS, Case, compiled, host_target
+from kernel_runner import GENERIC, ISAS, Case, Compiled, host_target
 
 from octavo.kernels import Conv2dSpec
 
@@ -81,7 +81,7 @@ def main() -> None:
     for isa in ISAS:
         given = cases(isa)
         functions = {f"kernel_{i}": case.kernel.func for i, case in enumerate(given)}
-        library = compiled(functions, host_target())
+        library = Compiled(functions, host_target())
         for name, case in zip(functions, given, strict=True):
             print(isa, case.about, flush=True)  # the last line names the culprit
             for at_end in (True, False):

@@ -38,15 +38,28 @@ def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> Non
     """Compile every kernel for `target` (the host by default), run it, and compare with the oracle."""
     cases = list(cases)
     functions = {f"kernel_{i}": case.kernel.func for i, case in enumerate(cases)}
-    library = compiled(functions, target or host_target())
+    library = Compiled(functions, target or host_target())
     wrong = [case.about for name, case in zip(functions, cases, strict=True) if not _equal(library[name], case)]
     assert not wrong, f"{len(wrong)} of {len(cases)} kernels differ from the oracle, the first: {wrong[0]}"
 
 
-def compiled(functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> tvm.runtime.Module:
-    """Compile kernels as a model's are, in one module and past the cache."""
-    named = {name: without_vbmi(func, target).with_attr(KERNEL_ATTR, name) for name, func in functions.items()}
-    return llvm_module(named, target)
+class Compiled:
+    """Kernels compiled as a model's are, in one module and past the cache. They check nothing that they are given; this does."""
+
+    def __init__(self, functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> None:
+        self._functions = functions
+        named = {name: without_vbmi(func, target).with_attr(KERNEL_ATTR, name) for name, func in functions.items()}
+        self.code = llvm_module(named, target)
+
+    def __getitem__(self, name: str) -> Callable[..., None]:
+        takes = [(tuple(int(dim) for dim in each.ty.shape), str(each.ty.dtype)) for each in self._functions[name].params]
+        function = self.code[name]
+
+        def call(*tensors: tvm.runtime.Tensor) -> None:
+            assert [(tuple(each.shape), str(each.dtype)) for each in tensors] == takes
+            function(*tensors)
+
+        return call
 
 
 def baseline_target() -> tvm.target.Target:
@@ -78,7 +91,7 @@ __all__ = [
     "PARALLEL_SIZE",
     "SIZES",
     "Case",
+    "Compiled",
     "baseline_target",
     "check",
-    "compiled",
 ]

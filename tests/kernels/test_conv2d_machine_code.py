@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tvm
 from conv2d_cases import Layers
-from kernel_runner import compiled
+from kernel_runner import Compiled
 
 from child_python import run_python
 from octavo.kernels import AVX512_VNNI, Conv2dSpec
@@ -41,7 +41,7 @@ def innermost_loops(assembly: str) -> list[str]:
 def assembly_of(spec: Conv2dSpec, w_zero_point: int) -> str:
     """The assembly for a CPU with AVX-512 VNNI, which need not be this machine's."""
     func = LAYERS.case(spec, AVX512_VNNI, w_zero_point=w_zero_point).kernel.func
-    return compiled({"kernel": func}, VNNI_TARGET).inspect_source("asm")
+    return Compiled({"kernel": func}, VNNI_TARGET).code.inspect_source("asm")
 
 
 @pytest.mark.parametrize("w_zero_point", [0, 3])
@@ -58,7 +58,7 @@ def test_inner_loops_are_integer_dot_products_alone(name: str, w_zero_point: int
 
 def test_accumulators_are_no_memory_of_the_heap() -> None:
     func = LAYERS.case(ZEROS_AROUND, AVX512_VNNI, w_zero_point=0).kernel.func
-    code = compiled({"kernel": func}, VNNI_TARGET).inspect_source("ll")
+    code = Compiled({"kernel": func}, VNNI_TARGET).code.inspect_source("ll")
     taken = re.findall(r"load ptr, ptr @__TVMBackendAllocWorkspace", code)
     assert len(taken) == 1, "the padded copy of the input, and nothing else"
 

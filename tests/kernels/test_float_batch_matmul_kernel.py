@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import HOST_ISAS, compiled
+from kernel_runner import HOST_ISAS, Compiled
 
 from octavo.kernels import FloatBatchMatmulSpec, MatrixView, float_batch_matmul, host_target
 
@@ -28,7 +28,7 @@ def check(isa, a_batch, b_batch, size, *, a_axes=None, b_axes=None, y_axes=None,
     inputs = [in_memory(value, view.axes) for value, view in zip((a, b), views[:2], strict=True)]
     expected = in_memory(expected, views[2].axes).ravel()
     result = tvm.runtime.tensor(np.full(expected.size, 77, np.float32))
-    function = compiled({"kernel": float_batch_matmul(spec, isa=isa).func}, host_target())["kernel"]
+    function = Compiled({"kernel": float_batch_matmul(spec, isa=isa).func}, host_target())["kernel"]
     function(*(tvm.runtime.tensor(value.ravel()) for value in inputs), result)
     assert np.abs(result.numpy() - expected).max() <= 4e-6 * np.sqrt(inner), spec
 

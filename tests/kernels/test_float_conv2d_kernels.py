@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import GUARD, HOST_ISAS, baseline_target, compiled, host_target
+from kernel_runner import GUARD, HOST_ISAS, Compiled, baseline_target, host_target
 
 from octavo.errors import TargetError
 from octavo.kernels import GENERIC, FloatConv2dSpec, Kernel, float_conv2d, float_matmul
@@ -63,7 +63,7 @@ def run_all(
     kernels: list[Kernel], inputs: list[np.ndarray | tuple[np.ndarray, ...]], sizes: list[int], target: tvm.target.Target
 ) -> list[np.ndarray]:
     functions = {f"kernel_{i}": kernel.func for i, kernel in enumerate(kernels)}
-    library = compiled(functions, target)
+    library = Compiled(functions, target)
     results = []
     for name, kernel, given, size in zip(functions, kernels, inputs, sizes, strict=True):
         filler = np.full(size + GUARD, 77, np.float32)

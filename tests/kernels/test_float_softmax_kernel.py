@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import HOST_ISAS, compiled
+from kernel_runner import HOST_ISAS, Compiled
 
 from octavo.kernels import FloatSoftmaxSpec, float_softmax, host_target
 
@@ -13,7 +13,7 @@ every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
 def run(isa: str, x: np.ndarray, threads: int = 1) -> np.ndarray:
     spec = FloatSoftmaxSpec(rows=x.shape[0], columns=x.shape[1], threads=threads)
     result = tvm.runtime.tensor(np.full(x.size, 77, np.float32))
-    function = compiled({"kernel": float_softmax(spec, isa=isa).func}, host_target())["kernel"]
+    function = Compiled({"kernel": float_softmax(spec, isa=isa).func}, host_target())["kernel"]
     function(tvm.runtime.tensor(x.ravel()), result)
     return result.numpy().reshape(x.shape)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import Case, baseline_target, check, compiled
+from kernel_runner import Case, Compiled, baseline_target, check
 
 from octavo import numerics
 from octavo.kernels import Conv2dSpec, Output
@@ -148,4 +148,4 @@ def test_weights_stay_int8_where_they_fit() -> None:
 def test_compiles_for_other_cpus(config: dict[str, str]) -> None:
     func = case(spec((5, 5), (3, 17), (3, 3), padding=(1, 1, 1, 1))).kernel.func
     target = tvm.target.Target(config)
-    assert compiled({"kernel": func}, target).inspect_source("asm")
+    assert Compiled({"kernel": func}, target).code.inspect_source("asm")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from conv2d_cases import Layers, matmul_case
-from kernel_runner import NARROW_ISAS, Case, check, compiled
+from kernel_runner import NARROW_ISAS, Case, Compiled, check
 from test_int16_conv2d_kernels import ROUNDINGS, convolution, extremes
 
 from octavo.kernels import AVX2, AVX_VNNI, Kernel, LookupSpec, host_target, lookup, target_for
@@ -71,7 +71,7 @@ def test_machine_code_for_a_cpu_of_that_kind(isa: str) -> None:
     ]
     target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": CPUS[isa]})
     functions = {f"kernel_{index}": case.kernel.func for index, case in enumerate(cases)}
-    assembly = compiled(functions, target).inspect_source("asm")
+    assembly = Compiled(functions, target).code.inspect_source("asm")
     assert "zmm" not in assembly
     assert ("vpdpbusd" in assembly) == (isa == AVX_VNNI)
     assert ("vpmaddwd" in assembly) == (isa == AVX2)

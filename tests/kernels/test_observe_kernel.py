@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import compiled
+from kernel_runner import Compiled
 
 from octavo.kernels import KNOWN_ISAS, ObserveSpec, host_target, isas_of, observe
 from octavo.kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
@@ -24,7 +24,7 @@ BOUNDS = [(-math.inf, math.inf), (0.0, 6.0), (0.0, math.inf), (-math.inf, 0.25),
 
 @cache
 def built(spec: ObserveSpec, isa: str) -> tvm.runtime.Function:
-    return compiled({"main": observe(spec, isa=isa).func}, host_target())["main"]
+    return Compiled({"main": observe(spec, isa=isa).func}, host_target())["main"]
 
 
 def run(spec: ObserveSpec, isa: str, *samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import compiled
+from kernel_runner import Compiled
 
 from octavo.kernels import (
     AVX512_VNNI,
@@ -39,7 +39,7 @@ CASES = [  # batch, height, width, inputs, outputs, kernel, stride, padding, gro
 
 
 def run(kernel: Kernel, size: int, *inputs: Any) -> np.ndarray:
-    function = compiled({"main": kernel.func}, host_target())["main"]
+    function = Compiled({"main": kernel.func}, host_target())["main"]
     out = tvm.runtime.tensor(np.zeros(size, np.float32))
     function(*inputs, *map(tvm.runtime.tensor, kernel.constants), out)
     return out.numpy()

@@ -5,7 +5,7 @@ import pytest
 import tvm
 from conv2d_cases import Layers
 from kernel_runner import ISAS as HOST
-from kernel_runner import Case, check, compiled
+from kernel_runner import Case, Compiled, check
 
 from octavo.errors import TuningError
 from octavo.kernels import FloatConv2dSpec, Kernel, Schedule, TileSchedule, WindowSchedule, float_conv2d, host_target
@@ -119,5 +119,5 @@ def test_other_kernels_of_products_agree_with_themselves(make, dtype) -> None:
 def run(kernel: Kernel, x: np.ndarray, dtype: str) -> np.ndarray:
     out = tvm.runtime.tensor(np.zeros(9 * 7 * 40, dtype))
     tensors = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in (x, *kernel.constants)]
-    compiled({"kernel": kernel.func}, host_target())["kernel"](*tensors, out)
+    Compiled({"kernel": kernel.func}, host_target())["kernel"](*tensors, out)
     return out.numpy()

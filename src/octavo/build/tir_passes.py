@@ -74,7 +74,7 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
     ----------
     functions
         By symbol. Those that carry the attribute KERNEL_ATTR must be plain loops; those whose calling convention is PLAIN_CALL
-        get no checks of their arguments, and the return of 0 at their end.
+        take plain pointers, and return 0 at their end; the others take TVM's packed arguments. None checks what it is given.
     """
     kernels = {symbol: function for symbol, function in functions.items() if KERNEL_ATTR in function.attrs}
     others = {symbol: function for symbol, function in functions.items() if symbol not in kernels}
@@ -103,7 +103,9 @@ def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
         if var not in light
     }
     heavy = {var: _with_registers(function) if KERNEL_ATTR in function.attrs else function for var, function in heavy.items()}
-    wrapped = dict(tirx.transform.LowerTVMBuiltin()(tvm.IRModule(heavy)).functions.items())
+    # The checks of an entry's arguments are most of its machine code; who calls it has checked them, or made them.
+    unchecked = tirx.transform.SkipAssert()(tvm.IRModule(heavy))
+    wrapped = dict(tirx.transform.LowerTVMBuiltin()(unchecked).functions.items())
     # Only here: LowerTVMBuiltin puts the release of a kernel's buffers last, and behind a return it would never run.
     returning = {
         var: _returning(function) if var.name_hint in plain else function for var, function in {**light, **wrapped}.items()

@@ -130,9 +130,17 @@ def run_once(module: tvm.IRModule, arrays: Iterable[Array], target: tvm.target.T
 def plainly_built(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Return a virtual machine of a module, by TVM's plain lowering and without a pass that changes what is computed."""
     target = unoptimized(target)
-    with tvm.transform.PassContext(opt_level=3), target:
+    with unchecked(), target:
         executable = relax.build(_lowered(module), target=target, relax_pipeline=None)
     return relax.VirtualMachine(executable, tvm.cpu())
+
+
+def unchecked() -> tvm.transform.PassContext:
+    """Return a context in which TVM's functions don't check their arguments, for callers that give them the right ones.
+
+    The checks are most of the code of a small function.
+    """
+    return tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True})
 
 
 def unoptimized(target: tvm.target.Target) -> tvm.target.Target:
