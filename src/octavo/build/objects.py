@@ -101,8 +101,8 @@ def object_code(functions: Iterable[Compilable], target: tvm.target.Target, cach
     with ThreadPoolExecutor(max(1, min(_cores(), len(missing)))) as pool:
         for each, code in zip(missing, pool.map(compiled, missing), strict=True):
             codes[each.symbol] = code
-    if cache and missing:
-        cache.trim()
+    if cache:
+        cache.trim_after(each.key for each in missing)
     return {symbol: code for symbol, code in codes.items() if code is not None}
 
 

@@ -16,6 +16,7 @@ from tvm import s_tir as _s_tir
 from tvm import tirx as _tirx
 from tvm.ir import Call, StringImm
 
+from ..graph.evaluate import unoptimized
 from ..kernels import KERNEL_ATTR, LLVM_ATTR
 
 # TVM annotates its constructors more narrowly than what they take, and its passes not at all.
@@ -86,7 +87,9 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
             default, _, _ = tirx.get_default_tir_pipeline(target)
             lowered.update(default(_bound(others, target)).functions.items())
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
-        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain), target)
+        # What takes packed arguments runs once a call and calls the rest: to optimize it costs more than it will ever save.
+        quick = target if plain or kernels else unoptimized(target)
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain), quick)
 
 
 def _bound(functions: Functions, target: tvm.target.Target) -> tvm.IRModule:
