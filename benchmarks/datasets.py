@@ -38,6 +38,20 @@ def images(preprocess: Preprocess, *, calibration: bool, size: int = 224, limit:
     return batches, np.array([int(file.name[:4]) for file in files])
 
 
+def scenes(preprocess: Preprocess, *, size: int, limit: int | None = None) -> list[np.ndarray]:
+    """COCO photographs as detectors take them: scaled to fit a square, the rest of it gray (114). `limit` takes the first."""
+    batches: list[np.ndarray] = []
+    for file in sorted((shared_folder() / "data" / "coco").glob("*.jpg"))[:limit]:
+        with Image.open(file) as image:
+            picture = image.convert("RGB")
+            ratio = size / max(picture.size)
+            fitted = (round(picture.width * ratio), round(picture.height * ratio))
+            square = Image.new("RGB", (size, size), (114, 114, 114))
+            square.paste(picture.resize(fitted, Image.Resampling.BILINEAR))
+            batches.append(preprocess(np.asarray(square))[None])
+    return batches
+
+
 def cifar10(preprocess: Preprocess, limit: int | None = None) -> Samples:
     """CIFAR-10 pictures, [1, 32, 32, 3] each."""
     return _archive("cifar10/cifar10.npz", preprocess, limit)

@@ -12,17 +12,26 @@ theirs      the same of the session as it comes, and with int8 allowed, as count
 agreement   how often Octavo chooses their class: default session, int8 allowed. A detector has no one class: it is how often
             the anchors that either finds an object at have the same best class.
 sessions    how often the default session agrees with int8 allowed, and with the unoptimized one
+exact       where a part of the layers is float to all of them: how often Octavo, and the session that counts, choose the class
+            of the file's exact evaluation (`exact_qdq`). The session rounds float biases to int32, and its float sums in its own
+            order; at ties either makes a whole step.
+dB          the same two against the exact evaluation in numbers: SQNR of the outputs
+openvino    there, too, and where OpenVINO is installed, whose makers NNCF is by: how often Octavo, and the session that counts,
+            choose OpenVINO's class
 differ      share of outputs that are not equal to the default session's, and to those with int8 allowed
 largest     largest difference from the session that counts, as a share of its outputs' range
 accepted    every convolution and matmul integer, and 99% agreement with the session that counts: the one that computes more in
-            integers. "noise" where Octavo agrees with that session no less than ONNX Runtime's own sessions do among themselves:
-            where some layers are float, roundings at ties differ in all three, and later layers make more of it.
+            integers. "noise" where Octavo agrees with that session no less than ONNX Runtime's own sessions do among themselves,
+            or than the file's exact evaluation does with it.
+
+Classifiers are evaluated on the ImageNet crops that are not for calibration, the detector on photographs of scenes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import json
 import logging
@@ -31,7 +40,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -41,6 +50,8 @@ from onnxruntime import quantization as ort_quantization
 
 import datasets
 import octavo
+from exact_qdq import ExactEvaluation
+from octavo.numerics.metrics import sqnr_db
 
 HEAVY_OPS = ("conv2d", "matmul", "nn.conv2d")
 THEIR_INTEGER_OPS = ("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "ConvInteger")
@@ -70,16 +81,21 @@ class Network:
     file: str
     preprocess: datasets.Preprocess
     size: int = 224
+    evaluation: Literal["crops", "scenes"] = "crops"
 
-    def images(self, *, calibration: bool, limit: int | None) -> datasets.Samples:
-        """Return its input of each image."""
-        return datasets.images(self.preprocess, calibration=calibration, size=self.size, limit=limit)
+    def images(self, *, calibration: bool, limit: int | None, mirrored: bool = False) -> list[np.ndarray]:
+        """Return its input of each image, and of its mirror image where asked."""
+        if self.evaluation == "scenes" and not calibration:
+            images = datasets.scenes(self.preprocess, size=self.size, limit=limit)
+        else:
+            images, _ = datasets.images(self.preprocess, calibration=calibration, size=self.size, limit=limit)
+        return images + ([np.ascontiguousarray(x[..., ::-1]) for x in images] if mirrored else [])
 
 
 NETWORKS = {
     "mobilenet_v2": Network(file="mobilenet_v2_1.0_224_fp32.onnx", preprocess=datasets.plus_minus_one),
     "squeezenet": Network(file="squeezenet1.1_224_fp32.onnx", preprocess=datasets.imagenet_normalized),
-    "yolox_nano": Network(file="yolox_nano_416_fp32.onnx", preprocess=datasets.blue_first, size=416),
+    "yolox_nano": Network(file="yolox_nano_416_fp32.onnx", preprocess=datasets.blue_first, size=416, evaluation="scenes"),
 }
 Quantizer = Callable[[Path, Path, str, list[np.ndarray]], None]
 
@@ -170,6 +186,9 @@ class Result:
     theirs_integer: tuple[int, int] = (0, 0)
     agreements: tuple[float, float] = (0.0, 0.0)
     sessions_agree: tuple[float, float] = (0.0, 0.0)
+    exact: tuple[float, float] | None = None
+    exact_sqnr_db: tuple[float, float] | None = None
+    openvino: tuple[float, float] | None = None
     values_differ: tuple[float, float] = (0.0, 0.0)
     largest: float = 0.0
     explained: str = ""
@@ -186,13 +205,18 @@ class Result:
         return self.agreements[self.counts]
 
     @property
+    def limit(self) -> float:
+        """How often the session that counts agrees with others that compute the same file."""
+        return min(*self.sessions_agree, 1.0 if self.exact is None else self.exact[1])
+
+    @property
     def accepted(self) -> str:
         """Say "yes", "no", or "noise"."""
         if self.loads != "yes" or self.heavy_integer < self.heavy:
             return "no"
         if self.agreement >= 0.99:
             return "yes"
-        return "noise" if self.agreement >= min(self.sessions_agree) else "no"
+        return "noise" if self.agreement >= self.limit else "no"
 
 
 def quantized_file(network: str, variant: str, folder: Path, calibration: int | None) -> Path:
@@ -202,15 +226,15 @@ def quantized_file(network: str, variant: str, folder: Path, calibration: int | 
         model = onnx.version_converter.convert_version(model, FIRST_PER_AXIS_OPSET)
     source, target = folder / f"{network}.onnx", folder / f"{network}_{variant}.onnx"
     onnx.save(model, source)
-    batches, _ = NETWORKS[network].images(calibration=True, limit=calibration)
+    batches = NETWORKS[network].images(calibration=True, limit=calibration)
     with _quiet():
         VARIANTS[variant](source, target, model.graph.input[0].name, batches)
     return target
 
 
-def measure(network: str, variant: str, *, calibration: int | None, evaluation: int | None) -> Result:
+def measure(network: str, variant: str, *, calibration: int | None, evaluation: int | None, mirrored: bool = False) -> Result:
     """Quantize, load, compile, and compare with the runtime."""
-    images, _ = NETWORKS[network].images(calibration=False, limit=evaluation)
+    images = NETWORKS[network].images(calibration=False, limit=evaluation, mirrored=mirrored)
     with tempfile.TemporaryDirectory() as folder:
         path = quantized_file(network, variant, Path(folder), calibration)
         try:
@@ -218,6 +242,8 @@ def measure(network: str, variant: str, *, calibration: int | None, evaluation: 
         except octavo.OctavoError as error:
             return Result(model=network, variant=variant, loads=str(error).replace(str(path), "file"))
         sessions = [onnx_runtime(path, images, **options) for options in ({}, {"int8_allowed": True}, {"optimized": False})]
+        is_float = max(session.heavy_integer for session in sessions) < sessions[0].heavy
+        others = [run(path, images) if is_float else None for run in (exact, openvino)]
     ours = np.concatenate([next(iter(executable(x).values())) for x in images])
     explanation = octavo.explain(executable)
     heavy = [op for op in explanation.counted if op.op in HEAVY_OPS]
@@ -236,7 +262,9 @@ def measure(network: str, variant: str, *, calibration: int | None, evaluation: 
         float_ops=tuple(f"{op.op} {op.tensor}: {op.reason}" for op in explanation.counted if not op.integer),
     )
     asked = theirs[result.counts]
-    return replace(result, largest=float(np.abs(ours - asked).max() / np.ptp(asked)))
+    pairs = [None if other is None else (agreement(ours, other), agreement(asked, other)) for other in others]
+    result = replace(result, largest=float(np.abs(ours - asked).max() / np.ptp(asked)), exact=pairs[0], openvino=pairs[1])
+    return result if others[0] is None else replace(result, exact_sqnr_db=(sqnr_db(others[0], ours), sqnr_db(others[0], asked)))
 
 
 def agreement(a: np.ndarray, b: np.ndarray) -> float:
@@ -265,6 +293,22 @@ def onnx_runtime(path: Path, images: list[np.ndarray], *, int8_allowed: bool = F
     return Session(outputs=outputs, heavy_integer=integer, heavy=integer + real)
 
 
+def exact(path: Path, images: list[np.ndarray]) -> np.ndarray:
+    """Evaluate a file in float64."""
+    evaluate = ExactEvaluation(path)
+    return np.concatenate([evaluate(x) for x in images])
+
+
+def openvino(path: Path, images: list[np.ndarray]) -> np.ndarray | None:
+    """Run a file on OpenVINO, its float ops in float32; None where it is not installed."""
+    if importlib.util.find_spec("openvino") is None:
+        return None
+    import openvino
+
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.concatenate([np.array(compiled([x])[0]) for x in images])
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The quantizers print progress and log advice."""
@@ -276,7 +320,14 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-HEADER = "| model | variant | loads | ours | theirs | agreement | sessions | differ | largest | accepted | explain |"
+COLUMNS = (
+    *("model", "variant", "loads", "ours", "theirs", "agreement", "sessions", "exact", "dB", "openvino"),
+    *("differ", "largest", "accepted", "explain"),
+)
+
+
+def _pair(values: tuple[float, float] | None, *, digits: int = 4) -> str:
+    return "-" if values is None else ", ".join(f"{value:.{digits}f}" for value in values)
 
 
 def line(result: Result) -> str:
@@ -284,8 +335,8 @@ def line(result: Result) -> str:
     default, allowed = result.theirs_integer
     cells = (
         *(result.model, result.variant, result.loads, f"{result.heavy_integer}/{result.heavy}", f"{default}, {allowed}"),
-        ", ".join(f"{value:.4f}" for value in result.agreements),
-        ", ".join(f"{value:.4f}" for value in result.sessions_agree),
+        *(_pair(shares) for shares in (result.agreements, result.sessions_agree, result.exact)),
+        *(_pair(result.exact_sqnr_db, digits=1), _pair(result.openvino)),
         ", ".join(f"{value:.5f}" for value in result.values_differ),
         *(f"{result.largest:.5f}", result.accepted, result.explained),
     )
@@ -297,17 +348,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", choices=[*NETWORKS, "all"], default="all")
     parser.add_argument("--only", help="comma-separated variants, by their names' beginnings")
     parser.add_argument("--calibration", type=int, help="images to calibrate on (default: all 100)")
-    parser.add_argument("--evaluation", type=int, help="images to evaluate on (default: all 200)")
+    parser.add_argument("--evaluation", type=int, help="images to evaluate on (default: all 200; 32 scenes)")
+    parser.add_argument("--mirrored", action="store_true", help="evaluate on each image's mirror image, too")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="list the float ops with their reasons")
     options = parser.parse_args(arguments)
     wanted = tuple(options.only.split(",")) if options.only else ("",)
     results: list[Result] = []
     if not options.json:
-        print(f"{HEADER}\n|{' --- |' * (HEADER.count('|') - 1)}")
+        print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for network in NETWORKS if options.model == "all" else [options.model]:
         for variant in (name for name in VARIANTS if name.startswith(wanted)):
-            result = measure(network, variant, calibration=options.calibration, evaluation=options.evaluation)
+            limits = {"calibration": options.calibration, "evaluation": options.evaluation}
+            result = measure(network, variant, **limits, mirrored=options.mirrored)
             results.append(result)
             if not options.json:
                 print(line(result), flush=True)
