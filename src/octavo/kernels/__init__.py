@@ -10,6 +10,7 @@ from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
 from .float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
 from .float_conv2d import can_observe, float_conv2d, float_matmul
+from .float_conv2d_transpose import FloatConv2dTransposeSpec, float_conv2d_transpose, transposed_obstacle
 from .float_elementwise import FloatElementwiseSpec, float_elementwise
 from .float_function import ElementExpressions
 from .float_layer_norm import FloatLayerNormSpec, float_layer_norm
@@ -92,6 +93,7 @@ __all__ = [
     "ElementExpressions",
     "FloatBatchMatmulSpec",
     "FloatConv2dSpec",
+    "FloatConv2dTransposeSpec",
     "FloatElementwiseSpec",
     "FloatLayerNormSpec",
     "FloatOutput",
@@ -140,6 +142,7 @@ __all__ = [
     "extensions_of",
     "float_batch_matmul",
     "float_conv2d",
+    "float_conv2d_transpose",
     "float_elementwise",
     "float_layer_norm",
     "float_matmul",
@@ -170,6 +173,7 @@ __all__ = [
     "takes_views",
     "target_for",
     "transpose",
+    "transposed_obstacle",
     "tuning_of",
     "without_vbmi",
 ]

@@ -83,7 +83,7 @@ def float_conv2d(
         name = "float.pointwise"
     else:
         name = "float.direct" if spec.groups == 1 else "float.grouped"
-    gemm = FloatGemm(spec, weight, bias, tile=_tile(spec, isa), core=_core(isa), observe=observe, schedules=schedules)
+    gemm = FloatGemm(spec, weight, bias, tile=tile_of(spec, isa), core=core_of(isa), observe=observe, schedules=schedules)
     return gemm.build(name, isa)
 
 
@@ -123,19 +123,21 @@ def float_matmul(
         threads=threads,
     )
     matrix = weight[np.newaxis, np.newaxis]
-    return FloatGemm(spec, matrix, bias, tile=_tile(spec, isa), core=_core(isa), schedules=schedules).build("float.matmul", isa)
+    return FloatGemm(spec, matrix, bias, tile=tile_of(spec, isa), core=core_of(isa), schedules=schedules).build(
+        "float.matmul", isa
+    )
 
 
 def _is_depthwise(spec: FloatConv2dSpec) -> bool:
     return spec.groups == spec.in_channels == spec.out_channels > 1
 
 
-def _core(isa: str) -> Core:
+def core_of(isa: str) -> Core:
     """Return what the tile is chosen for; a float product of AVX2 is one instruction, as a product of VNNI."""
     return CORES[AVX_VNNI if isa in (AVX2, GENERIC) else isa]
 
 
-def _tile(spec: FloatConv2dSpec, isa: str) -> Tile | None:
+def tile_of(spec: FloatConv2dSpec, isa: str) -> Tile | None:
     """Return the tile for a target with few registers; None lets the kernel choose."""
     if isa != GENERIC:
         return None

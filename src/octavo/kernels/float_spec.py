@@ -10,11 +10,25 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Interleave:
+    """Where a convolution's outputs lie among those of others, which together are one image.
+
+    Output (row, column) is pixel (row * strides[0] + first[0], column * strides[1] + first[1]) of an image of height x width.
+    """
+
+    strides: tuple[int, int]
+    first: tuple[int, int]
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FloatConv2dSpec:
     """A convolution of float32 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
-    `padding` is (top, left, bottom, right), filled with 0. With `adds`, a tensor of the result's shape is added to the sums. The
-    result is clamped to [low; high]. `threads` is the number of chunks the work is cut into; 1 emits no parallel loop.
+    `padding` is (top, left, bottom, right), filled with 0; below 0, as many inputs are not read. With
+    `adds`, a tensor of the result's shape is added to the sums. The result is clamped to [low; high]. `threads` is the number of
+    chunks the work is cut into; 1 emits no parallel loop. With `interleave`, the result is some of the pixels of an image.
     """
 
     batch: int
@@ -31,6 +45,7 @@ class FloatConv2dSpec:
     low: float = -math.inf
     high: float = math.inf
     threads: int = 1
+    interleave: Interleave | None = None
 
     @property
     def out_height(self) -> int:

@@ -19,7 +19,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatBatchMatmulSpec, FloatLayerNormSpec, FloatSoftmaxSpec, MatrixView
 from .context import KernelContext
-from .float_conv2d import constants_behind
+from .float_tail import constants_behind
 from .forms import FloatOp
 from .values import constant_value, numpy_constant, real_values
 

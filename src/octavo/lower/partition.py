@@ -28,6 +28,7 @@ from .edge import match_dequantize, match_quantize
 from .float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
 from .float_chain import CHAINED
 from .float_conv2d import match_float_conv2d, match_float_matmul
+from .float_conv2d_transpose import match_float_conv2d_transpose
 from .float_elementwise import match_float_elementwise
 from .gather import GATHER_OPS, match_gather
 from .half_float import half_rules, is_widening
@@ -117,6 +118,7 @@ _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
 # What no integer rule took; not for vendors, whose targets say what integers they compute.
 _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_conv2d", ops=("nn.conv2d",), match=match_float_conv2d),
+    Rule(composite="octavo.float_conv2d_transpose", ops=("nn.conv2d_transpose",), match=match_float_conv2d_transpose),
     Rule(composite="octavo.float_matmul", ops=("matmul",), match=match_float_matmul),
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
     Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),

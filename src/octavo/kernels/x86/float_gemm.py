@@ -99,6 +99,7 @@ class FloatGemm(GemmLoops):
         """Emit the PrimFunc and return the kernel."""
         spec, geometry = self.spec, self.geometry
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
+        assert geometry.interleave is None, "a part of an image is no tensor"
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
         others = [("addend", out_size, self._addend_dtype)] if spec.adds else state_arguments(self.observe)
@@ -119,10 +120,20 @@ class FloatGemm(GemmLoops):
     def _out_dtype(self) -> str:
         return self.dtype
 
-    def _emit(self, x: Expr, *rest: Expr) -> None:
+    def emit_serial(self, x: Expr, *rest: Expr) -> None:
+        """Emit the loops of one thread over the buffers that `build` makes arguments, into a function that has more to do."""
+        self._take(x, *rest)
+        self._emit_units(0, self.geometry.images * self.blocks, 0, len(self.panels))
+
+    def _take(self, x: Expr, *rest: Expr) -> list[Expr]:
+        """Keep the buffers, and return those that stand between the input and the constants."""
         *others, self.weights, self.bias, self.out = rest
         self.x = x
         self.addend = others[0] if self.spec.adds else None
+        return others
+
+    def _emit(self, x: Expr, *rest: Expr) -> None:
+        others = self._take(x, *rest)
         if self.observe is None:
             self._emit_threads()
             return
@@ -142,10 +153,10 @@ class FloatGemm(GemmLoops):
 
         def body(place: TilePlace) -> None:
             at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
-            out_at = T.Bind(out_base + (place.row * geometry.columns + place.column) * geometry.channels)
+            out_at = T.Bind(out_base + place.row * geometry.row_pitch + place.column * geometry.pixel_pitch)
             offsets = place.pixels
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
-            pixels = [y * geometry.columns + x for y, x in offsets]
+            pixels = [y * geometry.row_pitch + x * geometry.pixel_pitch for y, x in offsets]
             self._emit_prefetches(out_at, pixels, panel)
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
             # From 0, not from the bias: see ImplicitGemm.
@@ -169,7 +180,7 @@ class FloatGemm(GemmLoops):
             return
         for pixel in pixels:
             for j in range(panel.vectors):
-                index = out_at + pixel * geometry.channels + j * LANES
+                index = out_at + pixel + j * LANES
                 prefetch(self.out, index, to_write=True)
                 if self.addend is not None:
                     prefetch(self.addend, index, to_write=False)
@@ -292,7 +303,7 @@ class FloatGemm(GemmLoops):
             valid = min(LANES, panel.channels - j * LANES)
             for i, pixel in enumerate(pixels):
                 value = load(acc, (i * panel.vectors + j) * LANES, LANES) + bias
-                place = out_at + pixel * self.geometry.channels + j * LANES
+                place = out_at + pixel + j * LANES
                 if self.addend is not None:
                     value = self._added(value, place, valid)
                 self._store(place, clamped(value, self.spec, LANES), valid)
@@ -310,12 +321,12 @@ class FloatGemm(GemmLoops):
 
         def index_of(pixel: Expr) -> Expr:
             row, column = T.floordiv(pixel, width), T.floormod(pixel, width)
-            return out_at + (row * geometry.columns + column) * geometry.channels
+            return out_at + row * geometry.row_pitch + column * geometry.pixel_pitch
 
         observer.take(sums, T.Bind(T.floormod(out_at, geometry.channels)), index_of)
         for j, column in enumerate(sums):
             for value, pixel in zip(column, pixels, strict=True):
-                store(self.out, out_at + pixel * geometry.channels + j * LANES, observer.clamped(value), LANES)
+                store(self.out, out_at + pixel + j * LANES, observer.clamped(value), LANES)
 
 
 def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:

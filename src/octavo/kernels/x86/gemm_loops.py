@@ -254,7 +254,7 @@ class GemmLoops(ABC):
                 source, base = self.scratch.emit(self.x, image, first_row, self._padding_value(image)), T.int32(0)
             else:
                 source, base = self.x, T.Bind(image * geometry.image_stride + first_row * geometry.row_stride)
-            out_base = T.Bind((image * geometry.rows + first_row) * (geometry.columns * geometry.channels))
+            out_base = T.Bind(self._out_base(image, first_row))
             if geometry.groups == 1:
                 self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
             else:
@@ -262,6 +262,14 @@ class GemmLoops(ABC):
                     inside = T.Bind(base + group * geometry.group_inputs)
                     out_inside = T.Bind(out_base + group * geometry.group_outputs)
                     self._emit_group(source, inside, out_inside, block, group, first_panel, last_panel)
+
+    def _out_base(self, image: Expr, first_row: Expr) -> Expr:
+        """Return where the outputs of a block begin."""
+        geometry, place = self.geometry, self.geometry.interleave
+        if place is None:
+            return (image * geometry.rows + first_row) * (geometry.columns * geometry.channels)
+        first = (place.first[0] * place.width + place.first[1]) * geometry.channels
+        return image * (place.height * place.width * geometry.channels) + first_row * geometry.row_pitch + first
 
     def _emit_group(
         self, source: Expr, base: Expr, out_base: Expr, block: Expr, group: Expr, first_panel: Expr, last_panel: Expr

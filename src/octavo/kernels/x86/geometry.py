@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..float_spec import FloatConv2dSpec
+from ..float_spec import FloatConv2dSpec, Interleave
 from ..spec import Conv2dSpec
 from .packing import Reduction
 from .vector import LANES
@@ -26,6 +26,8 @@ class Geometry:
         The walk over one window.
     groups, group_inputs, group_outputs
         Channels.
+    interleave
+        Where the outputs lie among those of other convolutions; None where they lie alone.
     """
 
     images: int
@@ -38,6 +40,19 @@ class Geometry:
     groups: int
     group_inputs: int
     group_outputs: int
+    interleave: Interleave | None = None
+
+    @property
+    def pixel_pitch(self) -> int:
+        """Elements from one output pixel to the next of its row."""
+        return self.channels * (1 if self.interleave is None else self.interleave.strides[1])
+
+    @property
+    def row_pitch(self) -> int:
+        """Elements from one row of outputs to the next."""
+        if self.interleave is None:
+            return self.columns * self.channels
+        return self.interleave.strides[0] * self.interleave.width * self.channels
 
     @property
     def channels(self) -> int:
@@ -55,7 +70,8 @@ def geometry_of(spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: i
     kernel_h, kernel_w = spec.kernel
     channels = spec.in_channels
     group_outputs = spec.out_channels // groups
-    if padded_width is None and spec.kernel == (1, 1) and spec.strides == (1, 1):
+    interleave = spec.interleave if isinstance(spec, FloatConv2dSpec) else None
+    if padded_width is None and spec.kernel == (1, 1) and spec.strides == (1, 1) and interleave is None:
         pixels = spec.batch * spec.in_height * spec.in_width  # no border between rows or images: one long column
         return Geometry(
             images=1,
@@ -86,4 +102,5 @@ def geometry_of(spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: i
         groups=groups,
         group_inputs=group_inputs,
         group_outputs=group_outputs,
+        interleave=interleave,
     )

@@ -82,15 +82,16 @@ class Scratch:
         if padding is None:
             padding = tirx.const(0 if isinstance(spec, FloatConv2dSpec) else spec.input_zero_point, self.dtype)
         scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
-        left = min(spec.padding[1], self.width)
-        columns = min(spec.in_width, self.width - left)
+        left, skipped = min(max(spec.padding[1], 0), self.width), max(-spec.padding[1], 0)
+        columns = min(spec.in_width - skipped, self.width - left)
         with T.serial(0, self.rows) as row:
             source_row = T.Bind(first_row * spec.strides[0] - spec.padding[0] + row)
             start = T.Bind(row * self.row_size)
             with T.If(T.And(source_row >= 0, source_row < spec.in_height)):
                 with T.Then():
                     self._fill(scratch, start, left * self.channels, padding)
-                    source = T.Bind((image * spec.in_height + source_row) * (spec.in_width * spec.in_channels))
+                    source = (image * spec.in_height + source_row) * (spec.in_width * spec.in_channels)
+                    source = T.Bind(source + skipped * spec.in_channels)
                     self._copy(scratch, start + left * self.channels, x, source, columns, padding)
                     done = (left + columns) * self.channels
                     self._fill(scratch, start + done, self.row_size - done, padding)
