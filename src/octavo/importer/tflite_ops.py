@@ -159,10 +159,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter):
         return self._finish(_ops.nn.max_pool2d(self._real(data), **attributes), output, activation)
 
     def convert_transpose_conv(self, op: Any) -> Any:
-        """Convert TRANSPOSE_CONV of a constant weight to the convolution, of stride 1 and a turned kernel, that it is.
-
-        The input is spread by zeros between its rows and columns: y[o] = sum of w[k] * x[i] over o = i * stride + k - before.
-        """
+        """Convert TRANSPOSE_CONV of a constant weight; of int16 and float to the convolution of a spread input that it is."""
         stated, weight, data, *bias = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.TransposeConvOptions)
         if self.has_expr(weight.tensor_idx):
@@ -173,25 +170,53 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter):
         strides = [options.StrideH(), options.StrideW()]
         target = [int(dim) for dim in self._constant(stated, "an output shape")][1:3]
         sizes, kernel = self._shape(data)[1:3], [int(dim) for dim in value.shape[1:3]]
-        padding: list[tuple[int, int]] = []
-        for size, stride, taps, wanted in zip(sizes, strides, kernel, target, strict=True):
-            same = options.Padding() == tflite.Padding.SAME
-            # LiteRT pads a transposed convolution as the convolution that goes the other way.
-            before = same_padding(wanted, taps, stride, 1)[0] if same else 0
-            padding.append((taps - 1 - before, wanted - size * stride + before))
-        if min(before for before, _ in padding) < 0 or any(-after >= s for (_, after), s in zip(padding, strides, strict=True)):
+        same = options.Padding() == tflite.Padding.SAME
+        # LiteRT pads a transposed convolution as the convolution that goes the other way.
+        befores = [
+            same_padding(wanted, taps, stride, 1)[0] if same else 0
+            for stride, taps, wanted in zip(strides, kernel, target, strict=True)
+        ]
+        # What is taken off the sums behind; below 0 what no tap reaches.
+        afters = [
+            (size - 1) * stride + taps - before - wanted
+            for size, stride, taps, wanted, before in zip(sizes, strides, kernel, target, befores, strict=True)
+        ]
+        if any(max(before, after) >= taps for before, after, taps in zip(befores, afters, kernel, strict=True)):
             raise RejectedOpError(f"output size {target} from {sizes}, kernel {kernel}, strides {strides}")
-        spread = self._moved_only(data, lambda x: self._spread(x, self._shape(data), strides, [after for _, after in padding]))
+        is_short = data.qnn_params and self.get_tensor_type_str(data.tensor.Type()) in ("int8", "uint8")
+        fits = all(-after < stride for after, stride in zip(afters, strides, strict=True))
+        convolve = self._transposed if is_short and fits else self._spread_convolution
+        result = convolve(data, weight, value, strides, befores, afters)
+        activation = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
+        return self._finish(self._add_bias(result, data, weight, bias), self.get_output_tensors(op)[0], activation)
+
+    def _transposed(self, data: Any, weight: Any, value: Any, strides: list[int], befores: list[int], afters: list[int]) -> Any:
+        return _ops.nn.conv2d_transpose(
+            self._real(data),
+            self._weight(weight, value, 0),
+            strides=strides,
+            padding=[*befores, *(max(after, 0) for after in afters)],
+            output_padding=[max(-after, 0) for after in afters],
+            data_layout="NHWC",
+            kernel_layout="OHWI",
+        )
+
+    def _spread_convolution(
+        self, data: Any, weight: Any, value: Any, strides: list[int], befores: list[int], afters: list[int]
+    ) -> Any:
+        """Spread the input by zeros between its rows and columns, and convolve it, at stride 1, with the kernel turned."""
+        kernel = value.shape[1:3]
+        leading = [int(taps) - 1 - before for taps, before in zip(kernel, befores, strict=True)]
+        behind = [int(taps) - stride - after for taps, stride, after in zip(kernel, strides, afters, strict=True)]
+        spread = self._moved_only(data, lambda x: self._spread(x, self._shape(data), strides, behind))
         # OHWI, both ways turned -> HWIO
-        result = _ops.nn.conv2d(
+        return _ops.nn.conv2d(
             self.dequantize(spread, data) if data.qnn_params else spread,
             self._weight(weight, value[:, ::-1, ::-1].transpose(1, 2, 3, 0), 3),
-            padding=[padding[0][0], padding[1][0], max(padding[0][1], 0), max(padding[1][1], 0)],
+            padding=[*leading, *(max(width, 0) for width in behind)],
             data_layout="NHWC",
             kernel_layout="HWIO",
         )
-        activation = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
-        return self._finish(self._add_bias(result, data, weight, bias), self.get_output_tensors(op)[0], activation)
 
     def _spread(self, x: Any, shape: list[int], strides: list[int], after: list[int]) -> Any:
         """Put stride - 1 zeros behind each row and column; `after` below 0 drops as many of the last."""
