@@ -125,3 +125,24 @@ def upsampling() -> Any:
     )
     net.node("ConvTranspose", [d, net.constant("y.weight", 8, 3, 3, 3), net.constant("y.bias", 6)], "y", group=2)
     return net.model({"x": [1, 6, 5, 4]}, {"y": [1, 6, 22, 18]})
+
+
+def normalized_first() -> Any:
+    """Normalizations before convolutions, a gate of halves, constants added, multiplied and joined; one constant of each kind."""
+    net = OnnxWriter(4)
+
+    def norm(data: str, output: str, channels: int) -> str:
+        values = [net.constant(f"{output}.{part}", channels, positive=part == "var") for part in ("scale", "bias", "mean", "var")]
+        return net.node("BatchNormalization", [data, *values], output)
+
+    c = net.node("Conv", ["x", net.constant("c.weight", 8, 3, 3, 3)], "c", pads=[1, 1, 1, 1])
+    r = net.node("Relu", [norm(c, "n", 8)], "r")
+    d = net.node("Conv", [r, net.constant("d.weight", 8, 8, 1, 1)], "d")
+    s = net.node("PRelu", [net.node("Add", [c, d], "s"), net.constant("slopes", 8, 1, 1)], "p")
+    net.nodes.append(helper.make_node("Split", [s, net.value("halves", np.array([4, 4]))], ["a", "b"], axis=1))
+    g = net.node("Mul", ["a", net.node("Sigmoid", ["b"], "gate")], "g")
+    k = net.node("Concat", [g, net.constant("joined", 1, 2, 24, 32)], "k", axis=1)
+    m = net.node("Mul", [k, net.constant("factors", 6, 1, 1)], "m")
+    o = net.node("Add", [m, net.constant("places", 1, 6, 24, 32)], "o")
+    net.node("ReduceMean", [net.node("Relu", [norm(o, "last", 6)], "l")], "y", axes=[1], keepdims=0)
+    return net.model({"x": [1, 3, 24, 32]}, {"y": [1, 24, 32]})

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_nets import OnnxWriter, attention, convolutional, rows, shared_and_float, upsampling
+from onnx_nets import OnnxWriter, attention, convolutional, normalized_first, rows, shared_and_float, upsampling
 
 import octavo
 import octavo.importer
@@ -130,6 +130,21 @@ def test_transposed_convolutions_are_integer_and_written_with_their_normalizatio
     again, executable = octavo.load(tmp_path / "int8.onnx"), octavo.compile(quantized)
     assert octavo.explain(again).summary == "3/3 ops integer, 100.0% of MACs"
     assert sqnr_db(simulated[0], np.concatenate([executable(row[None])["y"] for row in samples])) > 40
+
+
+def test_normalizations_before_convolutions_gates_and_constants_are_integer_and_written(tmp_path: Path) -> None:
+    model = load(normalized_first(), tmp_path)
+    profile, samples = profiled(model, 4)
+    quantized = octavo.quantize(model, profile)
+    assert [op.op for op in octavo.explain(quantized).counted if not op.integer] == []
+    constants = {str(name) for layer in quantized.plan.layers for name in layer.constants}
+    assert constants == {"joined", "places"}, "those of few values are in tables"
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    executable = octavo.compile(quantized)
+    ours = np.concatenate([executable(row[None])["y"] for row in samples])
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+    assert sqnr_db(simulated[0], ours) > 35, "a step of one tensor at most"
 
 
 def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -20,16 +22,17 @@ from .context import KernelContext, ratio, shape_of
 from .forms import Form, OutputForm, TensorForm
 from .storage import TO_NHWC
 from .tail import check_activation, follow_to_quantize, integer_clamp, unquantized
-from .values import Dequantized, dequantized, integer_params
+from .values import Dequantized, constant_value, dequantized, integer_params
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ConcatForm(Form):
-    """Concatenation along `axis` of the source's layout."""
+    """Concatenation along `axis` of the source's layout; `constants` are the integers of those inputs that are constants."""
 
     inputs: tuple[TensorForm, ...]
     y: OutputForm
     axis: int
+    constants: Mapping[int, npt.NDArray[Any]]
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
@@ -37,9 +40,7 @@ class ConcatForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        variables = [inputs[tensor.name] for tensor in self.inputs]
-        is_nhwc = len(self.y.tensor.shape) == 4 and any(context.storage.is_kept_nhwc(var) for var in variables)
-        args = [context.storage.get(var, is_nhwc=is_nhwc) for var in variables]
+        args, is_nhwc = self.operands(context, inputs)
         shape = self.y.tensor.shape
         axis = self.axis
         if is_nhwc:
@@ -54,6 +55,21 @@ class ConcatForm(Form):
         )
         kernel = kernels.concat(spec, isa=context.isa)
         context.put(output, context.call(output.name, kernel, args, shape), is_nhwc=is_nhwc)
+
+    def operands(self, context: KernelContext, inputs: dict[str, Var]) -> tuple[list[Expr], bool]:
+        """Return what is concatenated as kernels read it, and whether that is NHWC."""
+        variables = {i: inputs[tensor.name] for i, tensor in enumerate(self.inputs) if i not in self.constants}
+        is_nhwc = len(self.y.tensor.shape) == 4 and any(context.storage.is_kept_nhwc(var) for var in variables.values())
+        args = [
+            context.storage.get(variables[i], is_nhwc=is_nhwc) if i in variables else self._constant(i, is_nhwc=is_nhwc)
+            for i in range(len(self.inputs))
+        ]
+        return args, is_nhwc
+
+    def _constant(self, position: int, *, is_nhwc: bool) -> Expr:
+        values = self.constants[position]
+        held = (values.astype(np.int32) + self.inputs[position].relabelling).astype(self.inputs[position].kernel_dtype)
+        return relax.const(np.ascontiguousarray(held.transpose(TO_NHWC) if is_nhwc else held))
 
 
 def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -70,18 +86,24 @@ def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if dtype_of(core) in INTEGER_RANGE:
         return _integer_concat(view, core, list(fields.fields), shape, axis, grouping, support)
     sides: list[Dequantized] = []
-    for field in fields.fields:
-        side = dequantized(view, field)
-        if side is None or not isinstance(side.source, Var):
-            return unquantized(field)
-        problem = check_activation(side.source.name, side.params, support)
+    constants: dict[int, npt.NDArray[Any]] = {}
+    for operand in fields.fields:
+        side = dequantized(view, operand)
+        if side is None:
+            return unquantized(operand)
+        constant = None if isinstance(side.source, Var) else constant_value(view, side.source)
+        if constant is not None:
+            constants[len(sides)] = constant.values
+        problem = check_activation(getattr(side.source, "name", "constant"), side.params, support)
         if problem is not None:
             return problem
         sides.append(side)
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
-    form = ConcatForm(inputs=tuple(tensor_of(side) for side in sides), y=tail.form, axis=axis)
+    if len(constants) == len(sides):
+        return Rejection(reason="all its operands are constants; fold them before loading")
+    form = ConcatForm(inputs=tuple(tensor_of(side) for side in sides), y=tail.form, axis=axis, constants=constants)
     members = dict.fromkeys(side.var for side in sides if side.var is not None)
     return Region(
         core=core,
@@ -120,7 +142,7 @@ def _integer_concat(
     assert y_params is not None
     output, qmin, qmax = integer_clamp(view, core, y_params.qmin, y_params.qmax)
     tensor = TensorForm(name=output.name, shape=shape, params=y_params)
-    form = ConcatForm(inputs=tuple(tensors), y=OutputForm(tensor=tensor, qmin=qmin, qmax=qmax), axis=axis)
+    form = ConcatForm(inputs=tuple(tensors), y=OutputForm(tensor=tensor, qmin=qmin, qmax=qmax), axis=axis, constants={})
     tail = () if output.same_as(core) else (output,)
     return Region(
         core=core,

@@ -264,10 +264,8 @@ class Int16ConcatForm(_Int16Form):
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
         base: ConcatForm = self.base
-        variables = [inputs[tensor.name] for tensor in base.inputs]
         shape, axis = base.y.tensor.shape, base.axis
-        is_nhwc = len(shape) == 4 and any(context.storage.is_kept_nhwc(var) for var in variables)
-        args = [context.storage.get(var, is_nhwc=is_nhwc) for var in variables]
+        args, is_nhwc = base.operands(context, inputs)
         for place, (tensor, arg) in enumerate(zip(base.inputs, args, strict=True)):
             if tensor.params != base.y.tensor.params:
                 args[place] = _requantized(context, f"{output.name}_part{place}", arg, tensor, base.y)

@@ -26,6 +26,7 @@ from ..graph.dataflow import (
 from ..graph.edges import read_edge
 from ..graph.lineage import announce
 from ..graph.rules import Partition, Region, Rejection
+from ..graph.split import split_to_slices
 from ..graph.tracking import Announced
 from ..kernels import NO_SCHEDULES, Kernel, Schedules
 from ..numerics import INTEGER_RANGE
@@ -41,7 +42,6 @@ from .macs import float_macs
 from .observe import ObserveForm
 from .partition import partition_quantized
 from .precision import Downcast, Precision, downcast
-from .split import split_to_slices
 from .storage import TO_NHWC
 from .storage import Form as Stored
 from .tensor_ids import held_tensors

@@ -17,7 +17,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import AffineRowsSpec, PairLookupSpec
-from ..numerics import PerTensor, QuantParams, affine_rows, every_real, prelu_table, quantize
+from ..numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, affine_rows, every_real, prelu_table, quantize
 from ..target import OpSupport
 from .cluster import PRELU, Cluster, evaluated, name_of, operations
 from .context import KernelContext, shape_of
@@ -26,9 +26,6 @@ from .lookup import cluster_of, output_of, region_of
 from .rounding import rounding_of
 from .storage import TO_NHWC
 from .tail import check_activation
-
-_MOST_ROWS = 4096
-"""Rows of a table, 256 bytes each: beyond, it outgrows the caches that make it fast."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -118,8 +115,10 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
     if not cluster.constants:
         return Rejection(reason=f"a single element widens {forms[0].name}")
     chosen = _Rows.of(cluster)
-    if len(chosen.first) > _MOST_ROWS:
-        return Rejection(reason=f"its constants make {len(chosen.first)} different functions; a table has {_MOST_ROWS} rows")
+    if len(chosen.first) > PAIR_LOOKUP_MAX_ROWS:
+        return Rejection(
+            reason=f"its constants make {len(chosen.first)} different functions; a table has {PAIR_LOOKUP_MAX_ROWS} rows"
+        )
     table, reals = _fixed_point(view, cluster, chosen, forms[0], output.form), None
     if table is None:
         real = evaluated(view, cluster, [every_real(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])

@@ -15,6 +15,7 @@ from tvm.relax import Var
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
+from ..graph.split import split_to_slices
 from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, TRUTH, OpSupport, TargetDescription
 from .add import match_add
 from .batch_matmul import match_batch_matmul
@@ -48,7 +49,6 @@ from .resize import match_resize
 from .select import match_select
 from .sink import sink_dequantize
 from .softmax import match_softmax
-from .split import split_to_slices
 from .take import match_take
 from .tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
 from .topk import match_topk

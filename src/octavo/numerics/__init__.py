@@ -18,7 +18,7 @@ from .l2_normalize import L2_MAX_COLUMNS, l2_normalize, l2_normalize_fixed
 from .log_softmax import LOG_SOFTMAX_LEAST_SCALE, LogSoftmaxParameters, log_softmax, log_softmax_parameters
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
-from .pair_lookup import every_real, pair_lookup
+from .pair_lookup import PAIR_LOOKUP_MAX_ROWS, every_real, pair_lookup
 from .pool2d import avg_pool2d, float_avg_pool2d, global_avg_pool2d, max_pool2d
 from .prelu import prelu_table
 from .quant_params import INTEGER_RANGE, Granularity, PerAxis, PerTensor, QuantParams
@@ -36,6 +36,7 @@ __all__ = [
     "INTEGER_RANGE",
     "L2_MAX_COLUMNS",
     "LOG_SOFTMAX_LEAST_SCALE",
+    "PAIR_LOOKUP_MAX_ROWS",
     "SOFTMAX_MAX_COLUMNS",
     "AddParameters",
     "AffineRows",

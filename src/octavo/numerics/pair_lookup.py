@@ -8,6 +8,9 @@ import numpy.typing as npt
 from .affine import dequantize
 from .quant_params import INTEGER_RANGE, QuantParams
 
+PAIR_LOOKUP_MAX_ROWS = 4096
+"""Rows of a table, 256 bytes each: beyond, it outgrows the caches that make it fast."""
+
 
 def every_real(params: QuantParams) -> npt.NDArray[np.float32]:
     """Return the real values of all 256 integers of per-tensor `params`, int8 or uint8, least first."""

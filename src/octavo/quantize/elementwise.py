@@ -1,76 +1,142 @@
-"""Functions of one tensor, element by element: the ops that a table of 256 entries stands for together. Decides nothing else."""
+"""Functions of one tensor, element by element: the ops that tables of 256 entries stand for together. Decides nothing else.
+
+Where constants of several elements take part (a normalization's factors, a parametric relu's slopes) each of their values has a
+table of its own.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
-from ..numerics import ELEMENTWISE
+from ..numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
 from .constants import Constants, root_of
 
+_BATCH_NORM = "nn.batch_norm"
+_PRELU = "nn.prelu"
 
-def function_of_one(view: DataflowView, constants: Constants, first: Var) -> tuple[Var, tuple[Var, ...]] | None:
-    """Return the tensor that a run of elementwise ops reads, and the ops: as many as end in one value that others read.
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FunctionOfOne:
+    """A function of the elements of `source`: its ops' variables, and whether constants of several elements take part."""
+
+    source: Var
+    members: tuple[Var, ...]
+    has_rows: bool
+
+
+def function_of_one(view: DataflowView, constants: Constants, first: Var, *, with_rows: bool) -> FunctionOfOne | None:
+    """Return the run of elementwise ops that starts at `first`: as many as end in one value that others read.
 
     For x * sigmoid(x), from the variable of the sigmoid: x and the variables of both. None if the op reads two tensors, is not
-    elementwise, or changes the shape.
+    elementwise, or changes the shape. `with_rows` admits constants of several elements.
     """
-    source = _only_source(view, constants, first, None, ())
-    if source is None:
+    run = _Run(view=view, constants=constants, with_rows=with_rows)
+    if not run.takes(first):
         return None
-    members = [first]
-    longest: tuple[Var, ...] = ()
+    longest: FunctionOfOne | None = None
     position = next(index for index, binding in enumerate(view.bindings) if binding.var.same_as(first))
     for binding in view.bindings[position:]:
         var = binding.var
         if not var.same_as(first):
-            if not any(operand in members for operand in _roots(view, binding.value)):
+            if not any(operand in run.members for operand in _roots(view, binding.value)):
                 continue
-            if _only_source(view, constants, var, source, members) is None:
+            if not run.takes(var):
                 continue
-            members.append(var)
-        open_ends = [member for member in members if _is_read_outside(view, member, members)]
+        run.members.append(var)
+        open_ends = [member for member in run.members if _is_read_outside(view, member, run.members)]
         if len(open_ends) == 1 and open_ends[0].same_as(var) and dtype_of(var) == "float32":
-            longest = tuple(members)
-    return (source, longest) if longest else None
+            assert run.source is not None, "an op was taken"
+            longest = FunctionOfOne(source=run.source, members=tuple(run.members), has_rows=bool(run.rows))
+    return longest
 
 
-def _only_source(
-    view: DataflowView, constants: Constants, var: Var, source: Var | None, members: list[Var] | tuple[Var, ...]
-) -> Var | None:
-    """Return the tensor outside `members` that an elementwise op reads (or `source`), None if there is another one."""
-    value: Any = view.definition(var)
-    if not _is_elementwise(value):
-        return None
-    for operand in value.args:
-        if _is_scalar(view, constants, operand):
-            continue
-        roots = [root_of(view, name) for name in operand_vars(operand)]
-        if len(roots) != 1:
-            return None
-        if roots[0] in members:
-            continue
-        if source is not None and not roots[0].same_as(source):
-            return None
-        source = roots[0]
-    if source is None or static_shape(source) is None or static_shape(source) != static_shape(var):
-        return None
-    return source
+class _Run:
+    """The ops taken so far, the tensor that they read, and the constants of several elements, broadcast to its shape."""
+
+    def __init__(self, *, view: DataflowView, constants: Constants, with_rows: bool) -> None:
+        self.source: Var | None = None
+        self.members: list[Var] = []
+        self.rows: list[npt.NDArray[Any]] = []
+        self._view = view
+        self._constants = constants
+        self._with_rows = with_rows
+
+    def takes(self, var: Var) -> bool:
+        """Take an op that reads what is here, or the tensor that this reads, and constants; return whether it is one."""
+        value: Any = self._view.definition(var)
+        if isinstance(value, relax.TupleGetItem):
+            return value.index == 0 and self._view.binding_of(value.tuple_value) in self.members
+        if not _is_elementwise(value):
+            return False
+        source, rows = self.source, list(self.rows)
+        for position, operand in enumerate(value.args):
+            if _is_number(operand):
+                continue
+            constant = self._constant(operand)
+            if constant is not None and constant.size == 1:
+                continue
+            if constant is not None:
+                rows.append(constant.reshape(_aligned(value, position, constant)))
+                continue
+            roots = [root_of(self._view, name) for name in operand_vars(operand)]
+            if len(roots) != 1:
+                return False
+            if roots[0] in self.members:
+                continue
+            if source is not None and not roots[0].same_as(source):
+                return False
+            source = roots[0]
+        data = value.args[0] if call_to(value, _BATCH_NORM) is not None else var
+        if source is None or static_shape(source) is None or static_shape(source) != static_shape(data):
+            return False
+        if len(rows) > len(self.rows) and not (self._with_rows and _count(rows) <= PAIR_LOOKUP_MAX_ROWS):
+            return False
+        self.source, self.rows = source, rows
+        return True
+
+    def _constant(self, operand: Expr) -> npt.NDArray[Any] | None:
+        found = self._constants.find(operand)
+        if found is not None:
+            return self._constants.value(found)
+        literal = self._view.definition(operand)
+        return literal.value.numpy() if isinstance(literal, GenericConst) else None
+
+
+def _count(rows: list[npt.NDArray[Any]]) -> int:
+    """Return how many different values the constants have together."""
+    shape = np.broadcast_shapes(*(values.shape for values in rows))
+    together = np.stack([np.broadcast_to(values, shape).reshape(-1).astype(np.float64) for values in rows], axis=1)
+    return len(together) if len(together) <= PAIR_LOOKUP_MAX_ROWS else len(np.unique(together, axis=0))
+
+
+def _aligned(value: Any, position: int, constant: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Return the shape that aligns an operand with the result at the end."""
+    shape = static_shape(value.args[0])
+    if position == 0 or shape is None or call_to(value, _BATCH_NORM, _PRELU) is None:
+        return constant.shape
+    behind = len(shape) - 1 - int(value.attrs.axis) % len(shape)
+    return (constant.size, *[1] * behind)
 
 
 def _is_elementwise(value: Any) -> bool:
-    cast = call_to(value, "astype")
-    return str(cast.attrs.dtype) in ("float32", "bool") if cast is not None else call_to(value, *ELEMENTWISE) is not None
+    cast, norm = call_to(value, "astype"), call_to(value, _BATCH_NORM)
+    if cast is not None:
+        return str(cast.attrs.dtype) in ("float32", "bool")
+    if norm is not None:
+        return not norm.attrs.training
+    return call_to(value, _PRELU, *ELEMENTWISE) is not None
 
 
-def _is_scalar(view: DataflowView, constants: Constants, operand: Expr) -> bool:
-    """Return whether an operand is a plain number, or a constant of one element that widens nothing."""
-    if isinstance(getattr(operand, "value", None), (int, float)):
-        return True
-    shape = static_shape(operand)
-    return constants.is_constant(operand) and shape is not None and all(extent == 1 for extent in shape)
+def _is_number(operand: Expr) -> bool:
+    return isinstance(getattr(operand, "value", None), (int, float))
 
 
 def _roots(view: DataflowView, value: Expr) -> list[Var]:

@@ -135,6 +135,7 @@ class _Exporter:
         for layer in layers:
             if layer.weight is not None:
                 self._quantize_weights(layer, chains[layer.output])
+            self._quantize_constants(layer, chains[layer.output][-1])
         for layer in layers:
             self._quantize_made(layer)
         for layer in layers:
@@ -271,6 +272,13 @@ class _Exporter:
             self.graph.remove(added)
             self.graph.rename_output(node, node.output[0], output)
             self.graph.set_input(node, 2, bias)
+
+    def _quantize_constants(self, layer: IntegerLayer, node: Node) -> None:
+        for constant in layer.constants:
+            names = self._names(constant)
+            for index, name in enumerate(node.input):
+                if name in names:
+                    self.graph.set_input(node, index, self._weight(constant, False))
 
     def _is_transposed(self, weight: TensorId, node: Node) -> bool:
         """Return whether the module holds a weight transposed; a matrix may be, a convolution's is OIHW in both."""

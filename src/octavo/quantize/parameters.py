@@ -22,6 +22,8 @@ from .ranges import Ranges
 from .recipe import Recipe
 
 _INT32_MAX = 2**31 - 1
+_OPERAND = -1
+"""Stands for the axis of a constant that is no weight but an operand among activations."""
 _BIAS_ROOM = 2**24
 """Room that the products must leave for the bias in an int32 accumulator: as fine as a float32's own 24 bits."""
 _ACTIVATION_SPAN = 255
@@ -110,6 +112,13 @@ class ParameterChooser:
 
     def refuse(self, layer: Layer) -> str | None:
         """Return why a layer's numbers cannot be integers, or None; a weight belongs to the first layer that reads it."""
+        for constant in layer.constants:
+            value = self.params[constant.name]
+            if value.dtype != np.float32 or not np.isfinite(value).all():
+                return f"its constant {constant.name} is no float32, or holds NaN or infinity"
+            if self._axis_of_weight.get(constant.name, _OPERAND) != _OPERAND:
+                return f"its constant {constant.name} is the weight of another layer, too"
+            self._axis_of_weight[constant.name] = _OPERAND
         op = layer.op
         if op is None:
             return None
@@ -148,6 +157,9 @@ class ParameterChooser:
             if widened:
                 message = f"{widened} scales widened so that the bias of {layer.name} fits an int32 accumulator"
                 adjustments.append(Adjustment(tensor=name, message=message))
+        for constant in (constant for layer in placement.layers for constant in layer.constants):
+            low, high = min_max_range(*_ends(self.params[constant.name]))
+            weights[constant.name] = asymmetric_params(low, high, self.recipe.activation_dtype)
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in weighted_layers:
@@ -212,6 +224,10 @@ class ParameterChooser:
         # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
         floor = bias / (float(data.scale) * self._room(layer, asked) * (1 - 2.0**-20))
         return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
+
+
+def _ends(values: npt.NDArray[Any]) -> tuple[float, float]:
+    return float(values.min(initial=0.0)), float(values.max(initial=0.0))
 
 
 def _bias_params(data: QuantParams, weight: QuantParams, axis: int) -> QuantParams:

@@ -18,16 +18,13 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ..identity import TensorId
 from ..numerics import BATCH_MATMUL_MAX_INNER
-from ..target import BATCH_MATMUL, ELEMENTWISE, OpSupport, TargetDescription
-from .constants import Constants, root_of
+from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
+from .constants import Constant, Constants, root_of
 from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
 from .elementwise import function_of_one
 from .exclusion import Exclusion
 from .plan import FloatOp
 from .recipe import Recipe
-
-_SPATIAL = ({2, 3}, {1, 2})
-"""Axes of rows and columns in NCHW and NHWC."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,6 +45,8 @@ class Layer:
         "bias", "nn.relu", "clip", in order.
     leaves_float
         Whether its result is not quantized, for only float ops read it.
+    constants
+        Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     """
 
     support: OpSupport
@@ -59,6 +58,7 @@ class Layer:
     op: Weighted | None = None
     bias: Bias | None = None
     leaves_float: bool = False
+    constants: tuple[Constant, ...] = ()
 
     @property
     def pulls(self) -> bool:
@@ -174,12 +174,23 @@ class Placer:
             if isinstance(found, str):
                 return found
             op = found
-        operands = activation_operands(self.view, value)[: 1 if op is not None else None]
-        reason = self._operands(name, value, operands)
+        # The other operands of these are weights, and indices.
+        operands = activation_operands(self.view, value)[: 1 if op is not None or name == "take" else None]
+        constants = self._constant_operands(support, operands) if op is None else ()
+        read = [operand for operand in operands if not constants or self.constants.find(operand) is None]
+        reason = self._operands(value, read)
         if reason is not None:
             return reason
-        inputs = tuple(root_of(self.view, data) for operand in operands for data in operand_vars(operand))
-        return self._with_fused(support, var, inputs, op)
+        inputs = tuple(root_of(self.view, data) for operand in read for data in operand_vars(operand))
+        return replace(self._with_fused(support, var, inputs, op), constants=constants)
+
+    def _constant_operands(self, support: OpSupport, operands: list[Expr]) -> tuple[Constant, ...]:
+        """Return the operands that are constants of the model as it holds them, where the target's op takes such."""
+        if self.recipe.activation_dtype not in support.weights:
+            return ()
+        found = [self.constants.find(operand) for operand in operands]
+        constants = tuple(constant for constant in found if constant is not None)
+        return () if any(constant.moves or not constant.shape for constant in constants) else constants
 
     def _is_product(self, value: Any) -> bool:
         """Return whether a call multiplies two activations, of sums that an integer accumulator holds.
@@ -194,16 +205,18 @@ class Placer:
 
     def _table(self, var: Var, name: str, support: OpSupport | None) -> Layer | None:
         """Return the function of one tensor that starts here, if the target has tables and no kernel of the op alone does it."""
-        elementwise = self.target.support(ELEMENTWISE)
-        if elementwise is None or self._unlike_recipe(elementwise) is not None:
+        one, pair = (self.target.support(kind) for kind in (ELEMENTWISE, ELEMENTWISE_PAIR))
+        if one is None or self._unlike_recipe(one) is not None:
             return None
-        found = function_of_one(self.view, self.constants, var)
-        if found is None or (support is not None and len(found[1]) == 1 and name in ("nn.relu", "clip")):
+        with_rows = pair is not None and self._unlike_recipe(pair) is None
+        found = function_of_one(self.view, self.constants, var, with_rows=with_rows)
+        if found is None or (support is not None and len(found.members) == 1 and name in ("nn.relu", "clip")):
             return None
-        source, members = found
+        members = found.members
         if self.recipe.float_ops and {op_name(self.view.definition(member)) for member in members} & set(self.recipe.float_ops):
             return None
-        return Layer(support=elementwise, core=var, output=members[-1], inputs=(source,), members=members)
+        kind = pair if found.has_rows and pair is not None else one
+        return Layer(support=kind, core=var, output=members[-1], inputs=(found.source,), members=members)
 
     def _unlike_recipe(self, support: OpSupport) -> str | None:
         if self.recipe.activation_dtype not in support.activations:
@@ -216,7 +229,7 @@ class Placer:
             return f"{self.target.name} runs it with asymmetric weights only"
         return None
 
-    def _operands(self, name: str, value: Any, operands: list[Expr]) -> str | None:
+    def _operands(self, value: Any, operands: list[Expr]) -> str | None:
         """Return why the operands keep an op float, or None."""
         if dtype_of(value) != "float32":
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
@@ -225,8 +238,6 @@ class Placer:
         shapes = [static_shape(operand) for operand in operands]
         if static_shape(value) is None or None in shapes:
             return "its shape is symbolic"
-        if name == "mean" and (len(shapes[0] or ()) != 4 or {int(axis) % 4 for axis in value.attrs.axis or ()} not in _SPATIAL):
-            return "it is not a mean over the rows and columns of 4 dimensions"
         return None
 
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
@@ -324,7 +335,7 @@ class Placer:
         """Return whether a layer may as well work on `data` in float: a table within the graph, or a move that adds nothing."""
         if self.view.is_returned(layer.output):
             return False
-        if layer.support.op == ELEMENTWISE:
+        if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR):
             return True
         if not layer.support.same_params or len(layer.inputs) != 1:
             return False

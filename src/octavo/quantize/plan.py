@@ -31,6 +31,8 @@ class IntegerLayer:
         of a larger one.
     fused
         What follows within the kernel, in order: "bias", "nn.relu", "clip".
+    constants
+        Its operands that are constants, quantized as activations are.
     """
 
     op: str
@@ -40,6 +42,7 @@ class IntegerLayer:
     bias: TensorId | None = None
     source: TensorId | None = None
     fused: tuple[str, ...] = ()
+    constants: tuple[TensorId, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -103,6 +103,7 @@ class QdqWriter:
             bias=self._bias_names.get(layer.output),
             source=self._source(layer.output),
             fused=layer.fused,
+            constants=tuple(constant.name for constant in layer.constants),
         )
 
     def _source(self, var: Var | None) -> TensorId | None:

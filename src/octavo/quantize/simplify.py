@@ -1,4 +1,4 @@
-"""Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them.
+"""Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them; slice splits.
 
 Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other.
 
@@ -29,6 +29,7 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
+from ..graph.split import split_to_slices
 from ..identity import TensorId
 from ..numerics.batch_norm import fold_batch_norm
 from .constants import Constants
@@ -259,6 +260,8 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
     values = folded_constants(model)
     model, _ = _pass(model, lambda work, var: [work.constant(var, values[var])] if var in values else [])
     model, _ = _pass(model, lambda work, var: [edit] if (edit := work.literal_weight(var)) is not None else [])
+    sliced = split_to_slices(model.module)
+    model = model if sliced is model.module else replace(model, module=sliced)
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
     model, padding = _pass(model, lambda work, var: work.padding(var))
     model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])

@@ -8,6 +8,8 @@ _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
 
 _CLAMPS = ("nn.relu", "clip")
 
+_CONSTANTS = ("uint8", "int8")
+
 _MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
 
 _WITH_INT16 = ("uint8", "int8", "int16", "uint16")
@@ -29,9 +31,9 @@ CPU = TargetDescription(
             for name in ("nn.conv2d", "matmul")
         ),
         OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
-        OpSupport(op="add", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="subtract", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="multiply", activations=_WITH_INT16, fusions=_CLAMPS),
+        OpSupport(op="add", activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS),
+        OpSupport(op="subtract", activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS),
+        OpSupport(op="multiply", activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS),
         OpSupport(op="maximum", activations=_WITH_INT16, fusions=_CLAMPS, same_params=True),
         OpSupport(op="minimum", activations=_WITH_INT16, fusions=_CLAMPS, same_params=True),
         OpSupport(op="nn.avg_pool2d", activations=_WITH_INT16, fusions=_CLAMPS),
@@ -47,7 +49,7 @@ CPU = TargetDescription(
         OpSupport(op="nn.softmax", activations=_WITH_INT16),
         OpSupport(op="nn.log_softmax"),
         OpSupport(op="divide", fusions=_CLAMPS),
-        OpSupport(op="concat", activations=_WITH_INT16),
+        OpSupport(op="concat", activations=_WITH_INT16, weights=_CONSTANTS),
         OpSupport(op="reshape", activations=_WITH_INT16, same_params=True),
         OpSupport(op="nn.batch_flatten", activations=_WITH_INT16, same_params=True),
         OpSupport(op="flatten", activations=_WITH_INT16, same_params=True),

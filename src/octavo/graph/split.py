@@ -1,4 +1,4 @@
-"""Split, which gives a tuple, as slices: what the rules know has one result."""
+"""Split, which gives a tuple, as slices: what placement and the rules of kernels know has one result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr
 
-from ..graph.dataflow import (
+from .dataflow import (
     BodyWriter,
     DataflowView,
     attrs_of,
