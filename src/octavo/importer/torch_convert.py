@@ -7,6 +7,7 @@ decomposed first (PyTorch's own decompositions), and graphs that write in place 
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,6 @@ def _by_name(node: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) ->
 def _prepared(source: TorchProgram) -> TorchProgram:
     """Return the program with unknown ops decomposed and in-place ones made functional; most need neither."""
     importer = _Importer(source)
-    table = importlib.import_module("torch.export").default_decompositions()
     done: set[Any] = set()
     writes = any(is_writing(node) for node in source.nodes)
     if writes:
@@ -170,13 +170,29 @@ def _prepared(source: TorchProgram) -> TorchProgram:
             source, importer, writes = functional, _Importer(functional), False
     while True:
         # What an op decomposes into may need the same again.
-        unknown = {node.target for node in source.nodes if not importer.knows(node)} & set(table) - done
-        if not unknown and not writes:
+        table = _decompositions({node.target for node in source.nodes if not importer.knows(node)} - done)
+        if not table and not writes:
             return source
-        done |= unknown
+        done |= set(table)
         writes = False
-        program = source.program.run_decompositions({op: table[op] for op in done})
+        program = source.program.run_decompositions(_decompositions(done))
         source = read(program, {name: shape for name, (shape, _) in source.inputs.items()})
+
+
+@cache
+def _all_decompositions() -> dict[Any, Any]:
+    """Return PyTorch's table. It asks for every op of every library, which takes longer than to import a program."""
+    return dict(importlib.import_module("torch.export").default_decompositions().items())
+
+
+def _decompositions(ops: set[Any]) -> dict[Any, Any]:
+    """Return the decompositions of those of these ops that have one."""
+    if not ops:
+        return {}
+    if not ops <= set(_all_decompositions()):
+        _all_decompositions.cache_clear()  # a library may have been loaded since
+    table = _all_decompositions()
+    return {op: table[op] for op in ops if op in table}
 
 
 def convert(source: TorchProgram) -> Assembled:
