@@ -71,8 +71,8 @@ def test_padding_that_holds_zeros(isa: str, channels: tuple[int, int], groups: i
         layers.spec((3, 40), channels, (3, 5), padding=(1, 2, 1, 2), groups=groups),
         layers.spec((9, 21), channels, (3, 3), padding=(1, 1, 1, 1), groups=groups, batch=2, threads=2),
     ]
-    padded = [spec for spec in (*window_specs(layers, channels, groups), *wide) if any(spec.padding)]
-    specs = (dataclasses.replace(spec, input_zero_point=0) for spec in padded)
+    padded = [spec for spec in window_specs(layers, channels, groups) if any(spec.padding)][channels[0] == 36 :: 2]
+    specs = (dataclasses.replace(spec, input_zero_point=0) for spec in (*padded, *wide))
     check(layers.case(spec, isa) for spec in specs)
 
 

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-import pytest
 from kernel_runner import HOST_ISAS, SIZES, Case, check
 
 from octavo import kernels, numerics
@@ -27,7 +26,7 @@ def maps_of(extent: int) -> list[tuple[int, ...]]:
     ]
 
 
-def cases(isa: str) -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     shapes = [*((size,) for size in SIZES[:-2]), (2, 3, 4, 5), (1, 7, 6, 17), (3, 65)]
     work = [(shape, maps, 1) for shape in shapes for maps in zip(*map(maps_of, shape), strict=True)]
     work += [((4, 70), maps, 1) for maps in itertools.product(*(maps_of(extent)[:6] for extent in (4, 70)))]
@@ -35,27 +34,26 @@ def cases(isa: str) -> Iterator[Case]:
     work += [(shape, maps, threads) for shape, threads in large for maps in list(zip(*map(maps_of, shape), strict=True))[::2]]
     for shape, maps, threads in work:
         x = rng.integers(0, 256, shape).astype(np.uint8)
-        kernel = kernels.gather(GatherSpec(shape=shape, maps=maps, fill=9, threads=threads), isa=isa)
-        yield Case(
-            kernel=kernel, inputs=(x,), expected=numerics.gather(x, maps, 9), about=(shape, threads, [len(m) for m in maps])
-        )
+        spec, expected = GatherSpec(shape=shape, maps=maps, fill=9, threads=threads), numerics.gather(x, maps, 9)
+        for isa in HOST_ISAS:
+            about = (isa, shape, threads, [len(m) for m in maps])
+            yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=about)
 
 
-def padded_by_channel(isa: str) -> Iterator[Case]:
+def padded_by_channel() -> Iterator[Case]:
     for channels, threads in itertools.product((1, 15, 16, 17, 63, 64, 65, 129), (1, 2)):
         shape = (2, 13, 11, channels)
         x = rng.integers(0, 256, shape).astype(np.uint8)
         fill = tuple(rng.integers(0, 256, channels).tolist())
         maps = ((0, 1), (-1, *range(13), -1, -1), (-1, -1, *range(11)), tuple(range(channels)))
-        kernel = kernels.gather(GatherSpec(shape=shape, maps=maps, fill=fill, threads=threads), isa=isa)
-        yield Case(kernel=kernel, inputs=(x,), expected=numerics.gather(x, maps, fill), about=(shape, threads))
+        spec, expected = GatherSpec(shape=shape, maps=maps, fill=fill, threads=threads), numerics.gather(x, maps, fill)
+        for isa in HOST_ISAS:
+            yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=(isa, shape, threads))
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
-def test_padding_of_each_channel_by_its_own_number(isa: str) -> None:
-    check(padded_by_channel(isa))
+def test_padding_of_each_channel_by_its_own_number() -> None:
+    check(padded_by_channel())
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
-def test_equals_the_oracle(isa: str) -> None:
-    check(cases(isa))
+def test_equals_the_oracle() -> None:
+    check(cases())

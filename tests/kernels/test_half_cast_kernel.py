@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check
+from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check, few
 
 from octavo.kernels import HalfCastSpec, half_cast
 from octavo.numerics.half import from_half, to_half
@@ -41,4 +41,4 @@ def test_casts_equal_their_oracle(dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_casts_equal_their_oracle_on_an_old_machine(dtype: str) -> None:
-    check(cases(dtype, "generic"), baseline_target())
+    check(few(cases(dtype, "generic"), 5), baseline_target())

@@ -24,7 +24,10 @@ def convolutions(layers: Layers, isa: str) -> list[Case]:
         layers.spec((6, 6), (24, 36), (3, 3), padding=SAME, groups=3),
     ]
     # Symmetric, asymmetric at both ends, and per axis: extra steps and window sums are paths of their own.
-    return [layers.case(spec, isa, w_zero_point=zero) for spec in specs for zero in (0, -128, "axis")]
+    zeros = (0, -128, "axis")
+    points = [(spec, zeros[i % 3]) for i, spec in enumerate(specs[:6])]
+    windows = [(spec, zero) for spec in specs[6:] for zero in zeros]
+    return [layers.case(spec, isa, w_zero_point=zero) for spec, zero in points + windows]
 
 
 def depthwise(layers: Layers, isa: str) -> list[Case]:

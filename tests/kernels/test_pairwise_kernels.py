@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import GENERIC, HOST_ISAS, SIZES, Case, baseline_target, check
+from kernel_runner import GENERIC, HOST_ISAS, SIZES, Case, baseline_target, check, few
 
 from octavo import kernels, numerics
 from octavo.kernels import Output, PairwiseSpec
@@ -68,15 +68,19 @@ def test_equals_the_oracle(isa: str) -> None:
 
 
 def test_same_bits_without_fused_multiply_add() -> None:
-    check(cases(GENERIC), baseline_target())
+    check(few(cases(GENERIC), 7), baseline_target())
 
 
 def float_sums(isa: str) -> Iterator[Case]:
     """Sums and differences in float32, and products whose ties are even as stored, of source integers of both signs."""
     outputs = itertools.cycle(OUTPUTS)
-    for shapes, relabelling, kind, stored in itertools.product(SHAPES, (0, 128), ("add", "sub", "mul"), (True, False)):
+    ways = itertools.cycle([(True, False), (False, True)])
+    for shapes, kind, relabelling in itertools.product(SHAPES, ("add", "sub", "mul"), (0, 128)):
         if kind == "mul" and relabelling:
             continue
+        if not relabelling:  # each shape and kind meets both relabellings and both ties, in one of two pairings
+            turn = next(ways)
+        stored = turn[relabelling > 0]
         output = next(outputs)
         a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes)
         scales = [float(scale) for scale in np.float32(0.02) * np.float32(2.0) ** rng.integers(-2, 3, 3)]
@@ -110,4 +114,4 @@ def test_float_sums_equal_the_oracle(isa: str) -> None:
 
 
 def test_float_sums_without_fused_multiply_add() -> None:
-    check(float_sums(GENERIC), baseline_target())
+    check(few(float_sums(GENERIC), 7), baseline_target())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import GENERIC, HOST_ISAS, SIZES, Case, baseline_target, check
+from kernel_runner import GENERIC, HOST_ISAS, SIZES, Case, baseline_target, check, few
 
 from octavo import kernels, numerics
 from octavo.kernels import Output, SoftmaxSpec
@@ -33,4 +33,4 @@ def test_equals_the_oracle(isa: str) -> None:
 
 
 def test_same_bits_without_fused_multiply_add() -> None:
-    check(cases(GENERIC), baseline_target())
+    check(few(cases(GENERIC), 5), baseline_target())

@@ -1,6 +1,7 @@
 """Convolutions and matmuls that leave their int32 sums as they are equal the oracle bit for bit, on every ISA of this machine."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -46,20 +47,21 @@ def sum_case(layers: Layers, spec: Conv2dSpec, isa: str, mode: str) -> Case:
 def test_pointwise_over_channel_counts(isa: str, mode: str) -> None:
     layers = Layers(1)
     pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
+    pairs = pairs[mode == "image" :: 2]  # the modes share the loops over channels
     check(sum_case(layers, layers.spec((1, 5), pair, batch=2), isa, mode) for pair in pairs)
 
 
 @every_isa
-@pytest.mark.parametrize("mode", ["constant", "image"])
 @pytest.mark.parametrize(("channels", "groups"), [((5, 33), 1), ((40, 24), 4), ((70, 70), 70), ((5, 15), 5)])
-def test_windows(isa: str, mode: str, channels: tuple[int, int], groups: int) -> None:
+def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
     layers = Layers(2)
     windows = [
         {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)},
         {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2},
         {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2), "batch": 2, "threads": 2},
     ]
-    check(sum_case(layers, layers.spec((9, 8), channels, groups=groups, **window), isa, mode) for window in windows)
+    modes = itertools.cycle(["constant", "image"])  # several images in the second of each two
+    check(sum_case(layers, layers.spec((9, 8), channels, groups=groups, **window), isa, next(modes)) for window in windows)
 
 
 @every_isa

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-import pytest
-from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check
+from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check, few
 
 from octavo import kernels
 from octavo.kernels import TransposeSpec
@@ -38,10 +37,9 @@ def cases(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.transpose(spec, isa=isa), inputs=(x,), expected=x.transpose(axes), about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
-def test_equals_numpy(isa: str) -> None:
-    check(cases(isa))
+def test_equals_numpy() -> None:
+    check(case for isa in HOST_ISAS for case in cases(isa))
 
 
 def test_same_bits_on_the_baseline() -> None:
-    check(cases(GENERIC), baseline_target())
+    check(few(cases(GENERIC), 7), baseline_target())
