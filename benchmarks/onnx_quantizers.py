@@ -21,8 +21,9 @@ openvino    there, too, and where OpenVINO is installed, whose makers NNCF is by
 differ      share of outputs that are not equal to the default session's, and to those with int8 allowed
 largest     largest difference from the session that counts, as a share of its outputs' range
 accepted    every convolution and matmul integer, and 99% agreement with the session that counts: the one that computes more in
-            integers. "noise" where Octavo agrees with that session no less than ONNX Runtime's own sessions do among themselves,
-            or than the file's exact evaluation does with it.
+            integers. "exact" where it is the session that departs from the file: Octavo agrees with the file's exact evaluation
+            in 99%. "noise" where Octavo agrees with the session no less than ONNX Runtime's own sessions do among themselves, or
+            than the exact evaluation does with it.
 
 Classifiers are evaluated on the ImageNet crops that are not for calibration, the detector on photographs of scenes.
 """
@@ -211,11 +212,13 @@ class Result:
 
     @property
     def accepted(self) -> str:
-        """Say "yes", "no", or "noise"."""
+        """Say "yes", "exact", "noise" or "no"."""
         if self.loads != "yes" or self.heavy_integer < self.heavy:
             return "no"
         if self.agreement >= 0.99:
             return "yes"
+        if self.exact is not None and self.exact[0] >= 0.99:
+            return "exact"
         return "noise" if self.agreement >= self.limit else "no"
 
 
