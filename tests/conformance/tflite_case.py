@@ -41,7 +41,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """One operator with its options; inputs without data are fed, None is an absent optional input."""
+    """One operator with its options, bytes for one whose `op` is "CUSTOM name"; inputs without data are fed, None is absent."""
 
     op: str
     label: str
@@ -87,7 +87,9 @@ def write(cases: list[Case]) -> bytes:
                 graph.outputs.append(index)
             elif value is not None and value.data is None:
                 graph.inputs.append(index)
-        if case.options is not None:
+        if isinstance(case.options, bytes):
+            operator.customOptions = np.frombuffer(case.options, np.uint8)
+        elif case.options is not None:
             operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(case.options).__name__.removesuffix("T"))
             operator.builtinOptions = case.options
         graph.operators.append(operator)
@@ -114,7 +116,8 @@ def _code(op: str, model: Any, codes: dict[str, int]) -> int:
         return codes[op]
     codes[op] = len(codes)
     code = schema.OperatorCodeT()
-    code.builtinCode = getattr(schema.BuiltinOperator, op)
+    name, *custom = op.split()
+    code.builtinCode, code.customCode = getattr(schema.BuiltinOperator, name), custom[0] if custom else None
     code.deprecatedBuiltinCode = min(code.builtinCode, 127)
     code.version = 2 if op == "BROADCAST_TO" else 1  # which LiteRT has no first version of
     model.operatorCodes.append(code)

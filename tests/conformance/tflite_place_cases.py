@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from flatbuffers import flexbuffers
 from tflite_case import Case, Value
 from tflite_draws import NONE, Maker, Rng, case, feed, options, params, shape_of
 from tflite_function_cases import function, interpolated
@@ -99,6 +100,40 @@ def embedding(rng: Rng, dtype: str) -> Case:
 
 
 I8, U8, I16, F32 = "int8", "uint8", "int16", "float32"
+DETECTIONS = "CUSTOM TFLite_Detection_PostProcess"
+
+
+def detections(*, by_class: bool) -> Maker:
+    """Draw boxes that overlap; by class so few above the least score that some places stay empty."""
+
+    def make(rng: Rng, dtype: str) -> Case:
+        boxes, classes, most = int(rng.integers(30, 60)), int(rng.integers(2, 5)), int(rng.integers(4, 9))
+        zero = 128 if dtype == "uint8" else 0
+        places = rng.uniform(0.1, 0.9, (boxes, 4))
+        anchors = Value.constant(places.astype(np.float32))
+        if zero:
+            anchors = Value.constant(np.rint(places * 200).astype(np.uint8), scale=(1 / 200,), zero_point=(0,))
+        quantized = [
+            {"scale": (scale,), "zero_point": (point,)} if zero else {} for scale, point in ((1 / 16, zero), (1 / 256, 0))
+        ]
+        encoded = Value(shape=(1, boxes, 4), dtype=dtype, **quantized[0])
+        scores = Value(shape=(1, boxes, classes + 1), dtype=dtype, **quantized[1])
+        fed = (rng.normal(zero, 16, encoded.shape), rng.uniform(0, 256, scores.shape))
+        if zero:
+            fed = tuple(np.clip(np.rint(array), 0, 255).astype(np.uint8) for array in fed)
+        else:
+            fed = (fed[0].astype(np.float32) / 16, fed[1].astype(np.float32) / 256)
+        names = {"max_detections": most, "max_classes_per_detection": 1, "detections_per_class": 3, "num_classes": classes}
+        reals = {"nms_score_threshold": 0.95 if by_class else 0.1, "nms_iou_threshold": 0.6, "y_scale": 10.0, "x_scale": 10.0}
+        data = flexbuffers.Dumps({**names, **reals, "h_scale": 5.0, "w_scale": 4.0, "use_regular_nms": by_class})
+        outputs = tuple(Value(shape=shape) for shape in ((1, most, 4), (1, most), (1, most), (1,)))
+        label = f"{most} of {boxes}, {classes} classes, {'each' if by_class else 'any'}"
+        inputs = (encoded, scores, anchors)
+        return Case(op=DETECTIONS, label=label, inputs=inputs, outputs=outputs, options=bytes(data), fed=fed)
+
+    return make
+
+
 PLACES: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "BROADCAST_TO": [(broadcast, (I8, U8, I16, F32), 2)],
     "EMBEDDING_LOOKUP": [(embedding, (I8, F32), 2)],
@@ -107,10 +142,11 @@ PLACES: dict[str, list[tuple[Maker, tuple[str, ...], int]]] = {
     "ONE_HOT": [(one_hot, (I8, U8, F32), 2)],
     "FLOOR_DIV": [(whole_quotient("FLOOR_DIV", "FloorDivOptions"), (I8, I16, F32), 2)],
     "FLOOR_MOD": [(whole_quotient("FLOOR_MOD", "FloorModOptions"), (I8, I16, F32), 2)],
+    DETECTIONS: [(detections(by_class=by_class), (U8, F32), 1) for by_class in (False, True)],
     "NEG": [(function("NEG", "NegOptions"), (I8, I16, F32), 2)],
     "SQRT": [(function("SQRT", positive=True), (I8, F32), 2), (interpolated("SQRT"), (I16,), 2)],
 }
 """op -> (maker, dtypes, cases of each)."""
 
-WITHOUT_KERNEL = frozenset({("FLOOR_DIV", I16), ("FLOOR_MOD", I16)})
+WITHOUT_KERNEL = frozenset({("FLOOR_DIV", I16), ("FLOOR_MOD", I16), (DETECTIONS, U8)})
 """(op, dtype) of quantized cases that are computed in float32, with the values of integers."""

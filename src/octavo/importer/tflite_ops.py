@@ -10,6 +10,7 @@ import tflite
 from tvm import relax
 
 from .tflite_base import RejectedOpError
+from .tflite_detections import DetectionConverter
 from .tflite_elementwise import ElementwiseConverter
 from .tflite_indices import IndexingConverter
 from .tflite_stored import StoredConverter
@@ -29,10 +30,12 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[in
     return total // 2, total - total // 2
 
 
-class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter):
+class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, DetectionConverter):
     """TVM's TFLite converter with our own for every op of quantized networks."""
 
-    OWN_OPS = _OWN | IndexingConverter.OWN_OPS | ElementwiseConverter.OWN_OPS | StoredConverter.OWN_OPS
+    OWN_OPS = (
+        _OWN | IndexingConverter.OWN_OPS | ElementwiseConverter.OWN_OPS | StoredConverter.OWN_OPS | DetectionConverter.OWN_OPS
+    )
     """Ops that take quantized and float tensors in any mixture."""
     _SUPPORTED_QUANTIZED_OPS = OWN_OPS
 

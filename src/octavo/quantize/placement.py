@@ -332,11 +332,11 @@ class Placer:
         return result
 
     def _passes(self, data: Var, layer: Layer) -> bool:
-        """Return whether a layer may as well work on `data` in float: a table within the graph, or a move that adds nothing."""
+        """Return whether a layer may as well work on `data` in float: with constants alone, or a move that adds nothing."""
         if self.view.is_returned(layer.output):
             return False
-        if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR):
-            return True
+        if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR) or layer.constants:
+            return len(layer.inputs) == 1
         if not layer.support.same_params or len(layer.inputs) != 1:
             return False
         before, after = static_shape(data), static_shape(layer.output)
