@@ -62,8 +62,8 @@ def test_a_network_is_close_to_tvm_and_keeps_its_layout() -> None:
     module = nchw_network()
     assert is_close(module, floats(1, 3, 19, 17))
     kernels = [kernel.name.split(" ")[0] for kernel in lowered(module).kernels.values()]
-    assert kernels == ["transpose", "float.direct", "float.depthwise.3x3", "float.elementwise", "float.matmul"]
-    assert set(float_ops(module)) == {"add", "multiply", "concat", "nn.max_pool2d", "nn.avg_pool2d", "mean"}
+    assert kernels == ["transpose", "float.direct", "float.depthwise.3x3", "float.elementwise", "float.concat", "float.matmul"]
+    assert set(float_ops(module)) == {"add", "multiply", "nn.max_pool2d", "nn.avg_pool2d", "mean"}
 
 
 def test_a_value_that_others_read_is_not_fused_away() -> None:
@@ -111,11 +111,11 @@ def test_a_sum_whose_terms_others_read_is_not_fused() -> None:
 def test_another_name_of_a_sum_with_a_bias_adds_nothing() -> None:
     def body(w: Any, x: dict[str, Any]) -> Any:
         biased = w.emit("biased", relax.op.add(w.emit("product", relax.op.matmul(x["x"], const(7, 5))), const(5)))
-        return w.emit("y", relax.op.erf(w.emit("renamed", biased)), is_output=True)
+        return w.emit("y", relax.op.sin(w.emit("renamed", biased)), is_output=True)
 
     module = graph({"x": ((4, 7), "float32")}, body)
     assert is_close(module, floats(4, 7))
-    assert float_ops(module) == ["erf"]
+    assert float_ops(module) == ["sin"]
 
 
 def normalized(*, layout: str = "NCHW", reads_mean: bool = False, training: bool = False) -> Any:
@@ -236,7 +236,7 @@ def attention(*, reads_queries: bool = False) -> Any:
         y = w.emit("joined", relax.op.reshape(w.emit("back", relax.op.permute_dims(y, (0, 2, 1, 3))), (1, 9, 40)))
         if reads_queries:
             y = w.emit("more", relax.op.add(y, w.emit("sum", relax.op.sum(q))))
-        return w.emit("y", relax.op.erf(y), is_output=True)
+        return w.emit("y", relax.op.sin(y), is_output=True)
 
     return graph({"x": ((1, 9, 40), "float32")}, body)
 

@@ -9,6 +9,7 @@ from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
 from .float_batch_matmul import FloatBatchMatmulSpec, float_batch_matmul
+from .float_concat import FloatConcatSpec, float_concat
 from .float_conv2d import can_observe, float_conv2d, float_matmul
 from .float_conv2d_transpose import FloatConv2dTransposeSpec, float_conv2d_transpose, transposed_obstacle
 from .float_elementwise import FloatElementwiseSpec, float_elementwise
@@ -92,6 +93,7 @@ __all__ = [
     "DynamicSpec",
     "ElementExpressions",
     "FloatBatchMatmulSpec",
+    "FloatConcatSpec",
     "FloatConv2dSpec",
     "FloatConv2dTransposeSpec",
     "FloatElementwiseSpec",
@@ -141,6 +143,7 @@ __all__ = [
     "dynamic_quantize",
     "extensions_of",
     "float_batch_matmul",
+    "float_concat",
     "float_conv2d",
     "float_conv2d_transpose",
     "float_elementwise",

@@ -5,6 +5,7 @@ Nothing here knows an op or a rounding; `rounding` has the latter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -69,6 +70,15 @@ def load(buffer: Buffer, start: Expr, lanes: int, dtype: str | None = None) -> E
 def store(buffer: Buffer, start: Expr, value: Expr, lanes: int) -> None:
     """Emit the store of a vector to `buffer` from `start` on."""
     B.buffer_store(buffer, value, [_span(start, lanes)])
+
+
+def clamped_to(value: Expr, low: float, high: float, lanes: int) -> Expr:
+    """Return float32 values within [low; high]; an infinite bound costs nothing."""
+    if not math.isinf(low):
+        value = B.max(value, splat(B.float32(low), lanes))
+    if not math.isinf(high):
+        value = B.min(value, splat(B.float32(high), lanes))
+    return value
 
 
 def prefetch(buffer: Buffer, index: Expr, *, to_write: bool) -> None:

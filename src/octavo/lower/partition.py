@@ -28,6 +28,7 @@ from .dynamic import dynamic_members
 from .edge import match_dequantize, match_quantize
 from .float_attention import match_float_batch_matmul, match_float_layer_norm, match_float_softmax
 from .float_chain import CHAINED
+from .float_concat import match_float_concat, match_float_norm
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .float_conv2d_transpose import match_float_conv2d_transpose
 from .float_elementwise import match_float_elementwise
@@ -123,6 +124,8 @@ _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
     Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
     Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
+    Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
+    Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
     Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
     Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
 )

@@ -24,7 +24,7 @@ from ..observe_state import COUNTS_SIZE
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Kernel
-from ..vectors import Expr, chunks_for, load, prefetch, prim_func, store
+from ..vectors import Expr, chunks_for, clamped_to, load, prefetch, prim_func, store
 from .borders import Borders
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
@@ -330,12 +330,8 @@ class FloatGemm(GemmLoops):
 
 
 def clamped(value: Expr, spec: FloatConv2dSpec, lanes: int) -> Expr:
-    """Return the value within [low; high]; an infinite bound costs nothing."""
-    if not math.isinf(spec.low):
-        value = T.max(value, T.broadcast(T.float32(spec.low), lanes) if lanes > 1 else T.float32(spec.low))
-    if not math.isinf(spec.high):
-        value = T.min(value, T.broadcast(T.float32(spec.high), lanes) if lanes > 1 else T.float32(spec.high))
-    return value
+    """Return the value within the bounds of `spec`."""
+    return clamped_to(value, spec.low, spec.high, lanes)
 
 
 def load_partial(buffer: Expr, index: Expr, lanes: int, valid: int, dtype: str = "float32") -> Expr:
