@@ -98,17 +98,28 @@ def test_depthwise_over_channel_counts(isa: str) -> None:
 def test_weight_zero_points(isa: str, w_zero_points: tuple[object, ...]) -> None:
     layers = Layers(7)
     # Runs of 1 to 200 bytes: window sums take scalars, vectors, and vectors that overlap.
-    shapes = [((c, 18), (1, 1), 1) for c in (2, 15, 16, 40, 64, 65, 200)]
-    shapes += [((c, 7), (3, 3), 1) for c in (1, 3, 16, 30)] + [((12, 8), (3, 3), 4), ((20, 20), (3, 3), 20)]
+    shapes = [((c, 32), (1, 1), 1) for c in (2, 15, 16, 40, 64, 65, 200)]
+    shapes += [((c, 16), (3, 3), 1) for c in (1, 3, 16, 30)] + [((12, 8), (3, 3), 4), ((20, 20), (3, 3), 20)]
+    # Lanes without an output channel sum windows, too.
+    shapes += [((40, 18), (1, 1), 1), ((200, 18), (1, 1), 1), ((3, 7), (3, 3), 1), ((30, 7), (3, 3), 1), ((10, 40), (3, 3), 2)]
     specs = [layers.spec((4, 5), channels, kernel, groups=groups) for channels, kernel, groups in shapes]
     padded = [dataclasses.replace(spec, padding=(1, 0, 1, 2)) for spec in specs if spec.kernel == (3, 3)]
     # Window sums add up rows of taps: windows that overlap in other ways, wider than a vector, in several blocks, of one column.
     windows = [((9, 37), {"strides": (2, 1)}), ((9, 37), {"dilation": (2, 3), "padding": (2, 3, 2, 3)}), ((5, 3), {})]
     windows += [((7, 18), {"strides": (4, 3), "padding": (1, 1, 1, 1)}), ((150, 40), {"padding": (1, 1, 1, 1)})]
-    others = [layers.spec(size, (40, 20), (3, 3), **window) for size, window in windows]
-    others += [layers.spec((40, 70), (40, 20), (1, 1), strides=(2, 2)), layers.spec((300, 9), (130, 20))]
+    others = [layers.spec(size, (40, 32), (3, 3), **window) for size, window in windows]
+    others += [layers.spec((40, 70), (40, 32), (1, 1), strides=(2, 2)), layers.spec((300, 9), (130, 32))]
+    # Sixteen windows at once: side by side, or near enough to lie in two registers; and some that are left over.
+    short = [layers.spec((5, 9), (channels, 32)) for channels in (4, 8, 32)]
+    for channels, window in (
+        (3, {"strides": (2, 2)}),
+        (3, {"strides": (2, 2), "dilation": (2, 2)}),
+        (5, {"padding": (1, 1, 1, 1)}),
+    ):
+        short.append(layers.spec((7, 49), (channels, 16), (3, 3), **window))
+    short.append(layers.spec((10, 11), (16, 16), (9, 9), groups=16))  # sums that float32's bits don't hold
     zero_points = itertools.cycle(w_zero_points)
-    check(layers.case(spec, isa, w_zero_point=next(zero_points)) for spec in specs + padded + others)
+    check(layers.case(spec, isa, w_zero_point=next(zero_points)) for spec in specs + padded + others + short)
 
 
 @every_cpu

@@ -14,8 +14,10 @@ from .vectors import Expr, intrinsic, splat, vector_type
 _MAGIC = 12582912.0
 """1.5 * 2**23: a float32 of that size counts in ones, so adding it rounds half to even, as the CPU's adder rounds."""
 
-_MAGIC_BITS = 0x4B400000
-"""Bits of `_MAGIC`: the bits of _MAGIC + k are _MAGIC_BITS + k for every integer |k| <= 2**22."""
+MAGIC_BITS = 0x4B400000
+"""Bits of `_MAGIC`: the bits of _MAGIC + k are MAGIC_BITS + k for every integer |k| <= MAGIC_REACH."""
+
+MAGIC_REACH = 1 << 22
 
 
 def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, lanes: int, stored_even: bool = False) -> Expr:
@@ -36,15 +38,29 @@ def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, l
     value = B.Bind(B.Select(value < high, value, high))
     parity = zero_point & 1 if stored_even else 0
     bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC + parity), lanes))
-    return (bits - splat(B.int32(_MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
+    return (bits - splat(B.int32(MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
 
 
 def scaled(acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
-    """Return float32(acc) * multiplier, or that and `bias` in one fused multiply-add, of an int32 vector."""
+    """Return float32(acc) * multiplier, or that and `bias` in one fused multiply-add; `acc` is int32, or integers in float32."""
     dtype = vector_type("float32", lanes)
     real = acc.astype(dtype)
     # The intrinsic, not TVM's fma: that one may be two roundings where the processor has no such instruction.
     return real * multiplier if bias is None else intrinsic("llvm.fma", dtype, real, multiplier, bias)
+
+
+def float_difference(a: Expr, b: Expr, lanes: int) -> Expr:
+    """Return float32(i - j), exactly, of int32 vectors a = MAGIC_BITS + i and b = MAGIC_BITS + j, |i| and |j| <= MAGIC_REACH.
+
+    It takes the place of the conversion to float32: where two sums end in one, the subtraction costs nothing.
+    """
+    dtype = vector_type("float32", lanes)
+    return B.reinterpret(dtype, a) - B.reinterpret(dtype, b)
+
+
+def less_magic(value: Expr, lanes: int) -> Expr:
+    """Return float32(i), exactly, of a float32 vector MAGIC + i, |i| <= MAGIC_REACH."""
+    return value - splat(B.float32(_MAGIC), lanes)
 
 
 def unfused(product: Expr, lanes: int) -> Expr:
@@ -90,7 +106,7 @@ def requantized_input(value: Expr, multiplier: float, zero_point: int, output: O
 def integer_of(value: Expr, lanes: int) -> Expr:
     """Return rint(value) as int32, half to even, of a float32 vector within +-2**22 that is no bare product (see `rounded`)."""
     bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC), lanes))
-    return bits - splat(B.int32(_MAGIC_BITS), lanes)
+    return bits - splat(B.int32(MAGIC_BITS), lanes)
 
 
 def run_time_rounded(value: Expr, zero_point: Expr, lanes: int, bounds: tuple[int, int]) -> Expr:

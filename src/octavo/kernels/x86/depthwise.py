@@ -10,13 +10,13 @@ One interleaved window of four columns serves every output it touches: two outpu
 Few channels, a channel multiplier or a very large window make it work on a padded copy of the rows instead.
 Asymmetric weights w - zero_point have 9 bits. Where one leaves int8, all those of its channel are shifted into it, and with them
 the zeros that meet the columns of other outputs: sum(x * w) = sum(x * (w + shift)) - shift * sum(x). So the last sum is over all
-columns of an interleaved window, and the outputs that it serves share it.
+columns of an interleaved window, and the outputs that it serves share it. Subtracting it costs nothing: sums that count from the
+bits of a large float32 may be read as such, and their difference is the float32 that requantization starts from.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,10 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
+from ..rounding import MAGIC_BITS, MAGIC_REACH, float_difference
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
-from ..spec import Conv2dSpec, Kernel
+from ..spec import Conv2dSpec, Kernel, SumOutput
 from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .epilogue import channel_order
@@ -81,12 +82,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShiftedSums:
-    """What a tile's outputs have too much, shift * sum(x), for each of the window's `readers` and each of 4 accumulators.
+    """What all outputs of a tile have too much, shift * sum(x), for each of 4 accumulators.
 
     Parameters
     ----------
     totals
-        int32 lanes: readers, accumulator.
+        int32 lanes, accumulator by accumulator; from MAGIC_BITS on where outputs are.
     shifts
         Each accumulator's shifts, four times in a row.
     """
@@ -130,9 +131,9 @@ class Window:
         return Window(outputs=outputs, columns=columns, uses=tuple(uses))
 
     @property
-    def readers(self) -> tuple[tuple[int, ...], ...]:
-        """The outputs that four columns or more touch: every different set of them, in order of first use."""
-        return tuple(dict.fromkeys(tuple(pixel for pixel, _ in use) for use in self.uses))
+    def is_shared(self) -> bool:
+        """Whether every four columns touch all outputs, so that one sum over the window corrects them all."""
+        return all(len(use) == self.outputs for use in self.uses)
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
@@ -171,7 +172,9 @@ def shifts_into_int8(centered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.clip(0, -128 - centered.min(axis=axes, initial=0), 127 - centered.max(axis=axes, initial=0))
 
 
-def pack_block(values: Int8Array, shifts: Int8Array, patterns: tuple[Pattern, ...], start: int, width: int) -> Int8Array:
+def pack_block(
+    values: Int8Array, shifts: npt.NDArray[np.int64], patterns: tuple[Pattern, ...], start: int, width: int
+) -> Int8Array:
     """Return one block's weights in the order kernel row, pattern, accumulator, lane, tap; one-dimensional.
 
     `values` are int8 (kernel_h, kernel_w, channels), shifted; a slot that meets no tap holds the shift alone.
@@ -214,15 +217,17 @@ class Depthwise:
         self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
         self.epilogue = epilogue_of(spec, weights)
         self.channel_values = self.epilogue.channel_values(weights)
-        values, int8_shifts = (centered + shifts).astype(np.int8), shifts.astype(np.int8)
-        blocks = (pack_block(values, int8_shifts, self.window.patterns, *block) for block in self.blocks_of_channels)
+        values = (centered + shifts).astype(np.int8)
+        bias = weights.folded_bias(spec.folded_zero_point)
+        self.is_magic = self._fits_magic(values, shifts, bias)
+        blocks = (pack_block(values, shifts, self.window.patterns, *block) for block in self.blocks_of_channels)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": np.concatenate(list(blocks)),
-            "bias": self._pack_lanes(weights.folded_bias(spec.folded_zero_point)),
+            "bias": self._pack_lanes(bias) + self._magic_of_blocks(),
             **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
         }
         if any(self.are_shifted):
-            self.constants["shifts"] = np.repeat(self._pack_lanes(int8_shifts), 4)
+            self.constants["shifts"] = np.repeat(self._pack_lanes(shifts.astype(np.int8)), 4)
 
     # ---- shape of the loop nest
 
@@ -230,6 +235,8 @@ class Depthwise:
         """Return the windows that fit the registers, the one with the fewest estimated cycles first."""
         spec, most = self.spec, min(MOST_OUTPUTS[self.isa], self.spec.out_width)
         windows = [Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1]) for outputs in range(1, most + 1)]
+        if any(self.are_shifted):  # sums take registers, too: those of one set and no more
+            windows = [window for window in windows if window.is_shared]
         is_shifted = all(self.are_shifted)
         return sorted(windows, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, is_shifted=is_shifted))
 
@@ -257,6 +264,20 @@ class Depthwise:
         padded = np.zeros(self.channels, values.dtype)
         padded[: values.size] = values
         return np.concatenate([padded[start + channel_order(4, width // 4)].ravel() for start, width in self.blocks_of_channels])
+
+    def _fits_magic(self, values: Int8Array, shifts: npt.NDArray[np.int64], bias: npt.NDArray[np.int32]) -> bool:
+        """Whether both sums of every output, and the subtraction of one from the other, may be done in float32."""
+        if isinstance(self.spec.output, SumOutput) or self.spec.scales:
+            return False
+        slots = 4 * len(self.window.columns) * self.spec.kernel[0]
+        most = 255 * (np.abs(values.astype(np.int64)).sum(axis=(0, 1)) + slots * np.abs(shifts))
+        most[: bias.size] += np.abs(bias.astype(np.int64))
+        return bool(most.max() <= MAGIC_REACH)
+
+    def _magic_of_blocks(self) -> npt.NDArray[np.int32]:
+        """Return where the sums of each lane count from."""
+        starts = [MAGIC_BITS * (self.is_magic and is_shifted) for is_shifted in self.are_shifted]
+        return np.repeat(np.array(starts, np.int32), [width for _, width in self.blocks_of_channels])
 
     def _block_rows(self, limit: int) -> int:
         """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
@@ -421,11 +442,11 @@ class Depthwise:
         width, outputs = channels.width, self.window.outputs
         lanes = width // 4
         acc = T.alloc_buffer((outputs * width,), "int32", scope="local")
+        sums = self._emit_sums(channels) if channels.is_shifted else None
         for j in range(4):
             bias = T.Bind(self._load_lanes("bias", channels, j))
             for pixel in range(outputs):
                 v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
-        sums = self._emit_sums(channels) if channels.is_shifted else None
         row_weights = len(self.window.patterns) * 4 * width
         if self.spec.kernel[0] <= UNROLLED_ROWS:
             for ky in range(self.spec.kernel[0]):
@@ -438,9 +459,9 @@ class Depthwise:
         for pixel in range(outputs):
             accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
             if sums is not None:
-                touching = [number for number, pixels in enumerate(self.window.readers) if pixel in pixels]
-                for j, number in itertools.product(range(4), touching):
-                    accumulators[j] = accumulators[j] - v.load(sums.totals, (number * 4 + j) * lanes, lanes)
+                totals = [v.load(sums.totals, j * lanes, lanes) for j in range(4)]
+                pairs = zip(accumulators, totals, strict=True)
+                accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
             target = out_at + pixel * self.spec.out_channels
             self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters, lanes)
 
@@ -453,10 +474,8 @@ class Depthwise:
         """Emit the start of the sums of a tile."""
         width = channels.width
         shifts = [T.Bind(v.load(self.operands["shifts"], 4 * channels.packed + j * width, width)) for j in range(4)]
-        readers = len(self.window.readers)
-        totals = T.alloc_buffer((readers * width,), "int32", scope="local")
-        for index in range(readers * 4):
-            v.store(totals, index * (width // 4), T.broadcast(T.int32(0), width // 4), width // 4)
+        totals = T.alloc_buffer((width,), "int32", scope="local")
+        v.store(totals, 0, T.broadcast(T.int32(MAGIC_BITS if self.is_magic else 0), width), width)
         return ShiftedSums(totals=totals, shifts=shifts)
 
     def _emit_kernel_row(
@@ -476,7 +495,5 @@ class Depthwise:
                     index = (pixel * 4 + j) * lanes
                     v.store(acc, index, v.dot(v.load(acc, index, lanes), taps[j], packed, lanes), lanes)
             if sums is not None:
-                number = self.window.readers.index(tuple(pixel for pixel, _ in uses))
                 for j, shift in enumerate(sums.shifts):
-                    index = (number * 4 + j) * lanes
-                    v.store(sums.totals, index, v.dot(v.load(sums.totals, index, lanes), taps[j], shift, lanes), lanes)
+                    v.store(sums.totals, j * lanes, v.dot(v.load(sums.totals, j * lanes, lanes), taps[j], shift, lanes), lanes)

@@ -7,7 +7,7 @@
           requantize, narrow, store
 
 Asymmetric weights w - zero_point have 9 bits. Where nearly all fit int8, as in trained layers, the one or two others get extra
-steps; else the products take w alone, and sums of the windows correct them.
+steps; else the products take w alone, and sums of the windows correct them (`weight_zero_points`).
 Pointwise layers and matmuls are one column of pixels, one tap. No im2col buffer, no transformed copy of the input.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
@@ -32,10 +33,11 @@ from .epilogue import groups_of
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .narrow import narrowed
-from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
+from .packing import ExtraSteps, Int8Array, Weights, lane_channels, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch, padding_value
 from .tiles import CORES
 from .vector import LANES
+from .weight_zero_points import ZeroPoints, zero_points_of
 from .wide_epilogue import epilogue_of
 from .window_sum import WindowSums
 
@@ -58,26 +60,56 @@ class ImplicitGemm(GemmLoops):
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.isa = isa
         self.core = CORES[isa]
-        self.uniform_zero_point = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
         terms = split_terms(weights.centered)
         self._lay_out([merge_groups(term, spec.groups) for term in terms], schedules)
         geometry = self.geometry
         self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
+        bias = weights.folded_bias(spec.folded_zero_point)
+        self.zero_points = ZeroPoints()
+        self.sum_lane: tuple[int, int] | None = None
         if self.extra.places and not self._are_extra_steps_cheap():
-            self.sums_windows = self.is_walked_before = True
-            self._lay_out([(weights.values, spec.groups)], schedules)
+            self._sum_windows(weights, bias, schedules)
         self.epilogue = epilogue_of(spec, weights)
         groups, vectors = self.geometry.groups, self.tile.vectors
+        values, bias = self.terms[0], bias + np.int32(self.zero_points.bias_start)
+        if self.sum_lane is not None:
+            values = self._with_a_channel(values, self.zero_points.factor)
+            bias = self._with_a_channel(bias, self.zero_points.start)
         self.constants: dict[str, npt.NDArray[Any]] = {
-            "weights": pack_weights(self.terms[0], self.geometry.reduction, groups, vectors),
-            "bias": pack_lanes(weights.folded_bias(spec.folded_zero_point), groups, vectors),
+            "weights": pack_weights(values, self.geometry.reduction, groups, vectors),
+            "bias": pack_lanes(bias, groups, vectors),
         }
         self.channel_values = self.epilogue.channel_values(weights)
         self.constants |= {label: pack_lanes(values, groups, vectors) for label, values in self.channel_values.items()}
-        if self.sums_windows and self.uniform_zero_point is None:
-            self.constants["minus_zero_point"] = pack_lanes(-weights.zero_points, groups, vectors)
-        if not self.sums_windows and self.extra.places:
+        if self.zero_points.minus is not None:
+            self.constants["minus_zero_point"] = pack_lanes(self.zero_points.minus, groups, vectors)
+        if self.extra.places:
             self.constants["extra_weights"] = self.extra.weights
+
+    def _sum_windows(self, weights: Weights, bias: npt.NDArray[np.int32], schedules: Schedules) -> None:
+        """Let products take the weights as they are, and sums of the windows correct them: a lane's, if one is idle."""
+        self.extra = ExtraSteps.of([], self.geometry.reduction, self.geometry.groups, self.tile.vectors)
+        self._lay_out([(weights.values, self.spec.groups)], schedules)
+        lane = self._idle_lane()
+        self.zero_points = zero_points_of(self.spec, weights, bias, is_late=self._is_short or lane is not None)
+        self.sum_lane = lane if self.zero_points.is_late else None
+        self.sums_windows = self.is_walked_before = self.sum_lane is None
+        self._lay_out([(weights.values, self.spec.groups)], schedules)
+
+    def _idle_lane(self) -> tuple[int, int] | None:
+        """Return (vector, lane) of a tile's first lane without an output channel; None where tiles don't hold all channels."""
+        channels = self.geometry.group_outputs
+        if len(self.panels) > 1 or channels % LANES == 0:
+            return None
+        vector, lane = np.argwhere(lane_channels(channels, self.tile.vectors) == channels)[0]
+        return int(vector), int(lane)
+
+    def _with_a_channel(self, values: npt.NDArray[Any], value: int) -> npt.NDArray[Any]:
+        """Return values (..., out_channels) with one more channel at the end of each group."""
+        groups = self.geometry.groups
+        by_group = values.reshape(*values.shape[:-1], groups, -1)
+        padding = [(0, 0)] * (by_group.ndim - 1) + [(0, 1)]
+        return np.pad(by_group, padding, constant_values=value).reshape(*values.shape[:-1], -1)
 
     def _are_extra_steps_cheap(self) -> bool:
         """Whether the few weights beyond int8 cost less cycles a pixel as extra steps than by window sums."""
@@ -140,10 +172,7 @@ class ImplicitGemm(GemmLoops):
         return padding_value(self.spec, self.parameters, image)
 
     def _emit_block_values(self, source: Expr, base: Expr, block: Expr) -> Expr | None:
-        """Emit the correction for asymmetric weights, one int32 for each pixel of the block, and return its buffer.
-
-        It is -zero_point * sum(x) where all channels share the zero point, else sum(x).
-        """
+        """Emit the windows' sums, where weights are asymmetric: one int32 for each pixel of the block; return their buffer."""
         if not self.sums_windows:
             return None
         geometry = self.geometry
@@ -152,7 +181,8 @@ class ImplicitGemm(GemmLoops):
             geometry=geometry,
             block=self.block,
             row_step=self.spec.strides[0],
-            factor=1 if self.uniform_zero_point is None else -self.uniform_zero_point,
+            factor=self.zero_points.factor,
+            start=self.zero_points.start,
             has_slack=self.scratch is not None,
         )
         return sums.emit(source, base, rows)
@@ -171,10 +201,11 @@ class ImplicitGemm(GemmLoops):
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "int32", scope="local")
             # Accumulators of a loop start from 0 or from a pixel's correction: started from the bias, LLVM joins those of all
             # tiles into one live range and spills them inside the loops. Where there is no loop, the bias is the cheaper start.
+            totals: list[Expr | None] = [None if shared is None else shared[pixel + offset] for offset in pixels]
             if self._is_short:
-                self._emit_bias(acc, pixels, pixel, panel, shared, start=True)
+                self._emit_bias(acc, totals, panel, is_first=True)
             else:
-                self._emit_start(acc, pixels, pixel, panel, shared)
+                self._emit_start(acc, totals, panel.vectors)
             if self.borders is None:
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
@@ -182,35 +213,34 @@ class ImplicitGemm(GemmLoops):
             if "extra_weights" in self.constants:
                 self._emit_extra_steps(acc, source, at, starts, panel)
             if not self._is_short:
-                self._emit_bias(acc, pixels, pixel, panel, shared, start=False)
-            self._emit_finish(acc, out_at, pixels, panel)
+                self._emit_bias(acc, totals, panel, is_first=False)
+            self._emit_finish(acc, out_at, pixels, totals, panel)
 
         self._for_tiles(block, body)
 
     # ---- one tile
 
-    def _emit_start(self, acc: Expr, pixels: list[int], pixel: Expr, panel: Panel, sums: Expr | None) -> None:
-        """Emit acc = 0, or the correction for asymmetric weights where it is the same for all channels."""
-        corrections = sums if self.uniform_zero_point is not None else None
-        for i, offset in enumerate(pixels):
-            value = T.Bind(T.broadcast(T.int32(0) if corrections is None else corrections[pixel + offset], LANES))
-            for j in range(panel.vectors):
-                v.store(acc, (i * panel.vectors + j) * LANES, value, LANES)
+    def _emit_start(self, acc: Expr, totals: list[Expr | None], vectors: int) -> None:
+        """Emit what the accumulators of a loop start from: 0, but for the zero points of the weights."""
+        for i, total in enumerate(totals):
+            value = T.Bind(self.zero_points.first(total))
+            for j in range(vectors):
+                v.store(acc, (i * vectors + j) * LANES, value, LANES)
 
-    def _emit_bias(self, acc: Expr, pixels: list[int], pixel: Expr, panel: Panel, sums: Expr | None, *, start: bool) -> None:
-        """Emit acc = (`start`) or acc += the folded bias, less the correction for asymmetric weights that is still due."""
+    def _emit_bias(self, acc: Expr, totals: list[Expr | None], panel: Panel, *, is_first: bool) -> None:
+        """Emit acc = (`is_first`) or acc += the folded bias, and what the zero points of the weights make of it."""
         for j in range(panel.vectors):
             bias = T.Bind(v.load(self.operands["bias"], (panel.first + j) * LANES, LANES))
-            minus_zero_point = None
-            if sums is not None and self.uniform_zero_point is None:
-                minus_zero_point = T.Bind(v.load(self.operands["minus_zero_point"], (panel.first + j) * LANES, LANES))
-            for i, offset in enumerate(pixels):
-                value = bias
-                if sums is not None and (start or minus_zero_point is not None):
-                    correction = T.broadcast(sums[pixel + offset], LANES)
-                    value = bias + (correction if minus_zero_point is None else correction * minus_zero_point)
+            minus = self._minus_zero_point(panel, j)
+            for i, total in enumerate(totals):
+                value = self.zero_points.with_bias(bias, total, minus, is_first=is_first)
                 index = (i * panel.vectors + j) * LANES
-                v.store(acc, index, value if start else v.load(acc, index, LANES) + value, LANES)
+                v.store(acc, index, value if is_first else v.load(acc, index, LANES) + value, LANES)
+
+    def _minus_zero_point(self, panel: Panel, vector: int) -> Expr | None:
+        """Return those of one vector's channels, where each has its own."""
+        constant = self.operands.get("minus_zero_point")
+        return None if constant is None else T.Bind(v.load(constant, (panel.first + vector) * LANES, LANES))
 
     def _emit_extra_steps(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the extra steps of those vectors that have some; the other panels skip them."""
@@ -328,9 +358,14 @@ class ImplicitGemm(GemmLoops):
         if not is_even:
             step(byte + walk[-1], weights + whole * step_bytes)
 
-    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel) -> None:
+    def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], totals: list[Expr | None], panel: Panel) -> None:
         """Emit requantization and the stores of the panel's channels of each pixel."""
         vectors = panel.vectors
+        sums = [None if total is None else T.Bind(T.broadcast(total, LANES)) for total in totals]
+        if self.sum_lane is not None:
+            places = [(i * vectors + self.sum_lane[0]) * LANES for i in range(len(pixels))]
+            lane = [T.int32(self.sum_lane[1])] * LANES
+            sums = [T.Bind(tirx.Shuffle([v.load(acc, place, LANES)], lane)) for place in places]
         first = 0
         for group in groups_of(vectors):
             valid = min(group * LANES, panel.channels - first * LANES)
@@ -339,8 +374,11 @@ class ImplicitGemm(GemmLoops):
                 label: [T.Bind(v.load(self.operands[label], (panel.first + j) * LANES, LANES)) for j in indices]
                 for label in self.channel_values
             }
-            for i, pixel in enumerate(pixels):
+            minus = [self._minus_zero_point(panel, j) for j in indices]
+            for i, (offset, total) in enumerate(zip(pixels, sums, strict=True)):
                 accumulators = [v.load(acc, (i * vectors + j) * LANES, LANES) for j in indices]
-                target = out_at + pixel * self.geometry.channels + first * LANES
+                pairs = zip(accumulators, minus, strict=True)
+                accumulators = [self.zero_points.last(each, total, zero_point) for each, zero_point in pairs]
+                target = out_at + offset * self.geometry.channels + first * LANES
                 self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters)
             first += group
