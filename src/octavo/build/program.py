@@ -70,7 +70,7 @@ def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
     """
     view = DataflowView(module["main"])
     try:
-        return _Plan(view).program(module, 1 if takes_table(len(view.function.params)) else tasks)
+        return _Plan(view).program(module, tasks)
     except _NeedsMachine:
         return None
 
@@ -124,6 +124,7 @@ class _Plan:
 
     def __init__(self, view: DataflowView) -> None:
         self._params = list(view.function.params)
+        self._has_table = takes_table(len(self._params))
         self._constants_at = len(self._params)
         self._workspace_at = self._constants_at + 1
         self._calls: list[_KernelCall] = []
@@ -205,6 +206,7 @@ class _Plan:
     def program(self, module: tvm.IRModule, tasks: int) -> Program:
         """Place the intermediate tensors and write the entry."""
         workspace = self._place()
+        tasks = 1 if self._has_table else tasks
         kernels: dict[GlobalVar, GlobalVar] = {}
         functions: dict[GlobalVar, Any] = {}
         chunks: dict[GlobalVar, int] = {}
@@ -249,7 +251,7 @@ class _Plan:
     def _buffers(self, workspace: int) -> list[Any]:
         """Return the entry's arguments."""
         inputs = [tirx.decl_buffer((len(self._params),), "int64", name="inputs")]
-        if not takes_table(len(self._params)):
+        if not self._has_table:
             names = [f"input{index}" for index in range(len(self._params))]
             inputs = [
                 tirx.decl_buffer(_shape(param), dtype_of(param), name=name)
@@ -267,7 +269,7 @@ class _Plan:
 
         def pointer(memory: _Memory) -> Any:
             argument, offset, _ = memory.place
-            if argument < self._constants_at and takes_table(len(self._params)):
+            if argument < self._constants_at and self._has_table:
                 return tirx.reinterpret("handle", buffers[0][argument])
             buffer = buffers[argument - self._constants_at - 2 - len(self._results)]
             if argument in (self._constants_at, self._workspace_at):

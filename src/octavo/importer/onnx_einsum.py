@@ -23,7 +23,7 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from .onnx_prepare import replace_nodes
+from .onnx_nodes import replace_nodes
 
 _Size = int | str
 """A whole number, or the name of an open size."""

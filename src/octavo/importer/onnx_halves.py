@@ -14,7 +14,7 @@ import onnx.helper
 import onnx.numpy_helper
 from onnx import TensorProto
 
-from .onnx_prepare import replace_nodes
+from .onnx_nodes import replace_nodes
 
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})

@@ -19,6 +19,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import ModelError, UnsupportedOpError, check_type
+from .onnx_nodes import replace_nodes
 from .onnx_ops import RejectedNodeError
 from .onnx_quantized import QdqRewriter
 from .onnx_quantized_constants import quantized_constant, widen
@@ -272,13 +273,6 @@ def _constant_value(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
     if attribute.name in ("value_int", "value_ints"):
         return np.asarray(value, np.int64)
     return None
-
-
-def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Let a graph hold copies of these nodes, which may be its own, and no others."""
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(kept)
 
 
 _Types = dict[str, tuple[tuple[int | str, ...] | None, str]]

@@ -14,6 +14,7 @@ import onnx.numpy_helper
 
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ..numerics import quantize as quantize_values
+from .onnx_nodes import replace_nodes
 
 _NARROW: dict[int, tuple[str, int, int, int]] = {
     onnx.TensorProto.INT4: ("int4", onnx.TensorProto.INT8, -8, 7),
@@ -78,9 +79,7 @@ def widen(graph: onnx.GraphProto) -> dict[str, str]:
             tensor_type.elem_type = _NARROW[tensor_type.elem_type][1]
     nodes = [step for node in graph.node for step in _clipped(node, types, graph)]
     if len(nodes) != len(graph.node):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        replace_nodes(graph, nodes)
     return constants
 
 

@@ -22,7 +22,8 @@ from ..errors import UnsupportedOpError
 from ..identity import NameSupply
 from .onnx_einsum import write_einsums
 from .onnx_halves import compute_in_float32, has_halves
-from .onnx_prepare import STANDARD_DOMAINS, describe, known_values, opset_of, replace_nodes
+from .onnx_nodes import replace_nodes
+from .onnx_prepare import STANDARD_DOMAINS, describe, known_values, opset_of
 
 _WRITTEN_OUT = frozenset({"Attention"})
 """Ops that have a converter, but for another op of that name."""
