@@ -1,4 +1,4 @@
-"""Rows over their norm and logarithms of softmax, around the vector width and at the edges, bit for bit."""
+"""Rows over their norm, logarithms of softmax and layer normalizations, around the vector width and at the edges, bit for bit."""
 
 import itertools
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from kernel_runner import HOST_ISAS, Case, baseline_target, check, few
 
 from octavo import kernels, numerics
-from octavo.kernels import GENERIC, L2NormalizeSpec, Output, SoftmaxSpec
+from octavo.kernels import GENERIC, L2NormalizeSpec, LayerNormSpec, Output, SoftmaxSpec
 
 rng = np.random.default_rng(64)
 WORK = [*((5, columns, 1) for columns in (1, 2, 15, 64, 65, 300)), (900, 70, 2)]
@@ -51,12 +51,24 @@ def logarithms(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.log_softmax(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
+def layer_norms(isa: str) -> Iterator[Case]:
+    outputs = itertools.cycle(OUTPUTS)
+    for (rows, columns, threads), epsilon in itertools.product(WORK, (1e-5, 0.0)):
+        x, output = values(rows, columns, int(rng.integers(0, 256))), next(outputs)
+        common = {"scale": float(rng.choice([1e-3, 0.05, 4.0])), "epsilon": epsilon, "out_scale": float(rng.choice([0.01, 0.04]))}
+        gamma, beta = (rng.standard_normal(columns).astype(np.float32) for _ in range(2))
+        spec = LayerNormSpec(rows=rows, columns=columns, **common, output=output, threads=threads)
+        bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
+        expected = numerics.layer_norm(x, **common, gamma=gamma, beta=beta, **bounds)
+        yield Case(kernel=kernels.layer_norm(spec, gamma=gamma, beta=beta, isa=isa), inputs=(x,), expected=expected, about=spec)
+
+
 @pytest.mark.parametrize("isa", HOST_ISAS)
-@pytest.mark.parametrize("cases", [norms, logarithms])
+@pytest.mark.parametrize("cases", [norms, logarithms, layer_norms])
 def test_equals_the_oracle(cases, isa: str) -> None:
     check(cases(isa))
 
 
-@pytest.mark.parametrize("cases", [norms, logarithms])
+@pytest.mark.parametrize("cases", [norms, logarithms, layer_norms])
 def test_same_bits_on_the_baseline(cases) -> None:
     check(few(cases(GENERIC), 2), baseline_target())

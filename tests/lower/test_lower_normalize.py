@@ -1,4 +1,4 @@
-"""x over its norm, and the logarithm of a softmax, lowered: the oracle bit for bit, over the last axis and over channels."""
+"""x over its norm, the logarithm of a softmax and layer normalization, lowered: the oracle bit for bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -86,3 +86,38 @@ def test_what_it_leaves(fields, reason: str) -> None:
     found = match_l2_normalize(view, core, OpSupport(op="divide"))
     assert isinstance(found, Rejection)
     assert reason in found.reason
+
+
+def layer_norm_of(shape: tuple[int, ...], axis: int, *, constant: bool = True) -> Any:
+    gamma, beta = (np.random.default_rng(number).standard_normal(shape[axis]).astype(np.float32) for number in (1, 2))
+
+    def body(writer, params):
+        qdq = Qdq(writer, "int8")
+        x = qdq.dequantize("x", params["x"], (0.06, -38))
+        operands = [relax.const(gamma) if constant else params["z"], relax.const(beta)]
+        core = writer.emit("core", op.nn.layer_norm(x, *operands, axes=[axis], epsilon=1e-3))
+        return qdq.quantize("y", core, (0.03, 11), is_output=True)
+
+    others = {} if constant else {"z": (gamma.shape, "float32")}
+    return graph({"x": (shape, "int8"), **others}, body), gamma, beta
+
+
+def test_a_layer_normalization_equals_the_oracle_and_nearly_the_float_simulation() -> None:
+    module, gamma, beta = layer_norm_of((3, 5, 37), -1)
+    assert [(record.op, record.integer) for record in lower(module, CPU, ISAS, 1).records] == [("layer_norm", True)]
+    x = np.random.default_rng(0).integers(-128, 128, (3, 5, 37)).astype(np.int8)
+    about = {"scale": 0.06, "epsilon": float(np.float32(1e-3)), "out_scale": 0.03, "gamma": gamma, "beta": beta}
+    want = numerics.layer_norm((x.astype(np.int16) + 128).astype(np.uint8), **about, zero_point=139)
+    got = run_lowered(module, x)
+    np.testing.assert_array_equal(got, (want.astype(np.int16) - 128).astype(np.int8))
+    difference = np.abs(got.astype(int) - run_float(module, x).astype(int))
+    assert difference.max() <= 1
+    assert np.mean(difference > 0) < 0.01
+
+
+@pytest.mark.parametrize(("axis", "constant", "reason"), [(0, True, "it normalizes axes"), (-1, False, "not a constant")])
+def test_layer_normalizations_that_stay_float(axis: int, constant: bool, reason: str) -> None:
+    module, *_ = layer_norm_of((3, 37), axis, constant=constant)
+    (record,) = [record for record in lower(module, CPU, ISAS, 1).records if "layer_norm" in record.op]
+    assert not record.integer
+    assert reason in record.reason

@@ -146,3 +146,30 @@ def normalized_first() -> Any:
     o = net.node("Add", [m, net.constant("places", 1, 6, 24, 32)], "o")
     net.node("ReduceMean", [net.node("Relu", [norm(o, "last", 6)], "l")], "y", axes=[1], keepdims=0)
     return net.model({"x": [1, 3, 24, 32]}, {"y": [1, 24, 32]})
+
+
+def normalized_rows() -> Any:
+    """Products of rows around a layer normalization in plain ops, one as an op, one by the mean square, and one at the end."""
+    net = OnnxWriter(5)
+
+    def product(data: str, name: str) -> str:
+        return net.node("MatMul", [data, net.constant(f"{name}.weight", 24, 24)], name)
+
+    def mean(data: str, name: str) -> str:
+        return net.node("ReduceMean", [data], name, axes=[-1], keepdims=1)
+
+    def ends(name: str) -> list[str]:
+        return [net.constant(f"{name}.gamma", 24, positive=True), net.constant(f"{name}.beta", 24)]
+
+    two, little = net.value("two", np.float32(2)), net.value("little", np.float32(1e-5))
+    a = product("x", "a")
+    d = net.node("Sub", [a, mean(a, "middle")], "d")
+    v = net.node("Add", [mean(net.node("Pow", [d, two], "square"), "variance"), little], "v")
+    q = net.node("Div", [d, net.node("Sqrt", [v], "root")], "q")
+    n = net.node("Add", [net.node("Mul", [q, ends("plain")[0]], "scaled"), net.constant("plain.shift", 24)], "plain")
+    b = net.node("LayerNormalization", [product(n, "b"), *ends("whole")], "whole", axis=-1)
+    c = product(b, "c")
+    s = net.node("Sqrt", [net.node("Add", [mean(net.node("Mul", [c, c], "power"), "rms"), little], "raised")], "size")
+    e = product(net.node("Div", [c, s], "ratio"), "e")
+    net.node("LayerNormalization", [e, *ends("last")], "y", axis=-1)
+    return net.model({"x": [1, 5, 24]}, {"y": [1, 5, 24]})

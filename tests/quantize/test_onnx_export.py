@@ -10,7 +10,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_nets import OnnxWriter, attention, convolutional, normalized_first, rows, shared_and_float, upsampling
+from onnx_nets import (
+    OnnxWriter,
+    attention,
+    convolutional,
+    normalized_first,
+    normalized_rows,
+    rows,
+    shared_and_float,
+    upsampling,
+)
 
 import octavo
 import octavo.importer
@@ -145,6 +154,22 @@ def test_normalizations_before_convolutions_gates_and_constants_are_integer_and_
     ours = np.concatenate([executable(row[None])["y"] for row in samples])
     assert sqnr_db(theirs[0], simulated[0]) > 40
     assert sqnr_db(simulated[0], ours) > 35, "a step of one tensor at most"
+
+
+def test_layer_normalizations_are_integer_where_integers_are_read(tmp_path: Path) -> None:
+    model = load(normalized_rows(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = octavo.quantize(model, profile)
+    assert [str(layer.output) for layer in quantized.plan.layers if layer.op == "nn.layer_norm"] == ["plain", "whole"]
+    reasons = {str(item.tensor): item.reason for item in quantized.plan.float_ops}
+    assert "steps need more than 8 bits" in reasons["rms"]
+    assert reasons["y"] == "only float ops read its result, which 8 bits would only make coarser"
+    assert [fold.op for fold in quantized.plan.folds] == ["nn.layer_norm"] * 8
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+    executable = octavo.compile(quantized)
+    assert sqnr_db(simulated[0], np.concatenate([executable(row[None])["y"] for row in samples])) > 35
 
 
 def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from .isa import (
     target_for,
 )
 from .l2_normalize import L2NormalizeSpec, l2_normalize
+from .layer_norm import LayerNormSpec, layer_norm
 from .log_softmax import log_softmax
 from .lookup import LookupSpec, lookup
 from .matrix_view import MatrixView
@@ -107,6 +108,7 @@ __all__ = [
     "HalfPool2dSpec",
     "Kernel",
     "L2NormalizeSpec",
+    "LayerNormSpec",
     "LookupSpec",
     "MatrixView",
     "ObserveSpec",
@@ -158,6 +160,7 @@ __all__ = [
     "host_target",
     "isas_of",
     "l2_normalize",
+    "layer_norm",
     "log_softmax",
     "lookup",
     "matmul",

@@ -38,6 +38,7 @@ from .hoist import hoist_quantize
 from .int16_rules import by_width
 from .integer_sums import centered_members
 from .l2_normalize import match_l2_normalize
+from .layer_norm import match_layer_norm
 from .lookup import ELEMENTWISE_OPS, match_lookup
 from .move import match_move, match_requantize
 from .observe import match_observe
@@ -93,6 +94,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.place", ("argmax", "argmin"), match_place),
     ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.log_softmax", ("nn.log_softmax",), match_softmax),
+    ("octavo.layer_norm", ("nn.layer_norm",), match_layer_norm),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),

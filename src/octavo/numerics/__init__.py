@@ -15,6 +15,7 @@ from .float_sum import FloatSumParameters, float_sum, float_sum_parameters
 from .fused import fused_multiply_add
 from .gather import gather
 from .l2_normalize import L2_MAX_COLUMNS, l2_normalize, l2_normalize_fixed
+from .layer_norm import LAYER_NORM_MAX_COLUMNS, layer_norm
 from .log_softmax import LOG_SOFTMAX_LEAST_SCALE, LogSoftmaxParameters, log_softmax, log_softmax_parameters
 from .lookup import lookup, lookup_table
 from .mul import mul, sub, sub_parameters
@@ -35,6 +36,7 @@ __all__ = [
     "FRACTION_BITS",
     "INTEGER_RANGE",
     "L2_MAX_COLUMNS",
+    "LAYER_NORM_MAX_COLUMNS",
     "LOG_SOFTMAX_LEAST_SCALE",
     "PAIR_LOOKUP_MAX_ROWS",
     "SOFTMAX_MAX_COLUMNS",
@@ -74,6 +76,7 @@ __all__ = [
     "l2_normalize",
     "l2_normalize_fixed",
     "larger",
+    "layer_norm",
     "linear_taps",
     "log_softmax",
     "log_softmax_parameters",

@@ -128,7 +128,7 @@ class _Exporter:
         for fold in self.plan.folds:
             if fold.op == "nn.pad":
                 self._fold_padding(fold)
-            else:
+            elif fold.op == "nn.batch_norm":
                 self._fold_batch_norm(fold)
         layers = [layer for layer in self.plan.layers if self._has_node(layer)]
         chains = {layer.output: list(self._chain(layer)) for layer in layers}

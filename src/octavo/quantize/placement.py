@@ -26,6 +26,13 @@ from .exclusion import Exclusion
 from .plan import FloatOp
 from .recipe import Recipe
 
+_SPATIAL = ({2, 3}, {1, 2})
+"""Axes of rows and columns in NCHW and NHWC."""
+
+_LAYER_NORM = "nn.layer_norm"
+_OF_ONE = ("take", _LAYER_NORM)
+"""Ops whose operands but for the first are no activations: indices, factors and addends."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Layer:
@@ -174,11 +181,10 @@ class Placer:
             if isinstance(found, str):
                 return found
             op = found
-        # The other operands of these are weights, and indices.
-        operands = activation_operands(self.view, value)[: 1 if op is not None or name == "take" else None]
+        operands = activation_operands(self.view, value)[: 1 if op is not None or name in _OF_ONE else None]
         constants = self._constant_operands(support, operands) if op is None else ()
         read = [operand for operand in operands if not constants or self.constants.find(operand) is None]
-        reason = self._operands(value, read)
+        reason = self._operands(name, value, read)
         if reason is not None:
             return reason
         inputs = tuple(root_of(self.view, data) for operand in read for data in operand_vars(operand))
@@ -229,7 +235,7 @@ class Placer:
             return f"{self.target.name} runs it with asymmetric weights only"
         return None
 
-    def _operands(self, value: Any, operands: list[Expr]) -> str | None:
+    def _operands(self, name: str, value: Any, operands: list[Expr]) -> str | None:
         """Return why the operands keep an op float, or None."""
         if dtype_of(value) != "float32":
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
@@ -238,6 +244,11 @@ class Placer:
         shapes = [static_shape(operand) for operand in operands]
         if static_shape(value) is None or None in shapes:
             return "its shape is symbolic"
+        if name == "mean" and value.attrs.keepdims:
+            # Read beside what it is the mean of, in a normalization; over rows and columns in a gate, too.
+            rank = len(shapes[0] or ())
+            if rank != 4 or {int(axis) % 4 for axis in value.attrs.axis or ()} not in _SPATIAL:
+                return "it is a mean that keeps its axes, as normalizations take it, whose steps need more than 8 bits"
         return None
 
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
@@ -287,6 +298,11 @@ class Placer:
                     floats.add(layer.output)
             else:
                 self.reasons[layer.core] = reason
+        for layer in candidates:
+            readers = (other for other in candidates if other.output in integer and layer.output in other.inputs)
+            if layer.support.op == _LAYER_NORM and layer.output in integer and next(readers, None) is None:
+                integer.discard(layer.output)
+                self.reasons[layer.core] = "only float ops read its result, which 8 bits would only make coarser"
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
         inputs_of = {layer.output: layer for layer in candidates}
         for layer in reversed(candidates):

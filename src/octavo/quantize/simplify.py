@@ -1,4 +1,6 @@
-"""Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them; slice splits.
+"""Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them.
+
+Splits become slices, layer normalizations in plain ops the one op that they are.
 
 Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other.
 
@@ -35,6 +37,7 @@ from ..numerics.batch_norm import fold_batch_norm
 from .constants import Constants
 from .convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from .fold_constants import folded_constants
+from .layer_norm import plain_layer_norm
 from .names import Names
 from .plan import Fold
 
@@ -201,6 +204,22 @@ class _Simplifier:
         self.new_params.append(root)
         return root
 
+    def layer_norm(self, var: Var) -> _Edit | None:
+        """Write `var`, the last step of a normalization in plain ops, as the one op that it is."""
+        norm = plain_layer_norm(self.view, self.constants, var)
+        if norm is None:
+            return None
+        self.folds += [
+            Fold(op="nn.layer_norm", tensor=TensorId(var.name), gone=TensorId(step.name)) for step in norm.members[:-1]
+        ]
+
+        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
+            operands = [mapped(operand) for operand in (norm.data, norm.gamma.root, norm.beta.root)]
+            value = relax.op.nn.layer_norm(*operands, axes=[-1], epsilon=norm.epsilon)
+            return writer.emit(var.name, value, is_output=self.view.is_returned(var))
+
+        return _Edit(output=var, skipped=norm.members[:-1], write=write)
+
     def padding(self, var: Var) -> list[_Edit]:
         """Fold `var`, a zero padding of rows and columns, into the convolutions that read it, if nothing else does."""
         pad: Any = call_to(self.view.definition(var), "nn.pad")
@@ -265,7 +284,8 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
     model, padding = _pass(model, lambda work, var: work.padding(var))
     model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])
-    return model, (*padding, *norms)
+    model, plain = _pass(model, lambda work, var: [edit] if (edit := work.layer_norm(var)) is not None else [])
+    return model, (*padding, *norms, *plain)
 
 
 def _pass(model: Model, find: Callable[[_Simplifier, Var], list[_Edit]]) -> tuple[Model, tuple[Fold, ...]]:

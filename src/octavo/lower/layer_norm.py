@@ -1,0 +1,100 @@
+"""Rule of layer normalization over the last axis, its factors and addends constants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from .. import kernels
+from ..graph.dataflow import DataflowView, static_shape
+from ..graph.rules import Region, Rejection
+from ..kernels import LayerNormSpec
+from ..numerics import LAYER_NORM_MAX_COLUMNS
+from ..target import OpSupport
+from .context import KernelContext, shape_of
+from .forms import UNQUANTIZED, Form, OutputForm, TensorForm
+from .tail import check_activation, follow_to_quantize
+from .values import ConstantValue, constant_value, dequantized, real_values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LayerNormForm(Form):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis; gamma and beta float32 (columns,)."""
+
+    x: TensorForm
+    y: OutputForm
+    gamma: npt.NDArray[np.float32]
+    beta: npt.NDArray[np.float32]
+    names: tuple[str, str]
+    epsilon: float
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role; factors and addends are not quantized."""
+        constants = {role: {"id": name, **UNQUANTIZED} for role, name in zip(("weight", "bias"), self.names, strict=True)}
+        return {"input": self.x.info(), **constants, "output": self.y.info()}
+
+    def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel call."""
+        x = context.storage.get(inputs[self.x.name], is_nhwc=False)
+        columns = self.x.shape[-1]
+        spec = LayerNormSpec(
+            rows=math.prod(self.x.shape) // columns,
+            columns=columns,
+            scale=float(self.x.params.scale),
+            epsilon=self.epsilon,
+            out_scale=float(self.y.tensor.params.scale),
+            output=self.y.spec(),
+            threads=context.threads,
+        )
+        kernel = kernels.layer_norm(spec, gamma=self.gamma, beta=self.beta, isa=context.isa)
+        context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=False)
+
+
+def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(layer_norm(dequantize(x), gamma, beta)) over the last axis."""
+    call: Any = view.definition(core)
+    x = dequantized(view, call.args[0])
+    shape = None if x is None else static_shape(x.source)
+    if x is None or not isinstance(x.source, Var) or not shape or 0 in shape:
+        name = getattr(call.args[0], "name", "constant")
+        return Rejection(reason=f"input {name} is float, or its shape is not static; quantize and dequantize it before this op")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or shape[-1] > LAYER_NORM_MAX_COLUMNS:
+        taken = f"the kernel takes the last, of up to {LAYER_NORM_MAX_COLUMNS}"
+        return Rejection(reason=f"it normalizes axes {[int(axis) for axis in call.attrs.axes]} of {shape}; {taken}")
+    constants = [constant_value(view, arg) for arg in call.args[1:3]]
+    known = [constant for constant in constants if constant is not None and constant.values.size == shape[-1]]
+    if len(known) < 2:
+        return Rejection(reason="a factor or an addend is not a constant of one number for each element of a row; make it one")
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    gamma, beta = known
+    form = LayerNormForm(
+        x=TensorForm(name=x.source.name, shape=shape, params=x.params),
+        y=tail.form,
+        gamma=_values(gamma) if call.attrs.scale else np.ones(shape[-1], np.float32),
+        beta=_values(beta) if call.attrs.center else np.zeros(shape[-1], np.float32),
+        names=(gamma.name, beta.name),
+        epsilon=float(call.attrs.epsilon),
+    )
+    members = (x.var, *gamma.members, *beta.members, core, *tail.members)
+    return Region(
+        core=core,
+        output=tail.output,
+        members=tuple(dict.fromkeys(var for var in members if var is not None)),
+        inputs=(x.source,),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _values(constant: ConstantValue) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(real_values(constant).reshape(-1))
