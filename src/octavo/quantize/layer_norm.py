@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
@@ -110,9 +109,10 @@ class _Reader:
 
     def number(self, value: Any) -> float | None:
         """Return the one number of a constant or a literal."""
-        found = value if isinstance(value, Constant) else self._constants.find(value)
-        array: npt.NDArray[Any] | None = None if found is None else self._constants.value(found)
-        if found is None:
-            literal = self._view.definition(value)
+        if isinstance(value, Constant):
+            array: Any = self._constants.value(value)
+        else:
+            found, literal = self._constants.find(value), self._view.definition(value)
             array = literal.value.numpy() if isinstance(literal, GenericConst) else None
+            array = array if found is None else self._constants.value(found)
         return float(np.ravel(array)[0]) if array is not None and array.size == 1 else None
