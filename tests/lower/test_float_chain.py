@@ -104,3 +104,40 @@ def test_functions_fused_with_other_ops_have_the_same_bits() -> None:
     mean = run_lowered(module_of(lambda emit, x, _y: emit(op.mean(x, axis=[1], keepdims=True))), X, Y)
     expected = np.broadcast_to(float_function.tanh(mean), got.shape) ** 2
     assert np.array_equal(got, expected)
+
+
+def blocks(*, is_read_twice: bool = False) -> Any:
+    """A convolution with SiLU, a depthwise one with hard-swish, and one whose SiLU is added to a value before it."""
+
+    def body(w: Any, inputs: dict[str, Any]) -> Any:
+        def conv(name: str, x: Any, shape: tuple[int, ...], **attributes: Any) -> Any:
+            call = op.nn.conv2d(x, relax.const(WEIGHTS.normal(size=shape).astype(np.float32)), **attributes)
+            bias = relax.const(WEIGHTS.normal(size=(1, shape[0], 1, 1)).astype(np.float32))
+            return w.emit(name, op.add(w.emit(f"{name}_sums", call), bias))
+
+        def silu(name: str, x: Any) -> Any:
+            return w.emit(f"{name}_silu", op.multiply(x, w.emit(f"{name}_sigmoid", op.sigmoid(x))))
+
+        first = conv("a", inputs["x"], (20, 3, 3, 3), padding=1)
+        a = silu("a", first)
+        b = conv("b", a, (20, 1, 3, 3), padding=1, groups=20)
+        gate = w.emit("gate", op.clip(w.emit("b3", op.add(b, number(3))), 0, 6))
+        b = w.emit("b6", op.divide(w.emit("bg", op.multiply(b, gate)), number(6)))
+        c = w.emit("sum", op.add(a, silu("c", conv("c", b, (20, 20, 1, 1)))))
+        y = w.emit("m", op.maximum(c, first)) if is_read_twice else c
+        return w.emit("y", op.mean(y, axis=[2, 3]), is_output=True)
+
+    return graph({"x": (X.shape, "float32")}, body)
+
+
+WEIGHTS = np.random.default_rng(4)
+
+
+@pytest.mark.parametrize("is_read_twice", [False, True])
+def test_convolutions_end_in_what_alone_reads_their_sums(is_read_twice: bool) -> None:
+    module = blocks(is_read_twice=is_read_twice)
+    names = [kernel.name.split(" ")[0] for kernel in lower(module, CPU, ("generic",), 1).kernels.values()]
+    separate = ["float.elementwise"] if is_read_twice else []
+    assert names == ["transpose", "float.direct", *separate, "float.depthwise.3x3", "float.pointwise"]
+    got, expected = run_lowered(module, X), run_float(module, X)
+    assert np.abs(got - expected).max() <= 2e-6 * np.abs(expected).max()

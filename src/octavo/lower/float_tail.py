@@ -17,6 +17,8 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_v
 from ..graph.observe import read_observe
 from ..graph.rules import Region, Rejection
 from ..numerics.batch_norm import fold_batch_norm
+from ..numerics.float_function import FloatFunction
+from .float_chain import chain_from
 from .forms import FloatOp
 from .observe import Observation
 from .tail import float_clamp
@@ -30,10 +32,12 @@ class FusedTail:
     """The bias, a batch normalization, an observer or an addend, and the clamps behind an op, while each value has one reader.
 
     `weight`'s last axis is that of the output channels, which is `axis` of the result. `adds` says whether the kernel takes an
-    addend.
+    addend, `takes_function` whether it takes a function of the sum and the addend instead: a chain with SiLU, say.
     """
 
-    def __init__(self, view: DataflowView, core: Var, axis: int, weight: Floats, *, adds: bool) -> None:
+    def __init__(
+        self, view: DataflowView, core: Var, axis: int, weight: Floats, *, adds: bool, takes_function: bool = False
+    ) -> None:
         self.members: list[Var] = []
         self.weight = weight
         channels = weight.shape[-1]
@@ -48,6 +52,9 @@ class FusedTail:
         self._fold_batch_norm(view, axis)
         self._observe(view)
         self.addend: Var | None = None
+        self.function: FloatFunction | None = None
+        if takes_function and self.observation is None and self._take_function(view, adds=adds):
+            return
         if adds and self.observation is None:
             self._add(view)
         while (user := view.only_user(self.output)) is not None:
@@ -58,6 +65,17 @@ class FusedTail:
             self.low, self.high = max(self.low, bounds[0]), min(self.high, bounds[1])
             self.members.append(user)
             self.output = user
+
+    def _take_function(self, view: DataflowView, *, adds: bool) -> bool:
+        """Take the chain of single elements that alone reads the sum, if it is more than an addition and clamps."""
+        chain = chain_from(view, self.output, most_inputs=2 if adds else 1)
+        if chain is None or all(step.op in ("add", "maximum", "minimum") for step in chain.function.steps):
+            return False
+        self.function = chain.function
+        self.addend = chain.inputs[1] if len(chain.inputs) > 1 else None
+        self.members.extend(chain.members)
+        self.output = chain.output
+        return True
 
     def _fold_batch_norm(self, view: DataflowView, axis: int) -> None:
         """Take a batch normalization of which only the normalized values are read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,8 @@ def half_rules(precision: Precision) -> tuple[Rule, ...]:
         return matched
 
     return (
-        Rule(composite="octavo.half_conv2d", ops=("nn.conv2d",), match=bound(match_float_conv2d)),
-        Rule(composite="octavo.half_matmul", ops=("matmul",), match=bound(match_float_matmul)),
+        Rule(composite="octavo.half_conv2d", ops=("nn.conv2d",), match=bound(partial(match_float_conv2d, takes_function=False))),
+        Rule(composite="octavo.half_matmul", ops=("matmul",), match=bound(partial(match_float_matmul, takes_function=False))),
         Rule(composite="octavo.half_pool2d", ops=("nn.max_pool2d", "nn.avg_pool2d"), match=match_half_pool2d),
     )
 

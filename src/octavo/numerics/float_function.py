@@ -63,28 +63,36 @@ def exp(x: npt.ArrayLike) -> Floats:
     exp(x) = 2**n * exp(r) with n = rint(x / ln 2) and r = x - n * ln 2. Exactly 1 at 0, 0 at -inf, inf at inf; results below the
     smallest normal number are denormal, rounded once more.
     """
-    low, high = (np.float32(bound) for bound in EXP_RANGE)
+    series, power = _parts_of_exp(x, EXP_RANGE)
+    half = power >> 1
+    with np.errstate(all="ignore"):
+        return (series * _two_to(half)) * _two_to(power - half)
+
+
+def _parts_of_exp(x: npt.ArrayLike, within: tuple[float, float]) -> tuple[Floats, npt.NDArray[np.int32]]:
+    """Return exp(r) and n of a value that is brought into a range before."""
+    low, high = (np.float32(bound) for bound in within)
     value = np.asarray(x, np.float32)
     value = np.where(value > high, high, value)
     value = np.where(value < low, low, value)
     shifted = fused_multiply_add(value, np.float32(LOG2_E), np.float32(MAGIC))
     whole = (shifted - np.float32(MAGIC)).astype(np.float32)
     rest = fused_multiply_add(whole, np.float32(-LN2_LOW), fused_multiply_add(whole, np.float32(-LN2_HIGH), value))
-    power = shifted.view(np.int32) - np.int32(MAGIC_BITS)
-    half = power >> 1
-    with np.errstate(all="ignore"):
-        return (_series(rest, EXP_SERIES) * _two_to(half)) * _two_to(power - half)
+    return _series(rest, EXP_SERIES), shifted.view(np.int32) - np.int32(MAGIC_BITS)
 
 
 def sigmoid(x: npt.ArrayLike) -> Floats:
-    """Return 1 / (1 + exp(-x)) as e / (1 + e) with e = exp(min(x, 88)), off by at most 3 units in the last place."""
-    value = np.asarray(x, np.float32)
-    power = exp(np.where(value > np.float32(SIGMOID_LIMIT), np.float32(SIGMOID_LIMIT), value))
-    return power / (np.float32(1) + power)
+    """Return 1 / (1 + exp(-x)) as e / (1 + e) with e = exp(x), off by at most 3 units in the last place.
+
+    0 below -87.7, where the true value is below 8.3e-39 and no normal number any more.
+    """
+    series, power = _parts_of_exp(x, SIGMOID_RANGE)
+    exponential = series * _two_to(power)
+    return exponential / (np.float32(1) + exponential)
 
 
-SIGMOID_LIMIT = 88.0
-"""exp is finite here, and sigmoid long 1."""
+SIGMOID_RANGE = (-88.0, 88.0)
+"""At its ends 2**n is 0, its exponent being -127, and finite, and sigmoid long 1."""
 
 
 def tanh(x: npt.ArrayLike) -> Floats:

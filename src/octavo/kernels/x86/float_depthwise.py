@@ -12,11 +12,14 @@ Nothing is copied. Plain vectors: LLVM contracts each product and sum into a fus
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ...numerics.float_function import FloatFunction
+from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..observe import ObserveSpec
 from ..spec import Kernel
@@ -177,12 +180,24 @@ class FloatDepthwise:
                     store(acc, pixel * lanes, load(acc, pixel * lanes, lanes) + value * columns[kx], lanes)
             if self.observer is not None:
                 self.observer.slot()
+        if spec.function is not None:
+            self._emit_function(spec.function, acc, out_at, lanes, count)
+            return
         sums = [T.Bind(load(acc, pixel * lanes, lanes)) for pixel in range(count)]
         if self.observer is not None:
             self.observer.take([sums], channel, lambda pixel: out_at + pixel * spec.out_channels)
         for pixel, value in enumerate(sums):
             result = clamped(value, spec, lanes) if self.observer is None else self.observer.clamped(value)
             self._store(out_at + pixel * spec.out_channels, result, lanes)
+
+    def _emit_function(self, function: FloatFunction, acc: Expr, out_at: Expr, lanes: int, count: int) -> None:
+        """Emit the function of each sum and its store, in a loop: written out for each, the code would be long."""
+        sums: Any = T.alloc_buffer((count * lanes,), "float32", scope="local")
+        for pixel in range(count):
+            store(sums, pixel * lanes, load(acc, pixel * lanes, lanes), lanes)
+        with T.serial(0, count) as pixel:
+            value = ElementMath(lanes).apply(function, [load(sums, pixel * lanes, lanes)])
+            self._store(out_at + pixel * self.spec.out_channels, value, lanes)
 
     @property
     def _dtypes(self) -> tuple[str, str]:

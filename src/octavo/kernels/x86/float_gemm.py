@@ -17,6 +17,8 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ...numerics.float_function import FloatFunction
+from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..isa import AVX512_VNNI
 from ..observe import ObserveSpec
@@ -166,7 +168,9 @@ class FloatGemm(GemmLoops):
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
                 self._emit_bordered(acc, source, at, starts, panel, place, block)
-            if self.observer is None:
+            if self.spec.function is not None:
+                self._emit_function(self.spec.function, acc, out_at, place, panel)
+            elif self.observer is None:
                 self._emit_finish(acc, out_at, pixels, panel)
             else:
                 self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
@@ -307,6 +311,30 @@ class FloatGemm(GemmLoops):
                 if self.addend is not None:
                     value = self._added(value, place, valid)
                 self._store(place, clamped(value, self.spec, LANES), valid)
+
+    def _emit_function(self, function: FloatFunction, acc: Expr, out_at: Expr, place: TilePlace, panel: Panel) -> None:
+        """Emit bias, function and the stores, in a loop over the tile's sums: written out for each, the code would be long."""
+        geometry, pixels = self.geometry, place.height * place.width
+        sums: Any = T.alloc_buffer((panel.vectors * pixels * LANES,), "float32", scope="local")
+        for j in range(panel.vectors):
+            bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
+            for i in range(pixels):
+                store(sums, (j * pixels + i) * LANES, load(acc, (i * panel.vectors + j) * LANES, LANES) + bias, LANES)
+
+        def column(j: Expr, valid: int) -> None:
+            with T.serial(0, place.height) as y, T.serial(0, place.width) as x:
+                at = T.Bind(out_at + y * geometry.row_pitch + x * geometry.pixel_pitch + j * LANES)
+                values = [load(sums, (j * pixels + y * place.width + x) * LANES, LANES)]
+                if self.addend is not None:
+                    values.append(load_partial(self.addend, at, LANES, valid))
+                self._store(at, ElementMath(LANES).apply(function, values), valid)
+
+        whole, left = divmod(panel.channels, LANES)
+        if whole:
+            with T.serial(0, whole) as j:
+                column(j, LANES)
+        if left:
+            column(whole, left)
 
     def _emit_observed(
         self, observer: TileObserver, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel, width: int
