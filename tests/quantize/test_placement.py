@@ -10,13 +10,15 @@ import pytest
 from handmade_profile import ranged
 from tvm import relax
 
+import octavo
 from nets import model_of, residual_net
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
+from octavo.numerics.metrics import sqnr_db
 from octavo.profile import Profile
 from octavo.quantize import QuantizedModel, Recipe, quantize
-from octavo.target import OpSupport, TargetDescription
+from octavo.target import CPU, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 
 RNG = np.random.default_rng(0)
 FUSED = ("bias", "nn.relu", "clip")
@@ -82,6 +84,25 @@ def test_inputs_and_outputs_stay_float32_and_the_parameters_are_integer() -> Non
     types = {param.name: str(param.ty.dtype) for param in main.params}
     assert types == {"x": "float32"} | {f"w{i}_q": "int8" for i in range(1, 5)} | {f"b{i}_q": "int32" for i in range(1, 5)}
     assert str(main.ret_ty.dtype) == "float32"
+
+
+def test_an_extreme_of_two_tensors_has_a_range_that_holds_both() -> None:
+    def body(writer: BodyWriter, x: relax.Var, small: relax.Var, large: relax.Var) -> relax.Expr:
+        a, b = (writer.emit(f"_{weight.name}", relax.op.nn.conv2d(x, weight)) for weight in (small, large))
+        a, b = writer.emit("a", relax.op.nn.relu(a)), writer.emit("b", relax.op.nn.relu(b))
+        return writer.emit("y", relax.op.maximum(a, b), is_output=True)
+
+    params = {"small": 0.1 * weights(5, 3, 1, 1), "large": 10 * weights(5, 3, 1, 1)}
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, params, body, ("y",))
+    samples = RNG.standard_normal((4, 3, 4, 4)).astype(np.float32)
+    profile = octavo.profile(model, samples)
+    quantized = quantize(model, profile)
+    assert [layer.op for layer in quantized.plan.layers][-1] == ELEMENTWISE_PAIR
+    real, simulated = (octavo.compile(each)(samples[:1])["net/y:0"] for each in (model, quantized))
+    assert sqnr_db(real, simulated) > 30
+    assert reasons(
+        quantize(model, profile, target=replace(CPU, ops=tuple(op for op in CPU.ops if op.op != ELEMENTWISE_PAIR)))
+    ) == {"y": "cpu has no integer maximum of operands that differ in scale and zero point"}
 
 
 def branching_net() -> Model:

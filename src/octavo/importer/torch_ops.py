@@ -305,6 +305,18 @@ def _deviation(args: Arguments, *, root: bool) -> Any:
     return _ops.sqrt(args.emit(result)) if root else result
 
 
+def _expand(args: Arguments) -> Any:
+    """Nothing where the sizes are the tensor's own, repetition, which integer kernels know, of float32; others are TVM's."""
+    x, size = args["self"], list(args["size"])
+    own: list[Any] = [getattr(dim, "value", None) for dim in x.ty.shape]
+    if None in own or not all(isinstance(dim, int) for dim in size) or dtype_of(x) != "float32":
+        return NotImplemented
+    wide = [1] * (len(size) - len(own)) + own
+    repeats = [1 if want in (-1, have) else want for have, want in zip(wide, size, strict=True)]
+    x = x if wide == own else args.emit(_ops.reshape(x, wide))
+    return x if set(repeats) <= {1} else _ops.tile(x, repeats)
+
+
 def _identity(args: Arguments) -> Any:
     return args["self"] if "self" in args.values else args["input"]
 
@@ -351,6 +363,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.div.Scalar": _elementwise(_ops.divide),
     "aten.div.Tensor": _elementwise(_ops.divide),
     "aten.dropout.default": _dropout,
+    "aten.expand.default": _expand,
     "aten.feature_dropout.default": _dropout,
     "aten.hardtanh.default": _hardtanh,
     "aten.lift_fresh_copy.default": _identity,

@@ -29,6 +29,7 @@ from .recipe import Recipe
 _SPATIAL = ({2, 3}, {1, 2})
 """Axes of rows and columns in NCHW and NHWC."""
 
+_EXTREMES = ("maximum", "minimum")
 _LAYER_NORM = "nn.layer_norm"
 _OF_ONE = ("take", _LAYER_NORM)
 """Ops whose operands but for the first are no activations: indices, factors and addends."""
@@ -172,6 +173,11 @@ class Placer:
             return f"{self.target.name} has no integer {kind}"
         if not {name, kind}.isdisjoint(self.recipe.float_ops):
             return f"the recipe keeps {kind} float"
+        if name in _EXTREMES:
+            # Of operands with parameters of their own it is a table: the result needs a range that holds both.
+            support = self.target.support(ELEMENTWISE_PAIR)
+            if support is None:
+                return f"{self.target.name} has no integer {kind} of operands that differ in scale and zero point"
         reason = self._unlike_recipe(support)
         if reason is not None:
             return reason
