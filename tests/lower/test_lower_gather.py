@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -90,24 +91,29 @@ def test_equals_numpy(name: str, dtype: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
-@pytest.mark.parametrize("rounding", ["round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-def test_nearest_neighbours_equal_tvm(mode: str, rounding: str) -> None:
-    for size in ((12, 10), (9, 4), (3, 13)):
-        module = module_of(
-            lambda x, size=size: op.image.resize2d(
-                x,
-                size,
-                layout="NHWC",
-                method="nearest_neighbor",
-                coordinate_transformation_mode=mode,
-                rounding_method=rounding,
-            ),
-            "uint8",
-            form="qdq",
-        )
-        x = image("uint8")
-        assert all(record.integer for record in lower(module, CPU, ISAS, 1).records)
-        np.testing.assert_array_equal(run_lowered(module, x), run_float(module, x))
+def test_nearest_neighbours_equal_tvm(mode: str) -> None:
+    """All roundings and sizes at once, as results of one graph."""
+    zero = SAME[1] + 128
+    roundings = ("round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+    def body(writer, params):
+        qdq = Qdq(writer, "uint8")
+        pooled = writer.emit("pool", op.nn.max_pool2d(qdq.dequantize("x", params["x"], (SAME[0], zero)), pool_size=(1, 1)))
+        p = qdq.dequantize("p", qdq.quantize("p", pooled, (SAME[0], zero)), (SAME[0], zero))
+        results = []
+        for number, (rounding, size) in enumerate(itertools.product(roundings, ((12, 10), (9, 4), (3, 13)))):
+            way = {"method": "nearest_neighbor", "coordinate_transformation_mode": mode, "rounding_method": rounding}
+            moved = writer.emit(f"moved{number}", op.image.resize2d(p, size, layout="NHWC", **way))
+            results.append(qdq.quantize(f"y{number}", moved, (SAME[0], zero), is_output=True))
+        return relax.Tuple(results)
+
+    module = graph({"x": (SHAPE, "uint8")}, body)
+    x = image("uint8")
+    records = lower(module, CPU, ISAS, 1).records
+    assert all(record.integer for record in records), records
+    assert [record.op for record in records].count("gather") == 15
+    for got, want in zip(run_lowered(module, x), run_float(module, x), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("name", ["slice", "pad", "repeat"])

@@ -78,7 +78,8 @@ def test_equals_padding_first(layout: str, form: str, change: dict[str, Any], op
     assert kernels_of(module) == ops
     x = np.random.default_rng(1).integers(-128, 128, shape).astype(np.int8)
     padded = np.pad(x, [tuple(widths[2 * i : 2 * i + 2]) for i in range(4)], constant_values=X[1])
-    for isa in ISAS:
+    # Both layouts are lowered to one kernel.
+    for isa in ISAS if layout == "NHWC" else ISAS[:1]:
         np.testing.assert_array_equal(run(module, x, isa), run(reference, padded, isa))
 
 
