@@ -16,7 +16,7 @@ from tvm import s_tir as _s_tir
 from tvm import tirx as _tirx
 from tvm.ir import Call, StringImm
 
-from ..graph.evaluate import unoptimized
+from ..graph.evaluate import at_level
 from ..kernels import KERNEL_ATTR, LLVM_ATTR
 
 # TVM annotates its constructors more narrowly than what they take, and its passes not at all.
@@ -28,6 +28,10 @@ PLAIN_CALL = 1
 
 _STACK = 1 << 14
 """Bytes of buffers of its own that a kernel may have on the stack."""
+
+_LEVEL = 2
+"""LLVM's optimization of kernels. They come unrolled and in vectors: -O3 unrolls them again, which takes up to half as long again
+to compile, and no network runs faster for it."""
 
 _KEPT = "disable_lower_builtin"
 """TVM's annotation (tir::transform::kDisableLowerTVMBuiltin) of what LowerTVMBuiltin must leave as it is."""
@@ -88,8 +92,8 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
             lowered.update(default(_bound(others, target)).functions.items())
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # What takes packed arguments runs once a call and calls the rest: to optimize it costs more than it will ever save.
-        quick = target if plain or kernels else unoptimized(target)
-        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain), quick)
+        level = _LEVEL if plain or kernels else 0
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain), at_level(target, level))
 
 
 def _bound(functions: Functions, target: tvm.target.Target) -> tvm.IRModule:

@@ -145,8 +145,13 @@ def unchecked() -> tvm.transform.PassContext:
 
 def unoptimized(target: tvm.target.Target) -> tvm.target.Target:
     """Return a target whose code is made fastest: it runs once, so optimizing costs more than it saves."""
+    return at_level(target, 0)
+
+
+def at_level(target: tvm.target.Target, level: int) -> tvm.target.Target:
+    """Return a target for which LLVM optimizes as at -O0 to -O3; another target than LLVM's stays as it is."""
     config = {key: value for key, value in dict(target.export()).items() if key != "tag"}
-    return tvm.target.Target({**config, "opt-level": 0}) if config.get("kind") == "llvm" else target
+    return tvm.target.Target({**config, "opt-level": level}) if config.get("kind") == "llvm" else target
 
 
 def _lowered(module: tvm.IRModule) -> tvm.IRModule:
