@@ -74,7 +74,7 @@ class _Run:
         value: Any = self._view.definition(var)
         if isinstance(value, relax.TupleGetItem):
             return value.index == 0 and self._view.binding_of(value.tuple_value) in self.members
-        if not _is_elementwise(value):
+        if not is_elementwise(value):
             return False
         source, rows = self.source, list(self.rows)
         for position, operand in enumerate(value.args):
@@ -126,7 +126,8 @@ def _aligned(value: Any, position: int, constant: npt.NDArray[Any]) -> tuple[int
     return (constant.size, *[1] * behind)
 
 
-def _is_elementwise(value: Any) -> bool:
+def is_elementwise(value: Any) -> bool:
+    """Return whether a bound value is a function of single elements."""
     cast, norm = call_to(value, "astype"), call_to(value, _BATCH_NORM)
     if cast is not None:
         return str(cast.attrs.dtype) in ("float32", "bool")

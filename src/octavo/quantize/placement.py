@@ -21,7 +21,7 @@ from ..numerics import BATCH_MATMUL_MAX_INNER
 from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from .constants import Constant, Constants, root_of
 from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
-from .elementwise import function_of_one
+from .elementwise import function_of_one, is_elementwise
 from .exclusion import Exclusion
 from .plan import FloatOp
 from .recipe import Recipe
@@ -190,7 +190,7 @@ class Placer:
         operands = activation_operands(self.view, value)[: 1 if op is not None or name in _OF_ONE else None]
         constants = self._constant_operands(support, operands) if op is None else ()
         read = [operand for operand in operands if not constants or self.constants.find(operand) is None]
-        reason = self._operands(name, value, read)
+        reason = self._operands(value, read) or self._of_normalization(var, name, value)
         if reason is not None:
             return reason
         inputs = tuple(root_of(self.view, data) for operand in read for data in operand_vars(operand))
@@ -241,7 +241,7 @@ class Placer:
             return f"{self.target.name} runs it with asymmetric weights only"
         return None
 
-    def _operands(self, name: str, value: Any, operands: list[Expr]) -> str | None:
+    def _operands(self, value: Any, operands: list[Expr]) -> str | None:
         """Return why the operands keep an op float, or None."""
         if dtype_of(value) != "float32":
             return f"its result is {dtype_of(value) or 'no tensor'}, expected float32"
@@ -250,12 +250,18 @@ class Placer:
         shapes = [static_shape(operand) for operand in operands]
         if static_shape(value) is None or None in shapes:
             return "its shape is symbolic"
-        if name == "mean" and value.attrs.keepdims:
-            # Read beside what it is the mean of, in a normalization; over rows and columns in a gate, too.
-            rank = len(shapes[0] or ())
-            if rank != 4 or {int(axis) % 4 for axis in value.attrs.axis or ()} not in _SPATIAL:
-                return "it is a mean that keeps its axes, as normalizations take it, whose steps need more than 8 bits"
         return None
+
+    def _of_normalization(self, var: Var, name: str, value: Any) -> str | None:
+        """Return why a mean that is met by what it is the mean of stays float; over rows and columns it may be a gate's."""
+        if name != "mean" or not value.attrs.keepdims:
+            return None
+        rank = len(static_shape(value) or ())
+        if rank == 4 and {int(axis) % 4 for axis in value.attrs.axis or ()} in _SPATIAL:
+            return None
+        if not any(is_elementwise(self.view.definition(user)) for user in self.view.users(var)):
+            return None
+        return "it is a mean that keeps its axes, as normalizations take it, whose steps need more than 8 bits"
 
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
         """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
