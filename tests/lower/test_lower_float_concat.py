@@ -33,7 +33,7 @@ def dense_block(*, is_read_twice: bool = False) -> Any:
         n = w.emit("n1", op.nn.relu(normalized(w, "n", joined, 1)))
         b = w.emit("b", op.nn.conv2d(n, relax.const(floats(4, 26, 1, 1))))
         if is_read_twice:
-            b = w.emit("b2", op.add(b, w.emit("m", op.mean(joined, axis=[1], keepdims=True))))
+            b = w.emit("b2", op.add(b, w.emit("m", op.max(joined, axis=[1], keepdims=True))))
         p = w.emit("p", op.nn.max_pool2d(b, (2, 2), (2, 2)))
         return w.emit("y", op.nn.relu(normalized(w, "q", p, 1)), is_output=True)
 

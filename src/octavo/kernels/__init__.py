@@ -15,6 +15,7 @@ from .float_conv2d_transpose import FloatConv2dTransposeSpec, float_conv2d_trans
 from .float_elementwise import FloatElementwiseSpec, float_elementwise
 from .float_function import ElementExpressions
 from .float_layer_norm import FloatLayerNormSpec, float_layer_norm
+from .float_reduce import FloatMeanSpec, mean_in_order
 from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
@@ -99,6 +100,7 @@ __all__ = [
     "FloatConv2dTransposeSpec",
     "FloatElementwiseSpec",
     "FloatLayerNormSpec",
+    "FloatMeanSpec",
     "FloatOutput",
     "FloatResizeSpec",
     "FloatSoftmaxSpec",
@@ -164,6 +166,7 @@ __all__ = [
     "log_softmax",
     "lookup",
     "matmul",
+    "mean_in_order",
     "observe",
     "pair_lookup",
     "pairwise",
