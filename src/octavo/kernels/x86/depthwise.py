@@ -31,7 +31,7 @@ from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, SumOutput
 from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
-from .epilogue import channel_order
+from .epilogue import Group, channel_order
 from .narrow import narrowed
 from .packing import Int8Array, Weights
 from .scratch import Scratch, padding_value
@@ -463,7 +463,16 @@ class Depthwise:
                 pairs = zip(accumulators, totals, strict=True)
                 accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
             target = out_at + pixel * self.spec.out_channels
-            self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters, lanes)
+            group = Group(
+                out=self.out,
+                target=target,
+                accumulators=accumulators,
+                values=values,
+                valid=valid,
+                parameters=self.parameters,
+                lanes=lanes,
+            )
+            self.epilogue.emit(group)
 
     def _load_lanes(self, label: str, channels: Channels, accumulator: int) -> Expr:
         """Return the values of an accumulator's channels."""

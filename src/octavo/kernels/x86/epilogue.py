@@ -40,6 +40,22 @@ def channel_order(vectors: int, lanes: int = v.LANES) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """One group of sums in registers, of which the first `valid` become outputs from out[target] on.
+
+    `values` are the lanes of an epilogue's `channel_values`; `parameters` are the scales and zero points that come at run time.
+    """
+
+    out: Expr
+    target: Expr
+    accumulators: list[Expr]
+    values: dict[str, list[Expr]]
+    valid: int
+    parameters: Expr | None
+    lanes: int = v.LANES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Epilogue:
     """How accumulators become outputs.
 
@@ -60,21 +76,12 @@ class Epilogue:
         values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier}
         return {**values, "real_bias": weights.real_bias} if self.output.real_bias else values
 
-    def emit(
-        self,
-        out: Expr,
-        target: Expr,
-        accumulators: list[Expr],
-        values: dict[str, list[Expr]],
-        valid: int,
-        parameters: Expr | None,
-        lanes: int = v.LANES,
-    ) -> None:
-        """Emit the store of one group's first `valid` outputs at out[target]; `values` are the lanes of `channel_values`."""
-        del parameters
-        biases = values.get("real_bias", [None] * len(accumulators))
-        narrow = self._narrow(accumulators, values["multiplier"], biases, lanes)
-        v.store_partial(out, target, narrow, len(accumulators) * lanes, valid)
+    def emit(self, group: Group) -> None:
+        """Emit the store of one group's outputs."""
+        count = len(group.accumulators)
+        biases = group.values.get("real_bias", [None] * count)
+        narrow = self._narrow(group.accumulators, group.values["multiplier"], biases, group.lanes)
+        v.store_partial(group.out, group.target, narrow, count * group.lanes, group.valid)
 
     def _narrow(self, accumulators: list[Expr], multipliers: list[Expr], biases: list[Expr | None], lanes: int) -> Expr:
         """Return one group's outputs in channel order, uint8 x (len(accumulators) * lanes)."""

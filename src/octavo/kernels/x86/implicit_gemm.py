@@ -29,7 +29,7 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, prim_func
 from . import vector as v
 from .borders import Borders, Run
-from .epilogue import groups_of
+from .epilogue import Group, groups_of
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .narrow import narrowed
@@ -380,5 +380,13 @@ class ImplicitGemm(GemmLoops):
                 pairs = zip(accumulators, minus, strict=True)
                 accumulators = [self.zero_points.last(each, total, zero_point) for each, zero_point in pairs]
                 target = out_at + offset * self.geometry.channels + first * LANES
-                self.epilogue.emit(self.out, target, accumulators, values, valid, self.parameters)
+                done = Group(
+                    out=self.out,
+                    target=target,
+                    accumulators=accumulators,
+                    values=values,
+                    valid=valid,
+                    parameters=self.parameters,
+                )
+                self.epilogue.emit(done)
             first += group

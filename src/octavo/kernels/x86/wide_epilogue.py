@@ -17,7 +17,7 @@ from ..float_result import float_result, input_scale, input_zero_point
 from ..spec import Conv2dSpec, FloatOutput, SumOutput
 from ..vectors import Expr, splat
 from . import vector as v
-from .epilogue import Epilogue
+from .epilogue import Epilogue, Group
 
 if TYPE_CHECKING:
     from .packing import Weights
@@ -36,30 +36,18 @@ class FloatEpilogue:
         values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier, "real_bias": weights.real_bias}
         return {**values, "weight_sum": weights.sums} if self.output.pixels_per_scale else values
 
-    def emit(
-        self,
-        out: Expr,
-        target: Expr,
-        accumulators: list[Expr],
-        values: dict[str, list[Expr]],
-        valid: int,
-        parameters: Expr | None,
-        lanes: int = v.LANES,
-    ) -> None:
-        """Emit the store of one group's first `valid` outputs at out[target]; `values` are the lanes of `channel_values`.
-
-        `parameters` are the scales and zero points that come at run time.
-        """
-        scale = None
-        if parameters is not None:
-            index = T.Bind(T.floordiv(target, self.channels * self.output.pixels_per_scale))
-            scale = input_scale(parameters, index)
-            accumulators = _less_zero_points(accumulators, values["weight_sum"], input_zero_point(parameters, index), lanes)
+    def emit(self, group: Group) -> None:
+        """Emit the store of one group's outputs."""
+        scale, accumulators = None, group.accumulators
+        if group.parameters is not None:
+            index = T.Bind(T.floordiv(group.target, self.channels * self.output.pixels_per_scale))
+            scale = input_scale(group.parameters, index)
+            accumulators = _less_zero_points(group, input_zero_point(group.parameters, index))
         reals = [
-            T.Bind(float_result(self.output, acc, multiplier, bias, scale, lanes))
-            for acc, multiplier, bias in zip(accumulators, values["multiplier"], values["real_bias"], strict=True)
+            T.Bind(float_result(self.output, acc, multiplier, bias, scale, group.lanes))
+            for acc, multiplier, bias in zip(accumulators, group.values["multiplier"], group.values["real_bias"], strict=True)
         ]
-        _store(out, target, reals, valid, lanes, "float32")
+        _store(group, reals, "float32")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,21 +62,13 @@ class SumEpilogue:
         """Return the constants it reads, one value for each output channel."""
         return {"weight_sum": weights.sums} if self.output.pixels_per_scale else {}
 
-    def emit(
-        self,
-        out: Expr,
-        target: Expr,
-        accumulators: list[Expr],
-        values: dict[str, list[Expr]],
-        valid: int,
-        parameters: Expr | None,
-        lanes: int = v.LANES,
-    ) -> None:
-        """Emit the store of one group's first `valid` outputs, as FloatEpilogue does."""
-        if parameters is not None:
-            index = T.Bind(T.floordiv(target, self.channels * self.output.pixels_per_scale))
-            accumulators = _less_zero_points(accumulators, values["weight_sum"], input_zero_point(parameters, index), lanes)
-        _store(out, target, [T.Bind(acc) for acc in accumulators], valid, lanes, "int32")
+    def emit(self, group: Group) -> None:
+        """Emit the store of one group's outputs."""
+        accumulators = group.accumulators
+        if group.parameters is not None:
+            index = T.Bind(T.floordiv(group.target, self.channels * self.output.pixels_per_scale))
+            accumulators = _less_zero_points(group, input_zero_point(group.parameters, index))
+        _store(group, [T.Bind(acc) for acc in accumulators], "int32")
 
 
 def epilogue_of(spec: Conv2dSpec, weights: Weights) -> Epilogue | FloatEpilogue | SumEpilogue:
@@ -100,16 +80,18 @@ def epilogue_of(spec: Conv2dSpec, weights: Weights) -> Epilogue | FloatEpilogue 
     return Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
 
 
-def _less_zero_points(accumulators: list[Expr], sums: list[Expr], zero_point: Expr, lanes: int) -> list[Expr]:
+def _less_zero_points(group: Group, zero_point: Expr) -> list[Expr]:
     """Return accumulators of x as those of x - zero_point."""
-    less = splat(zero_point, lanes)
-    return [acc - less * total for acc, total in zip(accumulators, sums, strict=True)]
+    less = splat(zero_point, group.lanes)
+    return [acc - less * total for acc, total in zip(group.accumulators, group.values["weight_sum"], strict=True)]
 
 
-def _store(out: Expr, target: Expr, group: list[Expr], valid: int, lanes: int, dtype: str) -> None:
-    for number, part in enumerate(_in_channel_order(group, lanes)):
-        if valid > number * lanes:
-            v.store_partial(out, target + number * lanes, part, lanes, min(valid - number * lanes, lanes), dtype)
+def _store(group: Group, results: list[Expr], dtype: str) -> None:
+    lanes = group.lanes
+    for number, part in enumerate(_in_channel_order(results, lanes)):
+        if group.valid > number * lanes:
+            valid = min(group.valid - number * lanes, lanes)
+            v.store_partial(group.out, group.target + number * lanes, part, lanes, valid, dtype)
 
 
 def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
