@@ -8,16 +8,12 @@ from __future__ import annotations
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
+from ..numerics.float_function import MAGIC, MAGIC_BITS
 from .spec import Output
 from .vectors import Expr, intrinsic, splat, vector_type
 
-_MAGIC = 12582912.0
-"""1.5 * 2**23: a float32 of that size counts in ones, so adding it rounds half to even, as the CPU's adder rounds."""
-
-MAGIC_BITS = 0x4B400000
-"""Bits of `_MAGIC`: the bits of _MAGIC + k are MAGIC_BITS + k for every integer |k| <= MAGIC_REACH."""
-
 MAGIC_REACH = 1 << 22
+"""The bits of MAGIC + k are MAGIC_BITS + k for every integer |k| <= MAGIC_REACH."""
 
 
 def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, lanes: int, stored_even: bool = False) -> Expr:
@@ -37,7 +33,7 @@ def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, l
     value = B.Bind(B.Select(value > low, value, low))
     value = B.Bind(B.Select(value < high, value, high))
     parity = zero_point & 1 if stored_even else 0
-    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC + parity), lanes))
+    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(MAGIC + parity), lanes))
     return (bits - splat(B.int32(MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
 
 
@@ -60,7 +56,7 @@ def float_difference(a: Expr, b: Expr, lanes: int) -> Expr:
 
 def less_magic(value: Expr, lanes: int) -> Expr:
     """Return float32(i), exactly, of a float32 vector MAGIC + i, |i| <= MAGIC_REACH."""
-    return value - splat(B.float32(_MAGIC), lanes)
+    return value - splat(B.float32(MAGIC), lanes)
 
 
 def unfused(product: Expr, lanes: int) -> Expr:
@@ -105,7 +101,7 @@ def requantized_input(value: Expr, multiplier: float, zero_point: int, output: O
 
 def integer_of(value: Expr, lanes: int) -> Expr:
     """Return rint(value) as int32, half to even, of a float32 vector within +-2**22 that is no bare product (see `rounded`)."""
-    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(_MAGIC), lanes))
+    bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(MAGIC), lanes))
     return bits - splat(B.int32(MAGIC_BITS), lanes)
 
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm.relax import Var
 
 from .. import kernels
@@ -14,9 +13,11 @@ from ..graph.dataflow import DataflowView, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatConv2dTransposeSpec, transposed_obstacle
 from .context import KernelContext, shape_of
+from .conv2d import padding_of, pair
 from .float_conv2d import FloatForm
 from .float_tail import FusedTail, float_operands, float_region, real_in_order
 from .forms import Layout
+from .transposed_conv2d import as_convolution, layout_obstacle
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,19 +76,14 @@ def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region | Reje
     """Claim clamp(conv2d_transpose(x, w) + bias + addend) of a float32 x and a constant w."""
     call: Any = view.definition(core)
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
-    is_known = layout in ("NCHW", "NHWC") and sorted(kernel_layout) == sorted("HWIO")
-    if not is_known or str(call.attrs.out_layout) not in ("", layout):
-        return Rejection(reason=f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of IOHW")
+    if (obstacle := layout_obstacle(call)) is not None:
+        return obstacle
     operands = float_operands(view, core, call)
     if isinstance(operands, Rejection):
         return operands
     x, weight, shape = operands
     groups = int(call.attrs.groups)
-    values = real_in_order(weight, tuple(kernel_layout.index(letter) for letter in "HWIO"))
-    rows, columns, channels, outputs = values.shape
-    # From the inputs of all groups and the outputs of one to the inputs of one and the outputs of all.
-    apart = values.reshape(rows, columns, groups, channels // groups, outputs).transpose(0, 1, 3, 2, 4)
-    turned = np.ascontiguousarray(apart).reshape(rows, columns, channels // groups, groups * outputs)
+    turned = as_convolution(real_in_order(weight, tuple(kernel_layout.index(letter) for letter in "HWIO")), groups)
     tail = FusedTail(view, core, layout.index("C"), turned, adds=True)
     x_shape = static_shape(x)
     assert x_shape is not None, "checked with the operands"
@@ -103,16 +99,11 @@ def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region | Reje
         output_shape=shape,
         x_shape=x_shape,
         layout="NCHW" if layout == "NCHW" else "NHWC",
-        strides=_pair(call.attrs.strides),
-        padding=_pair(call.attrs.padding),
-        dilation=_pair(call.attrs.dilation),
+        strides=pair(call.attrs.strides),
+        padding=padding_of(call.attrs.padding)[:2],
+        dilation=pair(call.attrs.dilation),
         groups=groups,
     )
     nhwc = x_shape if layout == "NHWC" else tuple(x_shape[axis] for axis in (0, 2, 3, 1))
-    obstacle = transposed_obstacle(form.spec(nhwc, 1))
-    return Rejection(reason=f"{core.name}: {obstacle}") if obstacle else float_region(view, core, x, tail, form)
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = list(values)[:2]
-    return int(first), int(second)
+    reason = transposed_obstacle(form.spec(nhwc, 1))
+    return Rejection(reason=f"{core.name}: {reason}") if reason else float_region(view, core, x, tail, form)

@@ -16,6 +16,7 @@ from ..graph.rules import Region, Rejection
 from ..kernels import HalfConcatSpec, HalfPool2dSpec
 from ..numerics.half import HalfDtype
 from .context import KernelContext, shape_of
+from .conv2d import pair
 from .forms import FloatOp, Layout
 from .storage import TO_NHWC
 
@@ -90,10 +91,10 @@ def match_half_pool2d(view: DataflowView, core: Var) -> Region | Rejection:
         dtype=dtype,
         kind="max" if kind == "max" else "avg",
         layout="NCHW" if layout == "NCHW" else "NHWC",
-        kernel=_pair(attrs.pool_size),
-        strides=_pair(attrs.strides),
+        kernel=pair(attrs.pool_size),
+        strides=pair(attrs.strides),
         padding=(padding[0], padding[1]),
-        dilation=_pair(attrs.dilation),
+        dilation=pair(attrs.dilation),
         count_include_pad=bool(attrs.count_include_pad),
         output_shape=shape,
     )
@@ -119,8 +120,3 @@ def emit_concat(context: KernelContext, var: Var, value: Expr, halves: Collectio
     kernel = kernels.half_concat(spec, isa=context.isa)
     context.put(var, context.call(var.name, kernel, parts, shape, STORED_AS), is_nhwc=is_nhwc)
     return True
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = (int(value) for value in values)
-    return first, second

@@ -178,6 +178,15 @@ class TransposedConvForm(Form):
         return np.broadcast_to(apart, (self.groups, *self.strides, apart.shape[3])).reshape(-1)
 
 
+def layout_obstacle(call: Any) -> Rejection | None:
+    """Return why the layouts of a transposed convolution are not those of a kernel, or None."""
+    layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
+    is_known = layout in ("NCHW", "NHWC") and sorted(kernel_layout) == sorted("HWIO")
+    if is_known and str(call.attrs.out_layout) in ("", layout):
+        return None
+    return Rejection(reason=f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of IOHW")
+
+
 def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
     """Claim quantize(clamp(conv2d_transpose(dequantize(x), dequantize(w)) + bias)).
 
@@ -191,12 +200,8 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
     call: Any = call_to(view.definition(core), "nn.conv2d_transpose")
     assert call is not None
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
-    if (
-        layout not in ("NCHW", "NHWC")
-        or str(call.attrs.out_layout) not in ("", layout)
-        or sorted(kernel_layout) != sorted("HWIO")
-    ):
-        return Rejection(reason=f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of IOHW")
+    if (obstacle := layout_obstacle(call)) is not None:
+        return obstacle
     source: Layout = "NCHW" if layout == "NCHW" else "NHWC"
     shape = static_shape(core)
     if shape is None or 0 in shape:
@@ -232,13 +237,18 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
     return weighted_region(core, x, way, form)
 
 
+def as_convolution(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
+    """Return HWIO of all groups' inputs and one group's outputs as a convolution has it: one's inputs, all groups' outputs."""
+    rows, columns, inputs, outputs = weight.shape
+    apart = weight.reshape(rows, columns, groups, inputs // groups, outputs).transpose(0, 1, 3, 2, 4)
+    return np.ascontiguousarray(apart).reshape(rows, columns, inputs // groups, groups * outputs)
+
+
 def _turned(weight: ConstantValue, kernel_layout: str, groups: int) -> ConstantValue:
     order = tuple(kernel_layout.index(axis) for axis in "HWIO")
 
     def turn(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        rows, columns, inputs, outputs = (array.shape[axis] for axis in order)
-        apart = array.transpose(order).reshape(rows, columns, groups, inputs // groups, outputs)
-        return apart.transpose(0, 1, 3, 2, 4).reshape(rows, columns, inputs // groups, groups * outputs)
+        return as_convolution(array.transpose(order), groups)
 
     assert weight.scale is not None, "read_weight returns quantized weights"
     assert weight.zero_point is not None, "read_weight returns quantized weights"

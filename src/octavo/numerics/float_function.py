@@ -21,7 +21,8 @@ EXP_RANGE = (-104.0, 89.0)
 """exp is 0 below and infinite above, in float32."""
 
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
-"""1.5 * 2**23 and its bits: adding it rounds a float32 to an integer, which the low bits then hold."""
+"""1.5 * 2**23 and its bits: a float32 of that size counts in ones, so adding it rounds half to even, and the low bits hold the
+integer."""
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
