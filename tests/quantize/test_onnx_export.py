@@ -219,6 +219,25 @@ def test_shared_constants_and_float_readers(tmp_path: Path) -> None:
     assert sqnr_db(theirs[0], simulated[0]) > 40
 
 
+def test_factors_of_gemm_are_written_once_and_constants_that_are_results_keep_their_values(tmp_path: Path) -> None:
+    net = OnnxWriter()
+    statistics = [net.constant(f"bn.{part}", 4, positive=part == "var") for part in ("scale", "bias", "mean", "var")]
+    c = net.node("Conv", ["x", net.constant("w", 4, 1, 3, 3), net.constant("b", 4)], "c")
+    f = net.node("Flatten", [net.node("BatchNormalization", [c, *statistics], "n")], "f")
+    weights = [net.constant("fc.weight", 16, 16), net.constant("fc.bias", 16)]
+    net.node("Gemm", [f, *weights], "y", alpha=-0.5, beta=3.0, transB=1)
+    model = load(net.model({"x": [1, 1, 4, 4]}, {"y": [1, 16], "w": [4, 1, 3, 3], "b": [4]}), tmp_path)
+    profile, samples = profiled(model)
+    quantized = quantize(model, profile, target=NPU)
+    assert [layer.op for layer in quantized.plan.layers] == ["nn.conv2d", "reshape", "matmul"]
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs[0], simulated[0]) > 40
+    for place, name in ((1, "w"), (2, "b")):
+        value = onnx.numpy_helper.to_array(next(item for item in net.initializers if item.name == name))
+        assert all(np.array_equal(rows[place][: len(value)], value) for rows in (simulated, theirs))
+
+
 def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
     model = load(convolutional(), tmp_path)
     before = model.source.SerializeToString()

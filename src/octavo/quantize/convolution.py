@@ -109,9 +109,9 @@ def view_equal(view: DataflowView, first: Expr, second: Expr) -> bool:
     return isinstance(first, Var) and isinstance(second, Var) and root_of(view, first).same_as(root_of(view, second))
 
 
-def with_operands(call: Any, data: Expr, weight: Expr) -> Any:
-    """Return a convolution as it is, of other operands."""
-    return relax.Call(call.op, [data, weight], call.attrs, call.ty_args)
+def with_operands(call: Any, *operands: Expr) -> Any:
+    """Return a call as it is, of other operands."""
+    return relax.Call(call.op, list(operands), call.attrs, call.ty_args)
 
 
 def conv2d_attrs(call: Any) -> dict[str, Any]:

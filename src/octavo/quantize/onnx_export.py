@@ -249,6 +249,9 @@ class _Exporter:
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
         self.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer.weight, node)))
+        if node.op_type == "Gemm":
+            # The quantized constants hold the factors.
+            set_attribute(node, "alpha", 1.0)
         if layer.bias is None:
             return
         params, values = self.plan.biases[layer.bias], self.plan.weight_values[layer.bias]
@@ -263,6 +266,8 @@ class _Exporter:
         has_own = len(node.input) > 2 and node.input[2]
         if added is None or has_own:
             self.graph.set_input(node, 2, bias)
+            if node.op_type == "Gemm":
+                set_attribute(node, "beta", 1.0)
         elif node.op_type == "MatMul":
             constant = next(index for index, name in enumerate(added.input) if self.graph.constant(name) is not None)
             self.graph.set_input(added, constant, bias)
@@ -288,6 +293,7 @@ class _Exporter:
             assert source is None or source.shape == values.shape, f"{weight}: shapes {source.shape} and {values.shape}"
             return source is None and bool(attribute(node, "transB", 0))
         real = dequantize(values, params)
+        source = source * np.float32(attribute(node, "alpha", 1.0))
         fits = [
             float(np.abs(candidate - real).max(initial=0.0)) if candidate.shape == real.shape else np.inf
             for candidate in (source, source.T)

@@ -79,12 +79,15 @@ class QdqWriter:
         def body(writer: BodyWriter) -> Expr:
             roots = {TensorId(param.name): param for param in params}
             for (name, quant), integers in zip(self.parameters.weights.items(), weight_params, strict=True):
-                self._written[roots[name]] = writer.emit(str(name), _dequantize(integers, quant))
+                root = roots[name]
+                # A weight that is a result of the model, too, keeps its name and its values there.
+                held = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
+                self._written[root] = writer.emit(held, _dequantize(integers, quant))
             for param in params:
                 self._quantize(writer, param, param)
             for binding in self.view.bindings:
                 self._binding(writer, binding.var, binding.value)
-            return replace_operands(self.view.result, self._read_by_float)
+            return replace_operands(self.view.result, lambda var: self._returned(var, params))
 
         model = with_main(self.model, body, [*params, *self._new_params], self._values)
         return Written(
@@ -140,7 +143,7 @@ class QdqWriter:
         """Give a layer an int32 bias of its own: under the source's name, or a new one where others read the constant too."""
         assert layer.bias is not None, "checked by the caller"
         root = layer.bias.constant.root
-        is_only = all(len(self.view.users(var)) == 1 for var in (root, *layer.bias.constant.moves))
+        is_only = all(self.view.only_user(var) is not None for var in (root, *layer.bias.constant.moves))
         name = TensorId(root.name if is_only else self._names.fresh(root.name))
         self._bias_names[layer.output] = name
         self._bias_params[layer.output] = self._integer_param(name, self.parameters.bias_values[layer.output])
@@ -171,6 +174,10 @@ class QdqWriter:
 
     def _plain(self, var: Var) -> Expr:
         return self._written.get(var, var)
+
+    def _returned(self, var: Var, params: list[Var]) -> Expr:
+        root = root_of(self.view, var)
+        return root if any(root.same_as(param) for param in params) else self._read_by_float(var)
 
     def _read_by_float(self, var: Var) -> Expr:
         root = root_of(self.view, var)

@@ -34,7 +34,7 @@ from ..graph.dataflow import (
 from ..graph.split import split_to_slices
 from ..identity import TensorId
 from ..numerics.batch_norm import fold_batch_norm
-from .constants import Constants
+from .constants import Constant, Constants
 from .convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from .fold_constants import folded_constants
 from .layer_norm import plain_layer_norm
@@ -91,21 +91,32 @@ class _Simplifier:
         self.new_params.append(param)
         return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
 
-    def literal_weight(self, var: Var) -> _Edit | None:
-        """Give `var`, a product by numbers that stand in the text, a parameter that holds them: one for all who read them."""
-        call: Any = call_to(self.view.definition(var), *WEIGHTED)
-        if call is None or not isinstance(call.args[1], GenericConst) or len(static_shape(call.args[1]) or ()) < 2:
+    def literal(self, var: Var) -> _Edit | None:
+        """Give `var`, a product by numbers that stand in the text or such a bias behind one, a parameter that holds them.
+
+        One parameter for all who read the same numbers.
+        """
+        call: Any = call_to(self.view.definition(var), *WEIGHTED, "add")
+        if call is None:
             return None
-        literal = call.args[1]
+        is_bias = call_to(call, "add") is not None
+        if is_bias and all(call_to(self.view.definition(arg), *WEIGHTED) is None for arg in call.args):
+            return None
+        place = next((place for place, arg in enumerate(call.args) if isinstance(arg, GenericConst)), None)
+        shape = () if place is None else static_shape(call.args[place]) or ()
+        if place is None or len(shape) < (1 if is_bias else 2) or not (is_bias or place == 1):
+            return None
+        literal = call.args[place]
         if hash(literal) not in self._literals:
-            param = relax.Var(self.names.fresh(f"{var.name}_weight"), literal.ty)
+            param = relax.Var(self.names.fresh(f"{var.name}_{'bias' if is_bias else 'weight'}"), literal.ty)
             self.params[TensorId(param.name)] = literal.value.numpy()
             self.new_params.append(param)
             self._literals[hash(literal)] = param
-        param = self._literals[hash(literal)]
+        operands = list(call.args)
+        operands[place] = self._literals[hash(literal)]
 
         def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            return writer.emit(var.name, with_operands(call, mapped(call.args[0]), param), is_output=self.view.is_returned(var))
+            return writer.emit(var.name, with_operands(call, *map(mapped, operands)), is_output=self.view.is_returned(var))
 
         return _Edit(output=var, skipped=(), write=write)
 
@@ -125,7 +136,7 @@ class _Simplifier:
         op = weighted(self.constants, self.view.definition(conv_var))
         if isinstance(op, str) or not op.has_channels or int(norm.attrs.axis) % 4 != op.output_axis:
             return None
-        if len(self.view.users(op.weight.root)) != 1:
+        if not self._is_read_here_alone(op.weight):
             return None
         gamma, beta, mean, variance = (self._values(arg) for arg in norm.args[1:])
         weight, folded = fold_batch_norm(
@@ -189,16 +200,17 @@ class _Simplifier:
     def _read_once(self, var: Var) -> bool:
         return self.view.only_user(var) is not None
 
+    def _is_read_here_alone(self, constant: Constant) -> bool:
+        """Return whether a constant may get another value: nobody else reads it, nor is it a result of the model."""
+        return all(self.view.only_user(var) is not None for var in (constant.root, *constant.moves))
+
     def _bias_param(self, bias: Bias | None, beta: Expr, value: npt.NDArray[Any], var: Var) -> Var:
         """Return a parameter of shape (C,) that holds the folded bias: the old bias or beta where nobody else reads it."""
-        candidates = [] if bias is None else [bias.constant.root]
-        beta_constant = self.constants.find(beta)
-        if beta_constant is not None:
-            candidates.append(beta_constant.root)
-        for root in candidates:
-            if len(self.view.users(root)) == 1 and static_shape(root) == value.shape:
-                self.params[TensorId(root.name)] = value
-                return root
+        candidates = [None if bias is None else bias.constant, self.constants.find(beta)]
+        for constant in candidates:
+            if constant is not None and self._is_read_here_alone(constant) and static_shape(constant.root) == value.shape:
+                self.params[constant.name] = value
+                return constant.root
         root = relax.Var(self.names.fresh(f"{var.name}_bias"), relax.TensorType(list(value.shape), str(value.dtype)))
         self.params[TensorId(root.name)] = value
         self.new_params.append(root)
@@ -278,7 +290,7 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
     model, _ = _pass(model, lambda work, var: [edit] if (edit := work.dequantized_constant(var)) is not None else [])
     values = folded_constants(model)
     model, _ = _pass(model, lambda work, var: [work.constant(var, values[var])] if var in values else [])
-    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.literal_weight(var)) is not None else [])
+    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.literal(var)) is not None else [])
     sliced = split_to_slices(model.module)
     model = model if sliced is model.module else replace(model, module=sliced)
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
