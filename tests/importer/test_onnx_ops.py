@@ -100,6 +100,10 @@ CASES = {
     ),
     "batch_norm_opset_9": ("BatchNormalization", {}, X, [weights(4), weights(4), weights(4), np.abs(weights(4)) + 0.1], 9),
     "instance_norm": ("InstanceNormalization", {}, X, [weights(4), weights(4)], 17),
+    "mean_variance_norm": ("MeanVarianceNormalization", {"axes": [1, 3]}, X, [], 17),
+    "lp_norm": ("LpNormalization", {"axis": 1}, X, [], 17),
+    "lp_norm_1": ("LpNormalization", {"p": 1}, X, [], 17),
+    "layer_norm_broadcast": ("LayerNormalization", {"axis": 1}, (2, 3, 8), [weights(8), weights(3, 1)], 17),
     "layer_norm": ("LayerNormalization", {}, (2, 3, 8), [weights(8), weights(8)], 17),
     "transpose": ("Transpose", {"perm": [0, 2, 3, 1]}, X, [], 17),
     "flatten": ("Flatten", {}, X, [], 17),
@@ -201,6 +205,18 @@ def test_rejected_form_names_op_node_tensor_and_reason(case, make_onnx):
 )
 def test_same_padding(size, kernel, stride, dilation, lower, expected):
     assert same_padding(size, kernel, stride, dilation, lower=lower) == expected
+
+
+def test_layer_norm_gives_its_statistics(run, make_onnx):
+    proto = make_onnx(
+        [make_node("LayerNormalization", ["x", "g"], ["y", "", "inverse"], axis=-2, epsilon=0.1)],
+        {"x": (2, 3, 8)},
+        {"y": (2, 3, 8), "inverse": (2, 1, 1)},
+        {"g": weights(3, 8)},
+    )
+    x = np.random.default_rng(3).standard_normal((2, 3, 8)).astype(np.float32)
+    for actual, expected in zip(run(load(proto).bound(), x), reference(proto, x), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
 
 
 def test_indices_of_run_time_stay_in_range(run, make_onnx, capfd):

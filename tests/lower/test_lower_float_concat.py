@@ -73,3 +73,16 @@ def test_a_normalization_whose_statistics_are_read_is_left_to_tvm() -> None:
         return relax.Tuple([w.emit(f"s{index}", op.negative(part), is_output=True) for index, part in enumerate(parts)])
 
     assert kernel_names(graph({"x": ((2, 4, 3, 3), "float32")}, body)) == []
+
+
+def test_a_normalization_along_rows_of_what_is_kept_channels_last() -> None:
+    def body(w: Any, inputs: dict[str, Any]) -> Any:
+        c = w.emit("c", op.nn.conv2d(inputs["x"], relax.const(floats(4, 3, 3, 3)), padding=1))
+        joined = w.emit("joined", op.concat([c, c], axis=3))
+        return w.emit("y", op.nn.relu(normalized(w, "n", joined, 3)), is_output=True)
+
+    module = graph({"x": ((1, 3, 5, 6), "float32")}, body)
+    assert "float.concat" in kernel_names(module)
+    x = floats(1, 3, 5, 6)
+    got, expected = run_lowered(module, x), run_float(module, x)
+    assert np.abs(got - expected).max() <= 5e-6 * np.abs(expected).max()

@@ -2,8 +2,9 @@
 
 TVM's converters do most ops. Ours come first, for these: Clip, Pad and Tile (TVM: PrimFuncs), Conv and the pools (auto_pad as
 attributes), ConvTranspose, Gemm and Expand (forms that integer kernels take), Gather (indices in range), Dropout (the identity of
-inference), Softmax before opset 13, Resize of opset 10; LSTM, GRU and RNN (written out), CumSum and scattering (TVM: code that
-does not build), Celu; QuantizeLinear and DequantizeLinear (one spelling of parameters) and ops that compute in integers.
+inference), Softmax before opset 13, Resize of opset 10; normalizations by layer and instance (one op each); LSTM, GRU and RNN
+(written out), CumSum and scattering (TVM: code that does not build), Celu; QuantizeLinear and DequantizeLinear (one spelling of
+parameters) and ops that compute in integers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from ..errors import ModelError, OctavoError, UnsupportedOpError
-from . import onnx_moves, onnx_ops, onnx_quantized, onnx_quantized_integer, onnx_recurrent, onnx_running, onnx_weighted
+from . import (
+    onnx_moves,
+    onnx_norms,
+    onnx_ops,
+    onnx_quantized,
+    onnx_quantized_integer,
+    onnx_recurrent,
+    onnx_running,
+    onnx_weighted,
+)
 from .assemble import Assembled, assemble
 from .onnx_ops import NodeContext, RejectedNodeError
 from .onnx_prepare import PreparedOnnx, describe
@@ -28,6 +38,7 @@ _frontend: Any = onnx_frontend
 _CONVERTERS = {
     **onnx_ops.CONVERTERS,
     **onnx_moves.CONVERTERS,
+    **onnx_norms.CONVERTERS,
     **onnx_recurrent.CONVERTERS,
     **onnx_running.CONVERTERS,
     **onnx_weighted.CONVERTERS,

@@ -23,6 +23,7 @@ from .torch_affine import AFFINE
 from .torch_attention import ATTENTION
 from .torch_indices import INDICES
 from .torch_known import computed, is_known
+from .torch_norms import NORMS
 from .torch_ops import CONVERTERS, Arguments, Converter, RejectedNodeError
 from .torch_quantized import QUANTIZED
 from .torch_rows import ROWS
@@ -30,7 +31,9 @@ from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, d
 from .torch_writes import is_writing, without_writes
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
-_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
+_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **NORMS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
+
+_RECURRENT = ("aten.gru.input", "aten.lstm.input")
 
 
 class _Importer(_Frontend):
@@ -47,6 +50,8 @@ class _Importer(_Frontend):
         """Whether there is a converter for the node, ours or TVM's."""
         if node.op != "call_function" or not _is_operator(node):
             return True
+        if str(node.target) in _RECURRENT and not _is_plain_recurrence(node):
+            return False
         return str(node.target) in _CONVERTERS or node.target.__name__ in self.convert_map
 
     def run(self) -> tvm.IRModule:
@@ -139,6 +144,13 @@ class _Importer(_Frontend):
         if isinstance(result, relax.Call | relax.TupleGetItem):
             return self.block_builder.emit(result)
         return result
+
+
+def _is_plain_recurrence(node: Any) -> bool:
+    """Whether a recurrent op has one layer and no projection: TVM's converters take no others."""
+    values = _by_name(node, tuple(node.args), dict(node.kwargs))
+    weights = (4 if values["has_biases"] else 2) * (2 if values["bidirectional"] else 1)
+    return values["num_layers"] == 1 and len(values["params"]) == weights
 
 
 def _is_operator(node: Any) -> bool:

@@ -159,10 +159,10 @@ def _cast(side: Any, dtype: str) -> Any:
 
 def batch_norm(args: Arguments, x: Any) -> Any:
     """Write a normalization of `x`, whose axis 1 has the channels, by the running statistics of the node."""
+    if args["running_mean"] is None or args["running_var"] is None:
+        raise RejectedNodeError("it normalizes by the batch that it sees; give the module track_running_stats=True")
     if args.values.get("training", False):
         raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
-    if args["running_mean"] is None or args["running_var"] is None:
-        raise RejectedNodeError("it keeps no running statistics; they are needed to run it")
     channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
     beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
@@ -305,6 +305,11 @@ def _deviation(args: Arguments, *, root: bool) -> Any:
     return _ops.sqrt(args.emit(result)) if root else result
 
 
+def _deviation_and_mean(args: Arguments) -> Any:
+    axes, keeps = args["dim"], bool(args["keepdim"])
+    return args.emit(_deviation(args, root=False)), args.emit(_ops.mean(args["self"], axes, keepdims=keeps))
+
+
 def _expand(args: Arguments) -> Any:
     """Nothing where the sizes are the tensor's own, repetition, which integer kernels know, of float32; others are TVM's."""
     x, size = args["self"], list(args["size"])
@@ -389,5 +394,6 @@ CONVERTERS: dict[str, Converter] = {
     "aten.upsample_bilinear2d.vec": _upsample_bilinear,
     "aten.upsample_nearest2d.vec": _upsample_nearest,
     "aten.var.correction": lambda args: _deviation(args, root=False),
+    "aten.var_mean.correction": _deviation_and_mean,
 }
 """Our converters by PyTorch op and overload, without those of the other torch_ modules."""

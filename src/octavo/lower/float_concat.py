@@ -45,10 +45,12 @@ class FloatConcatForm(FloatOp):
     high: float
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
-        """Write the kernel call; factors by channel need channels last."""
+        """Write the kernel call; factors need their axis last."""
         tensors = [inputs[name] for name in self.inputs]
-        is_nhwc = len(self.shape) == 4 and any(context.storage.is_kept_nhwc(tensor) for tensor in tensors)
-        is_nhwc |= self.line is not None and self.axis != len(self.shape) - 1
+        if self.line is None:
+            is_nhwc = len(self.shape) == 4 and any(context.storage.is_kept_nhwc(tensor) for tensor in tensors)
+        else:
+            is_nhwc = self.axis != len(self.shape) - 1
         arguments = [context.storage.get(tensor, is_nhwc=is_nhwc) for tensor in tensors]
         shape, axis = self.shape, self.axis
         if is_nhwc:
