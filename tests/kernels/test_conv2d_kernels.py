@@ -106,11 +106,13 @@ def test_weight_zero_points(isa: str, w_zero_points: tuple[object, ...]) -> None
     padded = [dataclasses.replace(spec, padding=(1, 0, 1, 2)) for spec in specs if spec.kernel == (3, 3)]
     # Window sums add up rows of taps: windows that overlap in other ways, wider than a vector, in several blocks, of one column.
     windows = [((9, 37), {"strides": (2, 1)}), ((9, 37), {"dilation": (2, 3), "padding": (2, 3, 2, 3)}), ((5, 3), {})]
+    windows += [((17, 5), {"strides": (2, 1), "dilation": (3, 1), "threads": 2})]
     windows += [((7, 18), {"strides": (4, 3), "padding": (1, 1, 1, 1)}), ((150, 40), {"padding": (1, 1, 1, 1)})]
     others = [layers.spec(size, (40, 32), (3, 3), **window) for size, window in windows]
     others += [layers.spec((40, 70), (40, 32), (1, 1), strides=(2, 2)), layers.spec((300, 9), (130, 32))]
     # Sixteen windows at once: side by side, or near enough to lie in two registers; and some that are left over.
-    short = [layers.spec((5, 9), (channels, 32)) for channels in (4, 8, 32)]
+    short = [layers.spec((5, 9), (channels, 32)) for channels in (4, 8, 16, 32, 64)]
+    short += [layers.spec((5, 9), (8, 20)), layers.spec((45, 30), (32, 16))]  # by an idle lane; over blocks of rows
     for channels, window in (
         (3, {"strides": (2, 2)}),
         (3, {"strides": (2, 2), "dilation": (2, 2)}),

@@ -26,7 +26,7 @@ from ..isa import AVX512_VNNI
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, prim_func
+from ..vectors import Expr, chunks_for, prefetch, prim_func
 from . import vector as v
 from .borders import Borders, Run
 from .epilogue import Group, groups_of
@@ -39,11 +39,13 @@ from .tiles import CORES
 from .vector import LANES
 from .weight_zero_points import ZeroPoints, zero_points_of
 from .wide_epilogue import epilogue_of
-from .window_sum import WindowSums
+from .window_sum import DenseRuns, WindowSums, walk_of
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
 MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
 EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
+SUMMED_RUN = 16  # bytes: to sum so few takes less than to spread the sum that an idle lane holds over its register
+LINE_BYTES = 64  # of a cache
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
 
@@ -97,9 +99,10 @@ class ImplicitGemm(GemmLoops):
         self._lay_out([(weights.values, self.spec.groups)], schedules)
 
     def _idle_lane(self) -> tuple[int, int] | None:
-        """Return (vector, lane) of a tile's first lane without an output channel; None where tiles don't hold all channels."""
-        channels = self.geometry.group_outputs
-        if len(self.panels) > 1 or channels % LANES == 0:
+        """Return (vector, lane) of a tile's first lane without an output channel; None where tiles don't hold all channels, or
+        where sums cost less without it."""
+        channels, reduction = self.geometry.group_outputs, self.geometry.reduction
+        if len(self.panels) > 1 or channels % LANES == 0 or reduction.runs * reduction.run <= SUMMED_RUN:
             return None
         vector, lane = np.argwhere(lane_channels(channels, self.tile.vectors) == channels)[0]
         return int(vector), int(lane)
@@ -199,6 +202,8 @@ class ImplicitGemm(GemmLoops):
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.columns + x for y, x in offsets]
             acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "int32", scope="local")
+            if self._reads_ahead:
+                self._emit_prefetches(source, at, place)
             # Accumulators of a loop start from 0 or from a pixel's correction: started from the bias, LLVM joins those of all
             # tiles into one live range and spills them inside the loops. Where there is no loop, the bias is the cheaper start.
             totals: list[Expr | None] = [None if shared is None else shared[pixel + offset] for offset in pixels]
@@ -217,6 +222,21 @@ class ImplicitGemm(GemmLoops):
             self._emit_finish(acc, out_at, pixels, totals, panel)
 
         self._for_tiles(block, body)
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether tiles ask for the rows of the next block: to sum short ones takes less time than to wait for them."""
+        geometry, reduction = self.geometry, self.geometry.reduction
+        if not self.is_walked_before or self.is_copied or geometry.columns > 1 or len(self.panels) > 1 or self.blocks == 1:
+            return False
+        return isinstance(walk_of(reduction.run, geometry.row_stride, reduction.taps), DenseRuns)
+
+    def _emit_prefetches(self, source: Expr, at: Expr, place: TilePlace) -> None:
+        """Emit the request for those rows of the next block that lie where the tile's rows lie in this one."""
+        row_stride = self.geometry.row_stride
+        ahead = T.Bind(at + self.block * row_stride)
+        for line in range(0, place.height * row_stride, LINE_BYTES):
+            prefetch(source, ahead + line, to_write=False)
 
     # ---- one tile
 

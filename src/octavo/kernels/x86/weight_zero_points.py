@@ -31,7 +31,7 @@ class ZeroPoints:
     Parameters
     ----------
     factor, start
-        What the sums are multiplied by, and what they count from.
+        What the sums are multiplied by (an int8, for bytes are multiplied before they are added), and what they count from.
     bias_start
         What the bias counts from.
     minus
@@ -103,13 +103,14 @@ class _ByChannelInFloat(ZeroPoints):
 def zero_points_of(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32], *, is_late: bool) -> ZeroPoints:
     """Return the cheapest way for accumulators of `weights.values` and `bias`; with `is_late` it is best to read sums late."""
     shared = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
-    if not _fit_float(spec, weights, bias):
-        return _ByChannel(minus=-weights.zero_points) if shared is None else _Shared(factor=-shared)
-    if shared is None:
-        return _ByChannelInFloat(bias_start=MAGIC_BITS, minus=(-weights.zero_points).astype(np.float32))
-    if is_late:
+    are_floats = _fit_float(spec, weights, bias)
+    if shared is not None and is_late and are_floats:
         return _SharedInFloat(factor=shared, start=MAGIC_BITS, bias_start=MAGIC_BITS)
-    return _Shared(factor=-shared)
+    if shared is not None and shared > -128:
+        return _Shared(factor=-shared)
+    if are_floats:
+        return _ByChannelInFloat(bias_start=MAGIC_BITS, minus=(-weights.zero_points).astype(np.float32))
+    return _ByChannel(minus=-weights.zero_points)
 
 
 def _fit_float(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32]) -> bool:

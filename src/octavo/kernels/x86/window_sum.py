@@ -3,12 +3,14 @@
 sum(x * (w - z)) = sum(x * w) - z * sum(x), and sum(x) is the same for every output channel of a group: it is computed once for
 each pixel, before the channels. Padding lies in the scratch as the input's zero point and counts like any other value.
 
-    for each row of the input, each four pixels of an output row:  dot products with ones, their lanes added across the four
-    for each output row, each 16 pixels:                           the sums of its rows of taps
+    for some columns of output pixels, 16 or 4     (what registers hold of one row)
+      for each output row:                         dot products of its rows of taps, but for those that the row above shared;
+                                                   their lanes added up, and their sums
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,7 +37,7 @@ class WindowSums:
     row_step
         Rows of the input from one output row to the next one.
     factor, start
-        What every sum is multiplied by, and what it counts from.
+        What every sum is multiplied by (an int8), and what it counts from.
     has_slack
         Whether 64 bytes after the window may be read.
     """
@@ -49,93 +51,92 @@ class WindowSums:
 
     def emit(self, x: Expr, base: Expr, rows: Expr) -> Expr:
         """Emit the sums of `rows` output rows, the first window at x[base], and return their buffer: int32, row by row."""
-        geometry, columns = self.geometry, self.geometry.columns
-        sums = T.alloc_buffer((self.block * columns + v.LANES,), "int32")
-        taps = geometry.reduction.taps
-        if columns == 1:
-            self._emit_line(x, base, geometry.row_stride, rows, taps, sums, T.int32(0), self._finished)
-        elif not taps or taps[0][0] == 1:
-            with T.serial(0, rows) as row:
-                first = T.Bind(base + row * geometry.row_stride)
-                self._emit_line(x, first, geometry.column_stride, columns, taps[1:], sums, T.Bind(row * columns), self._finished)
+        sums = T.alloc_buffer((self.block * self.geometry.columns + v.LANES,), "int32")
+        if self.geometry.columns == 1:
+            self._emit_column(x, base, rows, sums)
         else:
-            self._emit_rows_of_taps(x, base, rows, sums)
+            self._emit_rows(x, base, rows, sums)
         return sums
 
-    def _emit_rows_of_taps(self, x: Expr, base: Expr, rows: Expr, sums: Expr) -> None:
-        """Emit the sums of every row of the input under windows one row high, then those of the rows of each window."""
-        geometry, columns = self.geometry, self.geometry.columns
-        (count, distance), *rest = geometry.reduction.taps
-        row_size = geometry.row_stride // self.row_step
-        dilation = distance // row_size
-        pitch = -(-columns // v.LANES) * v.LANES
-        most = (self.block - 1) * self.row_step + dilation * (count - 1) + 1
-        lines = T.alloc_buffer((most * pitch,), "int32")
-        with T.serial(0, (rows - 1) * self.row_step + (dilation * (count - 1) + 1)) as row:
-            first = T.Bind(base + row * row_size)
-            self._emit_line(x, first, geometry.column_stride, columns, tuple(rest), lines, T.Bind(row * pitch))
-        with T.serial(0, rows) as row, T.serial(0, pitch // v.LANES) as vector:
-            at = T.Bind(row * (self.row_step * pitch) + vector * v.LANES)
-            total = v.load(lines, at, v.LANES)
-            for tap in range(1, count):
-                total = total + v.load(lines, at + tap * (dilation * pitch), v.LANES)
-            # What lies behind the row's last pixel is written over by the next row's.
-            v.store(sums, row * columns + vector * v.LANES, self._finished(total, v.LANES), v.LANES)
+    def _emit_column(self, x: Expr, base: Expr, rows: Expr, sums: Expr) -> None:
+        """Emit the sums of one window after the other, row_stride apart, and of up to 3 windows more."""
+        stride, taps = self.geometry.row_stride, self.geometry.reduction.taps
+        done: Expr = 0
+        if (walk := walk_of(self.geometry.reduction.run, stride, taps)) is not None:
 
-    def _emit_line(
-        self,
-        x: Expr,
-        base: Expr,
-        stride: int,
-        count: Expr,
-        taps: tuple[tuple[int, int], ...],
-        sums: Expr,
-        at: Expr,
-        finished: Callable[[Expr, int], Expr] = lambda total, _: total,
-    ) -> None:
-        """Emit the sums of `count` windows that begin `stride` bytes apart, to sums[at] and on, and up to 3 values more."""
+            def walked(first: Expr) -> None:
+                total = walk.sums(x, T.Bind(base + first * stride), taps, self.factor, self.start)
+                v.store(sums, first, total, v.LANES)
+
+            done = _over_whole(done, rows, v.LANES, walked)
 
         def batch(first: Expr, places: list[Expr]) -> None:
             starts = [T.Bind(base + place * stride) for place in places]
-            v.store(sums, at + first, finished(self._batch(x, starts, taps), _PIXELS), _PIXELS)
+            v.store(sums, first, self._batch(x, starts, taps, self.start), _PIXELS)
 
-        done: Expr = 0
-        if (walk := ShortRuns.of(self.geometry.reduction.run, stride)) is not None:
-            done = _over_whole(
-                0,
-                count,
-                v.LANES,
-                lambda first: v.store(
-                    sums, at + first, finished(walk.sums(x, T.Bind(base + first * stride), taps), v.LANES), v.LANES
-                ),
-            )
-        done = _over_whole(done, count, _PIXELS, lambda first: batch(first, [first + pixel for pixel in range(_PIXELS)]))
-        if isinstance(count, int) and done == count:
+        done = _over_whole(done, rows, _PIXELS, lambda first: batch(first, [first + pixel for pixel in range(_PIXELS)]))
+        if isinstance(rows, int) and done == rows:
             return
-        with T.If(T.int32(0) + done < count), T.Then():  # the last window fills up the batch
-            batch(done, [T.min(done + pixel, T.int32(0) + count - 1) for pixel in range(_PIXELS)])
+        with T.If(T.int32(0) + done < rows), T.Then():  # the last window fills up the batch
+            batch(done, [T.min(done + pixel, T.int32(0) + rows - 1) for pixel in range(_PIXELS)])
 
-    def _finished(self, total: Expr, lanes: int) -> Expr:
-        """Return start + factor * total."""
-        value = total if self.factor == 1 else total * T.broadcast(T.int32(self.factor), lanes)
-        return value + T.broadcast(T.int32(self.start), lanes) if self.start else value
+    def _emit_rows(self, x: Expr, base: Expr, rows: Expr, sums: Expr) -> None:
+        """Emit the sums of some columns after others, each from the first row on: what its windows share is computed once."""
+        geometry, columns = self.geometry, self.geometry.columns
+        (count, distance), *rest = geometry.reduction.taps
+        stride, taps = geometry.column_stride, tuple(rest)
+        # Output rows that lie `apart` read the same rows of the input, `steps` taps later.
+        dilation = distance * self.row_step // geometry.row_stride if count > 1 else 1
+        common = math.gcd(dilation, self.row_step)
+        apart, steps = dilation // common, self.row_step // common
+        held = max(0, count - steps)
+        walk = walk_of(geometry.reduction.run, stride, taps) if columns >= v.LANES else None
+        lanes = _PIXELS if walk is None else v.LANES
+        start = self.start if count == 1 else 0
 
-    def _batch(self, x: Expr, starts: list[Expr], taps: tuple[tuple[int, int], ...]) -> Expr:
-        """Emit the sums of four windows and return them, int32x4."""
+        def line(first: Expr, at: Expr) -> Expr:
+            """Emit what one row of the input adds to the windows from column `first` on."""
+            if walk is not None:
+                return T.Bind(walk.sums(x, T.Bind(base + at + first * stride), taps, self.factor, start))
+            places = [T.min(first + pixel, T.int32(columns - 1)) for pixel in range(lanes)]
+            return T.Bind(self._batch(x, [T.Bind(base + at + place * stride) for place in places], taps, start))
+
+        def group(first: Expr) -> None:
+            lines = T.alloc_buffer((max(1, held) * lanes,), "int32", scope="local")
+            with T.serial(0, 1 if apart == 1 else T.min(T.int32(apart), rows)) as top:
+                for tap in range(held):
+                    v.store(lines, tap * lanes, line(first, top * geometry.row_stride + tap * distance), lanes)
+                with T.serial(0, T.floordiv(rows - top + (apart - 1), apart)) as index:
+                    row = T.Bind(top + index * apart)
+                    parts = [T.Bind(v.load(lines, tap * lanes, lanes)) for tap in range(held)]
+                    parts += [line(first, row * geometry.row_stride + tap * distance) for tap in range(held, count)]
+                    total = sum(parts[1:], parts[0])
+                    if self.start and count > 1:
+                        total = total + T.broadcast(T.int32(self.start), lanes)
+                    v.store_partial(sums, row * columns + first, total, lanes, min(lanes, columns), "int32")
+                    for tap, part in enumerate(parts[count - held :]):
+                        v.store(lines, tap * lanes, part, lanes)
+
+        _over_whole(0, columns, lanes, group)
+        if columns % lanes:  # the last group overlaps its neighbour, if it has one
+            group(T.int32(max(columns - lanes, 0)))
+
+    def _batch(self, x: Expr, starts: list[Expr], taps: tuple[tuple[int, int], ...], start: int) -> Expr:
+        """Emit start + factor * the sums of four windows and return them, int32x4."""
         run = self.geometry.reduction.run
         is_scalar = run < 16 and not self.has_slack
         lanes = 1 if is_scalar else 16 if run >= 64 else 8 if run >= 32 else 4
         totals = T.alloc_buffer((_PIXELS * lanes,), "int32", scope="local")
         for pixel in range(_PIXELS):
-            zero = T.int32(0) if lanes == 1 else T.broadcast(T.int32(0), lanes)
-            v.store(totals, pixel * lanes, zero, lanes)
+            v.store(totals, pixel * lanes, _in_first_lane(start, lanes), lanes)
 
         def add_run(distance: Expr) -> None:
-            for pixel, start in enumerate(starts):
-                if is_scalar:
-                    _add_scalars(totals, pixel, x, start + distance, run)
-            if not is_scalar:
-                _add_vectors(totals, x, [start + distance for start in starts], run, lanes)
+            places = [place + distance for place in starts]
+            if is_scalar:
+                for pixel, place in enumerate(places):
+                    _add_scalars(totals, pixel, x, place, run, self.factor)
+            else:
+                _add_vectors(totals, x, places, run, lanes, self.factor)
 
         _over_taps(taps, add_run)
         if is_scalar:
@@ -143,66 +144,93 @@ class WindowSums:
         return _sums_of_four([T.Bind(v.load(totals, pixel * lanes, lanes)) for pixel in range(_PIXELS)], lanes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShortRuns:
-    """Sums over the runs of 16 windows at once, where so many lie in few registers.
+@dataclass(frozen=True, slots=True)
+class DenseRuns:
+    """Sums of 16 windows that lie side by side and fill as many registers as a window has dwords.
+
+    The sums of the dwords of two registers become the words of one. Registers are added up until two words of each window
+    remain, and the product with the factor adds those.
 
     Parameters
     ----------
-    loads
-        First byte of each register, from the first window's on.
-    steps
-        Each product with ones: the loads it reads, the bytes of them in order (None: the load as it is), and which of every four
-        bytes count.
+    dwords
+        Of a window: 2, 4, 8 or 16.
     """
 
-    loads: tuple[int, ...]
-    steps: tuple[tuple[tuple[int, ...], tuple[int, ...] | None, int], ...]
+    dwords: int
 
-    @staticmethod
-    def of(run: int, stride: int) -> ShortRuns | None:
-        """Return how to walk runs of `run` bytes, `stride` apart; None where it doesn't pay."""
-        if run == stride and run in (4, 8, 16, 32):  # window after window: every fourth of a load is in one of them
-            count = run // 4
-            return ShortRuns(loads=tuple(64 * i for i in range(count)), steps=tuple(((i,), None, 4) for i in range(count)))
-        span = (v.LANES - 1) * stride + run
-        if run > 16 or not 64 < span <= 128:
-            return None
-        steps: list[tuple[tuple[int, ...], tuple[int, ...] | None, int]] = []
-        for start in range(0, run, 4):
-            used = min(4, run - start)
-            bytes_ = [window * stride + start + min(byte, used - 1) for window in range(v.LANES) for byte in range(4)]
-            steps.append(((0, 1), tuple(byte if byte < 64 else byte + 128 - span for byte in bytes_), used))
-        return ShortRuns(loads=(0, span - 64), steps=tuple(steps))
+    def sums(self, x: Expr, at: Expr, taps: tuple[tuple[int, int], ...], factor: int, start: int) -> Expr:
+        """Emit start + factor * the sums of 16 windows, the first at x[at], and return them, int32x16."""
+        assert all(extent == 1 for extent, _ in taps), "one run is a window"
+        words: list[Expr] = []
+        ones = T.broadcast(T.int8(1), 4 * v.LANES)
+        for first in range(0, self.dwords, 2):
+            low, high = (v.load(x, at + 64 * (first + odd), 64) for odd in (0, 1))
+            upper = v.dot(T.broadcast(T.int32(0), v.LANES), high, ones) << T.broadcast(T.int32(16), v.LANES)
+            words.append(T.Bind(v.dot(upper, low, ones)))
+        for unit in (4, 8, 16):
+            if len(words) > 1:
+                words = [_folded(words[i], words[i + 1], unit, v.LANES) for i in range(0, len(words), 2)]
+        pairs = tirx.Shuffle([T.reinterpret("int16x32", words[0])], [T.int32(word) for word in self._order()])
+        return v.dot_int16(T.broadcast(T.int32(start), v.LANES), pairs, T.broadcast(T.int16(factor), 2 * v.LANES))
 
-    def sums(self, x: Expr, at: Expr, taps: tuple[tuple[int, int], ...]) -> Expr:
-        """Emit the sums of 16 windows, the first at x[at], over all taps; return them, int32x16."""
-        in_order = [step for step in self.steps if step[1] is None]
-        totals = T.alloc_buffer((max(1, len(in_order)) * v.LANES,), "int32", scope="local")
-        for index in range(max(1, len(in_order))):
-            v.store(totals, index * v.LANES, T.broadcast(T.int32(0), v.LANES), v.LANES)
+    def _order(self) -> list[int]:
+        """Return where the two words of each window are, once its register and its neighbours are added up."""
+        order: list[int] = []
+        reach = min(
+            self.dwords, 8
+        )  # dwords from one window of a register to the next, or from four pairs of registers to the next
+        for window in range(v.LANES):
+            register, place = divmod(window, v.LANES // self.dwords)
+            pair, is_second = divmod(register, 2)
+            first = reach * (place + pair // 4) + pair % 4
+            order += [2 * dword + is_second for dword in (first, first + reach // 2)]
+        return order
 
-        def add_runs(distance: Expr) -> None:
-            loaded = [T.Bind(v.load(x, at + distance + start, 64)) for start in self.loads]
-            for number, (sources, order, used) in enumerate(self.steps):
-                bytes_ = loaded[sources[0]]
-                if order is not None:
-                    bytes_ = tirx.Shuffle([loaded[source] for source in sources], [T.int32(byte) for byte in order])
-                ones = T.reinterpret("int8x64", T.broadcast(T.int32(0x01010101 >> 8 * (4 - used)), v.LANES))
-                index = number * v.LANES if order is None else 0
-                v.store(totals, index, v.dot(v.load(totals, index, v.LANES), bytes_, ones), v.LANES)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShortRuns:
+    """Sums over the runs of 16 windows at once, where so many lie in two registers.
+
+    Parameters
+    ----------
+    distance
+        From the first byte of one register to that of the other one.
+    steps
+        Each product: the bytes it reads of both registers, and how many of every four count.
+    """
+
+    distance: int
+    steps: tuple[tuple[tuple[int, ...], int], ...]
+
+    def sums(self, x: Expr, at: Expr, taps: tuple[tuple[int, int], ...], factor: int, start: int) -> Expr:
+        """Emit start + factor * the sums of 16 windows, the first at x[at], over all taps; return them, int32x16."""
+        totals = T.alloc_buffer((v.LANES,), "int32", scope="local")
+        v.store(totals, 0, T.broadcast(T.int32(start), v.LANES), v.LANES)
+
+        def add_runs(tap: Expr) -> None:
+            loaded = [T.Bind(v.load(x, at + tap + first, 64)) for first in (0, self.distance)]
+            for order, used in self.steps:
+                bytes_ = tirx.Shuffle(loaded, [T.int32(byte) for byte in order])
+                v.store(totals, 0, v.dot(v.load(totals, 0, v.LANES), bytes_, _first_of_four(factor, used)), v.LANES)
 
         _over_taps(taps, add_runs)
-        parts = [T.Bind(v.load(totals, index * v.LANES, v.LANES)) for index in range(max(1, len(in_order)))]
-        while len(parts) > 1:
-            parts = [_pair_sums(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
-        return parts[0]
+        return v.load(totals, 0, v.LANES)
 
 
-def _pair_sums(a: Expr, b: Expr) -> Expr:
-    """Return the sums of neighbours in a and then in b, int32x16."""
-    even, odd = (tirx.Shuffle([a, b], [T.int32(lane) for lane in range(start, 2 * v.LANES, 2)]) for start in (0, 1))
-    return T.Bind(even + odd)
+def walk_of(run: int, stride: int, taps: tuple[tuple[int, int], ...]) -> DenseRuns | ShortRuns | None:
+    """Return how to sum runs of `run` bytes, `stride` apart, of 16 windows at once; None where it doesn't pay."""
+    if run == stride and run in (8, 16, 32, 64) and all(extent == 1 for extent, _ in taps):
+        return DenseRuns(run // 4)
+    span = (v.LANES - 1) * stride + run
+    if run > 16 or not 64 <= span <= 128:
+        return None
+    steps: list[tuple[tuple[int, ...], int]] = []
+    for first in range(0, run, 4):
+        used = min(4, run - first)
+        bytes_ = [window * stride + first + min(byte, used - 1) for window in range(v.LANES) for byte in range(4)]
+        steps.append((tuple(byte if byte < 64 else byte + 128 - span for byte in bytes_), used))
+    return ShortRuns(distance=span - 64, steps=tuple(steps))
 
 
 def _over_whole(done: Expr, count: Expr, size: int, body: Callable[[Expr], None]) -> Expr:
@@ -217,13 +245,32 @@ def _over_whole(done: Expr, count: Expr, size: int, body: Callable[[Expr], None]
     return done + batches * size if isinstance(batches, int) else T.Bind(done + batches * size)
 
 
-def _ones_from(start: int, size: int, end: int | None = None) -> Expr:
-    """Return int8 x size that is 1 at [start; end) and 0 elsewhere."""
+def _factors(factor: int, start: int, size: int, end: int | None = None) -> Expr:
+    """Return int8 x size that is `factor` at [start; end) and 0 elsewhere."""
     if start == 0 and end is None:
-        return T.broadcast(T.int8(1), size)
+        return T.broadcast(T.int8(factor), size)
+    return _either("int8", factor, [start <= index < (size if end is None else end) for index in range(size)])
+
+
+def _either(dtype: str, value: int, places: list[bool]) -> Expr:
+    """Return a vector of `value` at these places and 0 elsewhere."""
     # Picked from two constants: TVM's analysis of ranges fails on a vector of comparisons, should it be given a name.
-    indices = [T.int32(size * (start <= index < (size if end is None else end))) for index in range(size)]
-    return tirx.Shuffle([T.broadcast(T.int8(0), size), T.broadcast(T.int8(1), size)], indices)
+    size = len(places)
+    constants = [T.broadcast(tirx.const(each, dtype), size) for each in (0, value)]
+    return tirx.Shuffle(constants, [T.int32(size * place) for place in places])
+
+
+def _in_first_lane(value: int, lanes: int) -> Expr:
+    """Return int32 x lanes: `value`, then zeros."""
+    if lanes == 1:
+        return T.int32(value)
+    return _either("int32", value, [lane == 0 for lane in range(lanes)]) if value else T.broadcast(T.int32(0), lanes)
+
+
+def _first_of_four(value: int, used: int = 4) -> Expr:
+    """Return int8x64: the first `used` of every four bytes are `value`, the others 0."""
+    dword = int.from_bytes(bytes([value & 0xFF] * used), "little")
+    return T.reinterpret("int8x64", T.broadcast(T.int32(dword - (dword >> 31 << 32)), v.LANES))
 
 
 def _over_taps(taps: tuple[tuple[int, int], ...], body: Callable[[Expr], None]) -> None:
@@ -240,47 +287,54 @@ def _over_taps(taps: tuple[tuple[int, int], ...], body: Callable[[Expr], None]) 
     nest(T.int32(0), tuple(entry for entry in taps if entry[0] > 1))
 
 
-def _add_scalars(totals: Expr, pixel: int, x: Expr, at: Expr, run: int) -> None:
+def _add_scalars(totals: Expr, pixel: int, x: Expr, at: Expr, run: int, factor: int) -> None:
     value = totals[pixel]
     for byte in range(run):
-        value = value + T.cast(x[at + byte], "int32")
+        value = value + T.cast(x[at + byte], "int32") * factor
     T.buffer_store(totals, value, [pixel])
 
 
-def _add_vectors(totals: Expr, x: Expr, starts: list[Expr], run: int, lanes: int) -> None:
-    """Emit the dot products with ones of the runs at `starts`, one vector of sums for each."""
+def _add_vectors(totals: Expr, x: Expr, starts: list[Expr], run: int, lanes: int, factor: int) -> None:
+    """Emit the dot products with `factor` of the runs at `starts`, one vector of sums for each."""
     size = 4 * lanes
 
-    def add(distance: Expr, ones: Expr) -> None:
+    def add(distance: Expr, factors: Expr) -> None:
         for pixel, start in enumerate(starts):
             bytes_, index = v.load(x, start + distance, size), pixel * lanes
-            v.store(totals, index, v.dot(v.load(totals, index, lanes), bytes_, ones, lanes), lanes)
+            v.store(totals, index, v.dot(v.load(totals, index, lanes), bytes_, factors, lanes), lanes)
 
     if run < size:  # only with slack: the bytes past the run count 0
-        add(0, _ones_from(0, size, run))
+        add(0, _factors(factor, 0, size, run))
         return
     if run // size == 1:
-        add(0, _ones_from(0, size))
+        add(0, _factors(factor, 0, size))
     else:
         with T.serial(0, run // size) as chunk:
-            add(chunk * size, _ones_from(0, size))
+            add(chunk * size, _factors(factor, 0, size))
     if run % size:  # the last load ends with the run; what the loop has counted counts 0
-        add(run - size, _ones_from(size - run % size, size))
+        add(run - size, _factors(factor, size - run % size, size))
 
 
 def _sums_of_four(values: list[Expr], lanes: int) -> Expr:
     """Return the sum of each of four vectors' lanes, int32x4."""
-    size = 4 * lanes
-
-    def folded(a: Expr, b: Expr, unit: int) -> Expr:
-        """Add the halves of each 128-bit block of a to each other, and those of b: `unit` bytes of a and of b by turns."""
-        first, second = (T.reinterpret(f"uint8x{size}", value) for value in (a, b))
-        halves = [T.reinterpret(f"int32x{lanes}", v.interleave(first, second, size, unit, high=high)) for high in (False, True)]
-        return T.Bind(halves[0] + halves[1])
-
-    total = folded(folded(values[0], values[1], 4), folded(values[2], values[3], 4), 8)
+    halves = [_folded(values[i], values[i + 1], 4, lanes) for i in (0, 2)]
+    total = _folded(halves[0], halves[1], 8, lanes)
     while lanes > _PIXELS:
         lanes //= 2
         low, high = (tirx.Shuffle([total], [T.int32(lane) for lane in range(start, start + lanes)]) for start in (0, lanes))
         total = T.Bind(low + high)
     return total
+
+
+def _folded(a: Expr, b: Expr, unit: int, lanes: int) -> Expr:
+    """Add what lies 8 bytes apart in a, and in b, of each 128-bit block: `unit` bytes of a and of b by turns.
+
+    With `unit` 16 the blocks themselves: even ones to odd ones, those of a and then those of b.
+    """
+    if unit == 16:
+        blocks = [[T.int32(lane) for lane in range(2 * lanes) if lane // 4 % 2 == odd] for odd in (0, 1)]
+        return T.Bind(tirx.Shuffle([a, b], blocks[0]) + tirx.Shuffle([a, b], blocks[1]))
+    size = 4 * lanes
+    first, second = (T.reinterpret(f"uint8x{size}", value) for value in (a, b))
+    halves = [T.reinterpret(f"int32x{lanes}", v.interleave(first, second, size, unit, high=high)) for high in (False, True)]
+    return T.Bind(halves[0] + halves[1])
