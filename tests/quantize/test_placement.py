@@ -237,6 +237,18 @@ def test_ops_without_a_range_stay_float() -> None:
     assert found["c1"] == "it follows _c1_conv, which stays float: the profile holds no range of x"
 
 
+def test_steps_within_an_op_say_of_which_and_what_they_cost() -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        squares = writer.emit("_squares", relax.op.multiply(c, c))
+        return writer.emit("y", relax.op.sum(squares, axis=[1]), is_output=True)
+
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(8, 3, 1, 1)}, body, ("y",))
+    reason = reasons(quantize(model, ranged(model)))["y"]
+    assert reason.startswith("it is a step within Op net/y:0, of which a profile knows only")
+    assert "float, 576 bytes a call" in reason
+
+
 @pytest.mark.parametrize("case", ["weight", "both", "int"])
 def test_forms_without_an_integer_kernel_say_why(case: str) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, i: relax.Var) -> relax.Expr:

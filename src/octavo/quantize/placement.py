@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
-from ..identity import TensorId
+from ..identity import TensorId, TensorTable
 from ..numerics import BATCH_MATMUL_MAX_INNER
 from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from .constants import Constant, Constants, root_of
@@ -24,6 +24,7 @@ from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
 from .elementwise import function_of_one, is_elementwise
 from .exclusion import Exclusion
 from .plan import FloatOp
+from .reasons import cost, without_range
 from .recipe import Recipe
 
 _SPATIAL = ({2, 3}, {1, 2})
@@ -112,6 +113,8 @@ class Placer:
 
     Parameters
     ----------
+    tensors
+        Of the source.
     exclusion
         Says which ops the recipe leaves in float by name.
     has_range
@@ -122,6 +125,7 @@ class Placer:
 
     view: DataflowView
     constants: Constants
+    tensors: TensorTable
     exclusion: Exclusion
     target: TargetDescription
     recipe: Recipe
@@ -261,7 +265,11 @@ class Placer:
             return None
         if not any(is_elementwise(self.view.definition(user)) for user in self.view.users(var)):
             return None
-        return "it is a mean that keeps its axes, as normalizations take it, whose steps need more than 8 bits"
+        size = cost([*operand_vars(value), var])
+        return (
+            "it is a mean that keeps its axes, as normalizations take it, whose steps need more than 8 bits: they run in float, "
+            f"{size} a call for this one without a product; layer and group normalization as one op are integer"
+        )
 
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
         """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
@@ -374,8 +382,9 @@ class Placer:
         needed = [data for data in layer.inputs if data not in integer]
         if not layer.support.same_params and not layer.may_leave_float:
             needed.append(layer.output)
-        missing = [var.name for var in needed if not self.has_range(var)]
-        return f"the profile holds no range of {', '.join(missing)}" if missing else None
+        missing = [var for var in needed if not self.has_range(var)]
+        touched = (*layer.inputs, layer.output)
+        return without_range(self.view, self.tensors, missing, touched) if missing else None
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
         """Return which inputs keep an op float: it would have to quantize them for itself alone."""

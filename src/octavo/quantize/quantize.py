@@ -71,6 +71,7 @@ def _quantized(model: Model, profile: Statistics, target: TargetDescription, rec
     placement = Placer(
         view=view,
         constants=constants,
+        tensors=simple.tensors,
         exclusion=Exclusion(recipe.exclude, simple.tensors, folds, view),
         target=target,
         recipe=recipe,
