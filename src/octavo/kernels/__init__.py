@@ -5,6 +5,7 @@ from .affine_rows import AffineRowsSpec, affine_rows
 from .batch_matmul import BatchMatmulSpec, batch_matmul, takes_views
 from .bfloat16_conv2d import bfloat16_conv2d, bfloat16_matmul
 from .bfloat16_spec import Bfloat16Conv2dSpec
+from .channel_groups import ChannelGroups
 from .concat import concat
 from .conv2d import conv2d, matmul
 from .dynamic import DynamicSpec, dynamic_parameters, dynamic_quantize
@@ -14,6 +15,7 @@ from .float_conv2d import can_observe, float_conv2d, float_matmul
 from .float_conv2d_transpose import FloatConv2dTransposeSpec, float_conv2d_transpose, transposed_obstacle
 from .float_elementwise import FloatElementwiseSpec, float_elementwise
 from .float_function import ElementExpressions
+from .float_group_norm import FloatGroupNormSpec, float_group_norm
 from .float_layer_norm import FloatLayerNormSpec, float_layer_norm
 from .float_reduce import FloatMeanSpec, mean_in_order
 from .float_resize import FloatResizeSpec, float_resize_bilinear
@@ -89,6 +91,7 @@ __all__ = [
     "AffineRowsSpec",
     "BatchMatmulSpec",
     "Bfloat16Conv2dSpec",
+    "ChannelGroups",
     "ConcatSpec",
     "Conv2dSpec",
     "DequantizeSpec",
@@ -99,6 +102,7 @@ __all__ = [
     "FloatConv2dSpec",
     "FloatConv2dTransposeSpec",
     "FloatElementwiseSpec",
+    "FloatGroupNormSpec",
     "FloatLayerNormSpec",
     "FloatMeanSpec",
     "FloatOutput",
@@ -151,6 +155,7 @@ __all__ = [
     "float_conv2d",
     "float_conv2d_transpose",
     "float_elementwise",
+    "float_group_norm",
     "float_layer_norm",
     "float_matmul",
     "float_resize_bilinear",

@@ -32,6 +32,7 @@ from .float_concat import match_float_concat, match_float_norm
 from .float_conv2d import match_float_conv2d, match_float_matmul
 from .float_conv2d_transpose import match_float_conv2d_transpose
 from .float_elementwise import match_float_elementwise
+from .float_group_norm import match_float_group_norm
 from .float_mean import match_float_mean
 from .gather import GATHER_OPS, match_gather
 from .half_float import half_rules, is_widening
@@ -127,6 +128,7 @@ _FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_batch_matmul", ops=("matmul",), match=match_float_batch_matmul),
     Rule(composite="octavo.float_softmax", ops=("nn.softmax",), match=match_float_softmax),
     Rule(composite="octavo.float_layer_norm", ops=("nn.layer_norm",), match=match_float_layer_norm),
+    Rule(composite="octavo.float_group_norm", ops=("nn.group_norm",), match=match_float_group_norm),
     Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),
     Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
     Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),

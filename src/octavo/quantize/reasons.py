@@ -39,8 +39,8 @@ def without_range(view: DataflowView, tensors: TensorTable, missing: list[Var], 
     if whole is None:
         return f"the profile holds no range of {', '.join(var.name for var in missing)}"
     return (
-        f"it is a step within {whole.op} {whole.source_name}, of which a profile knows only what the op reads and makes; it stays "
-        f"float, {cost(touched)} a call without a product; written in plain ops in the source, its steps would have ranges"
+        f"it is a step within {whole.op} {whole.source_name}, of which a profile knows only what the op reads and makes; it "
+        f"stays float, {cost(touched)} a call without a product; written in plain ops in the source, its steps would have ranges"
     )
 
 
