@@ -18,7 +18,7 @@ SPECS = {
     "matmul": LAYERS.spec((1, 1), (512, 100)),
     "direct": LAYERS.spec((14, 14), (64, 64), (3, 3), padding=(1, 1, 1, 1)),
     "grouped": LAYERS.spec((14, 14), (64, 64), (3, 3), groups=4),
-    "depthwise": LAYERS.spec((14, 14), (96, 96), (9, 9), padding=(4, 4, 4, 4), groups=96),
+    "depthwise": LAYERS.spec((14, 14), (96, 96), (9, 9), padding=(0, 4, 0, 4), groups=96),
 }
 ZEROS_AROUND = dataclasses.replace(LAYERS.spec((28, 28), (64, 64), (3, 3), padding=(1, 1, 1, 1)), input_zero_point=0)
 SPECS["padded with zeros"] = ZEROS_AROUND
@@ -54,6 +54,14 @@ def test_inner_loops_are_integer_dot_products_alone(name: str, w_zero_point: int
         assert not re.search(r"\bv(mul|fn?m(add|sub)\d*|cvt)\w*[ps][sd]", body), body
         stores = re.findall(r"^\s+vmov\w+\s+%zmm\d+, .*\(%rsp\)", body, re.MULTILINE)
         assert not stores, f"accumulators are spilled inside the loop: {stores}"
+
+
+@pytest.mark.parametrize("w_zero_point", [0, 3])
+def test_depthwise_strips_read_weights_where_they_are(w_zero_point: int) -> None:
+    spec = LAYERS.spec((28, 28), (64, 64), (3, 3), padding=(1, 1, 1, 1), groups=64)
+    operands = re.findall(r"vpdpbusd\s+(.+), %zmm\d+, %zmm\d+", assembly_of(spec, w_zero_point))
+    assert sum("(%" in each for each in operands) >= 24
+    assert not [each for each in operands if "(%rsp)" in each], "weights are loaded before the loop, and spilled"
 
 
 def test_accumulators_are_no_memory_of_the_heap() -> None:

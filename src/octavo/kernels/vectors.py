@@ -89,6 +89,18 @@ def prefetch(buffer: Buffer, index: Expr, *, to_write: bool) -> None:
     B.evaluate(B.call_llvm_intrin(intrinsic_id, line, B.int32(to_write), nearest, data, dtype="void"))
 
 
+def told_by_turn(value: Expr) -> Callable[[Expr], Expr]:
+    """Emit two copies of an int32 before a loop, and return what reads one of them, chosen by the loop's variable.
+
+    LLVM loads before a loop what is loaded from the same place in every turn, even if that takes more registers than there are:
+    then it spills them, and reads the stack instead. It can't see that an index read from here never changes.
+    """
+    copies: Any = B.alloc_buffer((2,), "int32", scope="local")
+    for copy in range(2):
+        B.buffer_store(copies, value, [copy])
+    return lambda turn: B.Bind(copies[turn & 1])
+
+
 def _span(start: Expr, lanes: int) -> Expr:
     return start if lanes == 1 else B.ramp(start, 1, lanes)
 

@@ -2,12 +2,15 @@
 
     for each block of output rows
       for each block of 64, 32 or 16 channels
-        for each row, each `outputs` neighbouring pixels        (a padded copy of the window, where it touches the padding)
-          for each kernel row, each four columns of the input: interleave them once,
-            for each output that they touch:  acc += dot(interleaved columns, that output's weights)
+        for each strip of `outputs` neighbouring columns
+          for each row, down the strip
+            for each kernel row, each four columns of the input: interleave them, unless the row before has done so;
+              for each output that they touch:  acc += dot(interleaved columns, that output's weights)
 
-One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1.
-Few channels, a channel multiplier or a very large window make it work on a padded copy of the rows instead.
+One interleaved window of four columns serves every output it touches: two outputs of a 3-wide row with stride 1. Where registers
+allow, it also serves the rows below: each row of the input is interleaved once for a strip.
+Columns in the padding are tested once for each strip, rows once for each row. Few channels or a channel multiplier make it work
+on a padded copy of the rows instead.
 Asymmetric weights w - zero_point have 9 bits. Where one leaves int8, all those of its channel are shifted into it, and with them
 the zeros that meet the columns of other outputs: sum(x * w) = sum(x * (w + shift)) - shift * sum(x). So the last sum is over all
 columns of an interleaved window, and the outputs that it serves share it. Subtracting it costs nothing: sums that count from the
@@ -16,7 +19,9 @@ bits of a large float32 may be read as such, and their difference is the float32
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +34,9 @@ from ..rounding import MAGIC_BITS, MAGIC_REACH, float_difference
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, SumOutput
-from ..vectors import Expr, chunks_for, prim_func
+from ..vectors import Expr, chunks_for, prim_func, told_by_turn
 from . import vector as v
+from .depthwise_windows import Window, channel_blocks, pack_block, shifts_into_int8
 from .epilogue import Group, channel_order
 from .narrow import narrowed
 from .packing import Int8Array, Weights
@@ -39,14 +45,11 @@ from .shares import balanced_block
 from .wide_epilogue import epilogue_of
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
-INPUT_BYTES = 256 * 1024  # of the input rows themselves, where they are read in place
-PATCH_BYTES = 8 * 1024  # largest copy of a single window, on the stack
+INPUT_BYTES = 128 * 1024  # of the input rows themselves, where they are read in place
 MOST_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 1}  # neighbouring pixels at once: four accumulator registers each
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
 WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32}  # channels at once: four registers of int32
-
-Pattern = tuple[int | None, ...]
-"""The kernel column that each of four input columns meets for one output; None where it meets none (weight 0)."""
+MOST_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0, AVX2: 0}  # that interleaved rows and sums may take together, for rows to stay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +74,28 @@ class Channels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """Where a tile finds its window: column c of kernel row ky begins at buffer[at + ky * row_bytes + column_bytes[c]]."""
+class Strip:
+    """Where a strip of outputs finds its input: column c of row y begins at buffer[at + y * row_bytes + columns[c]].
+
+    Parameters
+    ----------
+    buffer, at, row_bytes, columns
+        In bytes, for the first channel of a block.
+    inside
+        Whether each column lies in the image; None where all do. Those that don't begin at some column that does.
+    top
+        The input row of the first kernel row of the first output, from -padding on.
+    padding
+        uint8, the value of columns and rows outside the image; None where there are none.
+    """
 
     buffer: Expr
     at: Expr
     row_bytes: int
-    column_bytes: dict[int, int]
+    columns: dict[int, Expr]
+    inside: dict[int, Expr] | None
+    top: Expr
+    padding: Expr | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,97 +112,6 @@ class ShiftedSums:
 
     totals: Expr
     shifts: list[Expr]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
-    """How `outputs` neighbouring pixels read one row of the input.
-
-    Parameters
-    ----------
-    outputs
-        Neighbouring output pixels.
-    columns
-        Input columns they read, relative to the first one, in fours.
-    uses
-        For each four columns, the outputs that they touch and the pattern of kernel columns for each.
-    """
-
-    outputs: int
-    columns: tuple[tuple[int, ...], ...]
-    uses: tuple[tuple[tuple[int, Pattern], ...], ...]
-
-    @staticmethod
-    def of(outputs: int, kernel: int, stride: int, dilation: int) -> Window:
-        """Lay out `outputs` pixels of a row: every column that some output reads, in fours from the left."""
-        needed = sorted({pixel * stride + tap * dilation for pixel in range(outputs) for tap in range(kernel)})
-        columns = tuple(tuple(needed[i : i + 4]) for i in range(0, len(needed), 4))
-        uses: list[tuple[tuple[int, Pattern], ...]] = []
-        for four in columns:
-            touched: list[tuple[int, Pattern]] = []
-            for pixel in range(outputs):
-                taps = [divmod(column - pixel * stride, dilation) for column in four]
-                pattern = tuple(tap if rest == 0 and 0 <= tap < kernel else None for tap, rest in taps)
-                if any(tap is not None for tap in pattern):
-                    touched.append((pixel, pattern + (None,) * (4 - len(pattern))))
-            uses.append(tuple(touched))
-        return Window(outputs=outputs, columns=columns, uses=tuple(uses))
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether every four columns touch all outputs, so that one sum over the window corrects them all."""
-        return all(len(use) == self.outputs for use in self.uses)
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Every different pattern, in order of first use: the weights of a kernel row are packed in this order."""
-        return tuple(dict.fromkeys(pattern for use in self.uses for _, pattern in use))
-
-    def cycles(self, kernel_rows: int, width: int, *, is_shifted: bool) -> float:
-        """Estimate the cycles of one output row of `width` pixels and 64 channels: shuffles and products run side by side."""
-        shuffles = 8 * len(self.columns) * kernel_rows
-        products = 4 * (sum(len(use) for use in self.uses) + is_shifted * len(self.columns)) * kernel_rows
-        narrow = 20 * self.outputs
-        tile = max(shuffles, products, (shuffles + products + narrow) / 2)
-        return -(-width // self.outputs) * tile
-
-
-def channel_blocks(channels: int, widest: int = 64) -> list[tuple[int, int]]:
-    """Return (first channel, width) of blocks that cover `channels` >= 16: of `widest`, half of it, ... 16; the last may overlap
-    its neighbour."""
-    blocks: list[tuple[int, int]] = []
-    start = 0
-    for width in (width for width in (64, 32, 16) if width <= widest):
-        while channels - start >= width:
-            blocks.append((start, width))
-            start += width
-    if start < channels:
-        blocks.append((channels - 16, 16))
-    return blocks
-
-
-def shifts_into_int8(centered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return what to add to the weights of each channel, the last axis, so that all of them fit int8: 0 where they do.
-
-    The least that will do. It fits int8 itself, for the zero point would do, too.
-    """
-    axes = tuple(range(centered.ndim - 1))
-    return np.clip(0, -128 - centered.min(axis=axes, initial=0), 127 - centered.max(axis=axes, initial=0))
-
-
-def pack_block(
-    values: Int8Array, shifts: npt.NDArray[np.int64], patterns: tuple[Pattern, ...], start: int, width: int
-) -> Int8Array:
-    """Return one block's weights in the order kernel row, pattern, accumulator, lane, tap; one-dimensional.
-
-    `values` are int8 (kernel_h, kernel_w, channels), shifted; a slot that meets no tap holds the shift alone.
-    """
-    order = start + channel_order(4, width // 4)
-    packed = np.zeros((values.shape[0], len(patterns), 4, width // 4, 4), np.int8)
-    for index, pattern in enumerate(patterns):
-        for position, tap in enumerate(pattern):
-            packed[:, index, :, :, position] = shifts[order] if tap is None else values[:, tap, order]
-    return packed.ravel()
 
 
 class Depthwise:
@@ -207,11 +134,9 @@ class Depthwise:
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.windows = self._windows()
         self.window, self.schedule = self._choose(schedules)
-        row_cycles = self.window.cycles(spec.kernel[0], spec.out_width, is_shifted=all(self.are_shifted))
-        cycles = row_cycles * spec.batch * spec.out_height * self.channels / 64
+        cycles = self._row_cycles(self.window) * spec.batch * spec.out_height * self.channels / 64
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
-        patch = spec.kernel[0] * sum(map(len, self.window.columns)) * self.widest
-        copied = spread > 1 or spec.in_channels < 16 or (any(spec.padding) and patch > PATCH_BYTES)
+        copied = spread > 1 or spec.in_channels < 16
         self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
         self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
@@ -237,8 +162,19 @@ class Depthwise:
         windows = [Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1]) for outputs in range(1, most + 1)]
         if any(self.are_shifted):  # sums take registers, too: those of one set and no more
             windows = [window for window in windows if window.is_shared]
-        is_shifted = all(self.are_shifted)
-        return sorted(windows, key=lambda window: window.cycles(spec.kernel[0], spec.out_width, is_shifted=is_shifted))
+        return sorted(windows, key=self._row_cycles)
+
+    def _row_cycles(self, window: Window) -> float:
+        """Estimate the cycles of one output row of 64 channels."""
+        rows = self.spec.kernel[0]
+        return window.cycles(rows, rows - self._kept_rows(window), self.spec.out_width, is_shifted=all(self.are_shifted))
+
+    def _kept_rows(self, window: Window) -> int:
+        """Return how many interleaved rows of a window stay in registers for the window below."""
+        rows, stride = self.spec.kernel[0], self.spec.strides[0]
+        registers = 4 * (len(window.columns) * rows + window.outputs + any(self.are_shifted))
+        fits = self.spec.dilation[0] == 1 and registers <= MOST_REGISTERS[self.isa]
+        return max(rows - stride, 0) if fits else 0
 
     def _choose(self, schedules: Schedules) -> tuple[Window, WindowSchedule]:
         """Take what was measured to be best, or the best estimate."""
@@ -374,101 +310,150 @@ class Depthwise:
             packed += width
 
     def _emit_pixels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr, channels: Channels) -> None:
-        """Emit all pixels of one block of channels; a last tile that does not fit starts earlier and repeats some pixels."""
+        """Emit all pixels of one block of channels; a last strip that does not fit starts earlier and repeats some pixels."""
         spec, window = self.spec, self.window
-        tiles = -(-spec.out_width // window.outputs)
-        with T.serial(0, rows) as row, T.serial(0, tiles) as tile:
-            column: Expr = tile * window.outputs
+        with T.serial(0, -(-spec.out_width // window.outputs)) as index:
+            column: Expr = index * window.outputs
             if spec.out_width % window.outputs:
                 column = T.min(column, T.int32(spec.out_width - window.outputs))
             column = T.Bind(column)
-            out_at = T.Bind(out_base + (row * spec.out_width + column) * spec.out_channels + channels.start)
+            out_at = T.Bind(out_base + column * spec.out_channels + channels.start)
             if self.scratch is not None:
-                inside = self._in_place(source, row * spec.strides[0], column * spec.strides[1], channels)
-                self._emit_tile(inside, out_at, channels)
+                pixel_bytes = self.scratch.channels
+                at = T.Bind(column * (spec.strides[1] * pixel_bytes) + channels.start)
+                columns = self._columns(lambda column: column * pixel_bytes)
+                strip = Strip(
+                    buffer=source, at=at, row_bytes=self.row_bytes, columns=columns, inside=None, top=T.int32(0), padding=None
+                )
+                self._emit_strip(strip, out_at, rows, channels)
             else:
-                self._emit_at(image, first_row + row, column, out_at, channels)
+                self._emit_in_place(image, first_row, column, out_at, rows, channels)
 
-    def _emit_at(self, image: Expr, row: Expr, column: Expr, out_at: Expr, channels: Channels) -> None:
-        """Emit the tile of an output row and column over the input itself; over a copy of its window, where padding is in it."""
-        spec, window = self.spec, self.window
-        top = T.Bind(row * spec.strides[0] - spec.padding[0])
+    def _emit_in_place(self, image: Expr, first_row: Expr, column: Expr, out_at: Expr, rows: Expr, channels: Channels) -> None:
+        """Emit the strip of an output column over the input itself; a strip at the edge of the image has a loop of its own."""
+        spec = self.spec
+        top = T.Bind(first_row * spec.strides[0] - spec.padding[0])
         left = T.Bind(column * spec.strides[1] - spec.padding[1])
+        at = T.Bind(image * (spec.in_height * self.row_bytes) + channels.start)
+        padding = None
+        if max(spec.padding) > 0:
+            value = padding_value(spec, self.parameters, image)
+            padding = T.uint8(spec.input_zero_point) if value is None else value
 
-        def in_place() -> None:
-            self._emit_tile(self._in_place(self.x, image * spec.in_height + top, left, channels), out_at, channels)
+        def emit(at: Expr, columns: dict[int, Expr], inside: dict[int, Expr] | None) -> None:
+            strip = Strip(
+                buffer=self.x, at=at, row_bytes=self.row_bytes, columns=columns, inside=inside, top=top, padding=padding
+            )
+            self._emit_strip(strip, out_at, rows, channels)
 
-        if not any(spec.padding):
-            in_place()
+        def inside() -> None:
+            emit(T.Bind(at + left * spec.in_channels), self._columns(lambda column: column * spec.in_channels), None)
+
+        def at_edge() -> None:
+            nearest = self._columns(lambda column: T.min(T.max(left + column, T.int32(0)), T.int32(spec.in_width - 1)))
+            columns = {column: T.Bind(each * spec.in_channels) for column, each in nearest.items()}
+            emit(at, columns, self._columns(lambda column: T.Bind(T.And(left + column >= 0, left + column < spec.in_width))))
+
+        if max(spec.padding[1], spec.padding[3]) <= 0:
+            inside()
             return
-        below, right = spec.in_height - spec.dilation[0] * (spec.kernel[0] - 1), spec.in_width - window.columns[-1][-1]
-        with T.If(T.And(T.And(top >= 0, top < below), T.And(left >= 0, left < right))):
+        with T.If(T.And(left >= 0, left < spec.in_width - self.window.columns[-1][-1])):
             with T.Then():
-                in_place()
+                inside()
             with T.Else():
-                self._emit_tile(self._emit_patch(image, top, left, channels), out_at, channels)
+                at_edge()
 
-    # ---- one tile: `outputs` pixels by `width` channels
+    def _columns(self, of_column: Callable[[int], Expr]) -> dict[int, Expr]:
+        """Return `of_column` of every column that a window reads."""
+        return {column: of_column(column) for four in self.window.columns for column in four}
 
-    def _in_place(self, buffer: Expr, row: Expr, column: Expr, channels: Channels) -> Source:
-        """Return the window at a row and column of the input, or of the scratch."""
-        pixel_bytes = self.scratch.channels if self.scratch is not None else self.spec.in_channels
-        at = T.Bind(row * self.row_bytes + column * pixel_bytes + channels.start)
-        columns = {column: column * pixel_bytes for four in self.window.columns for column in four}
-        return Source(buffer=buffer, at=at, row_bytes=self.spec.dilation[0] * self.row_bytes, column_bytes=columns)
+    # ---- one strip: `outputs` columns by `width` channels, row by row
 
-    def _emit_patch(self, image: Expr, top: Expr, left: Expr, channels: Channels) -> Source:
-        """Emit a copy of the window at an input row and column that may lie in the padding, filled with the zero point there."""
-        spec, width = self.spec, channels.width
-        columns = {column: index * width for index, column in enumerate(c for four in self.window.columns for c in four)}
-        row_bytes = len(columns) * width
-        patch = T.alloc_buffer((spec.kernel[0] * row_bytes,), "uint8", scope="local")
-        value = padding_value(spec, self.parameters, image)
-        fill = T.broadcast(T.uint8(spec.input_zero_point) if value is None else value, width)
-        with T.serial(0, spec.kernel[0]) as ky:
-            row = T.Bind(top + ky * spec.dilation[0])
-            row_inside = T.Bind(T.And(row >= 0, row < spec.in_height))
-            for column, offset in columns.items():
-                x = left + column
-                with T.If(T.And(row_inside, T.And(x >= 0, x < spec.in_width))):
-                    with T.Then():
-                        at = ((image * spec.in_height + row) * spec.in_width + x) * spec.in_channels + channels.start
-                        v.store(patch, ky * row_bytes + offset, v.load(self.x, at, width), width)
-                    with T.Else():
-                        v.store(patch, ky * row_bytes + offset, fill, width)
-        return Source(buffer=patch, at=T.int32(0), row_bytes=row_bytes, column_bytes=columns)
+    def _emit_strip(self, strip: Strip, out_at: Expr, rows: Expr, channels: Channels) -> None:
+        """Emit all rows of a strip; interleaved rows that the next output row reads, too, are handed down."""
+        spec, width, fours = self.spec, channels.width, range(len(self.window.columns))
+        kernel_rows, kept = spec.kernel[0], self._kept_rows(self.window)
+        row_size, row_weights = len(fours) * 4 * width, len(self.window.patterns) * 4 * width
+        taps = T.alloc_buffer((kernel_rows * row_size if kept else 4 * width,), "uint8", scope="local")
+        for ky in range(kept):
+            for four in fours:
+                self._emit_interleaved(taps, ky * row_size + four * 4 * width, strip, strip.top + ky, four, width)
+        weights_of = told_by_turn(channels.weights)
+        with T.serial(0, rows) as row:
+            top = T.Bind(strip.top + row * spec.strides[0])
+            first_weights = weights_of(row)
+            acc = self._emit_start(channels)
+            sums = self._emit_sums(channels) if channels.is_shifted else None
 
-    def _emit_tile(self, source: Source, out_at: Expr, channels: Channels) -> None:
-        width, outputs = channels.width, self.window.outputs
-        lanes = width // 4
-        acc = T.alloc_buffer((outputs * width,), "int32", scope="local")
-        sums = self._emit_sums(channels) if channels.is_shifted else None
+            def kernel_row(ky: Expr, weights: Expr) -> None:
+                for four in fours:
+                    at = ky * row_size + four * 4 * width if kept else 0
+                    if not kept or ky >= kept:
+                        self._emit_interleaved(taps, at, strip, T.Bind(top + ky * spec.dilation[0]), four, width)
+                    self._emit_products(acc, sums, taps, at, weights, four, width)
+
+            if kernel_rows <= UNROLLED_ROWS:
+                for ky in range(kernel_rows):
+                    kernel_row(ky, first_weights + ky * row_weights)
+            else:
+                with T.serial(0, kernel_rows) as ky:
+                    kernel_row(ky, T.Bind(first_weights + ky * row_weights))
+            self._emit_outputs(acc, sums, T.Bind(out_at + row * (spec.out_width * spec.out_channels)), channels)
+            for at in range(0, kept * row_size, width):
+                v.store(taps, at, v.load(taps, spec.strides[0] * row_size + at, width), width)
+
+    def _emit_interleaved(self, taps: Expr, at: int, strip: Strip, row: Expr, four: int, width: int) -> None:
+        """Emit the interleaving of four columns of one row of the input, to taps[at] and on."""
+
+        def loaded(column: int) -> Expr:
+            value = v.load(strip.buffer, start + strip.columns[column], width)
+            if strip.inside is not None:
+                value = T.Select(strip.inside[column], value, T.broadcast(strip.padding, width))
+            return T.Bind(value)
+
+        def store(vectors: list[Expr]) -> None:
+            for j, each in enumerate(vectors):
+                v.store(taps, at + j * width, each, width)
+
+        start = T.Bind(strip.at + row * strip.row_bytes)
+        columns = self.window.columns[four]
+        may_be_outside = strip.padding is not None and max(self.spec.padding[0], self.spec.padding[2]) > 0
+        with contextlib.ExitStack() as only_inside:
+            if may_be_outside:
+                is_inside = T.Bind(T.And(row >= 0, row < self.spec.in_height))
+                with T.If(T.Not(is_inside)), T.Then():
+                    store([T.broadcast(strip.padding, width)] * 4)
+                only_inside.enter_context(T.If(is_inside))
+                only_inside.enter_context(T.Then())
+            vectors = [loaded(column) for column in columns]
+            store(v.interleave_four([vectors[min(i, len(vectors) - 1)] for i in range(4)], width))
+
+    def _emit_start(self, channels: Channels) -> Expr:
+        """Emit what the sums of all outputs of a row start from, the bias, and return their buffer."""
+        lanes, outputs = channels.width // 4, self.window.outputs
+        acc = T.alloc_buffer((outputs * channels.width,), "int32", scope="local")
         for j in range(4):
             bias = T.Bind(self._load_lanes("bias", channels, j))
             for pixel in range(outputs):
                 v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
-        row_weights = len(self.window.patterns) * 4 * width
-        if self.spec.kernel[0] <= UNROLLED_ROWS:
-            for ky in range(self.spec.kernel[0]):
-                self._emit_kernel_row(acc, sums, source, ky, channels.weights + ky * row_weights, channels)
-        else:
-            with T.serial(0, self.spec.kernel[0]) as ky:
-                self._emit_kernel_row(acc, sums, source, ky, T.Bind(channels.weights + ky * row_weights), channels)
+        return acc
+
+    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
+        """Emit the outputs of one row of a strip."""
+        width, lanes = channels.width, channels.width // 4
         values = {label: [T.Bind(self._load_lanes(label, channels, j)) for j in range(4)] for label in self.channel_values}
-        valid = min(width, self.spec.out_channels)
-        for pixel in range(outputs):
+        for pixel in range(self.window.outputs):
             accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
             if sums is not None:
                 totals = [v.load(sums.totals, j * lanes, lanes) for j in range(4)]
                 pairs = zip(accumulators, totals, strict=True)
                 accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
-            target = out_at + pixel * self.spec.out_channels
             group = Group(
                 out=self.out,
-                target=target,
+                target=out_at + pixel * self.spec.out_channels,
                 accumulators=accumulators,
                 values=values,
-                valid=valid,
+                valid=min(width, self.spec.out_channels),
                 parameters=self.parameters,
                 lanes=lanes,
             )
@@ -487,22 +472,20 @@ class Depthwise:
         v.store(totals, 0, T.broadcast(T.int32(MAGIC_BITS if self.is_magic else 0), width), width)
         return ShiftedSums(totals=totals, shifts=shifts)
 
-    def _emit_kernel_row(
-        self, acc: Expr, sums: ShiftedSums | None, source: Source, ky: Expr, weights: Expr, channels: Channels
+    def _emit_products(
+        self, acc: Expr, sums: ShiftedSums | None, taps: Expr, at: int, weights: Expr, four: int, width: int
     ) -> None:
-        """Emit the products of one kernel row with all pixels of the tile."""
-        width = channels.width
+        """Emit the products of four interleaved columns, at taps[at], with the weights of one kernel row."""
         lanes = width // 4
         patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
-        row = source.at + ky * source.row_bytes
-        for four, uses in zip(self.window.columns, self.window.uses, strict=True):
-            loaded = [T.Bind(v.load(source.buffer, row + source.column_bytes[column], width)) for column in four]
-            taps = v.interleave_four([loaded[min(i, len(loaded) - 1)] for i in range(4)], width)
-            for pixel, pattern in uses:
-                for j in range(4):
-                    packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + j) * width, width)
-                    index = (pixel * 4 + j) * lanes
-                    v.store(acc, index, v.dot(v.load(acc, index, lanes), taps[j], packed, lanes), lanes)
+
+        def add_dot(target: Expr, index: int, columns: Expr, signed: Expr) -> None:
+            v.store(target, index, v.dot(v.load(target, index, lanes), columns, signed, lanes), lanes)
+
+        for j in range(4):
+            columns = T.Bind(v.load(taps, at + j * width, width))
+            for pixel, pattern in self.window.uses[four]:
+                packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + j) * width, width)
+                add_dot(acc, (pixel * 4 + j) * lanes, columns, packed)
             if sums is not None:
-                for j, shift in enumerate(sums.shifts):
-                    v.store(sums.totals, j * lanes, v.dot(v.load(sums.totals, j * lanes, lanes), taps[j], shift, lanes), lanes)
+                add_dot(sums.totals, j * lanes, columns, sums.shifts[j])
