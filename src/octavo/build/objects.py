@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm_ffi import StructuralKey, structural_hash
+from tvm import tirx
+from tvm.ir import PrimType, StringImm
+from tvm_ffi import StructuralKey, structural_walk
 
 from ..kernels import KERNEL_ATTR
 from . import tir_passes
@@ -31,7 +33,7 @@ _INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.resul
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Compilable:
-    """One distinct function: its symbol, the key of its machine code, its size as text, and itself less what names its use."""
+    """One distinct function: its symbol, the key of its machine code, its size in leaves, and itself less what names its use."""
 
     symbol: str
     key: str
@@ -56,7 +58,7 @@ def distinct_functions(
         content = StructuralKey(plain)
         if content not in by_content:
             stem = re.sub(r"\W+", "_", f"octavo_{plain.attrs[KERNEL_ATTR]}" if KERNEL_ATTR in plain.attrs else name)
-            key, size = _key(platform, stem, plain)
+            key, size = _key(platform, stem, content)
             by_content[content] = Compilable(symbol=f"{stem}_{key[:16]}", key=key, size=size, function=plain)
         by_name[name] = by_content[content]
     return by_name
@@ -64,16 +66,39 @@ def distinct_functions(
 
 def named_function(symbol: str, function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Compilable:
     """Return a function that keeps its symbol."""
-    key, size = _key(_platform(target), symbol, function)
+    key, size = _key(_platform(target), symbol, StructuralKey(function))
     return Compilable(symbol=symbol, key=key, size=size, function=function)
 
 
-def _key(platform: str, name: str, function: Any) -> tuple[str, int]:
-    """Return the key of a function's machine code, and the size of its text."""
-    text = function.script()
-    # The text tells functions apart that share a 64-bit hash; the hash those that differ in what the text leaves out.
-    content = "\0".join((platform, name, str(structural_hash(function)), text))
-    return hashlib.sha256(content.encode()).hexdigest(), len(text)
+def _key(platform: str, name: str, function: StructuralKey) -> tuple[str, int]:
+    """Return the key of a function's machine code, and how many leaves the function has."""
+    leaves = _leaves(function.key)
+    content = "\0".join((platform, name, str(hash(function)), str(function.key.attrs), str(leaves)))
+    return hashlib.sha256(content.encode()).hexdigest(), len(leaves)
+
+
+def _leaves(function: Any) -> list[Any]:
+    """Return a function's literals, dtypes and variables in their order.
+
+    They tell apart what shares a hash: TVM's changes by little where a number does, so a number further on can undo it. It is
+    sure to differ where the functions differ in the kinds of their nodes. All of the text would do, too, but takes thrice as
+    long to write.
+    """
+    found: list[Any] = []
+    numbers: dict[int, int] = {}
+
+    def literal(node: Any) -> None:
+        found.append(node.value)
+
+    def variable(node: Any) -> None:
+        found.append(numbers.setdefault(hash(node), len(numbers)))
+
+    def dtype(node: Any) -> None:
+        found.append(str(node.dtype))
+
+    literals = (tirx.IntImm, tirx.FloatImm, StringImm)
+    structural_walk(function, ((literals, literal), (tirx.Var, variable), (PrimType, dtype)))
+    return found
 
 
 def _platform(target: tvm.target.Target) -> str:
