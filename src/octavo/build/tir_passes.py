@@ -18,6 +18,7 @@ from tvm.ir import Call, StringImm
 
 from ..graph.evaluate import at_level
 from ..kernels import KERNEL_ATTR, LLVM_ATTR
+from ..kernels.isa import has_features
 
 # TVM annotates its constructors more narrowly than what they take, and its passes not at all.
 tirx: Any = _tirx
@@ -44,6 +45,14 @@ _NEED_WRAPPING = (
     "tirx.tvm_stack_make_shape",
 )
 """Builtins that LowerTVMBuiltin must rewrite."""
+
+_NO_HALF_CONVERSIONS = """
+@__truncsfhf2 = common hidden global i8 0
+@__extendhfsf2 = common hidden global i8 0
+"""
+"""TVM gives each module two functions that convert half floats, weak ones, which LLVM optimizes and writes though nothing calls
+them: most of the time that a small kernel takes to compile. A common symbol takes a weak one's place when LLVM links modules, and
+any number of objects may have it."""
 
 Functions = Mapping[str, tvm.tirx.PrimFunc]
 
@@ -93,7 +102,17 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # What takes packed arguments runs once a call and calls the rest: to optimize it costs more than it will ever save.
         level = _LEVEL if plain or kernels else 0
-        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain), at_level(target, level))
+        finished = _finished(lowered, plain)
+        if is_linux_x86(target) and has_features(("f16c",), target):  # LLVM has instructions to take, so it calls no function
+            var, function = next(iter(finished.functions_items()))
+            finished.update_func(var, _importing(function, _NO_HALF_CONVERSIONS))
+        return tvm.get_global_func("target.build.llvm")(finished, at_level(target, level))
+
+
+def is_linux_x86(target: tvm.target.Target) -> bool:
+    """Return whether code for a target is for Linux on x86-64, as this machine's own is where the target names no other."""
+    triple = str(target.attrs.get("mtriple") or tvm.target.codegen.llvm_get_system_triple())
+    return triple.startswith("x86_64") and "linux" in triple
 
 
 def _bound(functions: Functions, target: tvm.target.Target) -> tvm.IRModule:
@@ -117,7 +136,11 @@ def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
     returning = {
         var: _returning(function) if var.name_hint in plain else function for var, function in {**light, **wrapped}.items()
     }
-    complete = {var: _with_llvm(function) if LLVM_ATTR in function.attrs else function for var, function in returning.items()}
+    complete = {
+        # Only here: the passes look for a parallel loop no more.
+        var: _importing(function, str(function.attrs[LLVM_ATTR])) if LLVM_ATTR in function.attrs else function
+        for var, function in returning.items()
+    }
     return tirx.transform.LowerIntrin()(tvm.IRModule(complete))
 
 
@@ -125,10 +148,9 @@ def _returning(function: Any) -> Any:
     return function.with_body(tirx.SeqStmt([function.body, tirx.Return(tirx.IntImm("int32", 0))]))
 
 
-def _with_llvm(function: Any) -> Any:
-    """Let LLVM read the functions that a kernel brings along; only here, where the passes look for a parallel loop no more."""
-    text = StringImm(str(function.attrs[LLVM_ATTR]))
-    return function.with_body(tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", text, function.body))
+def _importing(function: Any, text: str) -> Any:
+    """Let LLVM read a module's text, which it links into the one that the function becomes part of."""
+    return function.with_body(tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", StringImm(text), function.body))
 
 
 def _is_light(function: Any) -> bool:
