@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
@@ -33,18 +32,17 @@ from .epilogue import Group, groups_of
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .narrow import narrowed
-from .packing import ExtraSteps, Int8Array, Weights, lane_channels, merge_groups, pack_lanes, pack_weights, split_terms
+from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch, padding_value
 from .tiles import CORES
 from .vector import LANES
-from .weight_zero_points import ZeroPoints, zero_points_of
+from .weight_zero_points import SumLanes, ZeroPoints, zero_points_of
 from .wide_epilogue import epilogue_of
 from .window_sum import DenseRuns, WindowSums, walk_of
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
 MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
 EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
-SUMMED_RUN = 16  # bytes: to sum so few takes less than to spread the sum that an idle lane holds over its register
 LINE_BYTES = 64  # of a cache
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
 
@@ -68,15 +66,15 @@ class ImplicitGemm(GemmLoops):
         self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
         bias = weights.folded_bias(spec.folded_zero_point)
         self.zero_points = ZeroPoints()
-        self.sum_lane: tuple[int, int] | None = None
+        self.sum_lanes: SumLanes | None = None
         if self.extra.places and not self._are_extra_steps_cheap():
             self._sum_windows(weights, bias, schedules)
         self.epilogue = epilogue_of(spec, weights)
         groups, vectors = self.geometry.groups, self.tile.vectors
         values, bias = self.terms[0], bias + np.int32(self.zero_points.bias_start)
-        if self.sum_lane is not None:
-            values = self._with_a_channel(values, self.zero_points.factor)
-            bias = self._with_a_channel(bias, self.zero_points.start)
+        if self.sum_lanes is not None:
+            values = self.sum_lanes.appended(values, groups, self.zero_points.factor)
+            bias = self.sum_lanes.appended(bias, groups, self.zero_points.start)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": pack_weights(values, self.geometry.reduction, groups, vectors),
             "bias": pack_lanes(bias, groups, vectors),
@@ -92,27 +90,11 @@ class ImplicitGemm(GemmLoops):
         """Let products take the weights as they are, and sums of the windows correct them: a lane's, if one is idle."""
         self.extra = ExtraSteps.of([], self.geometry.reduction, self.geometry.groups, self.tile.vectors)
         self._lay_out([(weights.values, self.spec.groups)], schedules)
-        lane = self._idle_lane()
-        self.zero_points = zero_points_of(self.spec, weights, bias, is_late=self._is_short or lane is not None)
-        self.sum_lane = lane if self.zero_points.is_late else None
-        self.sums_windows = self.is_walked_before = self.sum_lane is None
+        lanes = SumLanes.of(self.geometry.group_outputs, self.tile.vectors) if len(self.panels) == 1 else None
+        self.zero_points = zero_points_of(self.spec, weights, bias, is_late=self._is_short or lanes is not None)
+        self.sum_lanes = lanes if self.zero_points.is_late else None
+        self.sums_windows = self.is_walked_before = self.sum_lanes is None
         self._lay_out([(weights.values, self.spec.groups)], schedules)
-
-    def _idle_lane(self) -> tuple[int, int] | None:
-        """Return (vector, lane) of a tile's first lane without an output channel; None where tiles don't hold all channels, or
-        where sums cost less without it."""
-        channels, reduction = self.geometry.group_outputs, self.geometry.reduction
-        if len(self.panels) > 1 or channels % LANES == 0 or reduction.runs * reduction.run <= SUMMED_RUN:
-            return None
-        vector, lane = np.argwhere(lane_channels(channels, self.tile.vectors) == channels)[0]
-        return int(vector), int(lane)
-
-    def _with_a_channel(self, values: npt.NDArray[Any], value: int) -> npt.NDArray[Any]:
-        """Return values (..., out_channels) with one more channel at the end of each group."""
-        groups = self.geometry.groups
-        by_group = values.reshape(*values.shape[:-1], groups, -1)
-        padding = [(0, 0)] * (by_group.ndim - 1) + [(0, 1)]
-        return np.pad(by_group, padding, constant_values=value).reshape(*values.shape[:-1], -1)
 
     def _are_extra_steps_cheap(self) -> bool:
         """Whether the few weights beyond int8 cost less cycles a pixel as extra steps than by window sums."""
@@ -382,10 +364,9 @@ class ImplicitGemm(GemmLoops):
         """Emit requantization and the stores of the panel's channels of each pixel."""
         vectors = panel.vectors
         sums = [None if total is None else T.Bind(T.broadcast(total, LANES)) for total in totals]
-        if self.sum_lane is not None:
-            places = [(i * vectors + self.sum_lane[0]) * LANES for i in range(len(pixels))]
-            lane = [T.int32(self.sum_lane[1])] * LANES
-            sums = [T.Bind(tirx.Shuffle([v.load(acc, place, LANES)], lane)) for place in places]
+        if self.sum_lanes is not None:
+            places = [(i * vectors + self.sum_lanes.vector) * LANES for i in range(len(pixels))]
+            sums = [T.Bind(self.sum_lanes.spread(v.load(acc, place, LANES))) for place in places]
         first = 0
         for group in groups_of(vectors):
             valid = min(group * LANES, panel.channels - first * LANES)

@@ -2,7 +2,7 @@
 
 Where all channels share the zero point, the sum is multiplied once for each pixel and taken off at no cost: the accumulators of a
 loop start from it, and those that start from the bias lose it on their way to float32 (see `rounding.float_difference`).
-Where a lane of the product has no output channel, it computes that sum by the way.
+Where lanes of the product have no output channel, they compute that sum by the way.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..rounding import MAGIC_BITS, MAGIC_REACH, float_difference, less_magic
 from ..spec import Conv2dSpec, SumOutput
 from ..vectors import Expr, intrinsic
-from .packing import Weights
+from .packing import Weights, lane_channels
 from .vector import LANES
+
+_BLOCK = 4  # lanes of 128 bits, which one instruction repeats over a register
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,47 @@ class _ByChannelInFloat(ZeroPoints):
         assert total is not None
         value = intrinsic("llvm.fma", dtype, total.astype(dtype), minus, T.reinterpret(dtype, acc))
         return less_magic(value, LANES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumLanes:
+    """Lanes without an output channel, whose weights make them sum the window: all of a 128-bit block, or just one.
+
+    Parameters
+    ----------
+    vector, lane, count
+        Where they are: the vector of a tile, its first lane of them, and how many there are.
+    channels, channel
+        Output channels of a group, and the number of the first lane among them.
+    """
+
+    vector: int
+    lane: int
+    count: int
+    channels: int
+    channel: int
+
+    @staticmethod
+    def of(channels: int, vectors: int) -> SumLanes | None:
+        """Return those of tiles of `vectors` that hold all `channels`; None where every lane has one."""
+        if channels == vectors * LANES:
+            return None
+        block = -(-channels // _BLOCK) * _BLOCK  # four neighbours of a multiple of four channels are a block
+        channel, count = (block, _BLOCK) if block < vectors * LANES else (channels, 1)
+        vector, lane = np.argwhere(lane_channels(channels, vectors) == channel)[0]
+        return SumLanes(vector=int(vector), lane=int(lane), count=count, channels=channels, channel=channel)
+
+    def appended(self, values: npt.NDArray[Any], groups: int, value: int) -> npt.NDArray[Any]:
+        """Return values (..., out_channels) with `value` in these lanes of each group, as channels of their own."""
+        by_group = values.reshape(*values.shape[:-1], groups, self.channels)
+        padding = [(0, 0)] * (by_group.ndim - 1)
+        by_group = np.pad(by_group, [*padding, (0, self.channel - self.channels)])
+        by_group = np.pad(by_group, [*padding, (0, self.count)], constant_values=value)
+        return by_group.reshape(*values.shape[:-1], -1)
+
+    def spread(self, acc: Expr) -> Expr:
+        """Return the sum that they hold in every lane."""
+        return tirx.Shuffle([acc], [T.int32(self.lane + lane % self.count) for lane in range(LANES)])
 
 
 def zero_points_of(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32], *, is_late: bool) -> ZeroPoints:
