@@ -8,7 +8,7 @@ import pytest
 from kernel_runner import HOST_ISAS, Case, baseline_target, check, few
 
 from octavo import kernels, numerics
-from octavo.kernels import GENERIC, L2NormalizeSpec, LayerNormSpec, Output, SoftmaxSpec
+from octavo.kernels import GENERIC, ChannelGroups, GroupNormSpec, L2NormalizeSpec, LayerNormSpec, Output, SoftmaxSpec
 
 rng = np.random.default_rng(64)
 WORK = [*((5, columns, 1) for columns in (1, 2, 15, 64, 65, 300)), (900, 70, 2)]
@@ -63,12 +63,29 @@ def layer_norms(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.layer_norm(spec, gamma=gamma, beta=beta, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
+def group_norms(isa: str) -> Iterator[Case]:
+    shapes = [(2, 7, 6, 2, 1), (1, 33, 7, 7, 2), (2, 5, 96, 6, 2), (1, 20, 320, 20, 2), (1, 65, 40, 1, 1), (3, 40_000, 3, 1, 2)]
+    outputs = itertools.cycle(OUTPUTS)
+    for (images, pixels, channels, groups, threads), epsilon in itertools.product(shapes, (1e-5, 0.0)):
+        output = next(outputs)
+        x = values(images * pixels, channels, 250).reshape(images, pixels, channels)
+        if epsilon == 0.0:
+            x[0] = 255
+        common = {"scale": float(rng.choice([1e-3, 0.05, 4.0])), "epsilon": epsilon, "out_scale": float(rng.choice([0.01, 0.04]))}
+        gamma, beta = (rng.standard_normal(channels).astype(np.float32) for _ in range(2))
+        form = ChannelGroups(images=images, pixels=pixels, channels=channels, groups=groups, threads=threads)
+        bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
+        expected = numerics.group_norm(x, groups=groups, **common, gamma=gamma, beta=beta, **bounds)
+        kernel = kernels.group_norm(GroupNormSpec(form=form, **common, output=output), gamma=gamma, beta=beta, isa=isa)
+        yield Case(kernel=kernel, inputs=(x,), expected=expected, about=(form, common))
+
+
 @pytest.mark.parametrize("isa", HOST_ISAS)
-@pytest.mark.parametrize("cases", [norms, logarithms, layer_norms])
+@pytest.mark.parametrize("cases", [norms, logarithms, layer_norms, group_norms])
 def test_equals_the_oracle(cases, isa: str) -> None:
     check(cases(isa))
 
 
-@pytest.mark.parametrize("cases", [norms, logarithms, layer_norms])
+@pytest.mark.parametrize("cases", [norms, logarithms, layer_norms, group_norms])
 def test_same_bits_on_the_baseline(cases) -> None:
     check(few(cases(GENERIC), 2), baseline_target())

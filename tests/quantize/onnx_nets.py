@@ -173,3 +173,19 @@ def normalized_rows() -> Any:
     e = product(net.node("Div", [c, s], "ratio"), "e")
     net.node("LayerNormalization", [e, *ends("last")], "y", axis=-1)
     return net.model({"x": [1, 5, 24]}, {"y": [1, 5, 24]})
+
+
+def normalized_groups() -> Any:
+    """Groups normalized as PyTorch's exporter writes it, and instances, between convolutions and before a sum."""
+    net = OnnxWriter()
+    c = net.node("Conv", ["x", net.constant("w1", 12, 3, 3, 3)], "c1", pads=[1, 1, 1, 1])
+    rows = net.node("Reshape", [c, net.value("rows.shape", np.int64([0, 3, -1]))], "rows")
+    ones, zeros = net.value("ones", np.ones(3, np.float32)), net.value("zeros", np.zeros(3, np.float32))
+    n = net.node("InstanceNormalization", [rows, ones, zeros], "by_group", epsilon=0.01)
+    n = net.node("Reshape", [n, net.value("image.shape", np.int64([1, 12, 6, 7]))], "back")
+    n = net.node("Mul", [n, net.constant("gamma", 12, 1, 1, positive=True)], "scaled")
+    n = net.node("Relu", [net.node("Add", [n, net.constant("beta", 12, 1, 1)], "shifted")], "groups")
+    c = net.node("Conv", [n, net.constant("w2", 12, 12, 1, 1)], "c2")
+    i = net.node("InstanceNormalization", [c, net.constant("g2", 12), net.constant("b2", 12)], "instances")
+    net.node("Conv", [net.node("Add", [i, n], "sum"), net.constant("w3", 4, 12, 3, 3)], "y")
+    return net.model({"x": [1, 3, 6, 7]}, {"y": [1, 4, 4, 5]})

@@ -15,6 +15,7 @@ from onnx_nets import (
     attention,
     convolutional,
     normalized_first,
+    normalized_groups,
     normalized_rows,
     rows,
     shared_and_float,
@@ -170,6 +171,21 @@ def test_layer_normalizations_are_integer_where_integers_are_read(tmp_path: Path
     assert sqnr_db(theirs[0], simulated[0]) > 40
     executable = octavo.compile(quantized)
     assert sqnr_db(simulated[0], np.concatenate([executable(row[None])["y"] for row in samples])) > 35
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_normalizations_by_group_are_integer(dtype: Any, tmp_path: Path) -> None:
+    model = load(normalized_groups(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = octavo.quantize(model, profile, recipe=Recipe(activation_dtype=dtype))
+    assert [str(layer.output) for layer in quantized.plan.layers if layer.op == "nn.group_norm"] == ["groups", "instances"]
+    assert octavo.explain(quantized).summary == "6/6 ops integer, 100.0% of MACs"
+    assert "rows" in {str(fold.gone) for fold in quantized.plan.folds}
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    [[simulated], [theirs]] = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
+    assert sqnr_db(theirs, simulated) > 40
+    executable = octavo.compile(quantized, threads=2)
+    assert sqnr_db(simulated, np.concatenate([executable(row[None])["y"] for row in samples])) > 45
 
 
 def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:

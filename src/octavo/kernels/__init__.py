@@ -22,6 +22,7 @@ from .float_resize import FloatResizeSpec, float_resize_bilinear
 from .float_softmax import FloatSoftmaxSpec, float_softmax
 from .float_spec import FloatConv2dSpec
 from .gather import GatherSpec, gather
+from .group_norm import GroupNormSpec, group_norm
 from .half_cast import HalfCastSpec, half_cast
 from .half_pool2d import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
 from .isa import (
@@ -109,6 +110,7 @@ __all__ = [
     "FloatResizeSpec",
     "FloatSoftmaxSpec",
     "GatherSpec",
+    "GroupNormSpec",
     "HalfCastSpec",
     "HalfConcatSpec",
     "HalfPool2dSpec",
@@ -161,6 +163,7 @@ __all__ = [
     "float_resize_bilinear",
     "float_softmax",
     "gather",
+    "group_norm",
     "half_cast",
     "half_concat",
     "half_pool2d",

@@ -35,6 +35,7 @@ from .float_elementwise import match_float_elementwise
 from .float_group_norm import match_float_group_norm
 from .float_mean import match_float_mean
 from .gather import GATHER_OPS, match_gather
+from .group_norm import match_group_norm
 from .half_float import half_rules, is_widening
 from .hoist import hoist_quantize
 from .int16_rules import by_width
@@ -97,6 +98,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.log_softmax", ("nn.log_softmax",), match_softmax),
     ("octavo.layer_norm", ("nn.layer_norm",), match_layer_norm),
+    ("octavo.group_norm", ("nn.group_norm",), match_group_norm),
     ("octavo.concat", ("concat",), match_concat),
     ("octavo.move", _MOVES, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),

@@ -14,6 +14,7 @@ from .float_resize import FloatTaps, float_resize_bilinear, float_taps
 from .float_sum import FloatSumParameters, float_sum, float_sum_parameters
 from .fused import fused_multiply_add
 from .gather import gather
+from .group_norm import GROUP_NORM_MAX_VALUES, group_norm
 from .l2_normalize import L2_MAX_COLUMNS, l2_normalize, l2_normalize_fixed
 from .layer_norm import LAYER_NORM_MAX_COLUMNS, layer_norm
 from .log_softmax import LOG_SOFTMAX_LEAST_SCALE, LogSoftmaxParameters, log_softmax, log_softmax_parameters
@@ -34,6 +35,7 @@ __all__ = [
     "BATCH_MATMUL_MAX_INNER",
     "ELEMENTWISE",
     "FRACTION_BITS",
+    "GROUP_NORM_MAX_VALUES",
     "INTEGER_RANGE",
     "L2_MAX_COLUMNS",
     "LAYER_NORM_MAX_COLUMNS",
@@ -73,6 +75,7 @@ __all__ = [
     "fused_multiply_add",
     "gather",
     "global_avg_pool2d",
+    "group_norm",
     "l2_normalize",
     "l2_normalize_fixed",
     "larger",

@@ -31,8 +31,9 @@ _SPATIAL = ({2, 3}, {1, 2})
 """Axes of rows and columns in NCHW and NHWC."""
 
 _EXTREMES = ("maximum", "minimum")
-_LAYER_NORM = "nn.layer_norm"
-_OF_ONE = ("take", _LAYER_NORM)
+_NORMS = ("nn.layer_norm", "nn.group_norm")
+"""Normalizations over axes of one sample."""
+_OF_ONE = ("take", *_NORMS)
 """Ops whose operands but for the first are no activations: indices, factors and addends."""
 
 
@@ -320,7 +321,7 @@ class Placer:
                 self.reasons[layer.core] = reason
         for layer in candidates:
             readers = (other for other in candidates if other.output in integer and layer.output in other.inputs)
-            if layer.support.op == _LAYER_NORM and layer.output in integer and next(readers, None) is None:
+            if layer.support.op in _NORMS and layer.output in integer and next(readers, None) is None:
                 integer.discard(layer.output)
                 self.reasons[layer.core] = "only float ops read its result, which 8 bits would only make coarser"
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.

@@ -59,8 +59,8 @@ class Fold:
     """An op that `quantize` folded into a convolution: its output `tensor` now comes from the convolution, `gone` is no more.
 
     `op` is "nn.batch_norm" (folded into the convolution before it; `weight` and `bias` name its new constants) or "nn.pad" (into
-    those behind it, which read `tensor` with `padding` (top, left, bottom, right) of their own more), or "nn.layer_norm" (a step
-    of one that was written in plain ops).
+    those behind it, which read `tensor` with `padding` (top, left, bottom, right) of their own more), or "nn.layer_norm" or
+    "nn.group_norm" (a step of one that was written in several ops).
     """
 
     op: str

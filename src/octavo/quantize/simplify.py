@@ -1,6 +1,6 @@
 """Simplify: fold batch normalization and zero padding into convolutions, so that one integer kernel covers them.
 
-Splits become slices, layer normalizations in plain ops the one op that they are.
+Splits become slices, normalizations by layer or group in several ops the one op that they are.
 
 Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other.
 
@@ -31,6 +31,7 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
+from ..graph.group_norm import read_group_norm
 from ..graph.split import split_to_slices
 from ..identity import TensorId
 from ..numerics.batch_norm import fold_batch_norm
@@ -232,6 +233,36 @@ class _Simplifier:
 
         return _Edit(output=var, skipped=norm.members[:-1], write=write)
 
+    def group_norm(self, var: Var) -> _Edit | None:
+        """Write a normalization by groups, `var` its core, without the reshapes and factors around it."""
+
+        def constant(expr: Expr) -> npt.NDArray[Any] | None:
+            found, literal = self.constants.find(expr), self.view.definition(expr)
+            if found is not None:
+                return self.constants.value(found)
+            return literal.value.numpy() if isinstance(literal, GenericConst) else None
+
+        norm = read_group_norm(self.view, var, constant)
+        if norm is None or len(norm.members) == 1:
+            return None
+        output, params = norm.output, list[Var]()
+        for role, values in (("gamma", norm.gamma), ("beta", norm.beta)):
+            params.append(relax.Var(self.names.fresh(f"{output.name}_{role}"), relax.TensorType(list(values.shape), "float32")))
+            self.params[TensorId(params[-1].name)] = values
+        self.new_params += params
+        self.folds += [
+            Fold(op="nn.group_norm", tensor=TensorId(output.name), gone=TensorId(step.name)) for step in norm.members[:-1]
+        ]
+        axes = [axis for axis in range(1, len(static_shape(output) or ())) if axis != norm.channel_axis]
+
+        def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
+            gamma, beta = params
+            data, axis = mapped(norm.data), norm.channel_axis
+            value = relax.op.nn.group_norm(data, gamma, beta, norm.groups, axis, axes, norm.epsilon)
+            return writer.emit(output.name, value, is_output=self.view.is_returned(output))
+
+        return _Edit(output=output, skipped=norm.members[:-1], write=write)
+
     def padding(self, var: Var) -> list[_Edit]:
         """Fold `var`, a zero padding of rows and columns, into the convolutions that read it, if nothing else does."""
         pad: Any = call_to(self.view.definition(var), "nn.pad")
@@ -297,7 +328,8 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
     model, padding = _pass(model, lambda work, var: work.padding(var))
     model, norms = _pass(model, lambda work, var: [edit] if (edit := work.batch_norm(var)) is not None else [])
     model, plain = _pass(model, lambda work, var: [edit] if (edit := work.layer_norm(var)) is not None else [])
-    return model, (*padding, *norms, *plain)
+    model, groups = _pass(model, lambda work, var: [edit] if (edit := work.group_norm(var)) is not None else [])
+    return model, (*padding, *norms, *plain, *groups)
 
 
 def _pass(model: Model, find: Callable[[_Simplifier, Var], list[_Edit]]) -> tuple[Model, tuple[Fold, ...]]:

@@ -49,6 +49,7 @@ CPU = TargetDescription(
         OpSupport(op="nn.softmax", activations=_WITH_INT16),
         OpSupport(op="nn.log_softmax"),
         OpSupport(op="nn.layer_norm"),
+        OpSupport(op="nn.group_norm", fusions=_CLAMPS),
         OpSupport(op="divide", fusions=_CLAMPS),
         OpSupport(op="concat", activations=_WITH_INT16, weights=_CONSTANTS),
         OpSupport(op="reshape", activations=_WITH_INT16, same_params=True),
