@@ -10,7 +10,7 @@ import pytest
 from tvm.support import cc
 
 from octavo.build import llvm_module
-from octavo.build.crew_code import MOST_PIECES, unit_functions
+from octavo.build.crew_code import MOST_PIECES, fixed_functions
 from octavo.kernels import host_target
 
 
@@ -18,7 +18,7 @@ from octavo.kernels import host_target
 def code(tmp_path_factory):
     """The functions, called on one unit's word."""
     folder = tmp_path_factory.mktemp("crew")
-    llvm_module(unit_functions(), host_target()).write_to_file(str(folder / "code.o"))
+    llvm_module(fixed_functions(), host_target()).write_to_file(str(folder / "code.o"))
     cc.create_shared(str(folder / "code.so"), [str(folder / "code.o")])
     library = ctypes.CDLL(str(folder / "code.so"))  # calls release Python's lock
     memory = np.zeros(16, np.int64)

@@ -28,7 +28,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
 from .atomics import add, importing, look, swap
-from .tir_passes import PLAIN_CALL
+from .tir_passes import CALLS_ATTR, PLAIN_CALL
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
@@ -142,7 +142,7 @@ def _function(name: str, emit: Callable[[], None]) -> Any:
         B.func_name(name)
         emit()
     func: Any = builder.get()
-    return func.with_body(importing(func.body)).with_attr("global_symbol", name)
+    return func.with_body(importing(func.body)).with_attrs({"global_symbol": name, CALLS_ATTR: True})
 
 
 def _plain(name: str, params: Sequence[Any], emit: Callable[[], None], views: Sequence[Any] = ()) -> Any:
@@ -228,9 +228,22 @@ def _await() -> Any:
     return _plain(_AWAIT, [word, least, sleepers], emit)
 
 
-def unit_functions() -> dict[str, Any]:
-    """Return the functions that know no program, by symbol: take, finish, await."""
-    return {_TAKE: _take(), _FINISH: _finish(), _AWAIT: _await()}
+def _dismiss() -> Any:
+    """Return octavo_crew_dismiss(control): let every worker's life end; a last call without a body tells them."""
+
+    def emit() -> None:
+        control = B.arg("control", B.buffer((_POINTERS,), "int64"))
+        call, resting = (B.address_of(control[index]) for index in (_CALL, RESTING))
+        B.buffer_store(control, B.int64(1), [_DISMISSED])
+        B.evaluate(add(call, 1))
+        _wake(call, resting)
+
+    return _function(DISMISS, emit)
+
+
+def fixed_functions() -> dict[str, Any]:
+    """Return the functions that know no program, by symbol: take, finish, await, dismiss."""
+    return {_TAKE: _take(), _FINISH: _finish(), _AWAIT: _await(), DISMISS: _dismiss()}
 
 
 class CrewCode:
@@ -295,7 +308,7 @@ class CrewCode:
     def functions(self, statements: Sequence[Any]) -> dict[str, Any]:
         """Return all functions but the entry, by symbol; `statements` are the body's, made with the methods above."""
         assert len(self._pieces) == self.layout.units, "as many units as the control block has words for"
-        return {**unit_functions(), BODY: self._body(statements), WORK: self._work(), DISMISS: self._dismiss()}
+        return {**fixed_functions(), BODY: self._body(statements), WORK: self._work()}
 
     def _body(self, statements: Sequence[Any]) -> Any:
         """Return octavo_crew_body(task, call, control, pointers...): the part of `task` in one call."""
@@ -304,7 +317,7 @@ class CrewCode:
         views = [tirx.DeclBuffer(buffer, data=param) for buffer, param in zip(buffers, params, strict=True)]
         body = tirx.SeqStmt([*views, *statements])
         made = tirx.PrimFunc([self._task, self._call, *params], body, tvm.ir.PrimType("int32"))
-        return made.with_attr("global_symbol", BODY).with_attr("calling_conv", PLAIN_CALL)
+        return made.with_attrs({"global_symbol": BODY, "calling_conv": PLAIN_CALL, CALLS_ATTR: True})
 
     def entry(self, symbol: str, control_at: int) -> Any:
         """Return the entry: its arguments with control at that place."""
@@ -326,7 +339,7 @@ class CrewCode:
             B.buffer_store(control, _clock(), [ENDED])
             B.buffer_store(control, control[ENDED] - began[0], [SPENT])
         func: Any = builder.get()
-        return tirx.PrimFunc(arguments, importing(func.body)).with_attr("global_symbol", symbol)
+        return tirx.PrimFunc(arguments, importing(func.body)).with_attrs({"global_symbol": symbol, CALLS_ATTR: True})
 
     def _work(self) -> Any:
         """Return octavo_crew_work(control, task): the life of the worker that is `task`."""
@@ -346,16 +359,3 @@ class CrewCode:
                     B.evaluate(B.call_extern("int32", BODY, task, latest[0], tirx.buffer.buffer_data(control), *pointers))
 
         return _function(WORK, emit)
-
-    def _dismiss(self) -> Any:
-        """Return octavo_crew_dismiss(control): let every worker's life end; a last call without a body tells them."""
-        layout = self.layout
-
-        def emit() -> None:
-            control = B.arg("control", B.buffer((layout.words,), "int64"))
-            call, resting = (B.address_of(control[index]) for index in (_CALL, RESTING))
-            B.buffer_store(control, B.int64(1), [_DISMISSED])
-            B.evaluate(add(call, 1))
-            _wake(call, resting)
-
-        return _function(DISMISS, emit)

@@ -23,7 +23,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from .crew_code import CREW_SYMBOLS, CrewCode, Layout
 from .memory import Lifetime, align, place
 from .sharing import Access, Place, SharedKernel, legs, shared_kernel
-from .tir_passes import PLAIN_CALL
+from .tir_passes import CALLS_ATTR, PLAIN_CALL
 
 ENTRY = "octavo_main"
 MOST_INPUTS = 64
@@ -284,7 +284,7 @@ class _Plan:
     def _entry(self, kernels: dict[GlobalVar, GlobalVar], buffers: list[Any]) -> Any:
         statements = [self._call(call, kernels, buffers) for call in self._calls]
         body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
-        return tirx.PrimFunc(buffers, body).with_attr("global_symbol", ENTRY)
+        return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": ENTRY, CALLS_ATTR: True})
 
     def _crew(
         self, tasks: int, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]

@@ -1,8 +1,9 @@
 """From PrimFuncs to an LLVM module: TVM's passes below TIR. Knows no graph, no files and no caches.
 
-Two lists of passes, by what a function is made of. What TVM legalised consists of s_tir blocks and takes TVM's default pipeline.
+Three lists of passes, by what a function is made of. What TVM legalised consists of s_tir blocks and takes its default pipeline.
 Octavo's kernels are plain loops over flat buffers whose loads, stores and local accumulators are final: of that pipeline they
-need a third, and the rest (compaction of buffers, virtual threads, GPU memory scopes, hoisting) costs more than LLVM does.
+need a third, and the rest (compaction of buffers, virtual threads, GPU memory scopes, hoisting) costs more than LLVM does. What
+only calls kernels needs hardly any.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ s_tir: Any = _s_tir
 
 PLAIN_CALL = 1
 """TVM's CallingConv::kCPackedFunc: a function that gets no checking wrapper around it; its callers pass plain pointers."""
+
+CALLS_ATTR = "octavo.calls"
+"""Attribute of a function that calls others, computes next to nothing itself and consists of no s_tir blocks."""
 
 _STACK = 1 << 14
 """Bytes of buffers of its own that a kernel may have on the stack."""
@@ -79,6 +83,19 @@ def kernel_passes() -> tvm.transform.Pass:
     )
 
 
+def call_passes() -> tvm.transform.Pass:
+    """Return the passes for functions that only call others, up to TVM's calling convention."""
+    return tvm.transform.Sequential(
+        [
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
+
+
 def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
     """Compile functions to one LLVM module (tvm.runtime.Module): optimised IR, which emits objects or runs in place.
 
@@ -87,21 +104,22 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
     Parameters
     ----------
     functions
-        By symbol. Those that carry the attribute KERNEL_ATTR must be plain loops; those whose calling convention is PLAIN_CALL
-        take plain pointers, and return 0 at their end; the others take TVM's packed arguments. None checks what it is given.
+        By symbol. Those that carry the attribute KERNEL_ATTR must be plain loops, those with CALLS_ATTR what it says; those whose
+        calling convention is PLAIN_CALL take plain pointers, and return 0 at their end; the others take TVM's packed arguments.
+        None checks what it is given.
     """
     kernels = {symbol: function for symbol, function in functions.items() if KERNEL_ATTR in function.attrs}
-    others = {symbol: function for symbol, function in functions.items() if symbol not in kernels}
+    callers = {symbol: function for symbol, function in functions.items() if CALLS_ATTR in function.attrs}
+    others = {symbol: function for symbol, function in functions.items() if symbol not in kernels and symbol not in callers}
     with tvm.transform.PassContext(opt_level=2), target:
+        default, _, _ = tirx.get_default_tir_pipeline(target)
         lowered: dict[Any, Any] = {}
-        if kernels:
-            lowered.update(kernel_passes()(_bound(kernels, target)).functions.items())
-        if others:
-            default, _, _ = tirx.get_default_tir_pipeline(target)
-            lowered.update(default(_bound(others, target)).functions.items())
+        for passes, some in ((kernel_passes(), kernels), (call_passes(), callers), (default, others)):
+            if some:
+                lowered.update(passes(_bound(some, target)).functions.items())
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
-        # What takes packed arguments runs once a call and calls the rest: to optimize it costs more than it will ever save.
-        level = _LEVEL if plain or kernels else 0
+        # To optimize what runs once a call and calls the rest costs more than it will ever save.
+        level = 0 if len(callers) == len(functions) else _LEVEL
         finished = _finished(lowered, plain)
         if is_linux_x86(target) and has_features(("f16c",), target):  # LLVM has instructions to take, so it calls no function
             var, function = next(iter(finished.functions_items()))
