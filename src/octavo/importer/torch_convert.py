@@ -33,6 +33,8 @@ from .torch_writes import is_writing, without_writes
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
 _CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **NORMS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
 
+_EINSUM = "aten.einsum.default"
+"""Its decomposition has products, which quantize; TVM's converter leaves one op that it sums element by element."""
 _RECURRENT = ("aten.gru.input", "aten.lstm.input")
 
 
@@ -50,7 +52,7 @@ class _Importer(_Frontend):
         """Whether there is a converter for the node, ours or TVM's."""
         if node.op != "call_function" or not _is_operator(node):
             return True
-        if str(node.target) in _RECURRENT and not _is_plain_recurrence(node):
+        if str(node.target) == _EINSUM or (str(node.target) in _RECURRENT and not _is_plain_recurrence(node)):
             return False
         return str(node.target) in _CONVERTERS or node.target.__name__ in self.convert_map
 

@@ -11,6 +11,7 @@ import numpy as np
 from tvm import relax
 
 from .torch_ops import Arguments, Converter, batch_norm, shape_of
+from .torch_rows import on_row
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -29,8 +30,12 @@ def _constants(args: Arguments, x: Any, shape: list[int]) -> tuple[Any, Any]:
 def _by_group(args: Arguments, groups: int) -> Any:
     x, shape = args["input"], shape_of(args["input"])
     gamma, beta = _constants(args, x, shape[1:2])
-    axes, epsilon = list(range(2, len(shape))), float(args["eps"])
-    return _ops.nn.group_norm(x, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
+
+    def normalized(value: Any) -> Any:
+        axes, epsilon = list(range(2, len(shape_of(value)))), float(args["eps"])
+        return _ops.nn.group_norm(value, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
+
+    return on_row(args, x, normalized) if len(shape) == 3 else normalized(x)
 
 
 def _group_norm(args: Arguments) -> Any:

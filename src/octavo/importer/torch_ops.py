@@ -218,6 +218,37 @@ def _avg_pool2d(args: Arguments) -> Any:
     )
 
 
+def _pool3d(args: Arguments, op: Any, **attributes: Any) -> Any:
+    kernel, stride, padding = (_triple(args[name]) if args[name] else None for name in ("kernel_size", "stride", "padding"))
+    x = args["self"]
+    is_batch = len(shape_of(x)) == 5
+    volume = x if is_batch else args.emit(_ops.expand_dims(x, 0))
+    result = op(
+        volume,
+        pool_size=kernel,
+        strides=stride or kernel,
+        padding=padding or [0, 0, 0],
+        ceil_mode=bool(args["ceil_mode"]),
+        **attributes,
+    )
+    return result if is_batch else _ops.squeeze(args.emit(result), [0])
+
+
+def _triple(value: int | Sequence[int]) -> list[int]:
+    values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
+    return values * 3 if len(values) == 1 else values
+
+
+def _max_pool3d(args: Arguments) -> Any:
+    return _pool3d(args, _ops.nn.max_pool3d, dilation=_triple(args["dilation"]))
+
+
+def _avg_pool3d(args: Arguments) -> Any:
+    if args["divisor_override"] is not None:
+        raise RejectedNodeError("divisor_override is not supported")
+    return _pool3d(args, _ops.nn.avg_pool3d, count_include_pad=bool(args["count_include_pad"]))
+
+
 def _adaptive_max_pool2d(args: Arguments) -> Any:
     """Only to one pixel; the indices are None."""
     if [int(size) for size in args["output_size"]] != [1, 1]:
@@ -280,13 +311,13 @@ def _pixel_shuffle(args: Arguments) -> Any:
     return _ops.reshape(moved, [*batch, channels // factor**2, height * factor, width * factor])
 
 
-def _extreme(op: Any) -> Converter:
-    """Return a converter of amax or amin, or of max or min along one axis (whose indices are None)."""
+def _extreme(op: Any, place: Any = None) -> Converter:
+    """Return a converter of amax or amin, or, with `place`, of max or min along one axis and where it is."""
 
     def convert(args: Arguments) -> Any:
-        axes = args["dim"]
-        result = op(args["self"], axis=axes if isinstance(axes, int) else list(axes) or None, keepdims=bool(args["keepdim"]))
-        return (args.emit(result), None) if isinstance(axes, int) else result
+        axes, keeps = args["dim"], bool(args["keepdim"])
+        result = op(args["self"], axis=axes if isinstance(axes, int) else list(axes) or None, keepdims=keeps)
+        return result if place is None else (args.emit(result), args.emit(place(args["self"], axis=axes, keepdims=keeps)))
 
     return convert
 
@@ -358,6 +389,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.amax.default": _extreme(_ops.max),
     "aten.amin.default": _extreme(_ops.min),
     "aten.avg_pool2d.default": _avg_pool2d,
+    "aten.avg_pool3d.default": _avg_pool3d,
     "aten.clamp.Tensor": _clamp,
     "aten.clamp.default": _clamp,
     "aten.clamp_max.default": _clamp,
@@ -372,10 +404,11 @@ CONVERTERS: dict[str, Converter] = {
     "aten.feature_dropout.default": _dropout,
     "aten.hardtanh.default": _hardtanh,
     "aten.lift_fresh_copy.default": _identity,
-    "aten.max.dim": _extreme(_ops.max),
+    "aten.max.dim": _extreme(_ops.max, _ops.argmax),
     "aten.max_pool2d.default": _max_pool2d,
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
-    "aten.min.dim": _extreme(_ops.min),
+    "aten.max_pool3d.default": _max_pool3d,
+    "aten.min.dim": _extreme(_ops.min, _ops.argmin),
     "aten.mul.Scalar": _elementwise(_ops.multiply),
     "aten.mul.Tensor": _elementwise(_ops.multiply),
     "aten.pixel_shuffle.default": _pixel_shuffle,

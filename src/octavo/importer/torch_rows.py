@@ -32,7 +32,7 @@ def _image(args: Arguments, x: Any) -> Any:
     return args.step("input", _ops.expand_dims(x, 2))
 
 
-def _on_row(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
+def on_row(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     """Apply an op on images to rows, with or without batch."""
     if len(shape_of(x)) == 3:
         return _ops.squeeze(args.step("image", op(_image(args, x))), [2])
@@ -72,7 +72,7 @@ def _conv1d(args: Arguments) -> Any:
         before = after = _one(args["padding"])
     weight = args.emit(_ops.expand_dims(weight, 2))
     op = _convolution(args, weight, [1, _one(args["stride"])], [0, before, 0, after], [1, dilation])
-    return _on_row(args, args["input"], op)
+    return on_row(args, args["input"], op)
 
 
 def _conv_transpose1d(args: Arguments) -> Any:
@@ -91,7 +91,7 @@ def _conv_transpose1d(args: Arguments) -> Any:
         )
         return result if bias is None else _ops.add(args.emit(result), args.emit(_ops.reshape(bias, [1, -1, 1, 1])))
 
-    return _on_row(args, args["input"], convolve)
+    return on_row(args, args["input"], convolve)
 
 
 def _batch_norm(args: Arguments) -> Any:
@@ -99,7 +99,7 @@ def _batch_norm(args: Arguments) -> Any:
     x = args["input"]
     if len(shape_of(x)) != 3:
         return batch_norm(args, x)
-    return _on_row(args, x, lambda image: batch_norm(args, image))
+    return on_row(args, x, lambda image: batch_norm(args, image))
 
 
 def _window(args: Arguments) -> dict[str, Any]:
@@ -116,17 +116,17 @@ def _window(args: Arguments) -> dict[str, Any]:
 
 def _max_pool1d(args: Arguments) -> Any:
     dilation = [1, _one(args["dilation"])]
-    return _on_row(args, args["self"], lambda image: _ops.nn.max_pool2d(image, **_window(args), dilation=dilation))
+    return on_row(args, args["self"], lambda image: _ops.nn.max_pool2d(image, **_window(args), dilation=dilation))
 
 
 def _avg_pool1d(args: Arguments) -> Any:
     counts = bool(args["count_include_pad"])
-    return _on_row(args, args["self"], lambda image: _ops.nn.avg_pool2d(image, **_window(args), count_include_pad=counts))
+    return on_row(args, args["self"], lambda image: _ops.nn.avg_pool2d(image, **_window(args), count_include_pad=counts))
 
 
 def _adaptive_avg_pool1d(args: Arguments) -> Any:
     width = _one(args["output_size"])
-    return _on_row(args, args["self"], lambda image: _ops.nn.adaptive_avg_pool2d(image, [1, width]))
+    return on_row(args, args["self"], lambda image: _ops.nn.adaptive_avg_pool2d(image, [1, width]))
 
 
 def _adaptive_max_pool1d(args: Arguments) -> Any:

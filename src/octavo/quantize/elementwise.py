@@ -38,7 +38,17 @@ def function_of_one(view: DataflowView, constants: Constants, first: Var, *, wit
     For x * sigmoid(x), from the variable of the sigmoid: x and the variables of both. None if the op reads two tensors, is not
     elementwise, or changes the shape. `with_rows` admits constants of several elements.
     """
-    run = _Run(view=view, constants=constants, with_rows=with_rows)
+    alone, beside = (
+        _longest(view, _Run(view=view, constants=constants, with_rows=with_rows), first, beside=beside)
+        for beside in (False, True)
+    )
+    if alone is None or beside is None:
+        return alone or beside
+    return beside if len(beside.members) > len(alone.members) else alone
+
+
+def _longest(view: DataflowView, run: _Run, first: Var, *, beside: bool) -> FunctionOfOne | None:
+    """Return the longest run; with `beside` it takes ops that read the source itself, too, as the parts of an ELU do."""
     if not run.takes(first):
         return None
     longest: FunctionOfOne | None = None
@@ -46,7 +56,9 @@ def function_of_one(view: DataflowView, constants: Constants, first: Var, *, wit
     for binding in view.bindings[position:]:
         var = binding.var
         if not var.same_as(first):
-            if not any(operand in run.members for operand in _roots(view, binding.value)):
+            roots = _roots(view, binding.value)
+            is_beside = beside and any(run.source is not None and operand.same_as(run.source) for operand in roots)
+            if not is_beside and not any(operand in run.members for operand in roots):
                 continue
             if not run.takes(var):
                 continue
