@@ -12,7 +12,7 @@ from octavo.graph.dataflow import BodyWriter
 from octavo.kernels import host_target, isas_of
 from octavo.lower import lower
 from octavo.quantize import QuantizedModel, Recipe, quantize
-from octavo.target import CPU, OpSupport, TargetDescription
+from octavo.target import CPU, ELEMENTWISE, OpSupport, TargetDescription
 
 from handmade_profile import ranged  # isort: skip
 
@@ -73,3 +73,21 @@ def test_stays_float_where_target_or_recipe_say_so(target: TargetDescription, re
     model = silu_net()
     quantized = quantize(model, ranged(model), target=target, recipe=recipe)
     assert "elementwise" not in [op for op, _, _ in layers(quantized)]
+
+
+def test_parts_that_read_the_source_side_by_side_are_one_function() -> None:
+    """ELU as PyTorch's importer has it, behind a convolution that could take the relu."""
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        above = writer.emit("_above", relax.op.nn.relu(c))
+        grown = writer.emit("_grown", relax.op.subtract(writer.emit("_exp", relax.op.exp(c)), relax.const(np.float32(1))))
+        below = writer.emit("_below", relax.op.minimum(grown, relax.const(np.float32(0))))
+        return writer.emit("y", relax.op.add(above, below), is_output=True)
+
+    weight = RNG.standard_normal((5, 3, 1, 1)).astype(np.float32)
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weight}, body, ("y",))
+    quantized = quantize(model, ranged(model))
+    assert layers(quantized) == [("nn.conv2d", "c", ("x",)), (ELEMENTWISE, "y", ("c",))]
+    lowered = lower(quantized.bound(), CPU, isas_of(host_target()), 1)
+    assert [record.op for record in lowered.records if not record.integer] == []

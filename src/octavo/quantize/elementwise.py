@@ -38,13 +38,14 @@ def function_of_one(view: DataflowView, constants: Constants, first: Var, *, wit
     For x * sigmoid(x), from the variable of the sigmoid: x and the variables of both. None if the op reads two tensors, is not
     elementwise, or changes the shape. `with_rows` admits constants of several elements.
     """
-    alone, beside = (
-        _longest(view, _Run(view=view, constants=constants, with_rows=with_rows), first, beside=beside)
-        for beside in (False, True)
-    )
-    if alone is None or beside is None:
-        return alone or beside
-    return beside if len(beside.members) > len(alone.members) else alone
+    run = _Run(view=view, constants=constants, with_rows=with_rows)
+    alone = _longest(view, run, first, beside=False)
+    if run.source is None or len(view.users(run.source)) < 2:
+        return alone
+    wider = _longest(view, _Run(view=view, constants=constants, with_rows=with_rows), first, beside=True)
+    if alone is None or wider is None:
+        return alone or wider
+    return wider if len(wider.members) > len(alone.members) else alone
 
 
 def _longest(view: DataflowView, run: _Run, first: Var, *, beside: bool) -> FunctionOfOne | None:
