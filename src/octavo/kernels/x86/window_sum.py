@@ -4,7 +4,7 @@ sum(x * (w - z)) = sum(x * w) - z * sum(x), and sum(x) is the same for every out
 each pixel, before the channels. Padding lies in the scratch as the input's zero point and counts like any other value.
 
     for some columns of output pixels, 16 or 4     (what registers hold of one row)
-      for each output row:                         dot products of its rows of taps, but for those that the row above shared;
+      for each output row:                         dot products of its rows of taps, but for those that a row before shares;
                                                    their lanes added up, and their sums
 """
 
@@ -90,6 +90,7 @@ class WindowSums:
         common = math.gcd(dilation, self.row_step)
         apart, steps = dilation // common, self.row_step // common
         held = max(0, count - steps)
+        before = -(-held // steps)
         walk = walk_of(geometry.reduction.run, stride, taps) if columns >= v.LANES else None
         lanes = _PIXELS if walk is None else v.LANES
         start = self.start if count == 1 else 0
@@ -104,18 +105,22 @@ class WindowSums:
         def group(first: Expr) -> None:
             lines = T.alloc_buffer((max(1, held) * lanes,), "int32", scope="local")
             with T.serial(0, 1 if apart == 1 else T.min(T.int32(apart), rows)) as top:
-                for tap in range(held):
-                    v.store(lines, tap * lanes, line(first, top * geometry.row_stride + tap * distance), lanes)
-                with T.serial(0, T.floordiv(rows - top + (apart - 1), apart)) as index:
-                    row = T.Bind(top + index * apart)
-                    parts = [T.Bind(v.load(lines, tap * lanes, lanes)) for tap in range(held)]
-                    parts += [line(first, row * geometry.row_stride + tap * distance) for tap in range(held, count)]
+                for index in range(held):
+                    v.store(lines, index * lanes, T.broadcast(T.int32(0), lanes), lanes)
+                # Rows before the first one fill `lines`; what they leave in its place is written over.
+                with T.serial(0, before + T.floordiv(rows - top + (apart - 1), apart)) as index:
+                    row = T.Bind((index - before) * apart)
+                    at = [row * geometry.row_stride + tap * distance for tap in range(held, count)]
+                    at = [top * geometry.row_stride + (T.max(each, T.int32(0)) if before else each) for each in at]
+                    parts = [T.Bind(v.load(lines, index * lanes, lanes)) for index in range(held)]
+                    parts += [line(first, each) for each in at]
                     total = sum(parts[1:], parts[0])
                     if self.start and count > 1:
                         total = total + T.broadcast(T.int32(self.start), lanes)
-                    v.store_partial(sums, row * columns + first, total, lanes, min(lanes, columns), "int32")
-                    for tap, part in enumerate(parts[count - held :]):
-                        v.store(lines, tap * lanes, part, lanes)
+                    place = (top + (T.max(row, T.int32(0)) if before else row)) * columns + first
+                    v.store_partial(sums, place, total, lanes, min(lanes, columns), "int32")
+                    for index, part in enumerate(parts[count - held :]):
+                        v.store(lines, index * lanes, part, lanes)
 
         _over_whole(0, columns, lanes, group)
         if columns % lanes:  # the last group overlaps its neighbour, if it has one
