@@ -13,14 +13,17 @@ Columns in the padding are tested once for each strip, rows once for each row. F
 on a padded copy of the rows instead.
 Asymmetric weights w - zero_point have 9 bits. Where one leaves int8, all those of its channel are shifted into it, and with them
 the zeros that meet the columns of other outputs: sum(x * w) = sum(x * (w + shift)) - shift * sum(x). So the last sum is over all
-columns of an interleaved window, and the outputs that it serves share it. Subtracting it costs nothing: sums that count from the
-bits of a large float32 may be read as such, and their difference is the float32 that requantization starts from.
+columns of an interleaved window, and the outputs that it serves share it; two rows of outputs share what their windows have in
+common. Subtracting it costs nothing: sums that count from the bits of a large float32 may be read as such, and their difference
+is the float32 that requantization starts from.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +39,7 @@ from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, SumOutput
 from ..vectors import Expr, chunks_for, prim_func, told_by_turn
 from . import vector as v
-from .depthwise_windows import Window, channel_blocks, pack_block, shifts_into_int8
+from .depthwise_windows import Window, channel_blocks, pack_block, shift_into_int8, shifts_into_int8
 from .epilogue import Group, channel_order
 from .narrow import narrowed
 from .packing import Int8Array, Weights
@@ -60,8 +63,8 @@ class Channels:
     ----------
     start, width
         Output channels.
-    packed, weights
-        First of its lanes in bias and multiplier, first of its packed weights.
+    packed, weights, shifts
+        First of its lanes in bias and multiplier, of its packed weights, and of its shifts.
     is_shifted
         Whether some of its weights are shifted.
     """
@@ -70,6 +73,7 @@ class Channels:
     width: int
     packed: Expr
     weights: Expr
+    shifts: Expr
     is_shifted: bool
 
 
@@ -100,18 +104,49 @@ class Strip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShiftedSums:
-    """What all outputs of a tile have too much, shift * sum(x), for each of 4 accumulators.
+    """What all outputs of a row have too much, shift * sum(x), for each of 4 accumulators.
 
     Parameters
     ----------
     totals
         int32 lanes, accumulator by accumulator; from MAGIC_BITS on where outputs are.
-    shifts
-        Each accumulator's shifts, four times in a row.
+    common
+        The part of the totals that two rows of outputs share, laid out alike; None where each row is summed for itself.
     """
 
     totals: Expr
-    shifts: list[Expr]
+    common: Expr | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """The interleaved rows under a row of outputs.
+
+    Parameters
+    ----------
+    taps
+        uint8, in registers: four columns by four columns, each accumulator by accumulator.
+    width
+        Bytes of one accumulator's.
+    places
+        First byte of each kernel row; none where no row is kept, and only four columns exist at a time.
+    """
+
+    taps: Expr
+    width: int
+    places: tuple[int, ...]
+
+    def at(self, ky: Expr, four: int, accumulator: int) -> int:
+        """Return where the four columns number `four` of a kernel row lie."""
+        return (self.places[ky] + four * 4 * self.width if self.places else 0) + accumulator * self.width
+
+    def columns(self, ky: Expr, four: int, accumulator: int) -> Expr:
+        """Return four interleaved columns of one kernel row and accumulator."""
+        return v.load(self.taps, self.at(ky, four, accumulator), self.width)
+
+    def below(self, stride: int) -> Rows:
+        """Return them for the next row of outputs: new rows take the places of those that it doesn't read."""
+        return dataclasses.replace(self, places=self.places[stride:] + self.places[:stride])
 
 
 class Depthwise:
@@ -131,6 +166,9 @@ class Depthwise:
         centered = np.pad(centered, ((0, 0), (0, 0), (0, self.channels - spec.out_channels)))
         shifts = shifts_into_int8(centered)
         self.are_shifted = [bool(shifts[start : start + width].any()) for start, width in self.blocks_of_channels]
+        self.shift = shift_into_int8(centered) if all(self.are_shifted) else None
+        if self.shift is not None:
+            shifts[:] = self.shift
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.windows = self._windows()
         self.window, self.schedule = self._choose(schedules)
@@ -151,7 +189,7 @@ class Depthwise:
             "bias": self._pack_lanes(bias) + self._magic_of_blocks(),
             **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
         }
-        if any(self.are_shifted):
+        if any(self.are_shifted) and self.shift is None:
             self.constants["shifts"] = np.repeat(self._pack_lanes(shifts.astype(np.int8)), 4)
 
     # ---- shape of the loop nest
@@ -287,8 +325,8 @@ class Depthwise:
         weights_per_channel = self.constants["weights"].size // sum(width for _, width in self.blocks_of_channels)
 
         def block(start: Expr, packed: Expr, width: int, is_shifted: bool) -> None:
-            weights = T.Bind(T.int32(weights_per_channel) * packed)
-            channels = Channels(start=start, width=width, packed=packed, weights=weights, is_shifted=is_shifted)
+            weights, shifts = T.Bind(T.int32(weights_per_channel) * packed), T.Bind(T.int32(4) * packed)
+            channels = Channels(start=start, width=width, packed=packed, weights=weights, shifts=shifts, is_shifted=is_shifted)
             self._emit_pixels(source, image, first_row, out_base, rows, channels)
 
         whole = sum(width == self.widest for _, width in self.blocks_of_channels)
@@ -371,39 +409,73 @@ class Depthwise:
 
     def _emit_strip(self, strip: Strip, out_at: Expr, rows: Expr, channels: Channels) -> None:
         """Emit all rows of a strip; interleaved rows that the next output row reads, too, are handed down."""
-        spec, width, fours = self.spec, channels.width, range(len(self.window.columns))
+        spec, width = self.spec, channels.width
         kernel_rows, kept = spec.kernel[0], self._kept_rows(self.window)
-        row_size, row_weights = len(fours) * 4 * width, len(self.window.patterns) * 4 * width
+        row_size = len(self.window.columns) * 4 * width
         taps = T.alloc_buffer((kernel_rows * row_size if kept else 4 * width,), "uint8", scope="local")
-        for ky in range(kept):
-            for four in fours:
-                self._emit_interleaved(taps, ky * row_size + four * 4 * width, strip, strip.top + ky, four, width)
-        weights_of = told_by_turn(channels.weights)
-        with T.serial(0, rows) as row:
-            top = T.Bind(strip.top + row * spec.strides[0])
-            first_weights = weights_of(row)
-            acc = self._emit_start(channels)
-            sums = self._emit_sums(channels) if channels.is_shifted else None
+        places = tuple(ky * row_size for ky in range(kernel_rows)) if kept else ()
+        above = Rows(taps=taps, width=width, places=places)
+        for ky, four in itertools.product(range(kept), range(len(self.window.columns))):
+            self._emit_interleaved(above, ky, four, strip, strip.top + ky, width)
+        sums = self._emit_sums(channels) if channels.is_shifted else None
+        at_once = 1 if sums is None or sums.common is None else 2
+        weights_of = [told_by_turn(channels.weights) for _ in range(at_once)]
+        shifts_of = [told_by_turn(channels.shifts) for _ in range(at_once)] if at_once > 1 else []
+        with T.serial(0, rows if at_once == 1 else T.floordiv(rows + 1, 2)) as turn:
+            under = above
+            for number in range(at_once):
+                with contextlib.ExitStack() as where_it_is:
+                    row = T.Bind(turn * at_once + number)
+                    if number:
+                        where_it_is.enter_context(T.If(row < rows))
+                        where_it_is.enter_context(T.Then())
+                    here = dataclasses.replace(
+                        channels,
+                        weights=weights_of[number](turn),
+                        shifts=shifts_of[number](turn) if shifts_of else channels.shifts,
+                    )
+                    self._emit_row(under, sums, strip, row, out_at, here, is_first=number == 0)
+                under = under.below(spec.strides[0])
+            # The next turn finds them where this one did: all are read before any is written.
+            handed = [
+                T.Bind(v.load(taps, place + at, width)) for place in under.places[:kept] for at in range(0, row_size, width)
+            ]
+            for index, value in enumerate(handed):
+                v.store(taps, index * width, value, width)
 
-            def kernel_row(ky: Expr, weights: Expr) -> None:
-                for four in fours:
-                    at = ky * row_size + four * 4 * width if kept else 0
-                    if not kept or ky >= kept:
-                        self._emit_interleaved(taps, at, strip, T.Bind(top + ky * spec.dilation[0]), four, width)
-                    self._emit_products(acc, sums, taps, at, weights, four, width)
+    def _emit_row(
+        self, under: Rows, sums: ShiftedSums | None, strip: Strip, row: Expr, out_at: Expr, channels: Channels, *, is_first: bool
+    ) -> None:
+        """Emit one row of outputs; `is_first` of those that share sums."""
+        spec, width = self.spec, channels.width
+        kept = self._kept_rows(self.window)
+        top = T.Bind(strip.top + row * spec.strides[0])
+        acc = self._emit_start(channels)
+        if sums is not None and sums.common is None:
+            v.store(sums.totals, 0, self._sums_start(width), width)
 
-            if kernel_rows <= UNROLLED_ROWS:
-                for ky in range(kernel_rows):
-                    kernel_row(ky, first_weights + ky * row_weights)
-            else:
-                with T.serial(0, kernel_rows) as ky:
-                    kernel_row(ky, T.Bind(first_weights + ky * row_weights))
-            self._emit_outputs(acc, sums, T.Bind(out_at + row * (spec.out_width * spec.out_channels)), channels)
-            for at in range(0, kept * row_size, width):
-                v.store(taps, at, v.load(taps, spec.strides[0] * row_size + at, width), width)
+        def kernel_row(ky: Expr, weights: Expr) -> None:
+            for four in range(len(self.window.columns)):
+                if not kept or ky >= kept:
+                    self._emit_interleaved(under, ky, four, strip, T.Bind(top + ky * spec.dilation[0]), width)
+                for j in range(4):
+                    self._emit_products(acc, under, ky, four, j, weights, width)
+                    if sums is not None and sums.common is None:
+                        self._emit_sum(sums.totals, sums.totals, under, ky, four, j, channels)
 
-    def _emit_interleaved(self, taps: Expr, at: int, strip: Strip, row: Expr, four: int, width: int) -> None:
-        """Emit the interleaving of four columns of one row of the input, to taps[at] and on."""
+        row_weights = len(self.window.patterns) * 4 * width
+        if spec.kernel[0] <= UNROLLED_ROWS:
+            for ky in range(spec.kernel[0]):
+                kernel_row(ky, channels.weights + ky * row_weights)
+        else:
+            with T.serial(0, spec.kernel[0]) as ky:
+                kernel_row(ky, T.Bind(channels.weights + ky * row_weights))
+        if sums is not None and sums.common is not None:
+            self._emit_shared_sums(sums, under, channels, is_first=is_first)
+        self._emit_outputs(acc, sums, T.Bind(out_at + row * (spec.out_width * spec.out_channels)), channels)
+
+    def _emit_interleaved(self, under: Rows, ky: Expr, four: int, strip: Strip, row: Expr, width: int) -> None:
+        """Emit the interleaving of four columns of one row of the input, as kernel row ky."""
 
         def loaded(column: int) -> Expr:
             value = v.load(strip.buffer, start + strip.columns[column], width)
@@ -413,7 +485,7 @@ class Depthwise:
 
         def store(vectors: list[Expr]) -> None:
             for j, each in enumerate(vectors):
-                v.store(taps, at + j * width, each, width)
+                v.store(under.taps, under.at(ky, four, j), each, width)
 
         start = T.Bind(strip.at + row * strip.row_bytes)
         columns = self.window.columns[four]
@@ -465,27 +537,45 @@ class Depthwise:
         return v.load(self.operands[label], channels.packed + accumulator * lanes, lanes)
 
     def _emit_sums(self, channels: Channels) -> ShiftedSums:
-        """Emit the start of the sums of a tile."""
-        width = channels.width
-        shifts = [T.Bind(v.load(self.operands["shifts"], 4 * channels.packed + j * width, width)) for j in range(4)]
-        totals = T.alloc_buffer((width,), "int32", scope="local")
-        v.store(totals, 0, T.broadcast(T.int32(MAGIC_BITS if self.is_magic else 0), width), width)
-        return ShiftedSums(totals=totals, shifts=shifts)
+        """Emit the buffers for the sums of a strip."""
+        shares = self._kept_rows(self.window) > 0 and self.spec.strides[0] == 1
+        buffers = [T.alloc_buffer((channels.width,), "int32", scope="local") for _ in range(1 + shares)]
+        return ShiftedSums(totals=buffers[0], common=buffers[1] if shares else None)
 
-    def _emit_products(
-        self, acc: Expr, sums: ShiftedSums | None, taps: Expr, at: int, weights: Expr, four: int, width: int
+    def _sums_start(self, width: int) -> Expr:
+        return T.broadcast(T.int32(MAGIC_BITS if self.is_magic else 0), width)
+
+    def _emit_shared_sums(self, sums: ShiftedSums, under: Rows, channels: Channels, *, is_first: bool) -> None:
+        """Emit the totals of a row of outputs; of two that share all kernel rows but the first one's first, the other's last."""
+        last = self.spec.kernel[0] - 1
+        fours = list(itertools.product(range(len(self.window.columns)), range(4)))
+        if is_first:
+            v.store(sums.common, 0, self._sums_start(channels.width), channels.width)
+            for ky in range(1, last + 1):
+                for four, j in fours:
+                    self._emit_sum(sums.common, sums.common, under, ky, four, j, channels)
+        for four, j in fours:
+            source = sums.totals if four else sums.common
+            self._emit_sum(source, sums.totals, under, 0 if is_first else last, four, j, channels)
+
+    def _emit_sum(
+        self, source: Expr, target: Expr, under: Rows, ky: Expr, four: int, accumulator: int, channels: Channels
     ) -> None:
-        """Emit the products of four interleaved columns, at taps[at], with the weights of one kernel row."""
+        """Emit target = source + shift * sum(x) over four interleaved columns."""
+        width, lanes = channels.width, channels.width // 4
+        if self.shift is not None:
+            shift = T.broadcast(T.int8(self.shift), width)
+        else:
+            shift = T.Bind(v.load(self.operands["shifts"], channels.shifts + accumulator * width, width))
+        at = accumulator * lanes
+        v.store(target, at, v.dot(v.load(source, at, lanes), under.columns(ky, four, accumulator), shift, lanes), lanes)
+
+    def _emit_products(self, acc: Expr, under: Rows, ky: Expr, four: int, accumulator: int, weights: Expr, width: int) -> None:
+        """Emit the products of four interleaved columns with the weights of one kernel row."""
         lanes = width // 4
         patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
-
-        def add_dot(target: Expr, index: int, columns: Expr, signed: Expr) -> None:
-            v.store(target, index, v.dot(v.load(target, index, lanes), columns, signed, lanes), lanes)
-
-        for j in range(4):
-            columns = T.Bind(v.load(taps, at + j * width, width))
-            for pixel, pattern in self.window.uses[four]:
-                packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + j) * width, width)
-                add_dot(acc, (pixel * 4 + j) * lanes, columns, packed)
-            if sums is not None:
-                add_dot(sums.totals, j * lanes, columns, sums.shifts[j])
+        columns = T.Bind(under.columns(ky, four, accumulator))
+        for pixel, pattern in self.window.uses[four]:
+            packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + accumulator) * width, width)
+            index = (pixel * 4 + accumulator) * lanes
+            v.store(acc, index, v.dot(v.load(acc, index, lanes), columns, packed, lanes), lanes)

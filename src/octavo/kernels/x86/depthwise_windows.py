@@ -90,8 +90,19 @@ def shifts_into_int8(centered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
     The least that will do. It fits int8 itself, for the zero point would do, too.
     """
+    return np.clip(0, *_fitting_shifts(centered))
+
+
+def shift_into_int8(centered: npt.NDArray[np.int64]) -> int | None:
+    """Return what to add to the weights of all channels, so that all of them fit int8; None where each needs its own."""
+    least, most = _fitting_shifts(centered)
+    return int(np.clip(0, least.max(), most.min())) if least.max() <= most.min() else None
+
+
+def _fitting_shifts(centered: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the least and the largest shift of each channel that its weights, and slots without one, allow."""
     axes = tuple(range(centered.ndim - 1))
-    return np.clip(0, -128 - centered.min(axis=axes, initial=0), 127 - centered.max(axis=axes, initial=0))
+    return -128 - centered.min(axis=axes, initial=0), 127 - centered.max(axis=axes, initial=0)
 
 
 def pack_block(
