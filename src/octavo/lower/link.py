@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 from tvm import relax as _relax
-from tvm.ir import Call
+from tvm.ir import Call, GlobalVar
 from tvm.relax import Expr, Var
 
 from ..errors import CompileError
@@ -66,10 +66,15 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
         said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
         raise CompileError(f"TVM cannot compute an op that stays float: {said[-1] if said else type(error).__name__}") from error
     builder = relax.BlockBuilder(module)
-    placed: dict[str, Any] = {}
+    placed: dict[str, GlobalVar] = {}
+    linked: dict[GlobalVar, Any] = {}
     for symbol, kernel in lowered.kernels.items():
         func: Any = without_vbmi(kernel.func, target)
-        placed[symbol] = builder.add_func(func.with_attr("global_symbol", symbol).with_attr(KERNEL_ATTR, kernel.name), symbol)
+        named = func.with_attr("global_symbol", symbol).with_attr(KERNEL_ATTR, kernel.name)
+        placed[symbol] = GlobalVar(builder.get_unique_name(symbol))
+        relax.expr._update_type(placed[symbol], named.ty)
+        # Not by `add_func`, which compares what it is given with all that is there: no two functions have one symbol.
+        linked[placed[symbol]] = named
     main = module["main"]
     view = DataflowView(main)
     mapping: dict[Var, Expr] = {}
@@ -87,10 +92,12 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     write_function(linked_main, "main", list(main.params), body, attrs_of(main))
     result = builder.get()
     result.update_func(result.get_global_var("main"), linked_main.get()["main"])
+    for var, function in linked.items():
+        result.update_func(var, function)
     return result
 
 
-def _linked(value: Expr, placed: dict[str, tvm.ir.GlobalVar], kernels: dict[str, PlacedKernel]) -> Expr:
+def _linked(value: Expr, placed: dict[str, GlobalVar], kernels: dict[str, PlacedKernel]) -> Expr:
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or value.op.name != "relax.call_dps_packed":
         return value
     symbol = str(getattr(value.args[0], "global_symbol", ""))
