@@ -8,6 +8,7 @@ those that are to be run to `octavo.cli`.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -64,8 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.parse_args(words)
     # No command takes a PyTorch program. Not to be found is how a module says that it isn't installed, which TVM provides for.
     sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+    # To look for garbage among what imports make, which all stays, takes an eighth of the time until a command begins.
+    gc.disable()
     from octavo.cli.main import main as run
 
+    gc.freeze()
+    gc.enable()
     return run(words)
 
 
