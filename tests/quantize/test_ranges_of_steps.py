@@ -37,6 +37,15 @@ def _ahead(writer: BodyWriter, x: Var) -> Expr:
     return writer.emit("y", relax.op.concat(pair, axis=0), is_output=True)
 
 
+def _padded(writer: BodyWriter, x: Var, value: float = 0.0) -> Expr:
+    step = writer.emit("_step", relax.op.nn.pad(x, [0, 0, 1, 1, 0, 0], pad_value=value))
+    return writer.emit("y", relax.op.exp(step), is_output=True)
+
+
+def _padded_with_others(writer: BodyWriter, x: Var) -> Expr:
+    return _padded(writer, x, 9.0)
+
+
 def _computed(writer: BodyWriter, x: Var) -> Expr:
     step = writer.emit("_step", relax.op.tanh(x))
     return writer.emit("y", relax.op.exp(step), is_output=True)
@@ -52,6 +61,8 @@ def _partly_read(writer: BodyWriter, x: Var) -> Expr:
     [
         (_behind, "_row", "x"),
         (_ahead, "_step", "y"),
+        (_padded, "_step", "x"),
+        (_padded_with_others, "_step", None),
         (_computed, "_step", None),
         (_partly_read, "_step", None),
         (_computed, "y", "y"),

@@ -385,7 +385,7 @@ class Placer:
             needed.append(layer.output)
         missing = [var for var in needed if not self.has_range(var)]
         touched = (*layer.inputs, layer.output)
-        return without_range(self.view, self.tensors, missing, touched) if missing else None
+        return without_range(self.view, self.tensors, missing, touched, multiplies=layer.pulls) if missing else None
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
         """Return which inputs keep an op float: it would have to quantize them for itself alone."""

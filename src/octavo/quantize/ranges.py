@@ -20,6 +20,8 @@ _KEPT = (
     *("flip", "tile", "repeat", "broadcast_to", "split"),
 )
 """Ops whose result holds all values of their first operand and no others."""
+_PADDED = "nn.pad"
+"""Its result holds those values and, at most, 0, which every quantized range has."""
 _CHOSEN = ("strided_slice", "take", "gather_elements", "nn.max_pool2d")
 """Ops whose result holds some values of their first operand and no others."""
 _JOINED = ("concat", "stack")
@@ -67,8 +69,8 @@ class Ranges:
         if isinstance(value, TupleGetItem):
             value = self._view.definition(value.tuple_value)
             return operand_vars(value.args[0])[0] if call_to(value, "split") is not None else None
-        call: Any = call_to(value, *_KEPT, *_CHOSEN)
-        if call is None or dtype_of(call) != "float32":
+        call: Any = call_to(value, *_KEPT, *_CHOSEN, _PADDED)
+        if call is None or dtype_of(call) != "float32" or not _adds_nothing(call):
             return None
         root = self._view.binding_of(call.args[0])
         return root if root is not None else next(iter(operand_vars(call.args[0])), None)
@@ -94,5 +96,12 @@ class Ranges:
             return True
         if call_to(value, *_JOINED) is not None:
             return True
-        call: Any = call_to(value, *_KEPT)
-        return call is not None and not isinstance(call.args[0], GenericConst) and static_shape(call) is not None
+        call: Any = call_to(value, *_KEPT, _PADDED)
+        if call is None or isinstance(call.args[0], GenericConst) or not _adds_nothing(call):
+            return False
+        return static_shape(call) is not None
+
+
+def _adds_nothing(call: Any) -> bool:
+    """Return whether an op adds no value but 0: padding may."""
+    return call_to(call, _PADDED) is None or str(call.attrs.pad_mode) != "constant" or float(call.attrs.pad_value) == 0.0

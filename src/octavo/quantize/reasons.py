@@ -22,7 +22,9 @@ def cost(tensors: Iterable[Var]) -> str:
     return f"{count:,} bytes" if count < _KIB else f"{count / _KIB:,.1f} KiB"
 
 
-def without_range(view: DataflowView, tensors: TensorTable, missing: list[Var], touched: Iterable[Var]) -> str:
+def without_range(
+    view: DataflowView, tensors: TensorTable, missing: list[Var], touched: Iterable[Var], *, multiplies: bool
+) -> str:
     """Return why an op of which the profile tells too little stays float.
 
     Parameters
@@ -33,14 +35,17 @@ def without_range(view: DataflowView, tensors: TensorTable, missing: list[Var], 
         The variables whose range it needs and that have none.
     touched
         The tensors that it reads and makes.
+    multiplies
+        Whether it has multiply-accumulates.
     """
     inner = next((var for var in missing if TensorId(var.name) not in tensors), None)
     whole = None if inner is None else _whole(view, tensors, inner)
     if whole is None:
         return f"the profile holds no range of {', '.join(var.name for var in missing)}"
+    work = "and its multiply-accumulates" if multiplies else "without a product"
     return (
         f"it is a step within {whole.op} {whole.source_name}, of which a profile knows only what the op reads and makes; it "
-        f"stays float, {cost(touched)} a call without a product; written in plain ops in the source, its steps would have ranges"
+        f"stays float, {cost(touched)} a call {work}; written in plain ops in the source, its steps would have ranges"
     )
 
 
