@@ -26,16 +26,17 @@ from .context import KernelContext, shape_of
 from .float_chain import chain_from
 from .float_tail import constants_behind
 from .forms import FloatOp
+from .softmax import write_rows
 from .values import constant_value, real_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatGroupNormForm(FloatOp):
-    """function(group_norm(x), ...); an image whose channels are its axis 1 it reads and writes as NHWC."""
+    """function(group_norm(x), ...) in groups of the channels, `axis` of the source's layout."""
 
     inputs: tuple[str, ...]
     groups: int
-    is_nhwc: bool
+    axis: int
     gamma: npt.NDArray[np.float32]
     beta: npt.NDArray[np.float32]
     epsilon: float
@@ -43,22 +44,21 @@ class FloatGroupNormForm(FloatOp):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        arguments = [context.storage.get(inputs[name], is_nhwc=self.is_nhwc) for name in self.inputs]
-        shape = shape_of(arguments[0])
-        spec = FloatGroupNormSpec(
-            form=channel_groups(shape, self.groups, context.threads), epsilon=self.epsilon, function=self.function
-        )
+        x, *beside = (inputs[name] for name in self.inputs)
+        form = channel_groups(shape_of(x), self.axis, self.groups, context.threads)
+        spec = FloatGroupNormSpec(form=form, epsilon=self.epsilon, function=self.function)
         kernel = kernels.float_group_norm(spec, gamma=self.gamma, beta=self.beta, isa=context.isa)
-        context.put(output, context.call(output.name, kernel, arguments, shape, "float32"), is_nhwc=self.is_nhwc)
+        write_rows(context, x, output, self.axis, kernel, "float32", beside=beside)
 
 
-def channel_groups(shape: tuple[int, ...], groups: int, threads: int) -> ChannelGroups:
-    """Return a channels-last tensor as kernels see it."""
-    return ChannelGroups(images=shape[0], pixels=math.prod(shape[1:-1]), channels=shape[-1], groups=groups, threads=threads)
+def channel_groups(shape: tuple[int, ...], axis: int, groups: int, threads: int) -> ChannelGroups:
+    """Return a tensor with channels along `axis` as kernels see it."""
+    pixels = math.prod(shape[1:]) // shape[axis]
+    return ChannelGroups(images=shape[0], pixels=pixels, channels=shape[axis], groups=groups, threads=threads)
 
 
 def group_norm_of_constants(view: DataflowView, core: Var) -> GroupNorm | Rejection:
-    """Return the normalization around a group_norm by constants, its channels where a kernel reads them."""
+    """Return the normalization around a group_norm by constants."""
 
     def constant(expr: Expr) -> npt.NDArray[np.float32] | None:
         found = constant_value(view, expr)
@@ -68,10 +68,6 @@ def group_norm_of_constants(view: DataflowView, core: Var) -> GroupNorm | Reject
     shape = None if norm is None else static_shape(norm.data)
     if norm is None or not shape or 0 in shape:
         return Rejection(reason="it is no normalization over all axes behind the first, in groups of channels, by constants")
-    if norm.channel_axis != len(shape) - 1 and not (norm.channel_axis == 1 and len(shape) == 4):
-        return Rejection(
-            reason=f"its channels are axis {norm.channel_axis} of {shape}; the kernel takes images, or channels last"
-        )
     return norm
 
 
@@ -90,7 +86,7 @@ def match_float_group_norm(view: DataflowView, core: Var) -> Region | Rejection:
         op="nn.group_norm",
         inputs=tuple(var.name for var in inputs),
         groups=norm.groups,
-        is_nhwc=norm.channel_axis == 1,
+        axis=norm.channel_axis,
         gamma=norm.gamma,
         beta=norm.beta,
         epsilon=norm.epsilon,

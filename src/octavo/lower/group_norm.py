@@ -19,18 +19,19 @@ from .context import KernelContext, shape_of
 from .float_group_norm import channel_groups, group_norm_of_constants
 from .float_tail import constants_behind
 from .forms import UNQUANTIZED, Form, OutputForm, TensorForm
+from .softmax import write_rows
 from .tail import check_activation, follow_to_quantize
 from .values import dequantized
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GroupNormForm(Form):
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta by groups of channels; gamma and beta float32 (channels,)."""
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta by groups along `axis`; gamma and beta float32 (channels,)."""
 
     x: TensorForm
     y: OutputForm
     groups: int
-    is_nhwc: bool
+    axis: int
     gamma: npt.NDArray[np.float32]
     beta: npt.NDArray[np.float32]
     names: tuple[str, str]
@@ -43,16 +44,15 @@ class GroupNormForm(Form):
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""
-        x = context.storage.get(inputs[self.x.name], is_nhwc=self.is_nhwc)
         spec = GroupNormSpec(
-            form=channel_groups(shape_of(x), self.groups, context.threads),
+            form=channel_groups(self.x.shape, self.axis, self.groups, context.threads),
             scale=float(self.x.params.scale),
             epsilon=self.epsilon,
             out_scale=float(self.y.tensor.params.scale),
             output=self.y.spec(),
         )
         kernel = kernels.group_norm(spec, gamma=self.gamma, beta=self.beta, isa=context.isa)
-        context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=self.is_nhwc)
+        write_rows(context, inputs[self.x.name], output, self.axis, kernel)
 
 
 def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -78,7 +78,7 @@ def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
         x=TensorForm(name=x.source.name, shape=shape, params=x.params),
         y=tail.form,
         groups=norm.groups,
-        is_nhwc=norm.channel_axis == 1,
+        axis=norm.channel_axis,
         gamma=norm.gamma,
         beta=norm.beta,
         names=(getattr(call.args[1], "name", ""), getattr(call.args[2], "name", "")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,17 +60,32 @@ class SoftmaxForm(Form):
         return float(np.float32(1) / steps) if steps >= 1 else float(scale)
 
 
-def write_rows(context: KernelContext, x: Var, output: Var, axis: int, kernel: Kernel, dtype: str = "uint8") -> None:
-    """Write the call of a kernel on rows along `axis` of `x`, which is moved to the end for it where it lies elsewhere."""
-    shape = shape_of(x)
+def write_rows(
+    context: KernelContext,
+    x: Var,
+    output: Var,
+    axis: int,
+    kernel: Kernel,
+    dtype: str = "uint8",
+    *,
+    beside: Sequence[Var] = (),
+) -> None:
+    """Write the call of a kernel on rows along `axis` of `x`, which is moved to the end for it where it lies elsewhere.
+
+    So is that of the tensors of the same shape that it reads `beside`.
+    """
+    shape, tensors = shape_of(x), (x, *beside)
     if _is_last(shape, axis) or (len(shape) == 4 and axis == 1):
         is_nhwc = not _is_last(shape, axis)
-        value = context.storage.get(x, is_nhwc=is_nhwc)
-        context.put(output, context.call(output.name, kernel, [value], shape_of(value), dtype), is_nhwc=is_nhwc)
+        values = [context.storage.get(tensor, is_nhwc=is_nhwc) for tensor in tensors]
+        context.put(output, context.call(output.name, kernel, values, shape_of(values[0]), dtype), is_nhwc=is_nhwc)
         return
     order = (*(other for other in range(len(shape)) if other != axis), axis)
-    rows = context.permute(f"{output.name}_in_rows", context.storage.get(x, is_nhwc=False), order)
-    result = context.call(f"{output.name}_by_row", kernel, [rows], shape_of(rows), dtype)
+    rows: list[Expr] = [
+        context.permute(f"{output.name}_in_rows{number or ''}", context.storage.get(tensor, is_nhwc=False), order)
+        for number, tensor in enumerate(tensors)
+    ]
+    result = context.call(f"{output.name}_by_row", kernel, rows, shape_of(rows[0]), dtype)
     back = tuple(order.index(other) for other in range(len(shape)))
     context.put(output, context.permute(output.name, result, back), is_nhwc=False)
     context.does_the_work(kernel)
