@@ -73,7 +73,6 @@ def kernel_passes() -> tvm.transform.Pass:
             tirx.transform.StorageRewrite(),
             tirx.transform.UnrollLoop(),
             tirx.transform.StmtSimplify(),
-            tirx.transform.RemoveNoOp(),
             s_tir.transform.RewriteUnsafeSelect(),
             tirx.transform.CommonSubexprElim(),
             tirx.transform.SplitHostDevice(),
@@ -120,11 +119,9 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else _LEVEL
-        finished = _finished(lowered, plain)
-        if is_linux_x86(target) and has_features(("f16c",), target):  # LLVM has instructions to take, so it calls no function
-            var, function = next(iter(finished.functions_items()))
-            finished.update_func(var, _importing(function, _NO_HALF_CONVERSIONS))
-        return tvm.get_global_func("target.build.llvm")(finished, at_level(target, level))
+        # With such instructions LLVM calls no function.
+        unneeded = _NO_HALF_CONVERSIONS if is_linux_x86(target) and has_features(("f16c",), target) else ""
+        return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
 
 
 def is_linux_x86(target: tvm.target.Target) -> bool:
@@ -138,8 +135,11 @@ def _bound(functions: Functions, target: tvm.target.Target) -> tvm.IRModule:
     return tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(named))
 
 
-def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
-    """Replace what LLVM doesn't know; `plain` functions take pointers, the others TVM's packed arguments."""
+def _finished(lowered: dict[Any, Any], plain: set[str], text: str) -> tvm.IRModule:
+    """Replace what LLVM doesn't know; `plain` functions take pointers, the others TVM's packed arguments.
+
+    LLVM is to read the module's `text`, and what kernels bring along: it links both into what the functions become.
+    """
     light = {var: function for var, function in lowered.items() if var.name_hint in plain and _is_light(function)}
     heavy = {
         var: _with_device(function) if var.name_hint in plain else function
@@ -150,25 +150,18 @@ def _finished(lowered: dict[Any, Any], plain: set[str]) -> tvm.IRModule:
     # The checks of an entry's arguments are most of its machine code; who calls it has checked them, or made them.
     unchecked = tirx.transform.SkipAssert()(tvm.IRModule(heavy))
     wrapped = dict(tirx.transform.LowerTVMBuiltin()(unchecked).functions.items())
-    # Only here: LowerTVMBuiltin puts the release of a kernel's buffers last, and behind a return it would never run.
-    returning = {
-        var: _returning(function) if var.name_hint in plain else function for var, function in {**light, **wrapped}.items()
-    }
-    complete = {
-        # Only here: the passes look for a parallel loop no more.
-        var: _importing(function, str(function.attrs[LLVM_ATTR])) if LLVM_ATTR in function.attrs else function
-        for var, function in returning.items()
-    }
+    complete: dict[Any, Any] = {}
+    for number, (var, function) in enumerate({**light, **wrapped}.items()):
+        body = function.body
+        if var.name_hint in plain:
+            # Only here: LowerTVMBuiltin puts the release of a kernel's buffers last, and behind a return it would never run.
+            body = tirx.SeqStmt([body, tirx.Return(tirx.IntImm("int32", 0))])
+        # Only here, too: the passes look for a parallel loop no more.
+        texts = (text if number == 0 else "", str(function.attrs.get(LLVM_ATTR, "")))
+        for each in filter(None, texts):
+            body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", StringImm(each), body)
+        complete[var] = function if body is function.body else function.with_body(body)
     return tirx.transform.LowerIntrin()(tvm.IRModule(complete))
-
-
-def _returning(function: Any) -> Any:
-    return function.with_body(tirx.SeqStmt([function.body, tirx.Return(tirx.IntImm("int32", 0))]))
-
-
-def _importing(function: Any, text: str) -> Any:
-    """Let LLVM read a module's text, which it links into the one that the function becomes part of."""
-    return function.with_body(tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", StringImm(text), function.body))
 
 
 def _is_light(function: Any) -> bool:
