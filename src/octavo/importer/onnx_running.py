@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from .onnx_ops import Converter, NodeContext, RejectedNodeError, shape_of
+from .running_sum import running_sum
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -23,32 +24,15 @@ _MOST_PAIRS = 1 << 22
 
 
 def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
-    """Add the tensor, moved on by 1, 2, 4 ... places, to itself: as many rounds as the axis has binary digits."""
-    data, emit = inputs[0], context.builder.emit
+    data = inputs[0]
     if not isinstance(inputs[1], Constant):
         raise RejectedNodeError("its axis must be constant")
     shape = shape_of(data)
     axis = int(inputs[1].value.numpy().reshape(-1)[0])
     if not -len(shape) <= axis < len(shape):
         raise RejectedNodeError(f"axis {axis} is none of {shape}")
-    axis %= len(shape)
-    size = shape[axis]
-    reverse = bool(context.attrs.get("reverse", 0))
-
-    def moved(value: Any, places: int) -> Any:
-        dtype = str(data.ty.dtype)
-        gap = relax.const(np.zeros([places if i == axis else dim for i, dim in enumerate(shape)], dtype), dtype)
-        begin, end = (places, size) if reverse else (0, size - places)
-        kept = emit(_ops.strided_slice(value, axes=[axis], begin=[begin], end=[end])) if places < size else None
-        parts = [part for part in ([kept, gap] if reverse else [gap, kept]) if part is not None]
-        return emit(_ops.concat(parts, axis)) if len(parts) > 1 else parts[0]
-
-    total = moved(data, 1) if context.attrs.get("exclusive", 0) and size else data
-    places = 1
-    while places < size:
-        total = emit(_ops.add(total, moved(total, places)))
-        places *= 2
-    return total
+    reverse, exclusive = (bool(context.attrs.get(name, 0)) for name in ("reverse", "exclusive"))
+    return running_sum(context.builder.emit, data, shape, axis % len(shape), reverse=reverse, exclusive=exclusive)
 
 
 def _celu(context: NodeContext, inputs: list[Any]) -> Any:

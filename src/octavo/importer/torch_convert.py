@@ -21,6 +21,7 @@ from .assemble import Assembled, assemble
 from .quiet import discard, quiet, reason
 from .torch_affine import AFFINE
 from .torch_attention import ATTENTION
+from .torch_functions import FUNCTIONS
 from .torch_indices import INDICES
 from .torch_known import computed, is_known
 from .torch_norms import NORMS
@@ -31,7 +32,7 @@ from .torch_source import ORIGIN, TorchProgram, check_straight_line, describe, d
 from .torch_writes import is_writing, without_writes
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
-_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **NORMS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
+_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **NORMS, **FUNCTIONS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
 
 _EINSUM = "aten.einsum.default"
 """Its decomposition has products, which quantize; TVM's converter leaves one op that it sums element by element."""
