@@ -88,6 +88,17 @@ def test_a_pass_that_swaps_two_tensors_of_one_shape(model: Model) -> None:
     assert {lineage[tensor].kind for tensor in ("left_conv", "right_conv", "folded")} == {"kept"}
 
 
+def test_windows_to_which_tvm_gives_one_hash() -> None:
+    def pool(x: Any, strides: tuple[int, int], dilation: tuple[int, int]) -> Any:
+        return op.nn.avg_pool2d(x, (1, 4), strides, (0, 0, 1, 1), dilation)
+
+    def net(writer: BodyWriter, x: Any) -> Any:
+        return writer.emit("y", pool(x, (2, 2), (1, 2)), is_output=True)
+
+    replace = rewriting("Replace", lambda _writer, name, _value, new: pool(new["x"], (2, 3), (2, 1)) if name == "y" else None)
+    assert lost_by(followed(model_of({"x": ((1, 2, 8, 8), "float32")}, {}, net, ("y",)), replace), "y") == "Replace"
+
+
 @pytest.mark.parametrize("disguise", ["flip", "roll", "channels"])
 def test_a_tensor_replaced_by_one_with_the_same_statistics(model: Model, disguise: str) -> None:
     """The same elements elsewhere: equal minimum, maximum, mean and histogram, under the old name."""

@@ -15,11 +15,10 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
-from tvm_ffi import structural_hash
 
 from .dataflow import ALLOCATIONS, BOOKKEEPING, op_name, operand_vars
 from .edges import read_edge
-from .value_numbers import Node, ValueNumbers
+from .value_numbers import Node, Structure, ValueNumbers
 
 Functions = Mapping[str, Any]
 """The functions of a module by name, as they were when the module was seen."""
@@ -171,7 +170,7 @@ class GraphReader:
         node = self.numbers.nodes[operand]
         if node.kind == "tuple":
             return tuple(self._looks(field) for field in node.operands)
-        return operand if _is_scalar(node) else structural_hash(node.ty, True)
+        return operand if _is_scalar(node) else Structure.of(node.ty)
 
     def _placeholder(self, operand: int, params: list[Var], read: list[int]) -> Expr:
         """Return an operand as an op reads it: tuples and scalar constants written out, anything else a parameter.
@@ -357,9 +356,9 @@ class _Walk:
             return self._numbers.opaque(tuple(operands), call.ty)
         key = (
             str(op.name),
-            structural_hash(call.attrs, True) if call.attrs is not None else 0,
-            tuple(structural_hash(ty, True) for ty in call.ty_args) if op is call.op else (),
-            tuple("value" if literal is None else structural_hash(literal, True) for literal in literals),
+            Structure.of(call.attrs) if call.attrs is not None else None,
+            tuple(map(Structure.of, call.ty_args)) if op is call.op else (),
+            tuple("value" if literal is None else Structure.of(literal) for literal in literals),
         )
 
         def write(values: list[Expr]) -> Expr:

@@ -12,11 +12,35 @@ from typing import Any, Literal
 
 import tvm
 from tvm.relax import Expr
-from tvm_ffi import structural_hash
+from tvm_ffi import structural_equal, structural_hash
 
 Kind = Literal["input", "constant", "call", "kernel", "tuple", "item", "opaque"]
 
 _MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """An object of TVM as a key: equal to those of the same structure.
+
+    TVM's structural hash alone would not do: it gives windows of (1, 1) by (1, 2) and of (1, 4) by (4, 4) the same number.
+    """
+
+    value: Any
+    _hash: int
+
+    @staticmethod
+    def of(value: Any) -> Structure:
+        """Return the key of an object; its free variables are equal to any others."""
+        return Structure(value, structural_hash(value, True))
+
+    def __hash__(self) -> int:
+        """Hash of the structure."""
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same structure."""
+        return isinstance(other, Structure) and self._hash == other._hash and structural_equal(self.value, other.value, True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +78,8 @@ class ValueNumbers:
     nodes: list[Node] = field(default_factory=list[Node])
     _numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
     _keys: list[Hashable] = field(default_factory=list[Hashable])
-    _tensors: dict[int, tuple[Any, str]] = field(default_factory=dict[int, tuple[Any, str]])
-    _functions: dict[int, tuple[Any, int]] = field(default_factory=dict[int, tuple[Any, int]])
+    _tensors: dict[int, tuple[Any, Structure]] = field(default_factory=dict[int, tuple[Any, Structure]])
+    _functions: dict[int, tuple[Any, Structure]] = field(default_factory=dict[int, tuple[Any, Structure]])
 
     def input(self, key: Hashable, ty: Any) -> int:
         """Return the number of an input that nothing is known of but its place."""
@@ -90,7 +114,7 @@ class ValueNumbers:
 
     def kernel(self, function: Any, operands: tuple[int, ...], literals: tuple[Any, ...], ty: Any) -> int:
         """Return the number of a PrimFunc's result; names and attributes of the function don't matter."""
-        key = ("kernel", self._body(function), operands, tuple(structural_hash(literal, True) for literal in literals))
+        key = ("kernel", self._body(function), operands, tuple(map(Structure.of, literals)))
         return self._number(key, "kernel", operands, (function, literals), ty)
 
     def opaque(self, operands: tuple[int, ...], ty: Any) -> int:
@@ -120,17 +144,16 @@ class ValueNumbers:
         number = self._numbers[key] = len(self.nodes) - 1
         return number
 
-    def _content(self, tensor: Any) -> str:
+    def _content(self, tensor: Any) -> Structure:
         """Return what tells a constant's content, hashed once for each tensor object."""
         known = self._tensors.get(hash(tensor))
         if known is None or not known[0].same_as(tensor):
-            digest = f"{tensor.dtype}{tuple(tensor.shape)}{structural_hash(tensor)}"
-            self._tensors[hash(tensor)] = known = (tensor, digest)
+            self._tensors[hash(tensor)] = known = (tensor, Structure.of(tensor))
         return known[1]
 
-    def _body(self, function: Any) -> int:
+    def _body(self, function: Any) -> Structure:
         known = self._functions.get(hash(function))
         if known is None or not known[0].same_as(function):
             bare = tvm.tirx.PrimFunc(function.params, function.body, function.ret_type, None)
-            self._functions[hash(function)] = known = (function, structural_hash(bare))
+            self._functions[hash(function)] = known = (function, Structure.of(bare))
         return known[1]
