@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm.relax import Var
 
 from .. import kernels
@@ -18,29 +17,19 @@ from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .float_group_norm import channel_groups, group_norm_of_constants
 from .float_tail import constants_behind
-from .forms import UNQUANTIZED, Form, OutputForm, TensorForm
+from .forms import TensorForm
+from .layer_norm import NormalizationForm
 from .softmax import write_rows
 from .tail import check_activation, follow_to_quantize
 from .values import dequantized
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GroupNormForm(Form):
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta by groups along `axis`; gamma and beta float32 (channels,)."""
+class GroupNormForm(NormalizationForm):
+    """Statistics over `groups` equal parts of the channels, which are `axis`, and all pixels of an image."""
 
-    x: TensorForm
-    y: OutputForm
     groups: int
     axis: int
-    gamma: npt.NDArray[np.float32]
-    beta: npt.NDArray[np.float32]
-    names: tuple[str, str]
-    epsilon: float
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role; factors and addends are not quantized."""
-        constants = {role: {"id": name, **UNQUANTIZED} for role, name in zip(("weight", "bias"), self.names, strict=True)}
-        return {"input": self.x.info(), **constants, "output": self.y.info()}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""

@@ -23,8 +23,8 @@ from .values import ConstantValue, constant_value, dequantized, real_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LayerNormForm(Form):
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis; gamma and beta float32 (columns,)."""
+class NormalizationForm(Form):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta; gamma and beta are float32 and of one axis, `names` theirs."""
 
     x: TensorForm
     y: OutputForm
@@ -37,6 +37,11 @@ class LayerNormForm(Form):
         """Return its tensors by role; factors and addends are not quantized."""
         constants = {role: {"id": name, **UNQUANTIZED} for role, name in zip(("weight", "bias"), self.names, strict=True)}
         return {"input": self.x.info(), **constants, "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LayerNormForm(NormalizationForm):
+    """Statistics over the last axis, each row its own."""
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
         """Write the kernel call."""

@@ -182,9 +182,8 @@ class DenseRuns:
     def _order(self) -> list[int]:
         """Return where the two words of each window are, once its register and its neighbours are added up."""
         order: list[int] = []
-        reach = min(
-            self.dwords, 8
-        )  # dwords from one window of a register to the next, or from four pairs of registers to the next
+        # Dwords from one window of a register to the next, or from four pairs of registers to the next four.
+        reach = min(self.dwords, 8)
         for window in range(v.LANES):
             register, place = divmod(window, v.LANES // self.dwords)
             pair, is_second = divmod(register, 2)
