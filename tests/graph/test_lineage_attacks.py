@@ -88,9 +88,10 @@ def test_a_pass_that_swaps_two_tensors_of_one_shape(model: Model) -> None:
     assert {lineage[tensor].kind for tensor in ("left_conv", "right_conv", "folded")} == {"kept"}
 
 
-def test_windows_to_which_tvm_gives_one_hash() -> None:
+@pytest.mark.parametrize("of", [op.nn.avg_pool2d, op.nn.max_pool2d], ids=["average", "largest"])  # -3.4e38 without a pixel
+def test_windows_to_which_tvm_gives_one_hash(of: Any) -> None:
     def pool(x: Any, strides: tuple[int, int], dilation: tuple[int, int]) -> Any:
-        return op.nn.avg_pool2d(x, (1, 4), strides, (0, 0, 1, 1), dilation)
+        return of(x, (1, 4), strides, (0, 0, 1, 1), dilation)
 
     def net(writer: BodyWriter, x: Any) -> Any:
         return writer.emit("y", pool(x, (2, 2), (1, 2)), is_output=True)

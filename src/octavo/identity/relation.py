@@ -16,6 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 _MAX_PERMUTED_RANK = 5
 _FEW_VALUES = 8
+_INFINITE = 3e38  # no value of a network: float32 and bfloat16 end at 3.4e38
 
 
 def _no_factors() -> Array:
@@ -135,12 +136,16 @@ def find_relation(
 
 
 def agree(a: Array, b: Array, tolerance: float) -> bool:
-    """Return whether two arrays of one shape hold the same values; NaN and infinities must stand in the same places."""
+    """Return whether two arrays of one shape hold the same values; NaN and infinities must stand in the same places.
+
+    So must what stands for an infinity, the end of float32's range: a pool has it where a window holds no pixel. As a magnitude
+    it would let any others agree.
+    """
     if a.shape != b.shape:
         return False
     if a.dtype.kind in "biu" and b.dtype.kind in "biu":
         return bool(np.array_equal(_wide(a), _wide(b)))
-    wide_a, wide_b = _wide(a), _wide(b)
+    wide_a, wide_b = (np.where(np.abs(wide) >= _INFINITE, np.copysign(np.inf, wide), wide) for wide in (_wide(a), _wide(b)))
     finite = np.isfinite(wide_a)
     if not np.array_equal(finite, np.isfinite(wide_b)):
         return False
