@@ -65,7 +65,7 @@ TargetLike = None | str | tvm.target.Target
 PRECISIONS = ("float32", *HALF_DTYPES)
 """What a float model can be compiled to."""
 
-MOST_THREADS = 256
+MAX_THREADS = 256
 """Of one call."""
 
 
@@ -141,8 +141,8 @@ def profile(
 
 def preprocessing_of(batches: Any) -> str:
     """Return what batches say was done to their samples, "" where they say nothing."""
-    said = getattr(batches, "preprocessing", "")
-    return said if isinstance(said, str) else ""
+    text = getattr(batches, "preprocessing", "")
+    return text if isinstance(text, str) else ""
 
 
 _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]
@@ -367,8 +367,11 @@ def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp
     named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
     reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
-    told = [record if record.integer else replace(record, reason=reasons.get(record.tensor, record.reason)) for record in records]
-    return tuple(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")) for record in told)
+    found: list[ExplainedOp] = []
+    for record in records:
+        reason = record.reason if record.integer else reasons.get(record.tensor, record.reason)
+        found.append(ExplainedOp(**asdict(replace(record, reason=reason)), source_name=named.get(record.tensor, "")))
+    return tuple(found)
 
 
 # -------------------------------------------------------------------------------------------------------- for TVM users
@@ -458,8 +461,8 @@ def resolve_threads(threads: int | None) -> int:
     if threads is None:
         return 1
     check_type(threads, int | np.integer, TargetError, "a whole number of threads")
-    if not 1 <= threads <= MOST_THREADS:
-        raise TargetError(f"threads must be 1 to {MOST_THREADS}, got {threads}")
+    if not 1 <= threads <= MAX_THREADS:
+        raise TargetError(f"threads must be 1 to {MAX_THREADS}, got {threads}")
     return int(threads)
 
 

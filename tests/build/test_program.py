@@ -12,7 +12,7 @@ from tvm import relax
 
 import octavo
 from octavo.build import Code, generate, llvm_module, runner_of
-from octavo.build.program import ENTRY, MOST_INPUTS, native_program
+from octavo.build.program import ENTRY, MAX_INPUTS, native_program
 from octavo.build.runner import MachineRunner
 from octavo.graph.dataflow import BodyWriter, write_function
 from octavo.kernels import host_target
@@ -48,7 +48,7 @@ def test_an_input_a_constant_and_one_value_twice_can_be_results():
         np.testing.assert_array_equal(got, want)
 
 
-def test_kernels_of_plain_ops_are_no_functions_of_the_crew_s():
+def test_kernels_of_plain_ops_are_no_functions_the_worker_pool_s():
     """TVM calls the kernel of a lone op after the op: "take", as one might call the claiming of work."""
 
     def write(writer: BodyWriter, x: relax.Var) -> relax.Expr:
@@ -118,7 +118,7 @@ def _sum_of(count: int) -> tvm.IRModule:
         return float_passes()(builder.get())
 
 
-@pytest.mark.parametrize("count", [MOST_INPUTS, MOST_INPUTS + 1])
+@pytest.mark.parametrize("count", [MAX_INPUTS, MAX_INPUTS + 1])
 def test_many_inputs_are_passed_by_a_table(count):
     rng = np.random.default_rng(count)
     arrays = [rng.integers(-8, 8, X.shape).astype(np.float32) for _ in range(count)]

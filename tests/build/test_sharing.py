@@ -5,7 +5,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from octavo.build.sharing import Access, legs, shared_kernel
+from octavo.build.sharing import Access, phases, shared_kernel
 from octavo.kernels.vectors import chunked, for_each_vector, load, prim_func, store
 
 
@@ -35,13 +35,13 @@ def access(reads: str, writes: str, *, shared: bool = True) -> Access:
         ([access("a", "b"), access("b", "c", shared=False), access("c", "d", shared=False)], [[[0]], [[1, 2]]]),
     ],
 )
-def test_what_needs_what_another_call_did_comes_in_a_later_leg(calls, expected):
-    assert legs(calls) == expected
+def test_what_needs_what_another_call_did_comes_in_a_later_phase(calls, expected):
+    assert phases(calls) == expected
 
 
 def test_other_arguments_are_other_memory():
     first = Access(reads=(), writes=((0, 0, 8),), shared=True)
-    assert legs([first, Access(reads=((1, 0, 8),), writes=((2, 0, 8),), shared=True)]) == [[[0], [1]]]
+    assert phases([first, Access(reads=((1, 0, 8),), writes=((2, 0, 8),), shared=True)]) == [[[0], [1]]]
 
 
 def copying(threads: int, size: int = 1 << 20):

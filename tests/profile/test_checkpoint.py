@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused_before_a_sample_is_run(net: Profiled, tmp_
     profile = net.profile([net.samples[:10]])
     for changed, said in (
         (replace(profile, fingerprint="sha256:other"), "belongs to another model"),
-        (replace(profile, preprocessing="halved"), "preprocessed in another way: halved, now not said"),
+        (replace(profile, preprocessing="halved"), "preprocessed in another way: halved, now unknown"),
         (net.profile([net.samples[:10]], tensors="x"), "only one of the two runs observes"),
     ):
         changed.save(path)

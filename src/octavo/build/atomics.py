@@ -15,13 +15,13 @@ from tvm.script.ir_builder import tirx as B
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
-_LOOK = "octavo_crew_look"
-_ADD = "octavo_crew_add"
-_SWAP = "octavo_crew_swap"
+_LOAD = "octavo_atomic_load"
+_ADD = "octavo_atomic_add"
+_COMPARE_EXCHANGE = "octavo_compare_exchange"
 _IMPORT = "pragma_import_llvm"
 
 _TEXT = f"""
-define i64 @{_LOOK}(ptr %word) {{
+define i64 @{_LOAD}(ptr %word) {{
   %value = load atomic i64, ptr %word seq_cst, align 8
   ret i64 %value
 }}
@@ -31,7 +31,7 @@ define i64 @{_ADD}(ptr %word, i64 %more) {{
   ret i64 %value
 }}
 
-define i64 @{_SWAP}(ptr %word, i64 %expected, i64 %new) {{
+define i64 @{_COMPARE_EXCHANGE}(ptr %word, i64 %expected, i64 %new) {{
   %both = cmpxchg ptr %word, i64 %expected, i64 %new seq_cst seq_cst
   %value = extractvalue {{ i64, i1 }} %both, 0
   ret i64 %value
@@ -39,19 +39,19 @@ define i64 @{_SWAP}(ptr %word, i64 %expected, i64 %new) {{
 """
 
 
-def look(word: Any) -> Any:
+def atomic_load(word: Any) -> Any:
     """Return the word at an address, read anew each time."""
-    return B.call_extern("int64", _LOOK, word)
+    return B.call_extern("int64", _LOAD, word)
 
 
-def add(word: Any, more: int) -> Any:
+def atomic_add(word: Any, more: int) -> Any:
     """Add to the word at an address; return what it was."""
     return B.call_extern("int64", _ADD, word, B.int64(more))
 
 
-def swap(word: Any, expected: Any, new: Any) -> Any:
-    """Write `new` to an address if it holds what was expected; return what it held."""
-    return B.call_extern("int64", _SWAP, word, expected, new)
+def compare_exchange(word: Any, expected: Any, new: Any) -> Any:
+    """Write `new` to an address if it holds `expected`; return what was there."""
+    return B.call_extern("int64", _COMPARE_EXCHANGE, word, expected, new)
 
 
 def importing(body: Any) -> Any:

@@ -127,7 +127,7 @@ def user_cache() -> ObjectCache | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
     except (OSError, RuntimeError):
-        return None  # a home that can't be written, or can't be told
+        return None  # a home that can't be written, or can't be found
     if state.st_uid != os.geteuid() or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         warnings.warn(
             f"{folder}: others can write here, so no machine code is cached; chmod go-w it, or set {LOCATION_VARIABLE}",

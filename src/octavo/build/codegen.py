@@ -23,10 +23,10 @@ from tvm_ffi import structural_map
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
 from .cache import user_cache
-from .crew_code import Layout
 from .objects import Compilable, distinct_functions, named_function, object_code
 from .program import OWN_SYMBOLS, Program, native_program
 from .tir_passes import is_linux_x86, llvm_module
+from .worker_pool_code import Layout
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
@@ -113,7 +113,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
     CompileError
         When TVM or LLVM fails; the message holds the last line of theirs.
     """
-    # See `crew_code` for what threads need of machine and system to share a call.
+    # See `worker_pool_code` for what threads need of machine and system to share a call.
     program = native_program(module, tasks=threads if is_linux_x86(target) else 1)
     try:
         with target:
@@ -131,8 +131,8 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
                 control=program.control,
             )
     except (RuntimeError, ValueError, TypeError, tvm.error.InternalError) as error:
-        said = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
-        last = said[-1] if said else type(error).__name__
+        lines = [line for line in str(error).strip().splitlines() if line and not line.startswith("#")]
+        last = lines[-1] if lines else type(error).__name__
         raise CompileError(f"code generation for {target.attrs.get('mcpu', 'llvm')} failed: {last}") from error
 
 

@@ -16,11 +16,11 @@ import tvm
 from ..errors import ExecutableError
 from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from .codegen import Code
-from .crew_code import control_layout
 from .file import read_executable, write_executable
 from .runner import Prepared, Runner, runner_of
+from .worker_pool_code import control_layout
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 Outputs = dict[str, npt.NDArray[Any]]
 _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
 
@@ -37,7 +37,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
-    """What an executable says of itself, kept in its file.
+    """An executable's metadata, kept in its file.
 
     Parameters
     ----------

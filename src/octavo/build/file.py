@@ -1,7 +1,7 @@
 """The executable file: a shared library followed by its constants, its description and a checksum.
 
 Layout: library, constants, description (UTF-8 JSON), then a trailer of fixed size: lengths, SHA-256 over all before it, magic.
-The loader of shared libraries ignores what follows the library; a truncated or foreign file is told before its code runs.
+The loader of shared libraries ignores what follows the library; a truncated or foreign file is refused before its code runs.
 """
 
 from __future__ import annotations

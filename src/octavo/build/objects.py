@@ -80,7 +80,7 @@ def _key(platform: str, name: str, function: StructuralKey) -> tuple[str, int]:
 def _leaves(function: Any) -> list[Any]:
     """Return a function's literals, dtypes and variables in their order.
 
-    They tell apart what shares a hash: TVM's changes by little where a number does, so a number further on can undo it. It is
+    They separate what shares a hash: TVM's changes by little where a number does, so a number further on can undo it. It is
     sure to differ where the functions differ in the kinds of their nodes. All of the text would do, too, but takes thrice as
     long to write.
     """
@@ -102,7 +102,7 @@ def _leaves(function: Any) -> list[Any]:
 
 
 def _platform(target: tvm.target.Target) -> str:
-    """Say what decides machine code besides the function: target, machine, versions, and the passes as they are written here."""
+    """Return what decides machine code besides the function: target, machine, versions, and the source of the passes."""
     llvm = tvm.target.codegen
     passes = inspect.getsource(tir_passes)
     return "\0".join((str(target), str(llvm.llvm_get_system_triple()), str(llvm.llvm_version_major()), tvm.__version__, passes))

@@ -20,17 +20,17 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
-from .crew_code import CREW_SYMBOLS, CrewCode, Layout
 from .memory import Lifetime, align, place
-from .sharing import Access, Place, SharedKernel, legs, shared_kernel
+from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
 from .tir_passes import CALLS_ATTR, PLAIN_CALL
+from .worker_pool_code import WORKER_SYMBOLS, Layout, WorkerPoolCode
 
 ENTRY = "octavo_main"
-MOST_INPUTS = 64
+MAX_INPUTS = 64
 """With more of them the entry takes one table of their addresses: LLVM's time grows with the square of a function's arguments,
 and a network that is profiled has two for each tensor."""
 
-OWN_SYMBOLS = (ENTRY, *CREW_SYMBOLS)
+OWN_SYMBOLS = (ENTRY, *WORKER_SYMBOLS)
 """Functions that keep their names; kernels are named by their content."""
 
 # TVM annotates its constructors more narrowly than what they take.
@@ -52,7 +52,7 @@ class Program:
     outputs
         Shape and dtype of each result.
     control
-        How a crew of threads is controlled that shares a call; None where one thread does it all.
+        Control block of the worker pool that shares a call; None where one thread does it all.
     """
 
     module: tvm.IRModule
@@ -77,7 +77,7 @@ def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
 
 def takes_table(inputs: int) -> bool:
     """Return whether the entry of a program of so many inputs takes, in their place, int64 (inputs,): where their data lie."""
-    return inputs > MOST_INPUTS
+    return inputs > MAX_INPUTS
 
 
 class _NeedsMachine(Exception):
@@ -98,7 +98,7 @@ class _Memory:
     last: int = -1
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ByteRange:
         """The bytes, once they are known."""
         assert self.argument is not None, "every tensor has its place"
         return self.argument, self.offset, self.offset + self.size
@@ -113,7 +113,7 @@ class _KernelCall:
     results: int = 1
 
     def access(self, *, shared: bool) -> Access:
-        """Say what it reads and writes; to be asked once all memory has its place."""
+        """Return what it reads and writes; to be called once all memory has its place."""
         places = [memory.place for memory in self.operands]
         inputs = len(places) - self.results
         return Access(reads=tuple(places[:inputs]), writes=tuple(places[inputs:]), shared=shared)
@@ -222,8 +222,8 @@ class _Plan:
         buffers = self._buffers(workspace)
         control = None
         if chunks:
-            control, crew = self._crew(tasks, kernels, chunks, buffers)
-            functions |= crew
+            control, shared_functions = self._pool(tasks, kernels, chunks, buffers)
+            functions |= shared_functions
         else:
             functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
@@ -286,13 +286,13 @@ class _Plan:
         body = tirx.SeqStmt(statements) if len(statements) != 1 else statements[0]
         return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": ENTRY, CALLS_ATTR: True})
 
-    def _crew(
+    def _pool(
         self, tasks: int, kernels: dict[GlobalVar, GlobalVar], chunks: dict[GlobalVar, int], buffers: list[Any]
     ) -> tuple[Layout, dict[GlobalVar, Any]]:
-        """Return how the crew is controlled, and the entry with what else a crew runs."""
+        """Return the worker pool's control layout, and the entry with what else the workers run."""
         accesses = [call.access(shared=call.callee in chunks) for call in self._calls]
-        parts = legs(accesses)
-        code = CrewCode(buffers, tasks, sum(len(units) for units in parts))
+        parts = phases(accesses)
+        code = WorkerPoolCode(buffers, tasks, sum(len(units) for units in parts))
         statements: list[Any] = []
         waits: list[Any] = []
         for units in parts:

@@ -13,14 +13,14 @@ import tvm
 from tvm import relax
 
 from .codegen import Code
-from .crew import Crew
-from .crew_code import Layout
 from .huge_pages import empty_bytes, tensor_of
 from .program import ENTRY, takes_table
+from .worker_pool import WorkerPool
+from .worker_pool_code import Layout
 
 
 class Prepared(Protocol):
-    """A call whose inputs are in place."""
+    """A call whose inputs are in state."""
 
     def run(self) -> None:
         """Run and leave the results where `results` finds them."""
@@ -64,7 +64,7 @@ class NativeRunner:
     outputs
         Shape and dtype of each result.
     control
-        How a crew of threads is controlled that shares a call; None where one thread does it all.
+        Control block of the worker pool that shares a call; None where one thread does it all.
     """
 
     def __init__(
@@ -81,32 +81,32 @@ class NativeRunner:
         self._constants: Any = tensor_of(constants)
         self._workspace = workspace
         self._outputs = list(outputs)
-        self._idle: list[_Place] = []
+        self._idle: list[_CallState] = []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on fresh outputs, in a place that no other call has."""
+        """Run on fresh outputs, with a workspace that no other call has."""
         outputs = self._empty_outputs()
         try:
-            place = self._idle.pop()  # atomic, as append is
+            state = self._idle.pop()  # atomic, as append is
         except IndexError:
-            place = self._place()
-        self._entry(*entry_inputs(inputs), self._constants, *place.arguments, *outputs)
-        self._idle.append(place)
+            state = self._call_state()
+        self._entry(*entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        self._idle.append(state)
         return outputs
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
-        """Return a call with outputs and a place of its own."""
+        """Return a call with outputs and a workspace of its own."""
         outputs = self._empty_outputs()
-        place = self._place()
-        arguments = (*entry_inputs(inputs), self._constants, *place.arguments, *outputs)
-        return _PreparedNative(self._entry, arguments, outputs, place, inputs)
+        state = self._call_state()
+        arguments = (*entry_inputs(inputs), self._constants, *state.arguments, *outputs)
+        return _PreparedNative(self._entry, arguments, outputs, state, inputs)
 
-    def _place(self) -> _Place:
+    def _call_state(self) -> _CallState:
         workspace = empty_bytes(self._workspace)
         if self._control is None:
-            return _Place(arguments=(workspace,))
-        crew = Crew(self._library, self._control)
-        return _Place(arguments=(workspace, crew.control), crew=crew)
+            return _CallState(arguments=(workspace,))
+        pool = WorkerPool(self._library, self._control)
+        return _CallState(arguments=(workspace, pool.control), pool=pool)
 
     def _empty_outputs(self) -> list[Any]:
         return [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
@@ -120,21 +120,21 @@ def entry_inputs(inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """Where one call at a time takes place: arguments of the entry for its workspace and its crew, which must live as long."""
+class _CallState:
+    """What one call at a time uses alone: its workspace and its worker pool, as arguments of the entry."""
 
     arguments: tuple[Any, ...]
-    crew: Crew | None = None
+    pool: WorkerPool | None = None
 
 
 class _PreparedNative:
     def __init__(
-        self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], place: _Place, inputs: Sequence[Any]
+        self, entry: Callable[..., None], arguments: tuple[Any, ...], outputs: list[Any], state: _CallState, inputs: Sequence[Any]
     ) -> None:
         self._entry = entry
         self._inputs = inputs  # kept alive, for a table holds their addresses alone
         self._arguments = arguments
-        self._place = place
+        self._state = state
         self._outputs = outputs
 
     def run(self) -> None:

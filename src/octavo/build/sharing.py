@@ -18,7 +18,7 @@ from tvm import tirx as _tirx
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
-Place = tuple[int, int, int]
+ByteRange = tuple[int, int, int]
 """Bytes [start; stop) of an argument of the entry: (argument, start, stop)."""
 
 
@@ -26,8 +26,8 @@ Place = tuple[int, int, int]
 class Access:
     """What one call reads and writes, and whether several threads may take part in it."""
 
-    reads: tuple[Place, ...]
-    writes: tuple[Place, ...]
+    reads: tuple[ByteRange, ...]
+    writes: tuple[ByteRange, ...]
     shared: bool
 
     def conflicts(self, other: Access) -> bool:
@@ -35,14 +35,14 @@ class Access:
         return _overlap(self.writes, other.writes) or _overlap(self.writes, other.reads) or _overlap(self.reads, other.writes)
 
 
-def _overlap(some: Sequence[Place], others: Sequence[Place]) -> bool:
+def _overlap(some: Sequence[ByteRange], others: Sequence[ByteRange]) -> bool:
     return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
 
 
-def legs(accesses: Sequence[Access]) -> list[list[list[int]]]:
-    """Return the calls, by index, in units, and the units in legs: what is in a leg may run side by side, after the leg before.
+def phases(accesses: Sequence[Access]) -> list[list[list[int]]]:
+    """Return the calls, by index, in units, and the units in phases: those of one run side by side, after the phase before.
 
-    A unit is one shared call, or all calls of a leg that aren't shared: one thread makes them, in their order.
+    A unit is one shared call, or all calls of a phase that aren't shared: one thread makes them, in their order.
     """
     made: list[list[list[int]]] = []
     since: list[Access] = []

@@ -198,7 +198,7 @@ def _with_registers(function: Any) -> Any:
 
 
 def _with_device(function: Any) -> Any:
-    """Say where the buffers of a kernel's own lie: TVM's checking wrapper would, which the kernels don't have."""
+    """Set the device of a kernel's own buffers: TVM's checking wrapper would, which the kernels don't have."""
     body = function.body
     for key, value in (("device_id", 0), ("device_type", tvm.cpu().dlpack_device_type())):
         body = tirx.AttrStmt("default", key, tirx.IntImm("int32", value), body)

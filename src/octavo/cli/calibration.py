@@ -29,7 +29,7 @@ _IMAGE_OPTIONS = ("size", "fit", "mean", "std", "layout", "colour")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Samples of one --data: how many runs of the model, what reads them, and what is said of their preprocessing."""
+    """Samples of one --data: how many runs of the model, what reads them, and how they were preprocessed."""
 
     runs: int
     read: Callable[[], Iterator[Arrays]]
@@ -85,8 +85,8 @@ def open_data(args: argparse.Namespace, specs: Sequence[InputSpec]) -> Stream:
     given = [name for name in _IMAGE_OPTIONS if getattr(args, name) is not None]
     if given and not any(path.is_dir() for path in args.data):
         raise UsageError(f"--{given[0]} goes with a folder of images; give one as --data")
-    said = args.preprocessing or ""
-    return Stream([_images(path, args, specs) if path.is_dir() else file_source(path, specs, said) for path in args.data])
+    described = args.preprocessing or ""
+    return Stream([_images(path, args, specs) if path.is_dir() else file_source(path, specs, described) for path in args.data])
 
 
 def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) -> Source:
@@ -110,7 +110,7 @@ def _images(path: Path, args: argparse.Namespace, specs: Sequence[InputSpec]) ->
     return Source(runs=len(folder), read=read, preprocessing=folder.preprocessing)
 
 
-def file_source(path: Path, specs: Sequence[InputSpec], said: str = "") -> Source:
+def file_source(path: Path, specs: Sequence[InputSpec], preprocessing: str = "") -> Source:
     """Look at a .npy or .npz: the samples of every input of a model, read as they are asked for.
 
     Raises
@@ -121,11 +121,11 @@ def file_source(path: Path, specs: Sequence[InputSpec], said: str = "") -> Sourc
     headers = _npz_headers(path)
     if headers is None:
         samples = read_samples(path)
-        return Source(runs=_runs(path, specs, samples), read=lambda: _cut(path, specs, samples), preprocessing=said)
+        return Source(runs=_runs(path, specs, samples), read=lambda: _cut(path, specs, samples), preprocessing=preprocessing)
     # Arrays of these shapes and dtypes that take no memory.
     shells: Arrays = {name: np.broadcast_to(np.zeros((), header.dtype), header.shape) for name, header in headers.items()}
     runs = _runs(path, specs, next(iter(shells.values())) if len(shells) == 1 else shells)
-    return Source(runs=runs, read=lambda: _streamed(path, specs, headers, runs), preprocessing=said)
+    return Source(runs=runs, read=lambda: _streamed(path, specs, headers, runs), preprocessing=preprocessing)
 
 
 def _runs(path: Path, specs: Sequence[InputSpec], samples: Samples) -> int:

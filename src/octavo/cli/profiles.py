@@ -14,7 +14,7 @@ from .outputs import check_output
 
 MERGE, DIFF, ADEQUACY = NAMES = "profile merge", "profile diff", "profile adequacy"
 """Each is one command to argparse."""
-_MOST_CHANNELS = 8
+_MAX_CHANNELS = 8
 
 
 def add_to(commands: Subcommands) -> None:
@@ -48,7 +48,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def call_merge(args: argparse.Namespace) -> int:
-    """Run `profile merge`; one profile is held beside the merged one at any time."""
+    """Run `profile merge`; one profile is in memory beside the merged one at any time."""
     check_output(args.output, args.first, *args.others)
     merged = Profile.load(args.first)
     for path in args.others:
@@ -91,7 +91,7 @@ def call_diff(args: argparse.Namespace) -> int:
         if alone:
             print(f"only {path} observes {len(alone)} tensors: {', '.join(alone[:5])}{' ...' if len(alone) > 5 else ''}")
     if before.preprocessing != after.preprocessing:
-        print(f"samples preprocessed as: {before.preprocessing or 'not said'} -> {after.preprocessing or 'not said'}")
+        print(f"samples preprocessed as: {before.preprocessing or 'unknown'} -> {after.preprocessing or 'unknown'}")
     for name in sorted({*before.tools, *after.tools}):
         versions = [", ".join(side.tools.get(name, ())) or "none" for side in (before, after)]
         if versions[0] != versions[1]:
@@ -132,18 +132,18 @@ def _growing_row(tensor: TensorAdequacy) -> tuple[str, ...]:
 
 def _silent_row(tensor: TensorAdequacy) -> tuple[str, ...]:
     channels = tensor.silent_channels
-    more = len(channels) - _MOST_CHANNELS
-    listed = ", ".join(map(str, channels[:_MOST_CHANNELS])) + (f" and {more} more" if more > 0 else "")
+    more = len(channels) - _MAX_CHANNELS
+    listed = ", ".join(map(str, channels[:_MAX_CHANNELS])) + (f" and {more} more" if more > 0 else "")
     return shortened(tensor.source_name or str(tensor.id)), tensor.op or tensor.kind, f"{len(channels)}: {listed}"
 
 
 def _verdict(found: Adequacy) -> str:
     judged = len(found.tensors) - len(found.unknown)
-    said = f"{found.samples} samples: {len(found.growing)} of {judged} ranges still grow"
-    said += f"; {sum(len(tensor.silent_channels) for tensor in found.silent)} channels of {len(found.silent)} tensors never fired"
+    text = f"{found.samples} samples: {len(found.growing)} of {judged} ranges still grow"
+    text += f"; {sum(len(tensor.silent_channels) for tensor in found.silent)} channels of {len(found.silent)} tensors never fired"
     if found.unknown:
-        said += f"; too few samples, or several to a run, to say it of {len(found.unknown)} tensors"
-    return said
+        text += f"; too few samples, or several to a run, to say it of {len(found.unknown)} tensors"
+    return text
 
 
 def _to_json(before: Profile, after: Profile, found: ProfileDiff) -> dict[str, object]:

@@ -11,7 +11,7 @@ from .outputs import check_output
 from .sources import load_model
 
 EXPORT, IMPORT = NAMES = "profile export", "profile import"
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def add_to(commands: Subcommands) -> None:
@@ -62,6 +62,6 @@ def call_import(args: argparse.Namespace) -> int:
     missing = [entry.source_name for key, entry in model.tensors.items() if entry.kind != "constant" and key not in profile]
     for names, what in ((missing, "the table lacks"), (foreign, "the model lacks")):
         if names:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            print(f"{what} {', '.join(names[:_MOST_NAMED])}{more}")
+            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+            print(f"{what} {', '.join(names[:_MAX_NAMED])}{more}")
     return 0

@@ -99,6 +99,6 @@ def _run(pipeline: str, model: Model, profile: Profile | None, target: tvm.targe
 
 def _dump(path: Path, states: Mapping[TensorId, TensorState], functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> None:
     """Write a module with, in front, what each tensor of the source is in it."""
-    told = "".join(f"# {tensor}: {state}\n" for tensor, state in states.items())
-    text = f"{told}\n{tvm.IRModule(functions).script(show_meta=False)}"
+    states_text = "".join(f"# {tensor}: {state}\n" for tensor, state in states.items())
+    text = f"{states_text}\n{tvm.IRModule(functions).script(show_meta=False)}"
     write_file(path, lambda file: file.write(text.encode()))

@@ -16,7 +16,7 @@ from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
 from ..graph.split import split_to_slices
-from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, TRUTH, OpSupport, TargetDescription
+from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
 from .add import match_add
 from .batch_matmul import match_batch_matmul
 from .batch_norm import normalizations_as_sums
@@ -74,8 +74,8 @@ _TABLES: dict[str, str] = {
     _BATCH_MATMUL: BATCH_MATMUL,
     _LOOKUP: ELEMENTWISE,
     _PAIR_LOOKUP: ELEMENTWISE_PAIR,
-    _COMPARE: TRUTH,
-    _LOGICAL: TRUTH,
+    _COMPARE: COMPARE,
+    _LOGICAL: COMPARE,
     _SELECT: SELECT,
 }
 """What a target must offer for these composites, whatever the op that they start from."""

@@ -31,7 +31,7 @@ Attach = Callable[[list[Array]], Callable[[], None]]
 
 _ALIGNMENT = 64
 _PER_LINE = _ALIGNMENT // 4
-_MOST_COUNTED = 2**32 - 1
+_MAX_COUNT = 2**32 - 1
 _SIGN = CODES >> 1
 
 
@@ -64,10 +64,10 @@ class Accumulator:
         self._constant: dict[TensorId, TensorStatistics] | None = None
         self._runs_since_drain = 0
         largest = max((item.size for item in observations), default=1)
-        self._most_runs = max(1, _MOST_COUNTED // largest)
+        self._max_runs = max(1, _MAX_COUNT // largest)
         rows = {spec.shape[0] if spec.shape else 1 for spec in specs}
         self._rows_per_run = rows.pop() if len(rows) == 1 else 1
-        # Rows of one run share its ranges, and which rows share a run is the caller's choice: nothing is told of them apart.
+        # Rows of one run share its ranges, and which rows share a run is the caller's choice: they are counted as one.
         self._buckets = SampleBuckets([array.nbytes for array in self._inputs]) if self._rows_per_run == 1 else None
         self._in_bucket = [0] * BUCKETS
         self.runs = 0
@@ -90,7 +90,7 @@ class Accumulator:
 
     def fold(self, arrays: Sequence[Array], *, number: int) -> None:
         """Run once on arrays that fit the inputs, and add what the observers saw; `number` is that of the run's first sample."""
-        if self._runs_since_drain >= self._most_runs:
+        if self._runs_since_drain >= self._max_runs:
             self._drain()
         for memory, array in zip(self._inputs, arrays, strict=True):
             memory[...] = array

@@ -15,7 +15,7 @@ import numpy.typing as npt
 BUCKETS = 32
 """Enough to halve the samples five times; two floats of each tensor are kept for each."""
 
-_MOST_WORDS = 8192
+_MAX_WORDS = 8192
 _BITS = BUCKETS.bit_length() - 1
 _MASK = (1 << 64) - 1
 # Of SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014): its increment and its finalizer.
@@ -33,8 +33,8 @@ class SampleBuckets:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        longest = min(max((-(-size // 8) for size in sizes), default=0), _MOST_WORDS)
-        # Odd, and another for each place: samples that hold the same values in another order are told apart.
+        longest = min(max((-(-size // 8) for size in sizes), default=0), _MAX_WORDS)
+        # Odd, and another for each place: samples that hold the same values in another order are separate.
         self._weights = (np.arange(1, longest + 1, dtype=np.uint64) * np.uint64(_GAMMA)) | np.uint64(1)
 
     def of(self, arrays: Sequence[npt.NDArray[Any]]) -> int:
@@ -51,8 +51,8 @@ class SampleBuckets:
 
 
 def _spread(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return at most _MOST_WORDS words, evenly apart: samples that differ elsewhere alone share a bucket, which is no harm."""
-    step = -(-words.size // _MOST_WORDS)
+    """Return at most _MAX_WORDS words, evenly spaced: samples that differ elsewhere alone share a bucket, which is no harm."""
+    step = -(-words.size // _MAX_WORDS)
     return words[:: step | 1] if step > 1 else words
 
 

@@ -64,8 +64,8 @@ def check_resumable(start: Profile, model: Model, observed: Collection[TensorId]
     check_model(start, model)
     if start.preprocessing != preprocessing:
         raise ProfileError(
-            f"cannot resume: the checkpoint's samples were preprocessed in another way: {start.preprocessing or 'not said'}, now "
-            f"{preprocessing or 'not said'}"
+            f"cannot resume: the checkpoint's samples were preprocessed in another way: {start.preprocessing or 'unknown'}, now "
+            f"{preprocessing or 'unknown'}"
         )
     differing = sorted(start.keys() ^ set(observed))
     if differing:

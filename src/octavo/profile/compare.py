@@ -1,4 +1,4 @@
-"""Two profiles side by side: what tells their models apart, and which tensors moved. It reads profiles and changes nothing."""
+"""Two profiles side by side: how their models differ, and which tensors moved. It reads profiles and changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..numerics.histogram import Histogram
 from .profile import Profile
 from .statistics import TensorStatistics
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 _MADE_OF = ("source_name", "kind", "op", "layer", "shape", "dtype")
 _SIDES = "first", "second"
 
@@ -152,8 +152,8 @@ def _constants_differ(first: Any, second: Any) -> bool:
 
 
 def _listed(keys: list[TensorId]) -> str:
-    more = len(keys) - _MOST_NAMED
-    return ", ".join(keys[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(keys) - _MAX_NAMED
+    return ", ".join(keys[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shown(value: Any) -> str:

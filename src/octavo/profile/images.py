@@ -1,4 +1,4 @@
-"""Images as calibration data, with the preprocessing said in full; those of a folder are read one at a time, when asked for.
+"""Images as calibration data, with the whole preprocessing described; those of a folder are read one at a time, when asked for.
 
 Needs Pillow, which `pip install 'octavo[images]'` brings.
 """

@@ -29,9 +29,9 @@ class Profile(Mapping[TensorId, TensorStatistics]):
     tensors
         Statistics of inputs, activations and float constants, in the order of the source graph; the file keeps it.
     preprocessing
-        What was done to the samples, "" where nobody said.
+        What was done to the samples, "" where it is unknown.
     bucket_samples
-        Samples in each bucket (see buckets.py), (BUCKETS,); () where samples were not told apart.
+        Samples in each bucket (see buckets.py), (BUCKETS,); () where samples were not kept separate.
     tools
         Versions of what made the profile, by name, each sorted; merging lists those of both.
     """
@@ -70,8 +70,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             )
         if self.preprocessing != other.preprocessing:
             raise ProfileError(
-                f"profiles of samples preprocessed in different ways cannot be merged: {self.preprocessing or 'not said'} and "
-                f"{other.preprocessing or 'not said'}"
+                f"profiles of samples preprocessed in different ways cannot be merged: {self.preprocessing or 'unknown'} and "
+                f"{other.preprocessing or 'unknown'}"
             )
         if self.tensors.keys() != other.tensors.keys():
             differing = sorted(self.tensors.keys() ^ other.tensors.keys())
@@ -82,8 +82,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             tensors = {key: value.merge(other.tensors[key]) for key, value in self.tensors.items()}
         except ValueError as error:
             raise ProfileError(f"profiles cannot be merged: {error}") from error
-        told = bool(self.bucket_samples and other.bucket_samples)
-        counts = zip(self.bucket_samples, other.bucket_samples, strict=True) if told else ()
+        separate = bool(self.bucket_samples and other.bucket_samples)
+        counts = zip(self.bucket_samples, other.bucket_samples, strict=True) if separate else ()
         return replace(
             self,
             samples=self.samples + other.samples,

@@ -48,8 +48,8 @@ class Rows:
         self._rows = rows
         self._columns = dict(columns)
         self._transforms = dict(transforms or {})
-        said = {column: getattr(self._transforms[column], "preprocessing", "") for column in sorted(self._transforms)}
-        listed = [str(text) for text in said.values() if text]
+        described = {column: getattr(self._transforms[column], "preprocessing", "") for column in sorted(self._transforms)}
+        listed = [str(text) for text in described.values() if text]
         self.preprocessing = "; ".join(listed) if preprocessing is None else preprocessing
         """What was done to the samples."""
 

@@ -56,7 +56,7 @@ class TensorStatistics:
         Of the finite values.
     bucket_minimum, bucket_maximum
         float32 (BUCKETS,), of the finite values of each bucket of samples (see buckets.py), +inf and -inf in one that has none;
-        (0,) for constants and where samples were not told apart.
+        (0,) for constants and where samples were not kept separate.
     """
 
     id: TensorId
@@ -108,7 +108,7 @@ class TensorStatistics:
 
     @property
     def non_finite_note(self) -> str:
-        """Return what is to be said of values that are NaN or infinite, "" where there are none."""
+        """Return the warning about values that are NaN or infinite, "" where there are none."""
         if not self.non_finite:
             return ""
         made_by = f"{self.op} output " if self.op else ""
@@ -144,7 +144,7 @@ class TensorStatistics:
         if self.kind == "constant":
             return self
         seen = [part for part in (self, other) if part.finite]
-        told = bool(self.bucket_minimum.size and other.bucket_minimum.size)
+        separate = bool(self.bucket_minimum.size and other.bucket_minimum.size)
         firsts = [part.first_non_finite for part in (self, other) if part.first_non_finite is not None]
         return replace(
             self,
@@ -157,8 +157,8 @@ class TensorStatistics:
             channel_minimum=np.minimum(self.channel_minimum, other.channel_minimum),
             channel_maximum=np.maximum(self.channel_maximum, other.channel_maximum),
             histogram=self.histogram.merge(other.histogram),
-            bucket_minimum=np.minimum(self.bucket_minimum, other.bucket_minimum) if told else _no_floats(),
-            bucket_maximum=np.maximum(self.bucket_maximum, other.bucket_maximum) if told else _no_floats(),
+            bucket_minimum=np.minimum(self.bucket_minimum, other.bucket_minimum) if separate else _no_floats(),
+            bucket_maximum=np.maximum(self.bucket_maximum, other.bucket_maximum) if separate else _no_floats(),
         )
 
     def clamped(self, entry: TensorEntry, low: float, high: float) -> TensorStatistics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .description import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, TRUTH, OpSupport, TargetDescription
+from .description import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
 
 _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
 
@@ -64,7 +64,7 @@ CPU = TargetDescription(
         OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=_CLAMPS, float_output=True, sum_output=True),
         OpSupport(op=ELEMENTWISE, activations=_WITH_INT16),
         OpSupport(op=ELEMENTWISE_PAIR, activations=_WITH_INT16),
-        OpSupport(op=TRUTH, activations=_WITH_INT16),
+        OpSupport(op=COMPARE, activations=_WITH_INT16),
         OpSupport(op=SELECT, activations=_WITH_INT16, fusions=_CLAMPS),
         OpSupport(op="quantize", activations=_WITH_INT16),
         OpSupport(op="dequantize", activations=_WITH_INT16),

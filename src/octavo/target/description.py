@@ -21,11 +21,11 @@ ELEMENTWISE = "elementwise"
 ELEMENTWISE_PAIR = "elementwise_pair"
 """The `op` of hardware that computes any function of two tensors, or of one and a constant, from a table with rows of 256."""
 
-TRUTH = "truth"
-"""The `op` of hardware that compares two tensors, and combines truth values by and, or and not."""
+COMPARE = "compare"
+"""The `op` of hardware that compares two tensors, and combines booleans by and, or and not."""
 
 SELECT = "select"
-"""The `op` of hardware that chooses, element by element, between two tensors by truth values."""
+"""The `op` of hardware that chooses, element by element, between two tensors by a tensor of booleans."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class OpSupport:
     ----------
     op
         Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; `ELEMENTWISE` or
-        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`, `TRUTH`, `SELECT`.
+        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`, `COMPARE`, `SELECT`.
     activations
         Dtypes allowed for its activation inputs and output, best first.
     weights

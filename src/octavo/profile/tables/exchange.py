@@ -1,6 +1,6 @@
 """From a profile to a neighbour's table of ranges and back.
 
-A table holds far less than a profile: what comes back from one has ranges alone, and says so. It never replaces a profile's file.
+A table holds far less than a profile: what comes back from one has ranges alone, marked so. It never replaces a profile's file.
 """
 
 from __future__ import annotations
@@ -165,5 +165,5 @@ def from_table(model: Model, path: Path) -> tuple[Profile, list[str]]:
     if not taken:
         raise ProfileError(f"{path}: none of its {len(ranges)} tensors is one of the model's; is it of another model?")
     in_order = {key: tensors[key] for key in model.tensors if key in tensors}
-    said = f"not known: ranges alone, from {kind}"
-    return Profile(fingerprint=model.fingerprint, samples=1, tensors=in_order, preprocessing=said), foreign
+    preprocessing = f"not known: ranges alone, from {kind}"
+    return Profile(fingerprint=model.fingerprint, samples=1, tensors=in_order, preprocessing=preprocessing), foreign

@@ -1,6 +1,6 @@
-"""Crew: the threads that share the calls of one program, with the memory by which they are told. `crew_code` is what they run.
+"""WorkerPool: the threads that share the calls of one program, and their control block. `worker_pool_code` is what they run.
 
-The workers are Python threads that stay in native code, outside Python's global lock, until they are dismissed: when the crew is
+The workers are Python threads that stay in native code, outside Python's global lock, until they are dismissed: when the pool is
 no longer used, and when Python exits. They sleep between calls.
 """
 
@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
-from .crew_code import DISMISS, SLEEPING, TASKS, WORK, Layout
+from .worker_pool_code import DISMISS, SLEEPING, TASKS, WORK, Layout
 
 
-class Crew:
+class WorkerPool:
     """Workers for one call at a time.
 
     Parameters
     ----------
     library
-        A tvm.runtime.Module with the code of a crew.
+        A tvm.runtime.Module with the code of a worker pool.
     layout
         Of the control block.
     """
@@ -41,14 +41,14 @@ class Crew:
             thread.start()
         self._numbers[TASKS] = tasks
         weakref.finalize(self, _dismiss, library[DISMISS], self.control, threads)
-        _CREWS.add(self)
+        _POOLS.add(self)
 
     def work_alone(self) -> None:
         """Let every further call be the caller's own work: the workers are gone, none is to be woken."""
         self._numbers[[TASKS, SLEEPING]] = 1, 0
 
 
-_CREWS: weakref.WeakSet[Crew] = weakref.WeakSet()
+_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 def _dismiss(dismiss: Callable[[Any], None], control: Any, threads: Sequence[Thread]) -> None:
@@ -58,8 +58,8 @@ def _dismiss(dismiss: Callable[[Any], None], control: Any, threads: Sequence[Thr
 
 
 def _work_alone() -> None:
-    for crew in list(_CREWS):
-        crew.work_alone()
+    for pool in list(_POOLS):
+        pool.work_alone()
 
 
 # A forked process has none of its parent's threads.

@@ -10,14 +10,14 @@ import pytest
 from tvm.support import cc
 
 from octavo.build import llvm_module
-from octavo.build.crew_code import MOST_PIECES, fixed_functions
+from octavo.build.worker_pool_code import MAX_PIECES, fixed_functions
 from octavo.kernels import host_target
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory):
     """The functions, called on one unit's word."""
-    folder = tmp_path_factory.mktemp("crew")
+    folder = tmp_path_factory.mktemp("worker_pool")
     llvm_module(fixed_functions(), host_target()).write_to_file(str(folder / "code.o"))
     cc.create_shared(str(folder / "code.so"), [str(folder / "code.o")])
     library = ctypes.CDLL(str(folder / "code.so"))  # calls release Python's lock
@@ -26,14 +26,14 @@ def code(tmp_path_factory):
 
     def take(call: int, pieces: int, back: int) -> int:
         piece = ctypes.c_int32()
-        library.octavo_crew_take(word, ctypes.c_int64(call), pieces, back, ctypes.byref(piece))
+        library.octavo_worker_take(word, ctypes.c_int64(call), pieces, back, ctypes.byref(piece))
         return piece.value
 
     def finish(pieces: int) -> None:
-        library.octavo_crew_finish(word, pieces, sleepers)
+        library.octavo_worker_finish(word, pieces, sleepers)
 
     def wait(call: int, pieces: int) -> None:
-        library.octavo_crew_await(word, ctypes.c_int64((call << 18) + (pieces << 12)), sleepers)
+        library.octavo_worker_await(word, ctypes.c_int64((call << 18) + (pieces << 12)), sleepers)
 
     def reset() -> None:
         memory[:] = 0
@@ -61,7 +61,7 @@ def test_a_later_call_begins_anew_and_leaves_nothing_to_a_thread_of_an_earlier_o
     assert code.take((1 << 40) + 1, 2, 0) == 0
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, MOST_PIECES])
+@pytest.mark.parametrize("pieces", [1, 2, 3, MAX_PIECES])
 def test_threads_that_race_get_each_piece_once_and_wait_for_all(code, pieces):
     calls = range(1, 300)
 

@@ -1,19 +1,19 @@
-"""The code of a crew: threads that run one program's body together, call after call. TIR alone; no tensors, no Python threads.
+"""The code of a worker pool: threads that run a program's body together, call after call. It is TIR; it starts no threads.
 
     octavo_main         announces a call, wakes the workers if that pays, and runs the body as task 0
-    octavo_crew_work    a worker's life: wait for a call, run the body as task t, until dismissed
-    octavo_crew_take    claims a piece of a unit's work
-    octavo_crew_finish  says that a claimed piece is done
-    octavo_crew_await   waits until a word of the control block has reached a number
+    octavo_worker_work    a worker's life: wait for a call, run the body as task t, until dismissed
+    octavo_worker_take    claims a piece of a unit's work
+    octavo_worker_finish  counts a claimed piece as done
+    octavo_worker_await   waits until a word of the control block has reached a number
 
 The body is a sequence of units, each cut into pieces. Who comes to a unit claims one piece after the other until none is left,
 and goes on when all of them are done: a thread that the system put aside delays the others by the one piece that it holds, and
 one that never came by nothing. Who waits for long falls asleep: its core may be what the others wait for.
 
 They share one block, "control": lines of numbers, the call's pointers, then a line for each unit with one word. From its highest
-bits down the word holds the call that it tells of, how many pieces are done, how many were claimed from the front and how many
-from the back. A word of an earlier call says that nothing is claimed yet, so nothing is ever reset; one of a later call tells a
-worker who slept through the rest of his own that there is nothing left to do, and it needs not be waited for.
+bits down the word holds the call that it belongs to, how many pieces are done, how many were claimed from the front and how many
+from the back. A word of an earlier call means that nothing is claimed yet, so nothing is ever reset; after one of a later
+call, nothing is left to do for a worker that slept through the rest of its own, and no one needs to wait for it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tvm import tirx as _tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
 
-from .atomics import add, importing, look, swap
+from .atomics import atomic_add, atomic_load, compare_exchange, importing
 from .tir_passes import CALLS_ATTR, PLAIN_CALL
 
 # TVM annotates its constructors more narrowly than what they take.
 tirx: Any = _tirx
 
 # Kernels that TVM makes of plain ops are called octavo_take, octavo_add and the like.
-BODY = "octavo_crew_body"
-WORK = "octavo_crew_work"
-DISMISS = "octavo_crew_dismiss"
-_TAKE = "octavo_crew_take"
-_FINISH = "octavo_crew_finish"
-_AWAIT = "octavo_crew_await"
-CREW_SYMBOLS = (BODY, WORK, DISMISS, _TAKE, _FINISH, _AWAIT)
+BODY = "octavo_worker_body"
+WORK = "octavo_worker_work"
+DISMISS = "octavo_worker_dismiss"
+_TAKE = "octavo_worker_take"
+_FINISH = "octavo_worker_finish"
+_AWAIT = "octavo_worker_await"
+WORKER_SYMBOLS = (BODY, WORK, DISMISS, _TAKE, _FINISH, _AWAIT)
 
-MOST_PIECES = 63
+MAX_PIECES = 63
 """Pieces that a unit may have."""
 
 _LINE = 8
@@ -127,7 +127,7 @@ def _futex(word: Any, operation: int, value: Any) -> None:
 
 def _wake(word: Any, sleepers: Any) -> None:
     """Wake who sleeps on a word that has just been changed atomically; a sleeper counts itself before it looks a last time."""
-    with B.If(look(sleepers) > 0), B.Then():
+    with B.If(atomic_load(sleepers) > 0), B.Then():
         _futex(word, _FUTEX_WAKE_PRIVATE, B.int64(_ALL))
 
 
@@ -160,7 +160,7 @@ def _pointer(name: str, dtype: str = "int64") -> Any:
 
 
 def _take() -> Any:
-    """Return octavo_crew_take(word, call, pieces, back, taken): write the number of a piece that the caller is to do now, or -1.
+    """Return octavo_worker_take(word, call, pieces, back, taken): write the number of a piece for the caller to do now, or -1.
 
     Tasks that claim from both ends keep to the pieces that were theirs in the last layer, whose results their caches hold.
     """
@@ -170,18 +170,18 @@ def _take() -> Any:
     taken = tirx.decl_buffer((1,), "int32", name="taken", data=pointer)
 
     def emit() -> None:
-        seen = _variable("int64", look(word))
+        seen = _variable("int64", atomic_load(word))
         trying = _variable("int32", B.int32(1))
         B.buffer_store(taken, B.int32(-1), [0])
         with B.While(trying[0] != 0):
             number, ours = B.shift_right(seen[0], B.int64(_NUMBER)), B.shift_left(call, B.int64(_NUMBER))
             counts = B.Bind(B.if_then_else(number < call, B.int64(0), seen[0] - ours))
-            front = B.Bind(B.cast(B.bitwise_and(counts, B.int64(MOST_PIECES)), "int32"))
-            rear = B.Bind(B.cast(B.bitwise_and(B.shift_right(counts, B.int64(_COUNT_BITS)), B.int64(MOST_PIECES)), "int32"))
+            front = B.Bind(B.cast(B.bitwise_and(counts, B.int64(MAX_PIECES)), "int32"))
+            rear = B.Bind(B.cast(B.bitwise_and(B.shift_right(counts, B.int64(_COUNT_BITS)), B.int64(MAX_PIECES)), "int32"))
             B.buffer_store(trying, B.int32(0), [0])
             with B.If(B.And(number <= call, front + rear < pieces)), B.Then():
                 claim = B.if_then_else(back != 0, B.int64(1 << _COUNT_BITS), B.int64(1))
-                found = B.Bind(swap(word, seen[0], ours + counts + claim))
+                found = B.Bind(compare_exchange(word, seen[0], ours + counts + claim))
                 with B.If(found == seen[0]):
                     with B.Then():
                         B.buffer_store(taken, B.if_then_else(back != 0, pieces - 1 - rear, front), [0])
@@ -193,12 +193,12 @@ def _take() -> Any:
 
 
 def _finish() -> Any:
-    """Return octavo_crew_finish(word, pieces, sleeping): count a piece as done, and wake who waits for the last of them."""
+    """Return octavo_worker_finish(word, pieces, sleeping): count a piece as done, and wake who waits for the last of them."""
     word, sleeping, pieces = _pointer("word"), _pointer("sleeping"), tirx.Var("pieces", "int32")
 
     def emit() -> None:
         before = B.Bind(
-            B.cast(B.bitwise_and(B.shift_right(add(word, 1 << _DONE), B.int64(_DONE)), B.int64(MOST_PIECES)), "int32")
+            B.cast(B.bitwise_and(B.shift_right(atomic_add(word, 1 << _DONE), B.int64(_DONE)), B.int64(MAX_PIECES)), "int32")
         )
         with B.If(before + 1 == pieces), B.Then():
             _wake(word, sleeping)
@@ -207,35 +207,35 @@ def _finish() -> Any:
 
 
 def _await() -> Any:
-    """Return octavo_crew_await(word, least, sleepers): return when the word is `least` or more."""
-    word, least, sleepers = _pointer("word"), tirx.Var("least", "int64"), _pointer("sleepers")
+    """Return octavo_worker_await(word, minimum, sleepers): return when the word is `minimum` or more."""
+    word, minimum, sleepers = _pointer("word"), tirx.Var("minimum", "int64"), _pointer("sleepers")
 
     def emit() -> None:
-        seen = _variable("int64", look(word))
+        seen = _variable("int64", atomic_load(word))
         spins = _variable("int32", B.int32(0))
-        with B.While(B.And(seen[0] < least, spins[0] < _SPINS)):
+        with B.While(B.And(seen[0] < minimum, spins[0] < _SPINS)):
             _pause()
             B.buffer_store(spins, spins[0] + 1, [0])
-            B.buffer_store(seen, look(word), [0])
-        with B.If(seen[0] < least), B.Then():
-            B.evaluate(add(sleepers, 1))
-            B.buffer_store(seen, look(word), [0])
-            with B.While(seen[0] < least):  # a signal may end the sleep early
+            B.buffer_store(seen, atomic_load(word), [0])
+        with B.If(seen[0] < minimum), B.Then():
+            B.evaluate(atomic_add(sleepers, 1))
+            B.buffer_store(seen, atomic_load(word), [0])
+            with B.While(seen[0] < minimum):  # a signal may end the sleep early
                 _futex(word, _FUTEX_WAIT_PRIVATE, seen[0])
-                B.buffer_store(seen, look(word), [0])
-            B.evaluate(add(sleepers, -1))
+                B.buffer_store(seen, atomic_load(word), [0])
+            B.evaluate(atomic_add(sleepers, -1))
 
-    return _plain(_AWAIT, [word, least, sleepers], emit)
+    return _plain(_AWAIT, [word, minimum, sleepers], emit)
 
 
 def _dismiss() -> Any:
-    """Return octavo_crew_dismiss(control): let every worker's life end; a last call without a body tells them."""
+    """Return octavo_worker_dismiss(control): let every worker's life end; a last call without a body tells them."""
 
     def emit() -> None:
         control = B.arg("control", B.buffer((_POINTERS,), "int64"))
         call, resting = (B.address_of(control[index]) for index in (_CALL, RESTING))
         B.buffer_store(control, B.int64(1), [_DISMISSED])
-        B.evaluate(add(call, 1))
+        B.evaluate(atomic_add(call, 1))
         _wake(call, resting)
 
     return _function(DISMISS, emit)
@@ -246,8 +246,8 @@ def fixed_functions() -> dict[str, Any]:
     return {_TAKE: _take(), _FINISH: _finish(), _AWAIT: _await(), DISMISS: _dismiss()}
 
 
-class CrewCode:
-    """The functions of one program for a crew.
+class WorkerPoolCode:
+    """The functions of one program for a worker pool.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ class CrewCode:
 
     def unit(self, chunks: int, work: Callable[[Any, Any], Any]) -> Any:
         """Return the statement of a unit of so many chunks, of which `work(first, last)` returns the statement for a range."""
-        pieces = min(chunks, MOST_PIECES)
+        pieces = min(chunks, MAX_PIECES)
         word = self._word(len(self._pieces))
         self._pieces.append(pieces)
         back = tirx.bitwise_and(self._task, tirx.IntImm("int32", 1))
@@ -292,8 +292,8 @@ class CrewCode:
     def wait(self, unit: int) -> Any:
         """Return the statement that waits until a unit is done, numbered as they were made."""
         done = tirx.IntImm("int64", self._pieces[unit] << _DONE)
-        least = tirx.shift_left(self._call, tirx.IntImm("int64", _NUMBER)) + done
-        return tirx.Evaluate(tirx.call_extern("int32", _AWAIT, self._word(unit), least, self._at(SLEEPING)))
+        minimum = tirx.shift_left(self._call, tirx.IntImm("int64", _NUMBER)) + done
+        return tirx.Evaluate(tirx.call_extern("int32", _AWAIT, self._word(unit), minimum, self._at(SLEEPING)))
 
     def alone(self, statement: Any) -> Any:
         """Return a statement that only the caller's own thread runs."""
@@ -311,7 +311,7 @@ class CrewCode:
         return {**fixed_functions(), BODY: self._body(statements), WORK: self._work()}
 
     def _body(self, statements: Sequence[Any]) -> Any:
-        """Return octavo_crew_body(task, call, control, pointers...): the part of `task` in one call."""
+        """Return octavo_worker_body(task, call, control, pointers...): the part of `task` in one call."""
         buffers = [self._control, *self._buffers]
         params = [_pointer(f"{buffer.name}_data", str(buffer.ty.dtype)) for buffer in buffers]
         views = [tirx.DeclBuffer(buffer, data=param) for buffer, param in zip(buffers, params, strict=True)]
@@ -329,7 +329,7 @@ class CrewCode:
             with B.If(control[TASKS] > 1), B.Then():
                 for index, buffer in enumerate(self._buffers):
                     B.evaluate(B.tvm_struct_set(table, index, _DATA_FIELD, tirx.buffer.buffer_data(buffer)))
-            call = B.Bind(add(self._at(_CALL), 1) + 1)
+            call = B.Bind(atomic_add(self._at(_CALL), 1) + 1)
             began = _variable("int64", _clock())
             pays = B.Or(began[0] - control[ENDED] < _CLOSE, control[SPENT] > _LONG)
             with B.If(B.And(control[TASKS] > 1, pays)), B.Then():
@@ -342,7 +342,7 @@ class CrewCode:
         return tirx.PrimFunc(arguments, importing(func.body)).with_attrs({"global_symbol": symbol, CALLS_ATTR: True})
 
     def _work(self) -> Any:
-        """Return octavo_crew_work(control, task): the life of the worker that is `task`."""
+        """Return octavo_worker_work(control, task): the life of the worker that is `task`."""
         layout = self.layout
 
         def emit() -> None:
@@ -352,7 +352,7 @@ class CrewCode:
             latest = _variable("int64", B.int64(0))
             with B.While(control[_DISMISSED] == 0):
                 B.evaluate(B.call_extern("int32", _AWAIT, call, latest[0] + 1, resting))
-                B.buffer_store(latest, look(call), [0])
+                B.buffer_store(latest, atomic_load(call), [0])
                 with B.If(control[_DISMISSED] == 0), B.Then():
                     table = B.address_of(control[_POINTERS])
                     pointers = [B.tvm_struct_get(table, index, _DATA_FIELD, "handle") for index in range(layout.pointers)]

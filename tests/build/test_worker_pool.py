@@ -1,4 +1,4 @@
-"""Crews: threads that share a call give the bytes of one, keep calls apart, sleep between them and end with their use."""
+"""Worker pools: threads that share a call give the bytes of one, keep calls apart, sleep between them and end with their use."""
 
 import gc
 import re
@@ -12,8 +12,8 @@ import pytest
 
 import octavo
 from child_python import run_python
-from octavo.build import crew, llvm_module
-from octavo.build.crew_code import BODY, ENDED, RESTING, SPENT
+from octavo.build import llvm_module, worker_pool
+from octavo.build.worker_pool_code import BODY, ENDED, RESTING, SPENT
 from octavo.kernels import host_target
 
 MODEL = "models/tflite/resnet8_cifar10_int8.tflite"
@@ -48,7 +48,7 @@ def of_three(model):
 
 @pytest.fixture(scope="module")
 def saved(executable, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("crew") / "two.so"
+    path = tmp_path_factory.mktemp("worker_pool") / "two.so"
     executable.save(path)
     return path
 
@@ -67,7 +67,7 @@ def test_large_layers_are_shared(executable):
     """Without this the other tests would say nothing."""
     assert executable.description.shared_units
     text = llvm_module({BODY: executable._code.functions[BODY].function}, host_target()).inspect_source("ll")
-    assert text.count("@octavo_crew_await(") > 4
+    assert text.count("@octavo_worker_await(") > 4
 
 
 def test_overlapping_calls_of_two_executables_give_each_its_own_result(executable, of_three, inputs, expected):
@@ -87,7 +87,7 @@ def test_overlapping_calls_of_two_executables_give_each_its_own_result(executabl
 @pytest.mark.parametrize("cores", [1, 2, 5])
 def test_more_threads_than_cores_and_fewer(of_three, inputs, expected, cores, monkeypatch):
     """A call made for three threads, on machines of other sizes; with 5 told where there are 2, threads take turns on a core."""
-    monkeypatch.setattr(crew, "cores", lambda: cores)
+    monkeypatch.setattr(worker_pool, "cores", lambda: cores)
     before = workers()
     call = of_three.bind(inputs[0])
     assert workers() - before == min(cores, 3) - 1
@@ -97,13 +97,13 @@ def test_more_threads_than_cores_and_fewer(of_three, inputs, expected, cores, mo
 
 def test_a_worker_that_is_not_given_a_core_is_not_waited_for(executable, inputs, expected, monkeypatch):
     """It comes after ten calls, to a call that has long ended, and takes part in the next ones."""
-    monkeypatch.setattr(crew, "cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 2)
     held = threading.Event()
 
     def late(target, args, **_):
         return threading.Thread(target=lambda: (held.wait(), target(*args)), daemon=True)
 
-    monkeypatch.setattr(crew, "Thread", late)
+    monkeypatch.setattr(worker_pool, "Thread", late)
     call = executable.bind(inputs[0])
     for _ in range(10):
         np.testing.assert_array_equal(result(call()), expected[0])
@@ -113,7 +113,7 @@ def test_a_worker_that_is_not_given_a_core_is_not_waited_for(executable, inputs,
 
 
 def test_workers_end_with_their_executable(saved, inputs, monkeypatch):
-    monkeypatch.setattr(crew, "cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 2)
     before = workers()
     executable = octavo.load_executable(saved)
     assert workers() == before  # none is started before there is a call
@@ -129,13 +129,13 @@ def test_workers_end_with_their_executable(saved, inputs, monkeypatch):
 
 
 class Worker:
-    """The only worker of a crew of two, as the system and the crew's control block see it."""
+    """The only worker of a pool of two threads, as the system and the pool's control block see it."""
 
     def __init__(self, executable, x):
-        threads, crews = set(threading.enumerate()), set(crew._CREWS)
+        threads, pools = set(threading.enumerate()), set(worker_pool._POOLS)
         self.run = executable.bind(x).run
         (thread,) = set(threading.enumerate()) - threads
-        (own,) = set(crew._CREWS) - crews
+        (own,) = set(worker_pool._POOLS) - pools
         self.control = own.control.numpy  # a copy of it, now
         self._numbers = own._numbers
         self._status = Path(f"/proc/self/task/{thread.native_id}/status")
@@ -158,7 +158,7 @@ class Worker:
 
 @pytest.fixture
 def worker(executable, inputs, monkeypatch):
-    monkeypatch.setattr(crew, "cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 2)
     worker = Worker(executable, inputs[0])
     worker.run()
     return worker
