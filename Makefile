@@ -38,7 +38,7 @@ test: lint ## Lint, check types, run every test
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it, alone
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests/importer/test_torch.py tests/importer/test_torch_ops.py tests/importer/test_torch_quantizers.py
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests/importer/torch
 
 lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
 	$(BIN)/ruff check .

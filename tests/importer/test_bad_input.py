@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx.helper import make_node
-from tflite_writer import Op, Tensor, write
 
 from octavo.errors import ModelError, OctavoError, UnsupportedOpError
 from octavo.importer import load
+from tflite_writer import Op, Tensor, write
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_an_unknown_quantized_operator_of_onnx_is_named(make_onnx, capfd):
 
 
 def test_control_flow(make_onnx, capfd):
-    """A loop; branches are in test_onnx_straight.py."""
+    """A loop; branches are in onnx/test_onnx_canonicalize.py."""
     kinds = {"i": onnx.TensorProto.INT64, "go": onnx.TensorProto.BOOL, "a": onnx.TensorProto.FLOAT}
     kinds |= {"go_on": onnx.TensorProto.BOOL, "b": onnx.TensorProto.FLOAT}
     values = {

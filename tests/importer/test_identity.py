@@ -6,7 +6,8 @@ import onnxruntime
 import pytest
 from tvm import relax
 
-from octavo.importer import load, tflite_source
+from octavo.importer import load
+from octavo.importer.tflite import source as tflite_source
 from tvm_alone import tvm_alone
 
 ONNX_MODELS = ["squeezenet1.1_224_fp32", "mobilenet_v2_1.0_224_fp32", "yolox_nano_416_fp32"]

@@ -17,11 +17,16 @@ import tvm
 from ..errors import ModelError, OctavoError, check_path, check_type
 from ..graph import Model
 from ..graph.model import SourceFormat
-from . import onnx_convert, onnx_prepare, onnx_source, onnx_straight, relax_source, tflite_convert, tflite_source, torch_source
+from . import relax_source
 from .assemble import Assembled
-from .fingerprint import onnx_fingerprint, tflite_fingerprint
-from .onnx_batch import batch_obstacle
+from .onnx import canonicalize, prepare
+from .onnx import convert as onnx_convert
+from .onnx import source as onnx_source
+from .onnx.batch import batch_obstacle
 from .quiet import reason
+from .tflite import convert as tflite_convert
+from .tflite import source as tflite_source
+from .torch import source as torch_source
 
 _PROTO = "ONNX model"
 
@@ -70,16 +75,16 @@ def load(
     if tflite_source.is_tflite(data):
         _no_shapes(shapes, f"{path}: a .tflite file")
         graph = tflite_source.read(data, str(path))
-        return _model(tflite_convert.convert(graph, str(path)), tflite_fingerprint(graph), "tflite")
+        return _model(tflite_convert.convert(graph, str(path)), tflite_source.fingerprint(graph), "tflite")
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, str(path), path.parent)
 
 
 def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> Model:
-    from . import torch_convert  # imports PyTorch, an optional extra; a program is proof that it is there
+    from .torch import convert as torch_convert  # imports PyTorch, an optional extra; a program is proof that it is there
 
     source = torch_source.read(program, shapes)
     torch_source.check_ranges(program, shapes or {})
-    model = _model(torch_convert.convert(source), torch_source.torch_fingerprint(source), "torch")
+    model = _model(torch_convert.convert(source), torch_source.fingerprint(source), "torch")
     return replace(model, any_batch=source.any_batch, batch_range=torch_source.batch_range(source))
 
 
@@ -108,16 +113,16 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
     onnx_source.load_external_data(proto, folder, origin)
     onnx_source.check(proto, origin)
     try:
-        fingerprint = onnx_fingerprint(proto)
-        proto = onnx_straight.straighten(proto, shapes, onnx_convert.supported, origin)
-        prepared = onnx_prepare.prepare(proto, shapes, onnx_convert.supported, origin)
+        fingerprint = onnx_source.fingerprint(proto)
+        proto = canonicalize.canonicalize(proto, shapes, onnx_convert.supported, origin)
+        prepared = prepare.prepare(proto, shapes, onnx_convert.supported, origin)
     except OctavoError:
         raise
     except Exception as error:
         # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
         raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
     model = _model(onnx_convert.convert(prepared, origin), fingerprint, "onnx", proto)
-    if not onnx_prepare.leaves_batch_open(proto.graph, shapes or {}):
+    if not prepare.leaves_batch_open(proto.graph, shapes or {}):
         return model
     obstacle = batch_obstacle(proto, onnx_convert.supported, origin)
     return replace(model, any_batch=not obstacle, batch_obstacle=obstacle)

@@ -1,0 +1,88 @@
+"""Have a graph of 16-bit floats computed in float32: every kernel is, and profiles and scales are of float32.
+
+Changes the graph that it is given: constants, casts and attributes that name a type. Tensors keep their names. Inputs and outputs
+in float16 stay so, with a Cast behind and ahead; bfloat16, which NumPy lacks, becomes float32 there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+from onnx import TensorProto
+
+from .graph import replace_nodes
+
+_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+
+
+def has_halves(graph: onnx.GraphProto) -> bool:
+    """Return whether anything in the graph is stated to be a 16-bit float."""
+    values = (*graph.input, *graph.output)
+    return (
+        any(value.type.tensor_type.elem_type in _HALVES for value in values)
+        or any(tensor.data_type in _HALVES for tensor in graph.initializer)
+        or any(_states_half(attribute) for node in graph.node for attribute in node.attribute)
+    )
+
+
+def compute_in_float32(graph: onnx.GraphProto) -> None:
+    """Rewrite `graph`."""
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _widen_tensor(attribute.t)
+            elif _states_half(attribute):
+                attribute.i = TensorProto.FLOAT
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = _halves_of(graph.input, listed=constants)
+    outputs = [name for name in _halves_of(graph.output) if name not in inputs]
+    _rename(graph, inputs, outputs)
+    first = [onnx.helper.make_node("Cast", [name], [_wide(name)], to=TensorProto.FLOAT) for name in inputs]
+    last = [onnx.helper.make_node("Cast", [_wide(name)], [name], to=TensorProto.FLOAT16) for name in outputs]
+    replace_nodes(graph, [*first, *graph.node, *last])
+
+
+def _wide(name: str) -> str:
+    return f"{name}::float32"
+
+
+def _states_half(attribute: onnx.AttributeProto) -> bool:
+    if attribute.HasField("t"):
+        return attribute.t.data_type in _HALVES
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.type == onnx.AttributeProto.INT and attribute.i in _HALVES
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type in _HALVES:
+        values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+
+
+def _halves_of(values: Iterable[onnx.ValueInfoProto], *, listed: Collection[str] = ()) -> list[str]:
+    """Return the names of the float16 values; let what is bfloat16, or a constant `listed` among the inputs, be float32."""
+    found: list[str] = []
+    for value in values:
+        tensor = value.type.tensor_type
+        if tensor.elem_type == TensorProto.FLOAT16 and value.name not in listed:
+            found.append(value.name)
+        elif tensor.elem_type in _HALVES:
+            tensor.elem_type = TensorProto.FLOAT
+    return found
+
+
+def _rename(graph: onnx.GraphProto, inputs: Collection[str], outputs: Collection[str]) -> None:
+    """Let all nodes read and write the float32 values behind the inputs and ahead of the outputs."""
+    moved = {*inputs, *outputs}
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                names[position] = _wide(name) if name in moved else name
+    for tensor in graph.initializer:
+        tensor.name = _wide(tensor.name) if tensor.name in outputs else tensor.name

@@ -1,0 +1,272 @@
+"""Our converters of ONNX ops, for those where TVM's leave PrimFuncs, misread a form, or say nothing of why they fail.
+
+A converter gets the node and its inputs (Relax expressions, None for an absent one) and returns the result, or None to leave
+the node to TVM's converter. All shapes are static here: `prepare` has seen to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+class RejectedNodeError(Exception):
+    """A form of an op that cannot be imported, with the reason; the importer adds the node and the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeContext:
+    """The node under conversion: block builder, op, attributes by name, version of the operator set.
+
+    `node` is the source's node, which `op` may be one step of.
+    """
+
+    builder: Any
+    op: str
+    node: onnx.NodeProto
+    attrs: dict[str, Any]
+    opset: int
+
+    def text(self, name: str, default: str) -> str:
+        """Return a string attribute."""
+        value = self.attrs.get(name, default)
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def ints(self, name: str, default: Sequence[int]) -> list[int]:
+        """Return an attribute that lists integers."""
+        return [int(value) for value in self.attrs.get(name, default)]
+
+    def is_read(self, output: int) -> bool:
+        """Whether the node names that output."""
+        return len(self.node.output) > output and bool(self.node.output[output])
+
+
+Converter = Callable[[NodeContext, list[Any]], Any]
+
+
+def input_at(inputs: Sequence[Any], index: int) -> Any:
+    """Return an input, None if absent."""
+    return inputs[index] if index < len(inputs) else None
+
+
+def _value(expr: Any, what: str) -> npt.NDArray[Any]:
+    if not isinstance(expr, Constant):
+        raise RejectedNodeError(f"its {what} must be constant")
+    return expr.value.numpy()
+
+
+def shape_of(expr: Any) -> list[int]:
+    """Return the static shape of an input."""
+    if not isinstance(expr.ty, relax.TensorType) or expr.ty.shape is None:
+        raise RejectedNodeError("its input has no static shape")
+    dims: Any = expr.ty.shape
+    return [int(dim) for dim in dims]
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int, *, lower: bool) -> tuple[int, int]:
+    """Return the padding before and after one axis for auto_pad SAME: ceil(size / stride) results.
+
+    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv).
+    """
+    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    small, large = total // 2, total - total // 2
+    return (large, small) if lower else (small, large)
+
+
+def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:
+    """Return explicit pads, all befores first, as ONNX and Relax write them."""
+    rank = len(spatial)
+    mode = context.text("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        return context.ints("pads", [0] * 2 * rank)
+    if mode == "VALID":
+        return [0] * 2 * rank
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise RejectedNodeError(f"auto_pad {mode!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+    pairs = [same_padding(*axis, lower=mode == "SAME_LOWER") for axis in zip(spatial, kernel, strides, dilations, strict=True)]
+    return [before for before, _ in pairs] + [after for _, after in pairs]
+
+
+def _pool(context: NodeContext, inputs: list[Any]) -> Any:
+    name = {"MaxPool": "max_pool", "AveragePool": "avg_pool"}[context.op]
+    spatial, kernel = shape_of(inputs[0])[2:], context.ints("kernel_shape", [])
+    rank = len(spatial)
+    if rank not in (1, 2, 3) or len(kernel) != rank:
+        raise RejectedNodeError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(inputs[0])}")
+    if context.is_read(1):
+        raise RejectedNodeError("its second output (indices) is not supported")
+    ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
+    return getattr(_ops.nn, f"{name}{rank}d")(
+        inputs[0],
+        pool_size=kernel,
+        strides=context.ints("strides", [1] * rank),
+        padding=padding_of(context, spatial, kernel),
+        dilation=context.ints("dilations", [1] * rank),
+        ceil_mode=ceil_mode,
+        count_include_pad=bool(context.attrs.get("count_include_pad", 0)),
+    )
+
+
+def _bound(value: Any, what: str) -> float | None:
+    """Return a clip bound; None where there is none (absent, infinite, or NaN, which ONNX Runtime ignores)."""
+    if value is None:
+        return None
+    number = float(_value(value, what).reshape(-1)[0])
+    return number if np.isfinite(number) else None
+
+
+def _clip(context: NodeContext, inputs: list[Any]) -> Any:
+    data = inputs[0]
+    dtype = str(data.ty.dtype)
+    if context.opset < 11:
+        low, high = (context.attrs.get(name) for name in ("min", "max"))
+        low, high = (v if v is not None and abs(v) < np.finfo(np.float32).max else None for v in (low, high))
+    else:
+        bounds = [input_at(inputs, index) for index in (1, 2)]
+        if any(bound is not None and not isinstance(bound, Constant) for bound in bounds):
+            low_expr, high_expr = bounds
+            result = data if low_expr is None else _ops.maximum(data, low_expr)
+            return result if high_expr is None else _ops.minimum(result, high_expr)
+        low, high = _bound(bounds[0], "min"), _bound(bounds[1], "max")
+    if low is not None and high is not None:
+        # With min above max ONNX's result is max everywhere (min(max(x, low), high)).
+        return _ops.clip(data, min(low, high), high)
+    if low is not None:
+        return _ops.nn.relu(data) if low == 0 else _ops.maximum(data, relax.const(low, dtype))
+    return data if high is None else _ops.minimum(data, relax.const(high, dtype))
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+def _pad(context: NodeContext, inputs: list[Any]) -> Any:
+    data = inputs[0]
+    rank = len(shape_of(data))
+    if context.opset < 11:
+        pads, fill = context.ints("pads", []), float(context.attrs.get("value", 0.0))
+    else:
+        pads = [int(pad) for pad in _value(inputs[1], "pads")]
+        value = input_at(inputs, 2)
+        fill = 0.0 if value is None else float(_value(value, "constant value").reshape(-1)[0])
+    axes = list(range(rank))
+    if input_at(inputs, 3) is not None:
+        axes = [int(axis) % rank for axis in _value(inputs[3], "axes")]
+    if len(pads) != 2 * len(axes):
+        raise RejectedNodeError(f"{len(pads)} pads do not fit {len(axes)} axes")
+    if min(pads, default=0) < 0:
+        raise RejectedNodeError("negative pads (cropping) are not supported; use Slice")
+    mode = context.text("mode", "constant")
+    if mode not in _PAD_MODES:
+        raise RejectedNodeError(f"mode {mode!r} is none of {', '.join(_PAD_MODES)}")
+    widths = [0] * 2 * rank
+    for position, axis in enumerate(axes):
+        widths[2 * axis], widths[2 * axis + 1] = pads[position], pads[len(axes) + position]
+    return _ops.nn.pad(data, widths, pad_mode=_PAD_MODES[mode], pad_value=fill)
+
+
+def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
+    training = input_at(inputs, 2)
+    if training is not None and bool(_value(training, "training_mode").any()):
+        raise RejectedNodeError("training_mode must be false; export the model for inference")
+    if context.is_read(1):
+        raise RejectedNodeError("its second output (mask) is not supported")
+    return inputs[0]
+
+
+def _softmax(context: NodeContext, inputs: list[Any]) -> Any:
+    """Before opset 13 the axes from `axis` on count as one; over the last axis alone both meanings agree."""
+    rank = len(shape_of(inputs[0]))
+    if context.opset >= 13:
+        return None
+    axis = int(context.attrs.get("axis", 1)) % max(rank, 1)
+    inner = shape_of(inputs[0])[axis + 1 :]
+    if any(dim != 1 for dim in inner):
+        return None
+    op = _ops.nn.softmax if context.op == "Softmax" else _ops.nn.log_softmax
+    return op(inputs[0], axis=axis)
+
+
+def _resize(context: NodeContext, inputs: list[Any]) -> Any:
+    """TVM's converter reads inputs as opset 11 orders them; opset 10 and Upsample have (x, scales)."""
+    scales_at = 1 if context.op == "Upsample" or context.opset < 11 else 2
+    scales, sizes = input_at(inputs, scales_at), input_at(inputs, 3)
+    shape = shape_of(inputs[0])
+    if len(shape) != 4:
+        return None
+    has_sizes = sizes is not None and _value(sizes, "sizes").size > 0
+    if context.ints("axes", []) or context.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise RejectedNodeError("attributes axes and keep_aspect_ratio_policy are not supported")
+    if context.attrs.get("antialias", 0):
+        raise RejectedNodeError("antialias is not supported")
+    if scales_at == 1 and "scales" in context.attrs:
+        factors = [float(factor) for factor in context.attrs["scales"]]
+    elif has_sizes:
+        factors = [size / dim for size, dim in zip(_value(sizes, "sizes").tolist(), shape, strict=True)]
+    else:
+        factors = _value(scales, "scales").astype(np.float64).tolist()
+    if len(factors) != 4 or factors[0] != 1 or factors[1] != 1:
+        raise RejectedNodeError("only the two spatial axes can be resized")
+    target = [int(np.floor(dim * factor + 1e-9)) for dim, factor in zip(shape[2:], factors[2:], strict=True)]
+    if has_sizes:
+        target = [int(size) for size in _value(sizes, "sizes")[2:]]
+    legacy = scales_at == 1
+    transform = "asymmetric" if legacy else context.text("coordinate_transformation_mode", "half_pixel")
+    if transform != "align_corners" and any(
+        abs(d * f - t) > 1e-4 * t for d, f, t in zip(shape[2:], factors[2:], target, strict=True)
+    ):
+        # ONNX then samples by the stated scale, Relax's op by the ratio of the sizes.
+        raise RejectedNodeError(f"scales {factors[2:]} of a size {shape[2:]} make no whole numbers; state sizes instead")
+    rounding = "floor" if legacy else context.text("nearest_mode", "round_prefer_floor")
+    if transform == "tf_crop_and_resize":
+        return None
+    mode = context.text("mode", "nearest")
+    return _ops.image.resize2d(
+        inputs[0],
+        size=tuple(target),
+        layout="NCHW",
+        method="nearest_neighbor" if mode == "nearest" else mode,
+        coordinate_transformation_mode=transform,
+        rounding_method=rounding,
+        cubic_alpha=float(context.attrs.get("cubic_coeff_a", -0.75)),
+        cubic_exclude=int(context.attrs.get("exclude_outside", 0)),
+        extrapolation_value=float(context.attrs.get("extrapolation_value", 0.0)),
+    )
+
+
+_CHAINS: dict[str, Callable[[Any, Any], Any]] = {"Max": _ops.maximum, "Min": _ops.minimum, "Sum": _ops.add}
+
+
+def _chain(context: NodeContext, inputs: list[Any]) -> Any:
+    """Convert an op of any number of tensors to one of two after another; TVM's stacks them all."""
+    result, *others = inputs
+    for other in others[:-1]:
+        result = context.builder.emit(_CHAINS[context.op](result, other))
+    return _CHAINS[context.op](result, others[-1]) if others else result
+
+
+CONVERTERS: dict[str, Converter] = {
+    "AveragePool": _pool,
+    "Clip": _clip,
+    "Dropout": _dropout,
+    "LogSoftmax": _softmax,
+    "Max": _chain,
+    "MaxPool": _pool,
+    "Min": _chain,
+    "Pad": _pad,
+    "Resize": _resize,
+    "Softmax": _softmax,
+    "Sum": _chain,
+    "Upsample": _resize,
+}
+"""Our converters by ONNX op."""

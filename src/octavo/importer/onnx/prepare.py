@@ -1,0 +1,374 @@
+"""Rewrite a copy of an ONNX graph into what TVM's importer reads well, and list its tensors. Builds no Relax.
+
+Input shapes are made static, QOperator nodes written as QDQ, Constant nodes and all arithmetic on constants
+and static shapes turned into initializers. Names of tensors stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from ...errors import ModelError, UnsupportedOpError, check_type
+from ..source_tensor import SourceTensor
+from .graph import STANDARD_DOMAINS, describe, graph_inputs, opset_of, replace_nodes
+from .ops import RejectedNodeError
+from .qoperator import QdqRewriter
+from .quantized_constants import quantized_constant, widen
+
+_KNOWN_DOMAINS = STANDARD_DOMAINS | {"com.microsoft"}
+# Folding these would lose quantization parameters, hide an alias, or freeze a random number.
+_NEVER_FOLDED = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout", "Bernoulli", "Multinomial"}
+    | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+_MAX_FOLDED_ELEMENTS = 2**22
+_MAX_FOLDING_ROUNDS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedOnnx:
+    """A graph ready for conversion.
+
+    Parameters
+    ----------
+    graph
+        The rewritten copy; each node's name is the index of its line in `nodes`.
+    nodes
+        Nodes as the source has them, for messages.
+    opset
+        Version of the standard operator set.
+    sources
+        Every tensor, in the order of the source graph: inputs, then for each node its constants and its outputs.
+    shapes
+        Of every tensor of `graph`; None where even the rank is unknown.
+    """
+
+    graph: onnx.GraphProto
+    nodes: tuple[onnx.NodeProto, ...]
+    opset: int
+    sources: tuple[SourceTensor, ...]
+    shapes: Mapping[str, tuple[int | str, ...] | None]
+
+
+def prepare(
+    source: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    supported: Callable[[onnx.NodeProto], bool],
+    origin: str,
+) -> PreparedOnnx:
+    """Return the rewritten graph and its tensors.
+
+    Parameters
+    ----------
+    source
+        A checked model without functions and branches; left as it is.
+    shapes
+        Shapes of graph inputs by name, in place of the source's. Without one, a symbolic first dimension becomes 1.
+    supported
+        Whether there is a converter for a node.
+    origin
+        Name of the file in messages.
+
+    Raises
+    ------
+    UnsupportedOpError
+        For the first node that cannot be imported.
+    ModelError
+        For a shape that does not fit, or a dimension that remains unknown.
+    """
+    _reject_unsupported(source.graph.node, supported, origin)
+    model, nodes = _with_static_inputs(source, shapes, origin)
+    opset = opset_of(model)
+    _to_qdq(model.graph, nodes, opset, origin)
+    narrow = widen(model.graph)
+    model, types = _fold(model)
+    types.update({name: (types[name][0], dtype) for name, dtype in narrow.items()})
+    return PreparedOnnx(
+        graph=model.graph,
+        nodes=nodes,
+        opset=opset,
+        sources=_list_sources(model.graph, nodes, types),
+        shapes={name: shape for name, (shape, _) in types.items()},
+    )
+
+
+def known_values(
+    source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what is known without a run, by name: constants, and what depends on them and on static shapes alone."""
+    model, _ = _with_static_inputs(source, shapes, origin)
+    model, _ = _fold(model)
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def _with_static_inputs(
+    source: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str
+) -> tuple[onnx.ModelProto, tuple[onnx.NodeProto, ...]]:
+    """Return a copy without open sizes and Constant nodes, whose nodes are named by their numbers, and the nodes as they were."""
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    _fix_input_shapes(model.graph, shapes or {}, origin)
+    _forget_shapes(model.graph)
+    nodes = tuple(_copy(node) for node in model.graph.node)
+    for index, node in enumerate(model.graph.node):
+        node.name = str(index)
+    _constants_to_initializers(model.graph, nodes, origin)
+    return model, nodes
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Copy a node without its attributes' payload."""
+    return onnx.NodeProto(
+        op_type=node.op_type, name=node.name, domain=node.domain, input=list(node.input), output=list(node.output)
+    )
+
+
+def _reject_unsupported(nodes: Iterable[onnx.NodeProto], supported: Callable[[onnx.NodeProto], bool], origin: str) -> None:
+    for node in nodes:
+        if node.domain not in _KNOWN_DOMAINS:
+            raise UnsupportedOpError(f"{origin}: {describe(node)} belongs to a custom operator set, which Octavo does not know")
+        if not supported(node):
+            raise UnsupportedOpError(f"{origin}: {describe(node)} is not supported by the importer")
+
+
+def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], origin: str) -> None:
+    inputs = {value.name: value for value in graph_inputs(graph)}
+    unknown = [name for name in shapes if name not in inputs]
+    if unknown:
+        raise ModelError(f"{origin}: there is no input {unknown[0]!r} to give a shape; the inputs are {', '.join(inputs)}")
+    for name, given in shapes.items():
+        expected = f"a tuple of whole numbers as the shape of input {name!r}"
+        check_type(given, tuple | list, ModelError, expected)
+        for dim in given:
+            check_type(dim, int | np.integer, ModelError, expected)
+    for name, value in inputs.items():
+        if not value.type.HasField("tensor_type"):
+            raise ModelError(f"{origin}: input {name!r} is no tensor (a sequence, map or optional), which is not supported")
+        tensor = value.type.tensor_type
+        if not _dtype_name(tensor.elem_type):
+            raise ModelError(f"{origin}: input {name!r} states no element type")
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(f"{origin}: input {name!r} is text, and kernels take numbers only; cut off what reads it")
+        if name in shapes:
+            wanted = [int(dim) for dim in shapes[name]]
+            if any(dim < 1 for dim in wanted):
+                raise ModelError(f"{origin}: shape {tuple(wanted)} for input {name!r} must hold positive sizes only")
+            if tensor.HasField("shape") and len(tensor.shape.dim) != len(wanted):
+                raise ModelError(
+                    f"{origin}: shape {tuple(wanted)} for input {name!r} has {len(wanted)} dimensions, "
+                    f"the model states {len(tensor.shape.dim)}"
+                )
+        else:
+            wanted = _static_shape(name, tensor, origin)
+        tensor.ClearField("shape")
+        tensor.shape.SetInParent()
+        for dim in wanted:
+            tensor.shape.dim.add().dim_value = dim
+
+
+def leaves_batch_open(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether every input of the graph names its first dimension instead of fixing it, and nobody gave it a shape."""
+    inputs = graph_inputs(graph)
+    firsts = [list(value.type.tensor_type.shape.dim)[:1] for value in inputs]
+    return bool(inputs) and not shapes and all(first and _is_open(first[0]) for first in firsts)
+
+
+def _is_open(dim: Any) -> bool:
+    """Return whether a dimension fixes no size: unset, named, or negative, as some exporters write an unknown one."""
+    return not dim.HasField("dim_value") or dim.dim_value < 0
+
+
+def _static_shape(name: str, tensor: Any, origin: str) -> list[int]:
+    """Return the stated shape, with 1 for a symbolic first dimension (the batch)."""
+    if not tensor.HasField("shape"):
+        raise ModelError(f"{origin}: input {name!r} states no shape; pass shapes={{{name!r}: (...)}}")
+    stated: list[int | str] = [dim.dim_param or "?" if _is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
+    if 0 in stated:
+        raise ModelError(
+            f"{origin}: input {name!r} of shape ({', '.join(map(str, stated))}) has no elements; "
+            f"pass shapes={{{name!r}: (...)}} if a dimension of 0 stands for any size"
+        )
+    wanted = [1 if position == 0 and isinstance(dim, str) else dim for position, dim in enumerate(stated)]
+    if any(isinstance(dim, str) for dim in wanted):
+        raise ModelError(
+            f"{origin}: input {name!r} has unknown dimensions ({', '.join(map(str, stated))}); "
+            f"pass shapes={{{name!r}: (...)}} with a size for each"
+        )
+    return [int(dim) for dim in wanted]
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Drop the shapes stated for everything but inputs: they may be of another batch size."""
+    del graph.value_info[:]
+    for value in graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _constants_to_initializers(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], origin: str) -> None:
+    kept: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
+            kept.append(node)
+            continue
+        value = _constant_value(node)
+        if value is None:
+            raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])} holds a sparse tensor or text")
+        graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
+    replace_nodes(graph, kept)
+
+
+def _to_qdq(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], opset: int, origin: str) -> None:
+    """Write QOperator nodes as QDQ, so that shape inference, folding and conversion meet standard ops only."""
+    rewriter = QdqRewriter(graph, opset)
+    kept: list[onnx.NodeProto] = []
+    for node in graph.node:
+        try:
+            rewritten = rewriter.rewrite(node)
+        except RejectedNodeError as error:
+            raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])}: {error}") from None
+        kept.extend((node,) if rewritten is None else rewritten.nodes)
+        graph.initializer.extend(() if rewritten is None else rewritten.initializers)
+    replace_nodes(graph, kept)
+
+
+def _constant_value(node: onnx.NodeProto) -> npt.NDArray[Any] | None:
+    """Return the value of a Constant node; None where it is no plain number."""
+    attribute = node.attribute[0]
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        return onnx.numpy_helper.to_array(value)
+    if attribute.name in ("value_float", "value_floats"):
+        return np.asarray(value, np.float32)
+    if attribute.name in ("value_int", "value_ints"):
+        return np.asarray(value, np.int64)
+    return None
+
+
+_Types = dict[str, tuple[tuple[int | str, ...] | None, str]]
+
+
+def _infer(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
+    """Return the model with inferred shapes, and each value's shape (None: unknown rank) and dtype."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    types: _Types = {}
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        tensor = value.type.tensor_type
+        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim)
+        types[value.name] = (shape if tensor.HasField("shape") else None, _dtype_name(tensor.elem_type))
+    for constant in inferred.graph.initializer:
+        types[constant.name] = (tuple(constant.dims), _dtype_name(constant.data_type))
+    return inferred, types
+
+
+def _dtype_name(elem_type: int) -> str:
+    if elem_type == onnx.TensorProto.UNDEFINED:
+        return ""
+    return "string" if elem_type == onnx.TensorProto.STRING else str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+def _fold(model: onnx.ModelProto) -> tuple[onnx.ModelProto, _Types]:
+    """Compute what depends on constants and static shapes alone; each round may make more shapes known."""
+    for _ in range(_MAX_FOLDING_ROUNDS):
+        model, types = _infer(model)
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        kept: list[onnx.NodeProto] = []
+        for node in model.graph.node:
+            folded = _evaluate(node, constants, types, model.opset_import)
+            if node.op_type == "Identity" and node.input[0] in constants:  # it stays an alias, of a known value
+                constants[node.output[0]] = constants[node.input[0]]
+            if folded is None:
+                kept.append(node)
+                continue
+            for tensor in folded:
+                constants[tensor.name] = tensor
+                model.graph.initializer.append(tensor)
+        if len(kept) == len(model.graph.node):
+            return model, types
+        replace_nodes(model.graph, kept)
+        _forget_shapes(model.graph)
+    return _infer(model)
+
+
+def _evaluate(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], types: _Types, opsets: Any
+) -> list[onnx.TensorProto] | None:
+    """Compute the outputs of a node of known inputs; None where that is impossible, unwise or too large."""
+    if node.op_type == "QuantizeLinear":
+        return quantized_constant(node, constants)
+    if node.op_type in _NEVER_FOLDED or node.domain not in STANDARD_DOMAINS:
+        return None
+    feeds: dict[str, npt.NDArray[Any]] = {}
+    for name in (name for name in node.input if name):
+        shape = types.get(name, (None, ""))[0]
+        if name not in constants and not (node.op_type in ("Shape", "Size") and shape is not None and _is_static(shape)):
+            return None
+    for output in node.output:
+        shape = types.get(output, (None, ""))[0]
+        if shape is None or not _is_static(shape) or math.prod(int(dim) for dim in shape) > _MAX_FOLDED_ELEMENTS:
+            return None
+    for name in (name for name in node.input if name):
+        if name in constants:
+            feeds[name] = onnx.numpy_helper.to_array(constants[name])
+        else:
+            # The values do not matter to Shape and Size; a broadcast zero takes no memory.
+            feeds[name] = np.broadcast_to(np.float32(0), [int(dim) for dim in types[name][0] or ()])
+    # Imported here for it takes a third of a second, and most models have nothing to fold.
+    from onnx.reference import ReferenceEvaluator
+
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    inputs = [onnx.ValueInfoProto(name=name) for name in feeds]
+    single = onnx.helper.make_model(onnx.helper.make_graph([node], "fold", inputs, outputs), opset_imports=opsets)
+    try:
+        values: Any = ReferenceEvaluator(single).run(None, feeds)
+        return [onnx.numpy_helper.from_array(np.asarray(v), name) for v, name in zip(values, node.output, strict=True)]
+    except Exception:
+        # The reference lacks a few ops and variants; the frontend then decides.
+        return None
+
+
+def _is_static(shape: tuple[int | str, ...]) -> bool:
+    return all(isinstance(dim, int) for dim in shape)
+
+
+def _list_sources(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto], types: _Types) -> tuple[SourceTensor, ...]:
+    outputs = {value.name for value in graph.output}
+    constants = {tensor.name for tensor in graph.initializer}
+    found: dict[str, SourceTensor] = {}
+
+    def add(name: str, kind: Any, node: onnx.NodeProto | None = None) -> None:
+        if not name or name in found:
+            return
+        shape, dtype = types.get(name, (None, ""))
+        found[name] = SourceTensor(
+            name=name,
+            kind=kind,
+            op=node.op_type if node else "",
+            layer=node.name if node else "",
+            shape=("?",) if shape is None else shape,
+            dtype=dtype,
+            is_output=name in outputs,
+        )
+
+    produced = {name for node in nodes for name in node.output}
+    for value in graph_inputs(graph):
+        add(value.name, "input")
+    for node in nodes:
+        for name in node.input:
+            if name in constants and name not in produced:
+                add(name, "constant")
+        for name in node.output:
+            add(name, "constant" if node.op_type == "Constant" else "activation", node)
+    for tensor in graph.initializer:
+        add(tensor.name, "constant")
+    return tuple(found.values())

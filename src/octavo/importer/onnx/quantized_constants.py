@@ -1,0 +1,105 @@
+"""Quantized constants of an ONNX graph: quantize float weights at import, and hold integers of less than 8 bits one to a byte.
+
+Works on protos; builds no Relax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+from ...numerics import quantize as quantize_values
+from .graph import replace_nodes
+
+_NARROW: dict[int, tuple[str, int, int, int]] = {
+    onnx.TensorProto.INT4: ("int4", onnx.TensorProto.INT8, -8, 7),
+    onnx.TensorProto.UINT4: ("uint4", onnx.TensorProto.UINT8, 0, 15),
+    onnx.TensorProto.INT2: ("int2", onnx.TensorProto.INT8, -2, 1),
+    onnx.TensorProto.UINT2: ("uint2", onnx.TensorProto.UINT8, 0, 3),
+}
+"""By ONNX element type: its name, the type that holds it one to a byte, and its range."""
+
+
+def quantized_constant(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> list[onnx.TensorProto] | None:
+    """Compute a QuantizeLinear of a float32 constant; None where it depends on an input, or is blocked or malformed.
+
+    The integers take the place of the float weight, which nothing reads any more.
+    """
+    values = [constants.get(name) for name in node.input if name]
+    data = [onnx.numpy_helper.to_array(value) for value in values if value is not None]
+    attrs = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if len(data) != len(values) or attrs.get("block_size", 0) or not 2 <= len(data) <= 3 or data[0].dtype != np.float32:
+        return None
+    x, scale = data[0], data[1].astype(np.float32)
+    stated = int(attrs.get("output_dtype", 0))
+    default = np.dtype(np.uint8) if not stated else onnx.helper.tensor_dtype_to_np_dtype(stated)
+    zero_point = data[2] if len(data) == 3 else np.zeros(scale.shape, default)
+    dtype = str(zero_point.dtype)
+    if dtype not in INTEGER_RANGE or zero_point.size != scale.size:
+        return None
+    granularity = PerTensor() if scale.size == 1 else PerAxis(int(attrs.get("axis", 1)) % max(x.ndim, 1) if x.ndim > 1 else 0)
+    shape = () if scale.size == 1 else (-1,)
+    try:
+        params = QuantParams(
+            dtype=dtype,
+            scale=scale.reshape(shape),
+            zero_point=zero_point.astype(np.int32).reshape(shape),
+            granularity=granularity,
+        )
+        integers = quantize_values(x, params)
+    except ValueError:
+        return None
+    return [onnx.numpy_helper.from_array(integers, node.output[0])]
+
+
+def widen(graph: onnx.GraphProto) -> dict[str, str]:
+    """Hold 4-bit and 2-bit integers one to a byte, in `graph` itself; return the dtype of each constant that was widened.
+
+    Inputs and outputs of these types become int8 or uint8 too. A QuantizeLinear to one of them is followed by a Clip to its
+    range, in which the tensor keeps its name.
+    """
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
+    constants: dict[str, str] = {}
+    for tensor in graph.initializer:
+        if tensor.data_type in _NARROW:
+            name, held, _, _ = _NARROW[tensor.data_type]
+            constants[tensor.name] = name
+            container = onnx.helper.tensor_dtype_to_np_dtype(held)
+            wide = onnx.numpy_helper.to_array(tensor).astype(container)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
+    for value in (*graph.input, *graph.output):
+        tensor_type = value.type.tensor_type
+        if tensor_type.elem_type in _NARROW:
+            tensor_type.elem_type = _NARROW[tensor_type.elem_type][1]
+    nodes = [step for node in graph.node for step in _clipped(node, types, graph)]
+    if len(nodes) != len(graph.node):
+        replace_nodes(graph, nodes)
+    return constants
+
+
+def _clipped(node: onnx.NodeProto, types: Mapping[str, int], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes of a node, two for a QuantizeLinear to less than 8 bits."""
+    if node.op_type != "QuantizeLinear":
+        return [node]
+    stated = next((attribute for attribute in node.attribute if attribute.name == "output_dtype"), None)
+    elem_type = types.get(node.input[2], 0) if len(node.input) > 2 else 0
+    if stated is not None and stated.i:
+        elem_type = stated.i
+    if elem_type not in _NARROW:
+        return [node]
+    _, held, low, high = _NARROW[elem_type]
+    if stated is not None:
+        stated.i = held
+    output, wide = node.output[0], f"{node.output[0]}::byte"
+    container = onnx.helper.tensor_dtype_to_np_dtype(held)
+    bounds = [f"{output}::{bound}" for bound in ("low", "high")]
+    for name, bound in zip(bounds, (low, high), strict=True):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(bound, container), name))
+    node.output[0] = wide
+    return [node, onnx.helper.make_node("Clip", [wide, *bounds], [output], name=node.name)]

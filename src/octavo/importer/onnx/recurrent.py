@@ -1,0 +1,215 @@
+"""Our converters of ONNX's recurrent ops, LSTM, GRU and RNN: their steps written out, as products, sums and activations.
+
+The input's products of all steps are one matmul, before the first; a step adds the product of what the step before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+from .ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+_MOST_STEPS = 1024
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"sigmoid": _ops.sigmoid, "tanh": _ops.tanh, "relu": _ops.nn.relu}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Direction:
+    """One direction of a recurrent op: what it multiplies by, and how it activates."""
+
+    weight: Any
+    recurrence: Any
+    bias: Any | None
+    recurrent_bias: Any | None
+    peepholes: list[Any]
+    activations: list[Callable[[Any], Any]]
+    clip: float
+
+
+class _Writer:
+    """Writes the steps of one node; every value is bound to a variable.
+
+    Gates lie side by side in ONNX's order: input, output, forget, cell of an LSTM; update, reset, hidden of a GRU.
+    """
+
+    def __init__(self, context: NodeContext) -> None:
+        self.context = context
+        self.hidden = int(context.attrs.get("hidden_size", 0))
+
+    def emit(self, value: Any) -> Any:
+        return self.context.builder.emit(value)
+
+    def add(self, a: Any, b: Any | None) -> Any:
+        return a if b is None else self.emit(_ops.add(a, b))
+
+    def times(self, a: Any, b: Any) -> Any:
+        return self.emit(_ops.multiply(a, b))
+
+    def part(self, x: Any, axis: int, first: int, count: int) -> Any:
+        """Return `count` elements of an axis; of a constant, a constant."""
+        if isinstance(x, Constant):
+            return relax.const(np.ascontiguousarray(np.take(x.value.numpy(), range(first, first + count), axis)))
+        if shape_of(x)[axis] == count:
+            return x
+        return self.emit(_ops.strided_slice(x, axes=[axis], begin=[first], end=[first + count]))
+
+    def row(self, x: Any, index: int) -> Any:
+        """Return x[index]."""
+        chosen, shape = self.part(x, 0, index, 1), shape_of(x)[1:]
+        if isinstance(chosen, Constant):
+            return relax.const(chosen.value.numpy().reshape(shape))
+        return self.emit(_ops.reshape(chosen, shape))
+
+    def turned(self, matrix: Any) -> Any:
+        if isinstance(matrix, Constant):
+            return relax.const(np.ascontiguousarray(matrix.value.numpy().T))
+        return self.emit(_ops.permute_dims(matrix, [1, 0]))
+
+    def gate(self, x: Any, index: int) -> Any:
+        """Return one gate of those side by side in the last axis."""
+        return self.part(x, len(shape_of(x)) - 1, index * self.hidden, self.hidden)
+
+    def gates(self, x: Any) -> list[Any]:
+        return [self.gate(x, index) for index in range(shape_of(x)[-1] // self.hidden)]
+
+    def run(self, d: _Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
+        """Return the states of all steps, in the order of the input, and the last hidden state and cell."""
+        steps, batch, features = shape_of(x)
+        width = _GATES[self.context.op] * self.hidden
+        flat = self.emit(_ops.reshape(x, [steps * batch, features]))
+        product = self.add(self.emit(_ops.matmul(flat, self.turned(d.weight))), d.bias)
+        inputs = self.emit(_ops.reshape(product, [steps, batch, width]))
+        turned = self.turned(d.recurrence)
+        step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.context.op]
+        states: list[Any] = []
+        for index in reversed(range(steps)) if backwards else range(steps):
+            hidden, cell = step(d, self.row(inputs, index), turned, hidden, cell)
+            states.append(self.emit(_ops.reshape(hidden, [1, batch, self.hidden])))
+        ordered = states[::-1] if backwards else states
+        whole = self.emit(_ops.concat(ordered, axis=0)) if len(ordered) > 1 else ordered[0]
+        return whole, hidden, cell
+
+    def _clipped(self, d: _Direction, value: Any) -> Any:
+        return self.emit(_ops.clip(value, -d.clip, d.clip)) if d.clip else value
+
+    def _activated(self, d: _Direction, which: int, value: Any) -> Any:
+        return self.emit(d.activations[which](value))
+
+    def _peeped(self, d: _Direction, value: Any, which: int, cell: Any) -> Any:
+        return self.add(value, self.times(d.peepholes[which], cell)) if d.peepholes else value
+
+    def _lstm(self, d: _Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
+        total = self.add(self.add(x, self.emit(_ops.matmul(hidden, recurrence))), d.recurrent_bias)
+        i, o, f, c = self.gates(total)
+        i = self._activated(d, 0, self._clipped(d, self._peeped(d, i, 0, cell)))
+        f = self._activated(d, 0, self._clipped(d, self._peeped(d, f, 2, cell)))
+        c = self._activated(d, 1, self._clipped(d, c))
+        cell = self.add(self.times(f, cell), self.times(i, c))
+        o = self._activated(d, 0, self._clipped(d, self._peeped(d, o, 1, cell)))
+        return self.times(o, self._activated(d, 2, cell)), cell
+
+    def _gru(self, d: _Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
+        size, bias = self.hidden, d.recurrent_bias
+        ahead = None if bias is None else self.part(bias, 0, 0, 2 * size)
+        first = self.add(self.emit(_ops.matmul(hidden, self.part(recurrence, 1, 0, 2 * size))), ahead)
+        z, r = self.gates(self._clipped(d, self.add(self.part(x, 1, 0, 2 * size), first)))
+        z, r = self._activated(d, 0, z), self._activated(d, 0, r)
+        own = None if bias is None else self.part(bias, 0, 2 * size, size)
+        last = self.part(recurrence, 1, 2 * size, size)
+        if self.context.attrs.get("linear_before_reset", 0):
+            remembered = self.times(r, self.add(self.emit(_ops.matmul(hidden, last)), own))
+        else:
+            remembered = self.add(self.emit(_ops.matmul(self.times(r, hidden), last)), own)
+        h = self._activated(d, 1, self._clipped(d, self.add(self.part(x, 1, 2 * size, size), remembered)))
+        kept = self.emit(_ops.subtract(relax.const(1.0, "float32"), z))
+        return self.add(self.times(kept, h), self.times(z, hidden)), cell
+
+    def _rnn(self, d: _Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
+        total = self.add(self.add(x, self.emit(_ops.matmul(hidden, recurrence))), d.recurrent_bias)
+        return self._activated(d, 0, self._clipped(d, total)), cell
+
+
+def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
+    """Write out the steps; shapes follow `layout`: 0 has steps first, 1 samples."""
+    writer = _Writer(context)
+    x, weight, layout = inputs[0], inputs[1], int(context.attrs.get("layout", 0))
+    if layout:
+        x = writer.emit(_ops.permute_dims(x, [1, 0, 2]))
+    steps, batch, _ = shape_of(x)
+    count = shape_of(weight)[0]
+    writer.hidden = shape_of(weight)[1] // _GATES[context.op]
+    if not 0 < steps <= _MOST_STEPS:
+        raise RejectedNodeError(f"a sequence of {steps} steps is not written out; from 1 to {_MOST_STEPS} are")
+    if context.attrs.get("input_forget", 0):
+        raise RejectedNodeError("input_forget is not supported")
+    _check_lengths(input_at(inputs, 4), steps)
+    initial = [_initial(writer, input_at(inputs, index), layout, [count, batch, writer.hidden]) for index in (5, 6)]
+    backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}.get(context.text("direction", "forward"))
+    if backwards is None or len(backwards) != count:
+        raise RejectedNodeError(f"direction {context.text('direction', 'forward')!r} and weights of {count} directions")
+    results = [
+        writer.run(_direction(writer, inputs, index), x, *(writer.row(state, index) for state in initial), backwards=turned)
+        for index, turned in enumerate(backwards)
+    ]
+    whole = [writer.emit(_ops.reshape(states, [steps, 1, batch, writer.hidden])) for states, _, _ in results]
+    last = [[writer.emit(_ops.reshape(one[place], [1, batch, writer.hidden])) for one in results] for place in (1, 2)]
+    joined = [writer.emit(_ops.concat(parts, axis)) if count > 1 else parts[0] for parts, axis in ((whole, 1), (last[0], 0))]
+    if context.op == "LSTM":
+        joined.append(writer.emit(_ops.concat(last[1], 0)) if count > 1 else last[1][0])
+    if layout:
+        orders = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
+        joined = [writer.emit(_ops.permute_dims(value, order)) for value, order in zip(joined, orders, strict=False)]
+    return joined[0] if len(context.node.output) == 1 else relax.Tuple(joined[: len(context.node.output)])
+
+
+def _check_lengths(lengths: Any | None, steps: int) -> None:
+    if lengths is None:
+        return
+    if not isinstance(lengths, Constant) or (lengths.value.numpy() != steps).any():
+        raise RejectedNodeError(f"sequence_lens other than a constant of {steps} for every sample is not supported; pad and mask")
+
+
+def _initial(writer: _Writer, state: Any | None, layout: int, shape: list[int]) -> Any:
+    if state is None:
+        return relax.const(np.zeros(shape, np.float32))
+    return writer.emit(_ops.permute_dims(state, [1, 0, 2])) if layout else state
+
+
+def _direction(writer: _Writer, inputs: list[Any], index: int) -> _Direction:
+    """Return what direction `index` takes of the node's inputs and attributes."""
+    context, op = writer.context, writer.context.op
+    bias, peepholes = input_at(inputs, 3), input_at(inputs, 7) if op == "LSTM" else None
+    both = [None, None]
+    if bias is not None:
+        row, half = writer.row(bias, index), _GATES[op] * writer.hidden
+        both = [writer.part(row, 0, 0, half), writer.part(row, 0, half, half)]
+    names = [name.decode() if isinstance(name, bytes) else str(name) for name in context.attrs.get("activations", [])]
+    own = len(_DEFAULTS[op])
+    chosen = names[index * own : (index + 1) * own] or _DEFAULTS[op]
+    unknown = next((name for name in chosen if name.lower() not in _ACTIVATIONS), None)
+    if unknown is not None:
+        raise RejectedNodeError(f"activation {unknown!r} is none of Sigmoid, Tanh, Relu")
+    return _Direction(
+        weight=writer.row(inputs[1], index),
+        recurrence=writer.row(inputs[2], index),
+        bias=both[0],
+        recurrent_bias=both[1],
+        peepholes=[] if peepholes is None else writer.gates(writer.row(peepholes, index)),
+        activations=[_ACTIVATIONS[name.lower()] for name in chosen],
+        clip=float(context.attrs.get("clip", 0.0)),
+    )
+
+
+CONVERTERS: dict[str, Converter] = {"GRU": _recurrent, "LSTM": _recurrent, "RNN": _recurrent}
+"""Our converters by ONNX op."""

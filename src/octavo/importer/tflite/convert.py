@@ -1,0 +1,252 @@
+"""Convert a checked .tflite graph to Relax with TVM's importer and our converters of `ops`. Checks no bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import tflite
+import tvm
+from tvm import relax
+from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
+
+from ...errors import ModelError, OctavoError, UnsupportedOpError
+from ..assemble import Assembled, assemble
+from ..quiet import discard, quiet, reason
+from ..source_tensor import SourceTensor
+from .base import RejectedOpError
+from .ops import OpConverter
+from .source import TfliteGraph, TfliteOp
+
+
+def _key(index: int) -> str:
+    """Name under which TVM's importer knows a tensor: the index, for source names may be missing or occur twice."""
+    return f"t{index}"
+
+
+class _KeyedTensor(tflite.Tensor):
+    """A tensor that goes by its key."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def Name(self) -> bytes:
+        """Return the key."""
+        return _key(self._index).encode()
+
+
+class _KeyedSubGraph(tflite.SubGraph):
+    """The subgraph, with tensors that go by their keys."""
+
+    def Tensors(self, j: int) -> Any:
+        """Return tensor `j`."""
+        plain: Any = super().Tensors(j)
+        tensor = _KeyedTensor(int(j))
+        tensor.Init(plain._tab.Bytes, plain._tab.Pos)
+        return tensor
+
+
+class _KeyedModel(tflite.Model):
+    """The file, with tensors that go by their keys."""
+
+    def Subgraphs(self, j: int) -> Any:
+        """Return subgraph `j`."""
+        plain: Any = super().Subgraphs(j)
+        graph = _KeyedSubGraph()
+        graph.Init(plain._tab.Bytes, plain._tab.Pos)
+        return graph
+
+
+class _ConstantTable(tflite_frontend.ExprTable):
+    """TVM's table of expressions, which also remembers which constant is which source tensor."""
+
+    def __init__(self, exprs: dict[str, Any]) -> None:
+        super().__init__()
+        self.exprs = exprs
+        self.constants: dict[str, Any] = {}
+
+    def new_const(self, value: Any, shape: Any = None, dtype: str = "float32", source_name: bytes | None = None) -> Any:
+        """Make a constant, or return the one made for that tensor before if it has the same shape."""
+        key = source_name.decode() if source_name is not None else None
+        known = self.constants.get(key) if key is not None else None
+        if known is not None and [int(dim) for dim in known.ty.shape] == list(value.shape):
+            return known
+        constant = relax.const(value, dtype)
+        if key is not None:
+            self.constants.setdefault(key, constant)
+        return constant
+
+
+class _GraphConverter(OpConverter):
+    """Runs the ops; binds each result to a variable, and names the op and its tensor in every error."""
+
+    def __init__(self, graph: TfliteGraph, origin: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.graph = graph
+        self._origin = origin
+        self.exp_tab = _ConstantTable(self.exp_tab.exprs)
+
+    def holder(self, index: int) -> Any:
+        """Return what holds tensor `index`; None if nothing does."""
+        expr = self.exp_tab.exprs.get(_key(index))
+        return expr if expr is not None else self.exp_tab.constants.get(_key(index))
+
+    def check_unsupported_ops(self) -> None:
+        """Raise for the first op that there is no converter for, or none for quantized tensors."""
+        for op in self.graph.ops:
+            if op.name not in self.convert_map:
+                raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer")
+            for name, value in op.options.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UnsupportedOpError(f"{self._describe(op)} has option {name} = {value}; it must be finite")
+            tensors = [self.graph.tensors[index] for index in (*op.inputs, *op.outputs) if index >= 0]
+            if not any(tensor.scale for tensor in tensors):
+                continue
+            if op.name not in self.OWN_OPS:
+                raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer on quantized tensors")
+
+    def convert_op_to_relax(self) -> None:
+        """Convert op after op."""
+        for index, op in enumerate(self.graph.ops):
+            try:
+                result = self.convert_map[op.name](op=self.subgraph.Operators(index))
+                if result is not None:
+                    result = self.bb.normalize(result)
+                    self._check_result(op, result)
+                    self._set_outputs(op, result)
+            except RejectedOpError as error:
+                raise UnsupportedOpError(f"{self._describe(op)}: {error}, which is not supported") from None
+            except OctavoError:
+                raise
+            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError) as error:
+                # What a converter stumbles over that takes an operand, a shape or an option for granted.
+                form = f"{len(op.inputs)} inputs, {len(op.outputs)} results and its options"
+                raise UnsupportedOpError(f"{self._describe(op)} cannot be imported with {form}: {reason(error)}") from error
+            except Exception as error:
+                raise UnsupportedOpError(f"{self._describe(op)} cannot be imported: {reason(error)}") from error
+
+    def _check_result(self, op: TfliteOp, result: Any) -> None:
+        """Reject a result that is not what the file states: then operands or options are not what they were meant to be."""
+        types: list[Any] = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
+        if len(types) != len(op.outputs):
+            raise RejectedOpError(f"{len(op.outputs)} results where it has {len(types)}")
+        for found, index in zip(types, op.outputs, strict=True):
+            stated = self.graph.tensors[index]
+            shape = tuple(int(dim) for dim in found.shape) if isinstance(found.shape, relax.ShapeExpr) else None
+            # Some writers state no shape at all.
+            if (stated.shape and shape is not None and shape != stated.shape) or str(found.dtype) != stated.dtype:
+                raise RejectedOpError(f"a result {stated.dtype} {stated.shape} where it computes {found.dtype} {shape}")
+
+    def _set_outputs(self, op: TfliteOp, result: Any) -> None:
+        """Bind the result, or each of several, to a variable that the tensor's key leads to."""
+        if len(op.outputs) == 1:
+            self.exp_tab.set_expr(_key(op.outputs[0]), self.bb.emit(result) if isinstance(result, relax.Call) else result)
+            return
+        whole = result if isinstance(result, relax.Tuple) else self.bb.emit(result)
+        for position, index in enumerate(op.outputs):
+            field = whole[position]
+            named = field if isinstance(field, relax.Var) else self.bb.emit(field)
+            self.exp_tab.set_expr(_key(index), named)
+
+    def _describe(self, op: TfliteOp) -> str:
+        output = self.graph.tensors[op.outputs[0]].name if op.outputs else ""
+        return f"{self._origin}: op {op.name} (output tensor {output!r})"
+
+
+def convert(graph: TfliteGraph, origin: str) -> Assembled:
+    """Build the named module of a checked file; `origin` names it in messages.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If an op has no converter, or a form that none takes.
+    ModelError
+        If the graph makes no sense to TVM.
+    """
+    converters: list[_GraphConverter] = []
+
+    def make(*args: Any) -> _GraphConverter:
+        converters.append(_GraphConverter(graph, origin, *args))
+        return converters[0]
+
+    make_converter: Any = make
+
+    root: Any = tflite.Model.GetRootAs(graph.data, 0)
+    model = _KeyedModel()
+    model.Init(root._tab.Bytes, root._tab.Pos)
+    try:
+        with quiet():
+            module = from_tflite(model, op_converter=make_converter)
+    except Exception as error:
+        for converter in converters:
+            discard(converter.bb)
+        if isinstance(error, OctavoError):
+            raise
+        raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
+    order = _source_order(graph)
+    sources = _sources(graph)
+    assembled = assemble(
+        module,
+        [sources[index] for index in order],
+        [converters[0].holder(index) for index in order],
+        [order.index(index) for index in graph.outputs],
+    )
+    return replace(assembled, module=_with_rounding(assembled.module, graph))
+
+
+# How LiteRT rounds where it does not round half to even; see `octavo.lower.rounding`, which reads it.
+_ROUNDING = {
+    "AVERAGE_POOL_2D": ("nn.avg_pool2d", "half_away"),
+    "MEAN": ("mean", "half_even_stored"),
+    "QUANTIZE": ("quantize", "half_up"),
+    "L2_NORMALIZATION": ("divide", "fixed_point"),
+    "PRELU": ("nn.prelu", "half_up"),
+    "LEAKY_RELU": ("nn.leakyrelu", "half_up"),
+    "RESIZE_BILINEAR": ("image.resize2d", "half_up"),
+    **{op: (op.lower(), "fixed_point") for op in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")},
+}
+
+_WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+
+
+def _with_rounding(module: tvm.IRModule, graph: TfliteGraph) -> tvm.IRModule:
+    """Say in main's attributes how quantized results are rounded; a model without any is left as it is."""
+
+    def is_quantized(op: TfliteOp) -> bool:
+        x, y = (graph.tensors[index] for index in (op.inputs[0], op.outputs[0]))
+        return bool(x.scale and (y.scale or y.dtype == "bool"))
+
+    quantized = {op.name for op in graph.ops if is_quantized(op)}
+    rounding = {relax_op: how for name, (relax_op, how) in _ROUNDING.items() if name in quantized}
+    if any(tensor.scale and tensor.dtype == "int16" for tensor in graph.tensors):
+        last = [graph.tensors[op.inputs[-1]] for op in graph.ops if op.name in _WITH_BIAS and op.inputs[-1] >= 0]
+        is_wide = any(tensor.dtype == "int64" for tensor in last)
+        rounding["int16"] = "fixed_wide_bias" if is_wide else "fixed"
+    if rounding:
+        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", rounding))
+    return module
+
+
+def _source_order(graph: TfliteGraph) -> list[int]:
+    """Order of the table: inputs, then for each op its constants and its outputs, then what nothing reads."""
+    order: dict[int, None] = dict.fromkeys(graph.inputs)
+    for op in graph.ops:
+        order.update(dict.fromkeys(index for index in (*op.inputs, *op.outputs) if index >= 0))
+    order.update(dict.fromkeys(range(len(graph.tensors))))
+    return list(order)
+
+
+def _sources(graph: TfliteGraph) -> list[SourceTensor]:
+    makers = {index: op.name for op in graph.ops for index in op.outputs}
+    return [
+        SourceTensor(
+            name=tensor.name or f"tensor {index}",
+            kind="input" if index in graph.inputs else "activation" if index in makers else "constant",
+            op=makers.get(index, ""),
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            is_output=index in graph.outputs,
+        )
+        for index, tensor in enumerate(graph.tensors)
+    ]

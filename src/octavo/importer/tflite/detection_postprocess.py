@@ -1,0 +1,199 @@
+"""Our converter of the custom op TFLite_Detection_PostProcess, with which object detectors end: boxes decoded, the best kept.
+
+A box is kept if no better one of its class (or, by default, of any class) overlaps it by more than the threshold: the best that
+is left is taken, and what it overlaps is struck off, as often as there may be detections. All in plain float ops; results that
+there are no detections for are 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flatbuffers import flexbuffers
+from tvm import relax
+
+from .base import BaseConverter, RejectedOpError
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+DETECTIONS = "CUSTOM TFLite_Detection_PostProcess"
+_MOST_ROUNDS = 128
+"""Rounds that are written out: one for each detection, or for each of a class."""
+_NOTHING = -1e38
+"""Score of a box that is struck off. It is finite: reductions may take the lowest number for no element at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Options:
+    """The op's options; `scales` of y, x, height and width."""
+
+    most: int
+    classes: int
+    most_of_class: int
+    least_score: float
+    most_overlap: float
+    scales: tuple[float, ...]
+    by_class: bool
+
+    @staticmethod
+    def read(data: bytes) -> _Options:
+        """Read the custom options, a FlexBuffer; RejectedOpError for what is missing or not taken."""
+        try:
+            loads: Any = flexbuffers.Loads
+            values: dict[str, Any] = dict(loads(data))
+            found = _Options(
+                most=int(values["max_detections"]),
+                classes=int(values["num_classes"]),
+                most_of_class=int(values.get("detections_per_class", 100)),
+                least_score=float(values["nms_score_threshold"]),
+                most_overlap=float(values["nms_iou_threshold"]),
+                scales=tuple(float(values[f"{name}_scale"]) for name in "yxhw"),
+                by_class=bool(values.get("use_regular_nms", False)),
+            )
+        except Exception as error:
+            raise RejectedOpError(f"options that cannot be read ({type(error).__name__})") from error
+        if int(values.get("max_classes_per_detection", 1)) != 1 and not found.by_class:
+            raise RejectedOpError(f"max_classes_per_detection {values['max_classes_per_detection']}: only 1")
+        rounds = found.most_of_class if found.by_class else found.most
+        if not (1 <= rounds <= _MOST_ROUNDS and found.classes > 0 and found.most > 0):
+            raise RejectedOpError(f"{rounds} detections (at most {_MOST_ROUNDS}) of {found.classes} classes")
+        if not all(math.isfinite(scale) and scale > 0 for scale in found.scales):
+            raise RejectedOpError(f"scales {found.scales}, which must be above 0")
+        return found
+
+
+class DetectionConverter(BaseConverter):
+    """The converter of the op."""
+
+    OWN_OPS = frozenset({DETECTIONS})
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.convert_map[DETECTIONS] = self._detections
+
+    def _detections(self, op: Any) -> Any:
+        """Convert boxes [1, n, 4], scores [1, n, classes] and anchors [n, 4] to boxes, classes, scores and their number."""
+        encoded, scores, anchors = self.get_input_tensors(op)
+        options = _Options.read(op.CustomOptionsAsNumpy().tobytes() if op.CustomOptionsLength() else b"")
+        batch, count, width = self._shape(scores)
+        if batch != 1 or width - options.classes not in (0, 1):
+            raise RejectedOpError(f"scores of shape {self._shape(scores)} for {options.classes} classes, of which a batch is 1")
+        work = _Detections(self.bb, options, count)
+        work.decode(self._real(encoded), self._real(anchors))
+        # What stands before the classes is the background.
+        kept = work.emit(_ops.strided_slice(self._real(scores), axes=[2], begin=[width - options.classes], end=[width]))
+        return work.of_each_class(kept) if options.by_class else work.of_any_class(kept)
+
+
+class _Detections:
+    """The rounds of one op. Corners and areas are [n]."""
+
+    def __init__(self, builder: Any, options: _Options, count: int) -> None:
+        self._bb = builder
+        self._options = options
+        self._count = count
+        self._corners: list[Any] = []
+        self._area: Any = None
+
+    def emit(self, value: Any) -> Any:
+        """Bind a value to a variable."""
+        return self._bb.emit(value)
+
+    def decode(self, encoded: Any, anchors: Any) -> None:
+        """Compute the corners, top, left, bottom, right: center = e / scale * size + middle, half = exp(e / scale) * size / 2."""
+
+        def column(value: Any, index: int) -> Any:
+            part = self.emit(_ops.strided_slice(value, axes=[1], begin=[index], end=[index + 1]))
+            return self.emit(_ops.reshape(part, [self._count]))
+
+        boxes = self.emit(_ops.reshape(encoded, [self._count, 4]))
+        middles: list[Any] = []
+        halves: list[Any] = []
+        for axis in (0, 1):
+            size = column(anchors, 2 + axis)
+            away = self.emit(_ops.divide(column(boxes, axis), _float(self._options.scales[axis])))
+            middles.append(self.emit(_ops.add(self.emit(_ops.multiply(away, size)), column(anchors, axis))))
+            grown = self.emit(_ops.exp(self.emit(_ops.divide(column(boxes, 2 + axis), _float(self._options.scales[2 + axis])))))
+            halves.append(self.emit(_ops.multiply(self.emit(_ops.multiply(_float(0.5), grown)), size)))
+        self._corners = [
+            *(self.emit(_ops.subtract(middle, half)) for middle, half in zip(middles, halves, strict=True)),
+            *(self.emit(_ops.add(middle, half)) for middle, half in zip(middles, halves, strict=True)),
+        ]
+        self._area = self._area_of(self._corners)
+
+    def of_any_class(self, scores: Any) -> Any:
+        """Keep boxes by the score of their best class."""
+        by_box = self.emit(_ops.reshape(scores, [self._count, self._options.classes]))
+        best = self.emit(_ops.reshape(self.emit(_ops.max(by_box, axis=[1])), [1, self._count]))
+        kinds = self.emit(_ops.astype(self.emit(_ops.argmax(by_box, axis=1)), "float32"))
+        places, values = self._rounds(best, self._options.most)
+        places, values = (self.emit(_ops.reshape(value, [self._options.most])) for value in (places, values))
+        return self._results(places, self.emit(_ops.take(kinds, places, axis=0, mode="clip")), values)
+
+    def of_each_class(self, scores: Any) -> Any:
+        """Keep boxes of each class for itself, then the best of all."""
+        by_box = self.emit(_ops.reshape(scores, [self._count, self._options.classes]))
+        rounds, most = self._options.most_of_class, self._options.most
+        places, values = self._rounds(self.emit(_ops.permute_dims(by_box, [1, 0])), rounds)
+        total = rounds * self._options.classes
+        places, values = (self.emit(_ops.reshape(value, [total])) for value in (places, values))
+        if total < most:
+            places = self.emit(_ops.concat([places, relax.const(np.zeros(most - total, np.int64))], 0))
+            values = self.emit(_ops.concat([values, relax.const(np.full(most - total, _NOTHING, np.float32))], 0))
+        kinds = relax.const(np.minimum(np.arange(max(total, most)) // rounds, self._options.classes).astype(np.float32))
+        order = self.emit(_ops.topk(values, most, ret_type="indices", dtype="int64"))
+        places, kinds, values = (self.emit(_ops.take(value, order, axis=0, mode="clip")) for value in (places, kinds, values))
+        return self._results(places, kinds, values)
+
+    def _rounds(self, scores: Any, count: int) -> tuple[Any, Any]:
+        """Return places (int64) and scores, _NOTHING where none is left, of the best `count` in each row of scores [rows, n]."""
+        none = _float(_NOTHING)
+        left = self.emit(_ops.where(self.emit(_ops.greater_equal(scores, _float(self._options.least_score))), scores, none))
+        everywhere = relax.const(np.arange(self._count, dtype=np.int64))
+        places, values = list[Any](), list[Any]()
+        for _ in range(count):
+            place = self.emit(_ops.argmax(left, axis=1, keepdims=True))
+            places.append(place)
+            values.append(self.emit(_ops.max(left, axis=[1], keepdims=True)))
+            taken = self.emit(_ops.equal(place, everywhere))
+            gone = self.emit(_ops.logical_or(self._overlaps(place), taken))
+            left = self.emit(_ops.where(gone, none, left))
+        if count == 1:
+            return places[0], values[0]
+        return self.emit(_ops.concat(places, 1)), self.emit(_ops.concat(values, 1))
+
+    def _overlaps(self, place: Any) -> Any:
+        """Return which boxes share more than the threshold of their union with the one at a place; boxes without area none."""
+        top, left, bottom, right = self._corners
+        mine = [self.emit(_ops.take(corner, place, axis=0, mode="clip")) for corner in self._corners]
+        height = _ops.subtract(self.emit(_ops.minimum(mine[2], bottom)), self.emit(_ops.maximum(mine[0], top)))
+        width = _ops.subtract(self.emit(_ops.minimum(mine[3], right)), self.emit(_ops.maximum(mine[1], left)))
+        shared = self.emit(_ops.multiply(*(self.emit(_ops.nn.relu(self.emit(extent))) for extent in (height, width))))
+        area = self._area_of(mine)
+        union = self.emit(_ops.subtract(self.emit(_ops.add(area, self._area)), shared))
+        overlap = self.emit(_ops.divide(shared, union))
+        solid = [self.emit(_ops.greater(value, _float(0.0))) for value in (area, self._area)]
+        is_beyond = self.emit(_ops.greater(overlap, _float(self._options.most_overlap)))
+        return self.emit(_ops.logical_and(is_beyond, self.emit(_ops.logical_and(*solid))))
+
+    def _area_of(self, corners: list[Any]) -> Any:
+        extents = [self.emit(_ops.subtract(corners[2 + axis], corners[axis])) for axis in (0, 1)]
+        return self.emit(_ops.multiply(*extents))
+
+    def _results(self, places: Any, kinds: Any, values: Any) -> Any:
+        """Return boxes [1, most, 4], classes and scores [1, most], and how many there are [1]; 0 behind these."""
+        most, zero = self._options.most, _float(0.0)
+        found = self.emit(_ops.greater(values, _float(_NOTHING)))
+        corners = [self.emit(_ops.take(corner, places, axis=0, mode="clip")) for corner in self._corners]
+        columns = [self.emit(_ops.reshape(self.emit(_ops.where(found, corner, zero)), [1, most, 1])) for corner in corners]
+        rows = [self.emit(_ops.reshape(self.emit(_ops.where(found, value, zero)), [1, most])) for value in (kinds, values)]
+        number = self.emit(_ops.sum(self.emit(_ops.astype(found, "float32")), axis=[0], keepdims=True))
+        return relax.Tuple([self.emit(_ops.concat(columns, 2)), *rows, number])
+
+
+def _float(value: float) -> Any:
+    return relax.const(value, "float32")

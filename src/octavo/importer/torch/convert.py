@@ -1,0 +1,245 @@
+"""Convert a torch.export program to Relax with TVM's importer, our converters in front. Importing this needs PyTorch.
+
+The program's own FX graph is what is converted, so that its node names are the ids; only ops that neither we nor TVM know are
+decomposed first (PyTorch's own decompositions), and graphs that write in place are made functional.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+from tvm.relax.frontend.torch import exported_program_translator
+
+from ...errors import OctavoError, UnsupportedOpError
+from ..assemble import Assembled, assemble
+from ..quiet import discard, quiet, reason
+from .attention import ATTENTION
+from .constant_folding import computed, is_known
+from .conv1d import ROWS
+from .functionalize import is_writing, without_writes
+from .functions import FUNCTIONS
+from .indexing import INDICES
+from .norms import NORMS
+from .ops import CONVERTERS, Arguments, Converter, RejectedNodeError
+from .pt2e import QUANTIZED
+from .source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
+from .torchao_affine import AFFINE
+
+_Frontend: Any = exported_program_translator.ExportedProgramImporter
+_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **NORMS, **FUNCTIONS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
+
+_EINSUM = "aten.einsum.default"
+"""Its decomposition has products, which quantize; TVM's converter leaves one op that it sums element by element."""
+_RECURRENT = ("aten.gru.input", "aten.lstm.input")
+
+
+class _Importer(_Frontend):
+    """TVM's importer, driven node by node; every tensor that a node gives is bound to a variable, so that it can be named."""
+
+    def __init__(self, source: TorchProgram) -> None:
+        super().__init__()
+        self._source = source
+        self.block_builder = relax.BlockBuilder()
+        self.steps: dict[str, dict[str, Any]] = {}
+        self._known: dict[Any, Any] = {}
+
+    def knows(self, node: Any) -> bool:
+        """Whether there is a converter for the node, ours or TVM's."""
+        if node.op != "call_function" or not _is_operator(node):
+            return True
+        if str(node.target) == _EINSUM or (str(node.target) in _RECURRENT and not _is_plain_recurrence(node)):
+            return False
+        return str(node.target) in _CONVERTERS or node.target.__name__ in self.convert_map
+
+    def run(self) -> tvm.IRModule:
+        """Build the module; `env` then has what holds the value of each node."""
+        # TVM's stub wants expressions for dimensions; numbers do.
+        tensor_type: Any = relax.TensorType
+        inputs = [relax.Var(name, tensor_type(list(shape), dtype)) for name, (shape, dtype) in self._source.inputs.items()]
+        given = dict(zip(self._source.inputs, inputs, strict=True))
+        builder: Any = self.block_builder
+        with builder.function("main", params=inputs, attrs={"num_input": len(inputs)}):
+            with builder.dataflow():
+                for node in self._source.nodes:
+                    if node.op == "placeholder":
+                        self.env[node] = self._placeholder(node, given)
+                    elif node.op != "output":
+                        self.env[node] = self._convert(node)
+                named = {str(node.name): value for node, value in self.env.items()}
+                results = [named[name] for name in self._source.outputs]
+                outputs = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
+            builder.emit_func_output(outputs)
+        return self.block_builder.get()
+
+    def _placeholder(self, node: Any, given: dict[str, Any]) -> Any:
+        name = str(node.name)
+        if name in given:
+            return given[name]
+        if name in self._source.literals:
+            return self._source.literals[name]
+        target, tensor = self._source.constants[name]
+        if is_known(tensor):
+            self._known[node] = tensor
+        value = to_numpy(tensor, target)
+        return relax.const(value, dtype_name(tensor.dtype, target))
+
+    def _convert(self, node: Any) -> Any:
+        try:
+            result = self._computed(node)
+            if result is None:
+                result = self._bind(self._result(node))
+            if isinstance(result, int | float):
+                self._known[node] = result
+            return result
+        except RejectedNodeError as error:
+            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: {error}") from None
+        except OctavoError:
+            raise
+        except Exception as error:
+            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)} cannot be imported: {reason(error)}") from error
+
+    def _computed(self, node: Any) -> Any:
+        tensor = computed(node, self._known)
+        if tensor is None:
+            return None
+        self._known[node] = tensor
+        return relax.const(to_numpy(tensor, str(node.name)), dtype_name(tensor.dtype, str(node.name)))
+
+    def _result(self, node: Any) -> Any:
+        if node.op != "call_function":
+            raise RejectedNodeError(f"nodes of kind {node.op} are not supported")
+        arguments = self._retrieve_args(tuple(node.args))
+        if not _is_operator(node):
+            if node.target.__name__ == "getitem":
+                return self._item(node, arguments)
+            # Arithmetic on sizes, which are numbers here.
+            return node.target(*arguments)
+        converter = _CONVERTERS.get(str(node.target))
+        if converter is not None:
+            keywords = {str(key): self._retrieve_args(value) for key, value in node.kwargs.items()}
+            steps = self.steps.setdefault(str(node.name), {})
+            values = _by_name(node, arguments, keywords)
+            result = converter(Arguments(builder=self.block_builder, values=values, steps=steps))
+            if result is not NotImplemented:
+                return result
+        known = self.convert_map.get(node.target.__name__)
+        if known is None:
+            raise RejectedNodeError("there is no converter for this op")
+        return known(node)
+
+    def _item(self, node: Any, arguments: tuple[Any, ...]) -> Any:
+        value, index = arguments
+        if isinstance(value, tuple | list):
+            if value[index] is None and node.users:
+                raise RejectedNodeError(f"result {index} of {node.args[0].name!r} is not supported")
+            return value[index]
+        return self._getitem(node)
+
+    def _bind(self, result: Any) -> Any:
+        if isinstance(result, tuple | list):
+            return tuple(self._bind(field) for field in result)
+        if isinstance(result, relax.Call | relax.TupleGetItem):
+            return self.block_builder.emit(result)
+        return result
+
+
+def _is_plain_recurrence(node: Any) -> bool:
+    """Whether a recurrent op has one layer and no projection: TVM's converters take no others."""
+    values = _by_name(node, tuple(node.args), dict(node.kwargs))
+    weights = (4 if values["has_biases"] else 2) * (2 if values["bidirectional"] else 1)
+    return values["num_layers"] == 1 and len(values["params"]) == weights
+
+
+def _is_operator(node: Any) -> bool:
+    """Whether the node calls an op of PyTorch's, rather than a function on Python numbers or tuples."""
+    return hasattr(node.target, "_schema")
+
+
+def _by_name(node: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by their names in the op's schema, with its defaults."""
+    values: dict[str, Any] = {}
+    for position, parameter in enumerate(node.target._schema.arguments):
+        if position < len(arguments):
+            values[parameter.name] = arguments[position]
+        elif parameter.name in keywords:
+            values[parameter.name] = keywords[parameter.name]
+        else:
+            values[parameter.name] = parameter.default_value if parameter.has_default_value() else None
+    return values
+
+
+def _prepared(source: TorchProgram) -> TorchProgram:
+    """Return the program with unknown ops decomposed and in-place ones made functional; most need neither."""
+    importer = _Importer(source)
+    done: set[Any] = set()
+    writes = any(is_writing(node) for node in source.nodes)
+    if writes:
+        functional = without_writes(source)
+        if functional is not None:
+            source, importer, writes = functional, _Importer(functional), False
+    while True:
+        # What an op decomposes into may need the same again.
+        table = _decompositions({node.target for node in source.nodes if not importer.knows(node)} - done)
+        if not table and not writes:
+            return source
+        done |= set(table)
+        writes = False
+        program = source.program.run_decompositions(_decompositions(done))
+        source = read(program, {name: shape for name, (shape, _) in source.inputs.items()})
+
+
+@cache
+def _all_decompositions() -> dict[Any, Any]:
+    """Return PyTorch's table. It asks for every op of every library, which takes longer than to import a program."""
+    return dict(importlib.import_module("torch.export").default_decompositions().items())
+
+
+def _decompositions(ops: set[Any]) -> dict[Any, Any]:
+    """Return the decompositions of those of these ops that have one."""
+    if not ops:
+        return {}
+    if not ops <= set(_all_decompositions()):
+        _all_decompositions.cache_clear()  # a library may have been loaded since
+    table = _all_decompositions()
+    return {op: table[op] for op in ops if op in table}
+
+
+def convert(source: TorchProgram) -> Assembled:
+    """Build the named module of a program.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If a node has an op or a form that no converter takes.
+    """
+    check_straight_line(source)
+    with quiet():
+        source = _prepared(source)
+        importer = _Importer(source)
+        try:
+            module = importer.run()
+        except Exception:
+            discard(importer.block_builder)
+            raise
+    holders = {str(node.name): value for node, value in importer.env.items()}
+    for name, steps in importer.steps.items():
+        holders.update({f"{name}.{suffix}": value for suffix, value in steps.items()})
+    types = {name: (_dims(value), str(value.ty.dtype)) for name, value in holders.items() if _is_tensor(value)}
+    listed = source_tensors(source, types)
+    positions = {name: position for position, (name, _) in enumerate(listed)}
+    sources = [tensor for _, tensor in listed]
+    return assemble(module, sources, [holders[name] for name, _ in listed], [positions[name] for name in source.outputs])
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, relax.Var | Constant) and isinstance(value.ty, relax.TensorType) and value.ty.shape is not None
+
+
+def _dims(value: Any) -> tuple[int | str, ...]:
+    return tuple(int(dim) if isinstance(dim, tvm.tirx.IntImm | np.integer | int) else str(dim) for dim in value.ty.shape)

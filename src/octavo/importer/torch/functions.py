@@ -1,0 +1,61 @@
+"""Our converters of PyTorch functions that TVM's compute wrongly or not at all. Imports no PyTorch.
+
+TVM's celu takes no slope, its grid_sampler reads the grid channels first, and its cumsum does not build.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..running_sum import running_sum
+from .ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+_METHODS = ("bilinear", "nearest", "bicubic")
+_PADDINGS = ("zeros", "border", "reflection")
+
+
+def _celu(args: Arguments) -> Any:
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+    x, emit = args["self"], args.emit
+    alpha = relax.const(float(args["alpha"]), dtype_of(x))
+    one, zero = relax.const(1.0, dtype_of(x)), relax.const(0.0, dtype_of(x))
+    grown = emit(_ops.multiply(alpha, emit(_ops.subtract(emit(_ops.exp(emit(_ops.divide(x, alpha)))), one))))
+    return _ops.add(emit(_ops.nn.relu(x)), emit(_ops.minimum(grown, zero)))
+
+
+def _cumsum(args: Arguments) -> Any:
+    x, shape = args["self"], shape_of(args["self"])
+    wanted = dtype_of(x) if args["dtype"] is None else str(args["dtype"]).removeprefix("torch.")
+    if args["dtype"] is None and not wanted.startswith("float"):
+        wanted = "int64"
+    x = x if wanted == dtype_of(x) else args.emit(_ops.astype(x, wanted))
+    return running_sum(args.emit, x, shape, int(args["dim"]) % len(shape)) if shape else x
+
+
+def _grid_sampler(args: Arguments) -> Any:
+    if len(shape_of(args["input"])) != 4:
+        raise RejectedNodeError("only images are sampled")
+    grid = args.emit(_ops.permute_dims(args["grid"], [0, 3, 1, 2]))
+    return _ops.image.grid_sample(
+        args["input"],
+        grid,
+        method=_METHODS[int(args["interpolation_mode"])],
+        layout="NCHW",
+        padding_mode=_PADDINGS[int(args["padding_mode"])],
+        align_corners=bool(args["align_corners"]),
+    )
+
+
+FUNCTIONS: dict[str, Converter] = {
+    "aten.celu.default": _celu,
+    "aten.cumsum.default": _cumsum,
+    "aten.grid_sampler.default": _grid_sampler,
+    "aten.grid_sampler_2d.default": _grid_sampler,
+    "aten.numpy_T.default": lambda args: _ops.permute_dims(args["self"]),
+}
+"""Our converters by op and overload."""

@@ -1,0 +1,106 @@
+"""Our converters of what picks values by index. Imports no PyTorch.
+
+One index is a slice, which moves integers. Many are taken with bounds: TVM's converters leave them out, and its code then reads
+wherever an index points. Indices of two axes pick pairs, where TVM's converter picks all combinations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+from .ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+def _select(args: Arguments) -> Any:
+    """One index of an axis, which goes."""
+    x, axis, index = args["self"], int(args["dim"]), int(args["index"])
+    shape = shape_of(x)
+    axis %= len(shape)
+    index = index + shape[axis] if index < 0 else index
+    part = args.step("slice", _ops.strided_slice(x, axes=[axis], begin=[index], end=[index + 1], assume_inbound=True))
+    return _ops.squeeze(part, [axis])
+
+
+def _from_start(args: Arguments, indices: Any, size: int) -> Any:
+    """Count negative indices of an axis of `size` from its start; NumPy for constants."""
+    if isinstance(indices, Constant):
+        values = indices.value.numpy().astype(np.int64)
+        values = np.where(values < 0, values + size, values)
+        if values.size and not 0 <= values.min() <= values.max() < size:
+            raise RejectedNodeError(f"an index is out of range on an axis of {size}")
+        return values
+    kind = dtype_of(indices)
+    behind = args.emit(_ops.add(indices, relax.const(size, kind)))
+    return args.emit(_ops.where(args.emit(_ops.less(indices, relax.const(0, kind))), behind, indices))
+
+
+def _expression(indices: Any) -> Any:
+    return relax.const(indices, "int64") if isinstance(indices, np.ndarray) else indices
+
+
+def _taken(args: Arguments, x: Any, indices: Any, axis: int) -> Any:
+    """Take along an axis, whose place the dimensions of `indices` (NumPy for constants, none negative) take."""
+    shape, indices = shape_of(x), _expression(indices)
+    axis %= len(shape)
+    wanted = shape_of(indices)
+    flat = indices if len(wanted) == 1 else args.emit(_ops.reshape(indices, [-1]))
+    if isinstance(indices, Constant):
+        flat = relax.const(indices.value.numpy().reshape(-1), "int64")
+    result = _ops.take(x, flat, axis=axis, mode="clip")
+    if len(wanted) == 1:
+        return result
+    return _ops.reshape(args.step("rows", result), [*shape[:axis], *wanted, *shape[axis + 1 :]])
+
+
+def _index_select(args: Arguments) -> Any:
+    x, axis = args["self"], int(args["dim"])
+    return _taken(args, x, _from_start(args, args["index"], shape_of(x)[axis]), axis)
+
+
+def _embedding(args: Arguments) -> Any:
+    weight = args["weight"]
+    return _taken(args, weight, _from_start(args, args["indices"], shape_of(weight)[0]), 0)
+
+
+def _index(args: Arguments) -> Any:
+    """Indices of axes side by side, which count as one axis. Where truth values choose, TVM's converter does it."""
+    x = args["self"]
+    stated = [(axis, index) for axis, index in enumerate(args["indices"]) if index is not None]
+    if any(dtype_of(index) not in ("int32", "int64") for _, index in stated):
+        return NotImplemented
+    axes, shape = [axis for axis, _ in stated], shape_of(x)
+    if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
+        raise RejectedNodeError(f"it picks along the axes {axes}; only axes side by side are supported")
+    places: Any = None
+    for axis, index in stated:
+        index = _from_start(args, index, shape[axis])
+        places = index if places is None else _joined(args, places, index, shape[axis])
+    if len(axes) > 1:
+        merged = math.prod(shape[axis] for axis in axes)
+        x = args.step("merged", _ops.reshape(x, [*shape[: axes[0]], merged, *shape[axes[-1] + 1 :]]))
+    return _taken(args, x, places, axes[0])
+
+
+def _joined(args: Arguments, first: Any, second: Any, size: int) -> Any:
+    """Return first * size + second."""
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return first * size + second
+    first, second = (args.emit(_ops.astype(_expression(side), "int64")) for side in (first, second))
+    return args.emit(_ops.add(args.emit(_ops.multiply(first, relax.const(size, "int64"))), second))
+
+
+INDICES: dict[str, Converter] = {
+    "aten.embedding.default": _embedding,
+    "aten.index.Tensor": _index,
+    "aten.index_select.default": _index_select,
+    "aten.select.int": _select,
+}
+"""Our converters by op and overload."""

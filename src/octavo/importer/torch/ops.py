@@ -1,0 +1,432 @@
+"""Our converters of PyTorch ops where TVM's misread a form. Imports no PyTorch.
+
+A converter gets the arguments by the names of the op's schema, defaults filled in, tensors as Relax expressions, and returns a
+Relax expression. Formulas are those of the op's documentation. Each comes before TVM's converter of the same op because TVM's
+
+* batch_norm: takes the training flag as momentum and momentum as epsilon;
+* clamp_max: ignores the bound; clamp, relu6, hardtanh: infinite bounds and ops of their own where a clip serves;
+* add, sub: ignore alpha; elementwise ops of two constants fail;
+* pools: take an empty stride for a stride; upsampling: samples by another grid;
+* squeeze: fails on dimensions that are not 1; std: divides by the count; pixel_shuffle and max along an axis: become ops that
+  TVM cannot compile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+class RejectedNodeError(Exception):
+    """A form of an op that cannot be imported, with the reason; the importer adds the node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """The arguments of one node by name."""
+
+    builder: Any
+    values: dict[str, Any]
+    steps: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What `step` named, by its suffix."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument."""
+        return self.values[name]
+
+    def emit(self, expr: Any) -> Any:
+        """Bind an expression to a variable."""
+        return self.builder.emit(expr)
+
+    def step(self, suffix: str, expr: Any) -> Any:
+        """Bind a step towards the node's result and name it after the node, so that a profile holds its range.
+
+        An integer op needs the ranges of all that it reads and writes.
+        """
+        self.steps[suffix] = result = self.builder.emit(expr)
+        return result
+
+
+Converter = Callable[[Arguments], Any]
+"""Returns NotImplemented where TVM's converter of the op is right."""
+
+
+def shape_of(expr: Any) -> list[int]:
+    """Return the shape of a tensor, all of it numbers."""
+    return [int(dim) for dim in expr.ty.shape]
+
+
+def dtype_of(expr: Any) -> str:
+    """Return the element type of a tensor."""
+    return str(expr.ty.dtype)
+
+
+def pair(value: int | Sequence[int]) -> list[int]:
+    """Return two numbers where PyTorch takes one for both."""
+    values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
+    return values * 2 if len(values) == 1 else values
+
+
+# ---------------------------------------------------------------------------------------------------------------- clamps
+
+
+def _clamped(x: Any, low: Any, high: Any) -> Any:
+    """Write a clamp as the other importers do: clip of two bounds, relu, maximum or minimum of one."""
+    bounds: list[Any] = []
+    for bound in (low, high):
+        is_open = bound is None or (isinstance(bound, float) and math.isinf(bound))
+        bounds.append(None if is_open else bound)
+    low, high = bounds
+    dtype = dtype_of(x)
+    if any(bound is not None and not isinstance(bound, int | float) for bound in bounds):
+        result = x if low is None else _ops.maximum(x, _operand(low, dtype))
+        return result if high is None else _ops.minimum(result, _operand(high, dtype))
+    if low is not None and high is not None:
+        # With min above max PyTorch's result is max everywhere.
+        return _ops.clip(x, min(low, high), high)
+    if low is not None:
+        return _ops.nn.relu(x) if low == 0 else _ops.maximum(x, relax.const(low, dtype))
+    return x if high is None else _ops.minimum(x, relax.const(high, dtype))
+
+
+def _operand(value: Any, dtype: str) -> Any:
+    return value if isinstance(value, relax.Expr) else relax.const(value, dtype)
+
+
+def _clamp(args: Arguments) -> Any:
+    return _clamped(args["self"], args.values.get("min"), args.values.get("max"))
+
+
+def _hardtanh(args: Arguments) -> Any:
+    return _clamped(args["self"], float(args["min_val"]), float(args["max_val"]))
+
+
+def _relu6(args: Arguments) -> Any:
+    return _clamped(args["self"], 0.0, 6.0)
+
+
+# ----------------------------------------------------------------------------------------------------------- elementwise
+
+_INTEGER_WIDTH = ("bool", "uint8", "int8", "int16", "int32", "int64")
+_FLOAT_WIDTH = ("float16", "float32", "float64")
+
+
+def _common_dtype(sides: Sequence[Any]) -> str:
+    """Return the dtype that both sides are brought to: a plain number only matters if it is a float beside integers."""
+    tensors = [dtype_of(side) for side in sides if isinstance(side, relax.Expr)]
+    floats = [dtype for dtype in tensors if dtype in _FLOAT_WIDTH]
+    if floats:
+        return max(floats, key=_FLOAT_WIDTH.index)
+    if any(isinstance(side, float) for side in sides):
+        return "float32"
+    if {"uint8", "int8"} <= set(tensors):
+        return "int16"
+    return max(tensors, key=_INTEGER_WIDTH.index)
+
+
+def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
+    def convert(args: Arguments) -> Any:
+        left, right = args["self"], args["other"]
+        alpha = args.values.get("alpha", 1)
+        dtype = _common_dtype([left, right])
+        if op is _ops.divide and dtype not in _FLOAT_WIDTH:
+            dtype = "float32"
+        sides = [_cast(side, dtype) for side in (left, right)]
+        if alpha != 1:
+            scaled = 0 if reverse else 1  # rsub: other - alpha * self
+            sides[scaled] = args.emit(_ops.multiply(sides[scaled], relax.const(alpha, dtype)))
+        return op(*reversed(sides)) if reverse else op(*sides)
+
+    return convert
+
+
+def _cast(side: Any, dtype: str) -> Any:
+    if not isinstance(side, relax.Expr):
+        return relax.const(side, dtype)
+    return side if dtype_of(side) == dtype else _ops.astype(side, dtype)
+
+
+# ------------------------------------------------------------------------------------------------- convolution and pools
+
+
+def batch_norm(args: Arguments, x: Any) -> Any:
+    """Write a normalization of `x`, whose axis 1 has the channels, by the running statistics of the node."""
+    if args["running_mean"] is None or args["running_var"] is None:
+        raise RejectedNodeError("it normalizes by the batch that it sees; give the module track_running_stats=True")
+    if args.values.get("training", False):
+        raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
+    channels, dtype = shape_of(x)[1], dtype_of(x)
+    gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
+    beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
+    result = _ops.nn.batch_norm(
+        x, gamma, beta, args["running_mean"], args["running_var"], axis=1, epsilon=float(args["eps"]), training=False
+    )
+    return relax.TupleGetItem(args.emit(result), 0)
+
+
+def batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
+    """Apply an op on images to one without batch, too."""
+    if len(shape_of(x)) == 4:
+        return op(x)
+    return _ops.squeeze(args.emit(op(args.emit(_ops.expand_dims(x, 0)))), [0])
+
+
+def _max_pool2d(args: Arguments) -> Any:
+    kernel = pair(args["kernel_size"])
+    return batched(
+        args,
+        args["self"],
+        lambda x: _ops.nn.max_pool2d(
+            x,
+            pool_size=kernel,
+            strides=pair(args["stride"]) if args["stride"] else kernel,
+            padding=pair(args["padding"]),
+            dilation=pair(args["dilation"]),
+            ceil_mode=bool(args["ceil_mode"]),
+        ),
+    )
+
+
+def _max_pool2d_with_indices(args: Arguments) -> Any:
+    """The indices are None: a node that reads them is rejected."""
+    return (args.emit(_max_pool2d(args)), None)
+
+
+def _avg_pool2d(args: Arguments) -> Any:
+    if args["divisor_override"] is not None:
+        raise RejectedNodeError("divisor_override is not supported")
+    kernel = pair(args["kernel_size"])
+    return batched(
+        args,
+        args["self"],
+        lambda x: _ops.nn.avg_pool2d(
+            x,
+            pool_size=kernel,
+            strides=pair(args["stride"]) if args["stride"] else kernel,
+            padding=pair(args["padding"]),
+            ceil_mode=bool(args["ceil_mode"]),
+            count_include_pad=bool(args["count_include_pad"]),
+        ),
+    )
+
+
+def _pool3d(args: Arguments, op: Any, **attributes: Any) -> Any:
+    kernel, stride, padding = (_triple(args[name]) if args[name] else None for name in ("kernel_size", "stride", "padding"))
+    x = args["self"]
+    is_batch = len(shape_of(x)) == 5
+    volume = x if is_batch else args.emit(_ops.expand_dims(x, 0))
+    result = op(
+        volume,
+        pool_size=kernel,
+        strides=stride or kernel,
+        padding=padding or [0, 0, 0],
+        ceil_mode=bool(args["ceil_mode"]),
+        **attributes,
+    )
+    return result if is_batch else _ops.squeeze(args.emit(result), [0])
+
+
+def _triple(value: int | Sequence[int]) -> list[int]:
+    values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
+    return values * 3 if len(values) == 1 else values
+
+
+def _max_pool3d(args: Arguments) -> Any:
+    return _pool3d(args, _ops.nn.max_pool3d, dilation=_triple(args["dilation"]))
+
+
+def _avg_pool3d(args: Arguments) -> Any:
+    if args["divisor_override"] is not None:
+        raise RejectedNodeError("divisor_override is not supported")
+    return _pool3d(args, _ops.nn.avg_pool3d, count_include_pad=bool(args["count_include_pad"]))
+
+
+def _adaptive_max_pool2d(args: Arguments) -> Any:
+    """Only to one pixel; the indices are None."""
+    if [int(size) for size in args["output_size"]] != [1, 1]:
+        raise RejectedNodeError(f"to {list(args['output_size'])}: only adaptive maxima over the whole image are supported")
+    return (args.emit(_ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
+
+
+def _adaptive_avg_pool2d(args: Arguments) -> Any:
+    x = args["self"]
+    sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], shape_of(x)[-2:], strict=True)]
+    return batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
+
+
+def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> Any:
+    x = args["input"] if "input" in args.values else args["self"]
+    height, width = shape_of(x)[2:]
+    size, factors = args["output_size"], args.values.get("scale_factors")
+    if size is None:
+        assert factors is not None, "the schema asks for one of the two"
+        wanted = [height * float(factors[0]), width * float(factors[1])]
+        size = [int(value + 1e-9) for value in wanted]
+        if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
+            # PyTorch then samples by the stated factor, Relax's op by the ratio of the sizes.
+            raise RejectedNodeError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
+    return _ops.image.resize2d(
+        x,
+        size=[int(value) for value in size],
+        layout="NCHW",
+        method=method,
+        coordinate_transformation_mode=transform,
+        rounding_method=rounding,
+    )
+
+
+def _upsample_nearest(args: Arguments) -> Any:
+    return _upsample(args, "nearest_neighbor", "asymmetric", "floor")
+
+
+def _upsample_bilinear(args: Arguments) -> Any:
+    return _upsample(args, "linear", "align_corners" if args["align_corners"] else "half_pixel", "")
+
+
+# -------------------------------------------------------------------------------------------------------------- movement
+
+
+def _squeeze(args: Arguments) -> Any:
+    shape = shape_of(args["self"])
+    stated = args.values.get("dim", list(range(len(shape))))
+    axes = sorted({int(axis) % len(shape) for axis in ([stated] if isinstance(stated, int) else stated)}) if shape else []
+    axes = [axis for axis in axes if shape[axis] == 1]
+    return _ops.squeeze(args["self"], axes) if axes else args["self"]
+
+
+def _pixel_shuffle(args: Arguments) -> Any:
+    *batch, channels, height, width = shape_of(args["self"])
+    factor, rank = int(args["upscale_factor"]), len(batch)
+    split = [*batch, channels // factor**2, factor, factor, height, width]
+    order = [*range(rank), rank, rank + 3, rank + 1, rank + 4, rank + 2]
+    moved = args.emit(_ops.permute_dims(args.emit(_ops.reshape(args["self"], split)), order))
+    return _ops.reshape(moved, [*batch, channels // factor**2, height * factor, width * factor])
+
+
+def _extreme(op: Any, place: Any = None) -> Converter:
+    """Return a converter of amax or amin, or, with `place`, of max or min along one axis and where it is."""
+
+    def convert(args: Arguments) -> Any:
+        axes, keeps = args["dim"], bool(args["keepdim"])
+        result = op(args["self"], axis=axes if isinstance(axes, int) else list(axes) or None, keepdims=keeps)
+        return result if place is None else (args.emit(result), args.emit(place(args["self"], axis=axes, keepdims=keeps)))
+
+    return convert
+
+
+def _deviation(args: Arguments, *, root: bool) -> Any:
+    """Sum of squared deviations over the count less `correction` (PyTorch's default: 1)."""
+    x, dim = args["self"], args["dim"]
+    shape = shape_of(x)
+    axes = [int(axis) % len(shape) for axis in ([dim] if isinstance(dim, int) else dim or range(len(shape)))]
+    count = math.prod(shape[axis] for axis in axes) - (1 if args["correction"] is None else args["correction"])
+    if count <= 0:
+        raise RejectedNodeError("fewer values than its correction: the result is undefined")
+    centered = args.emit(_ops.subtract(x, _ops.mean(x, axes, keepdims=True)))
+    total = _ops.sum(_ops.multiply(centered, centered), axes, keepdims=bool(args["keepdim"]))
+    result = _ops.divide(total, relax.const(count, dtype_of(x)))
+    return _ops.sqrt(args.emit(result)) if root else result
+
+
+def _deviation_and_mean(args: Arguments) -> Any:
+    axes, keeps = args["dim"], bool(args["keepdim"])
+    return args.emit(_deviation(args, root=False)), args.emit(_ops.mean(args["self"], axes, keepdims=keeps))
+
+
+def _expand(args: Arguments) -> Any:
+    """Nothing where the sizes are the tensor's own, repetition, which integer kernels know, of float32; others are TVM's."""
+    x, size = args["self"], list(args["size"])
+    own: list[Any] = [getattr(dim, "value", None) for dim in x.ty.shape]
+    if None in own or not all(isinstance(dim, int) for dim in size) or dtype_of(x) != "float32":
+        return NotImplemented
+    wide = [1] * (len(size) - len(own)) + own
+    repeats = [1 if want in (-1, have) else want for have, want in zip(wide, size, strict=True)]
+    x = x if wide == own else args.emit(_ops.reshape(x, wide))
+    return x if set(repeats) <= {1} else _ops.tile(x, repeats)
+
+
+def _identity(args: Arguments) -> Any:
+    return args["self"] if "self" in args.values else args["input"]
+
+
+def _moved(args: Arguments) -> Any:
+    """To another device, which is all one here, and another dtype."""
+    dtype = str(args["dtype"]).removeprefix("torch.")
+    return args["self"] if dtype == dtype_of(args["self"]) else _ops.astype(args["self"], dtype)
+
+
+def _dropout(args: Arguments) -> Any:
+    if args.values.get("train"):
+        raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
+    return args["input"]
+
+
+def _sym_size(args: Arguments) -> Any:
+    return shape_of(args["self"])[int(args["dim"])]
+
+
+def _nothing(_args: Arguments) -> Any:
+    return None
+
+
+CONVERTERS: dict[str, Converter] = {
+    "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten._assert_scalar.default": _nothing,
+    "aten._assert_tensor_metadata.default": _nothing,
+    "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten.add.Scalar": _elementwise(_ops.add),
+    "aten.add.Tensor": _elementwise(_ops.add),
+    "aten.adaptive_max_pool2d.default": _adaptive_max_pool2d,
+    "aten.alias.default": _identity,
+    "aten.amax.default": _extreme(_ops.max),
+    "aten.amin.default": _extreme(_ops.min),
+    "aten.avg_pool2d.default": _avg_pool2d,
+    "aten.avg_pool3d.default": _avg_pool3d,
+    "aten.clamp.Tensor": _clamp,
+    "aten.clamp.default": _clamp,
+    "aten.clamp_max.default": _clamp,
+    "aten.clamp_min.default": _clamp,
+    "aten.clone.default": _identity,
+    "aten.contiguous.default": _identity,
+    "aten.detach.default": _identity,
+    "aten.div.Scalar": _elementwise(_ops.divide),
+    "aten.div.Tensor": _elementwise(_ops.divide),
+    "aten.dropout.default": _dropout,
+    "aten.expand.default": _expand,
+    "aten.feature_dropout.default": _dropout,
+    "aten.hardtanh.default": _hardtanh,
+    "aten.lift_fresh_copy.default": _identity,
+    "aten.max.dim": _extreme(_ops.max, _ops.argmax),
+    "aten.max_pool2d.default": _max_pool2d,
+    "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
+    "aten.max_pool3d.default": _max_pool3d,
+    "aten.min.dim": _extreme(_ops.min, _ops.argmin),
+    "aten.mul.Scalar": _elementwise(_ops.multiply),
+    "aten.mul.Tensor": _elementwise(_ops.multiply),
+    "aten.pixel_shuffle.default": _pixel_shuffle,
+    "aten.relu6.default": _relu6,
+    "aten.rsub.Scalar": _elementwise(_ops.subtract, reverse=True),
+    "aten.rsub.Tensor": _elementwise(_ops.subtract, reverse=True),
+    "aten.squeeze.default": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.std.correction": lambda args: _deviation(args, root=True),
+    "aten.sub.Scalar": _elementwise(_ops.subtract),
+    "aten.sub.Tensor": _elementwise(_ops.subtract),
+    "aten.sym_constrain_range_for_size.default": _nothing,
+    "aten.sym_size.int": _sym_size,
+    "aten.to.device": _moved,
+    "aten.upsample_bilinear2d.vec": _upsample_bilinear,
+    "aten.upsample_nearest2d.vec": _upsample_nearest,
+    "aten.var.correction": lambda args: _deviation(args, root=False),
+    "aten.var_mean.correction": _deviation_and_mean,
+}
+"""Our converters by PyTorch op and overload, without those of the other modules of this folder."""
