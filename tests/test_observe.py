@@ -1,4 +1,4 @@
-"""Observers on edges: what they see is what is there, what is computed stays as it is, and they come off without a trace."""
+"""Observers on tensors: what they see is what is there, what is computed stays as it is, and they come off without a trace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import octavo
 from nets import residual_net
 from octavo.errors import DataError, ExecutableError, ModelError
 from octavo.graph import Model
-from octavo.graph.edges import EDGE
+from octavo.graph.probes import PROBE
 from octavo.kernels import host_target
-from octavo.observers import Compare, Dump, Print, Record, Sighting, Statistics
+from octavo.observers import Compare, Dump, ObservedValue, Print, Record, Statistics
 
 INTEGERS = ("x", "r1", "r2", "c3", "r3", "m", "f", "y")
 
 
-def nothing(_sighting: Sighting) -> None:
+def nothing(_value: ObservedValue) -> None:
     """Look away."""
 
 
@@ -81,12 +81,12 @@ def is_same(a: tvm.IRModule, b: tvm.IRModule) -> bool:
 # ------------------------------------------------------------------------------------------------------------- modules
 
 
-def test_every_edge_of_the_final_integer_module(final: tvm.IRModule, x: np.ndarray) -> None:
-    seen: list[Sighting] = []
-    edges = variables(final)
-    observed = octavo.observe(final, edges, seen.append)
+def test_every_tensor_of_the_final_integer_module(final: tvm.IRModule, x: np.ndarray) -> None:
+    seen: list[ObservedValue] = []
+    tensors = variables(final)
+    observed = octavo.observe(final, tensors, seen.append)
     np.testing.assert_array_equal(run(observed, x), run(final, x))
-    assert [each.variable for each in seen] == [var.name for var in edges]
+    assert [each.variable for each in seen] == [var.name for var in tensors]
     assert {str(each.raw.dtype) for each in seen} == {"float32", "uint8"}
     assert all(each.real is not None for each in seen)
     assert is_same(octavo.unobserve(observed), final)
@@ -114,15 +114,15 @@ def test_a_quantized_model(quantized: Model, x: np.ndarray, reference: dict[str,
     assert octavo.explain(observed).summary == octavo.explain(quantized).summary
 
 
-def renamed(sighting: Sighting) -> Sighting:
+def renamed(observed: ObservedValue) -> ObservedValue:
     """Call what was asked for by its name in the source by its id."""
-    name = sighting.tensor.removeprefix("net/").removesuffix(":0")
-    return Sighting(tensor=name, variable=sighting.variable, raw=sighting.raw, real=sighting.real, params=sighting.params)
+    name = observed.tensor.removeprefix("net/").removesuffix(":0")
+    return ObservedValue(tensor=name, variable=observed.variable, raw=observed.raw, real=observed.real, params=observed.params)
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_a_float_module_before_and_after_fusion(model: Model, x: np.ndarray, *, is_fused: bool) -> None:
-    """Parameters, results and what nobody reads are edges as any other; the lineage knows them under new names."""
+    """Parameters, results and what nobody reads are tensors as any other; the lineage knows them under new names."""
     passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
     fusing = [relax.transform.FuseOps(), relax.transform.FuseTIR()]
     lineage = octavo.Lineage(model, target=host_target())
@@ -151,10 +151,10 @@ def test_observers_come_off_one_by_one(model: Model, x: np.ndarray) -> None:
 
 
 def test_an_observer_that_fails_and_one_that_writes(final: tvm.IRModule, x: np.ndarray) -> None:
-    def spoil(sighting: Sighting) -> None:
-        sighting.raw[...] = 0
+    def spoil(observed: ObservedValue) -> None:
+        observed.raw[...] = 0
 
-    def fail(_sighting: Sighting) -> None:
+    def fail(_value: ObservedValue) -> None:
         raise ValueError("of mine")
 
     np.testing.assert_array_equal(run(octavo.observe(final, INTEGERS, spoil), x), run(final, x))
@@ -218,7 +218,7 @@ def test_a_name_of_two_variables() -> None:
 
 
 def test_an_observer_of_another_process() -> None:
-    see: Callable[..., Any] = tvm.get_global_func(EDGE)
+    see: Callable[..., Any] = tvm.get_global_func(PROBE)
     with pytest.raises(ExecutableError, match="another process"):
         see(tvm.runtime.tensor(np.zeros(1, np.float32)), "r1@0.0")
 
@@ -226,12 +226,12 @@ def test_an_observer_of_another_process() -> None:
 # ----------------------------------------------------------------------------------------------------------- observers
 
 
-def sighting(values: list[float], params: Any = None, tensor: str = "t") -> Sighting:
+def observed_value(values: list[float], params: Any = None, tensor: str = "t") -> ObservedValue:
     """One value of a few numbers, quantized if there are parameters."""
     real = np.array(values, np.float32)
     raw = real if params is None else octavo.numerics.quantize(real, params)
     shown = real if params is None else octavo.numerics.dequantize(raw, params)
-    return Sighting(tensor=tensor, variable="v", raw=raw, real=shown, params=params)
+    return ObservedValue(tensor=tensor, variable="v", raw=raw, real=shown, params=params)
 
 
 PARAMS = octavo.numerics.QuantParams.per_tensor("int8", 0.5, 1)
@@ -239,23 +239,23 @@ PARAMS = octavo.numerics.QuantParams.per_tensor("int8", 0.5, 1)
 
 def test_statistics() -> None:
     statistics = Statistics()
-    statistics(sighting([1, -2, np.inf]))
-    statistics(sighting([4, np.nan]))
+    statistics(observed_value([1, -2, np.inf]))
+    statistics(observed_value([4, np.nan]))
     seen = statistics["t"]
     assert (seen.runs, seen.count, seen.non_finite, seen.minimum, seen.maximum) == (2, 5, 2, -2, 4)
     assert seen.histogram.total == 3
-    statistics(sighting([-100, -64.5, 0, 63, 90, 62.5], PARAMS, "q"))
+    statistics(observed_value([-100, -64.5, 0, 63, 90, 62.5], PARAMS, "q"))
     assert (statistics["q"].at_qmin, statistics["q"].at_qmax) == (2, 2)
-    statistics(sighting([], tensor="none"))
+    statistics(observed_value([], tensor="none"))
     assert (statistics["none"].count, statistics["none"].minimum) == (0, np.inf)
 
 
 def test_print() -> None:
     file = io.StringIO()
     observer = Print(file)
-    observer(sighting([0, 1.5], PARAMS, "q"))
-    observer(sighting([0, 1], tensor="f"))
-    observer(sighting([], tensor="none"))
+    observer(observed_value([0, 1.5], PARAMS, "q"))
+    observer(observed_value([0, 1], tensor="f"))
+    observer(observed_value([], tensor="none"))
     assert file.getvalue().splitlines() == [
         "q: int8[2] in [1; 4], that is [0; 1.5], mean 0.75",
         "f: float32[2] in [0; 1], mean 0.5",
@@ -265,8 +265,8 @@ def test_print() -> None:
 
 def test_dump(tmp_path: Path) -> None:
     observer = Dump(tmp_path)
-    observer(sighting([0, 1.5], PARAMS, "a/b"))
-    observer(sighting([2]))
+    observer(observed_value([0, 1.5], PARAMS, "a/b"))
+    observer(observed_value([2]))
     with np.load(tmp_path / "00000_a_b.npz") as file:
         assert {key: file[key].tolist() for key in file} == {"raw": [1, 4], "real": [0, 1.5], "scale": 0.5, "zero_point": 1}
     with np.load(tmp_path / "00001_t.npz") as file:
@@ -277,15 +277,15 @@ def test_dump(tmp_path: Path) -> None:
 
 def test_compare() -> None:
     compare = Compare({"t": [np.array([1.0, 2.0]), np.array([1.0, 2.0])], "q": np.array([0.0])})
-    compare(sighting([1, 2]))
-    compare(sighting([1, 2.5]))
-    compare(sighting([0], PARAMS, "q"))
-    compare(sighting([0], PARAMS, "q"))
+    compare(observed_value([1, 2]))
+    compare(observed_value([1, 2.5]))
+    compare(observed_value([0], PARAMS, "q"))
+    compare(observed_value([0], PARAMS, "q"))
     assert [(each.run, each.max_abs_error) for each in compare.tensors["t"]] == [(0, 0), (1, 0.5)]
     assert compare.tensors["t"][0].sqnr_db == np.inf
     with pytest.raises(DataError, match="run 2 needs one more"):
-        compare(sighting([1, 2]))
+        compare(observed_value([1, 2]))
     with pytest.raises(DataError, match="has no tensor z; it has t, q"):
-        compare(sighting([1], tensor="z"))
+        compare(observed_value([1], tensor="z"))
     with pytest.raises(DataError, match=r"q: the reference has shape \[1\], the module gives \[2\]"):
-        compare(sighting([1, 2], tensor="q"))
+        compare(observed_value([1, 2], tensor="q"))

@@ -17,7 +17,7 @@ from .graph.lineage import Lineage
 from .importer import ModelBuilder
 from .layer_error import layer_errors
 
-# Observers on any edge, at any stage
+# Observers on any tensor, at any stage
 from .observe import observe, unobserve
 
 # The path, stage by stage, and its values

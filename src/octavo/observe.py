@@ -1,6 +1,6 @@
-"""Observers on the edges of a module at any stage, and their removal: for looking at tensors where they are, fused or integer.
+"""Observers on the tensors of a module at any stage, and their removal: for looking at values where they are, fused or integer.
 
-What stands in the IR is graph/edges.py's; here it is found which edge is meant, and what its integers stand for.
+What stands in the IR is graph/probes.py's; here it is found which variable is meant, and what its integers stand for.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tvm.relax import Var
 from .errors import ModelError, check_type
 from .graph import Model
 from .graph.dataflow import attrs_of, dtype_of, op_name
-from .graph.edges import attach, mark_edges, unmark_edges
 from .graph.lineage import Lineage
+from .graph.probes import insert_probes, register_callback, remove_probes
 from .identity import TensorId
-from .lower.results import HeldIntegers, held_integers
-from .observers import Observer, Sighting
+from .lower.results import QuantizedVariable, quantized_variables
+from .observers import ObservedValue, Observer
 
 Subject = TypeVar("Subject", Model, tvm.IRModule)
 
@@ -35,7 +35,7 @@ def observe(
     lineage: Lineage | None = None,
     entry: str = "main",
 ) -> Subject:
-    """Put an observer on edges of a module; whatever is computed stays as it is.
+    """Put an observer on tensors of a module; whatever is computed stays as it is.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def observe(
         TensorIds, names in a Model's source, or variables of the function (their names where they are unique). A TensorId stands
         for the variable that holds its integers where there is one, as kernels' quantize_info or a quantize op says.
     what
-        Called with a Sighting for each value at run time: `octavo.observers` has statistics, printing, files, recording and
+        Called with an ObservedValue for each value at run time: `octavo.observers` has statistics, printing, files, recording and
         comparing; any function will do.
     lineage
         A Lineage that saw the passes which made the module: finds TensorIds whose variables have other names by now.
@@ -55,8 +55,8 @@ def observe(
     Returns
     -------
     Model or IRModule
-        A copy with the observers in it: a call on each edge, which `unobserve` takes out again. It runs in this process only. A
-        pass that runs later finds a reader more at the edge and may fuse less.
+        A copy with the observers in it: a probe of each tensor, which `unobserve` takes out again. It runs in this process only.
+        A pass that runs later finds another reader of the tensor and may fuse less.
 
     Raises
     ------
@@ -64,20 +64,20 @@ def observe(
         For a tensor that no variable of the function holds: the message says where it lives.
     """
     if not callable(what):
-        raise ModelError("an observer must be a callable that takes a Sighting, octavo.observers.Print() say")
+        raise ModelError("an observer must be a callable that takes an ObservedValue, octavo.observers.Print() say")
     module = _module_of(subject)
     if entry not in {var.name_hint for var in module.get_global_vars()}:
         raise ModelError(f"the module has no function {entry} to observe; name its entry function")
-    edges = _Edges(module, subject if isinstance(subject, Model) else None, lineage, entry)
+    finder = _VariableFinder(module, subject if isinstance(subject, Model) else None, lineage, entry)
     asked = [tensors] if isinstance(tensors, (str, Var)) else list(tensors)
     keys: dict[Var, str] = {}
     for tensor in asked:
-        var = edges.find(tensor)
+        var = finder.find(tensor)
         name = tensor if isinstance(tensor, str) else tensor.name
         if var in keys:
             raise ModelError(f"{name} is held by {var.name}, which another of the tensors asked for stands for; name it once")
-        keys[var] = attach(name, _seer(name, var, edges.meaning(name, var), what))
-    return _with_function(subject, entry, mark_edges(module[entry], keys))
+        keys[var] = register_callback(name, _callback(name, var, finder.quantization(name, var), what))
+    return _with_function(subject, entry, insert_probes(module[entry], keys))
 
 
 def unobserve(subject: Subject, tensors: str | Iterable[str] | None = None) -> Subject:
@@ -92,7 +92,7 @@ def unobserve(subject: Subject, tensors: str | Iterable[str] | None = None) -> S
     for var in _module_of(subject).get_global_vars():
         function = _module_of(subject)[var]
         if isinstance(function, relax.Function):
-            clean = unmark_edges(function, labels)
+            clean = remove_probes(function, labels)
             if not clean.same_as(function):
                 subject = _with_function(subject, str(var.name_hint), clean)
     return subject
@@ -110,16 +110,17 @@ def _with_function(subject: Subject, name: str, function: Any) -> Subject:
     return changed
 
 
-def _seer(tensor: str, var: Var, held: HeldIntegers | None, what: Observer) -> Any:
-    def see(raw: npt.NDArray[Any]) -> None:
+def _callback(tensor: str, var: Var, quantized: QuantizedVariable | None, what: Observer) -> Any:
+    def observe_value(raw: npt.NDArray[Any]) -> None:
         is_integer = np.issubdtype(raw.dtype, np.integer)
-        real = held.reals(raw) if held is not None and is_integer else None if is_integer else raw
-        what(Sighting(tensor=tensor, variable=var.name, raw=raw, real=real, params=None if held is None else held.params))
+        real = quantized.reals(raw) if quantized is not None and is_integer else None if is_integer else raw
+        params = None if quantized is None else quantized.params
+        what(ObservedValue(tensor=tensor, variable=var.name, raw=raw, real=real, params=params))
 
-    return see
+    return observe_value
 
 
-class _Edges:
+class _VariableFinder:
     """Finds the variable of a function that a name stands for."""
 
     def __init__(self, module: tvm.IRModule, model: Model | None, lineage: Lineage | None, entry: str) -> None:
@@ -129,21 +130,20 @@ class _Edges:
         self._entry = entry
         function = module[entry]
         self._variables = [*function.params, *(binding.var for binding in _bindings(function))]
-        held = held_integers(module, entry)
-        self._integers: dict[Var, list[HeldIntegers]] = {}
-        self._held: dict[str, HeldIntegers] = {}
-        for each in held:
-            self._integers.setdefault(each.var, []).append(each)
-            self._held.setdefault(each.tensor, each)
+        self._by_variable: dict[Var, list[QuantizedVariable]] = {}
+        self._by_tensor: dict[str, QuantizedVariable] = {}
+        for each in quantized_variables(module, entry):
+            self._by_variable.setdefault(each.var, []).append(each)
+            self._by_tensor.setdefault(each.tensor, each)
         for var in self._variables:  # integers that only readers know: as the source has them
-            known = self._held.get(var.name)
+            known = self._by_tensor.get(var.name)
             if known is not None and known.params.dtype == dtype_of(var):
-                self._integers.setdefault(var, [HeldIntegers(tensor=var.name, var=var, params=known.params)])
+                self._by_variable.setdefault(var, [QuantizedVariable(tensor=var.name, var=var, params=known.params)])
 
-    def meaning(self, tensor: str, var: Var) -> HeldIntegers | None:
+    def quantization(self, tensor: str, var: Var) -> QuantizedVariable | None:
         """Return what a variable's integers are: those of the tensor asked for where it holds several."""
-        known = self._integers.get(var, [])
-        return next((held for held in known if held.tensor == tensor), known[0] if known else None)
+        known = self._by_variable.get(var, [])
+        return next((each for each in known if each.tensor == tensor), known[0] if known else None)
 
     def find(self, tensor: str | Var) -> Var:
         """Return the variable; ModelError where there is none or no single one."""
@@ -160,13 +160,13 @@ class _Edges:
         if self._lineage is not None:
             return self._checked(self._followed(name), name)
         named = [var for var in self._variables if var.name == name]
-        if len(named) > 1 and name not in self._held:
+        if len(named) > 1 and name not in self._by_tensor:
             raise ModelError(f"{len(named)} variables of {self._entry} are called {name}; give the variable itself, or a lineage")
-        if len(named) == 1 and (name not in self._held or named[0] in self._integers):
+        if len(named) == 1 and (name not in self._by_tensor or named[0] in self._by_variable):
             return self._checked(named[0], name)
-        if name not in self._held:
+        if name not in self._by_tensor:
             raise ModelError(f"no variable of {self._entry} holds {tensor}{self._whereabouts(name)}")
-        return self._held[name].var
+        return self._by_tensor[name].var
 
     def _checked(self, var: Var, name: str) -> Var:
         if not isinstance(var.ty, relax.TensorType):
@@ -190,14 +190,14 @@ class _Edges:
             if str(var.name_hint) == self._entry:
                 continue
             inner = isinstance(function, relax.Function) and any(binding.var.name == name for binding in _bindings(function))
-            if inner or name in _swallowed(function):
+            if inner or name in _fused_tensors(function):
                 results = _given(function) or [
                     each.var.name for each in _bindings(self._module[self._entry]) if op_name(each.value) == var.name_hint
                 ]
                 gives = f", which gives {', '.join(results)}" if results else ""
                 advice = "observe that, or put the observer in before the pass that did so"
                 return f": it is computed inside {var.name_hint}{gives}; {advice}"
-        names = list(dict.fromkeys([*self._held, *(var.name for var in self._variables)]))
+        names = list(dict.fromkeys([*self._by_tensor, *(var.name for var in self._variables)]))
         return f" and no kernel says that it computes it; some it has: {', '.join(names[:8])}"
 
 
@@ -212,7 +212,7 @@ def _given(function: Any) -> list[str]:
     return [str(info["output"]["id"])] if "output" in info else []
 
 
-def _swallowed(function: Any) -> set[str]:
+def _fused_tensors(function: Any) -> set[str]:
     """Return the tensors that a kernel says it computes or reads as constants."""
     attrs = attrs_of(function)
     ids = {str(tensor) for tensor in attrs.get("tensor_ids", ())}

@@ -1,6 +1,6 @@
-"""What may be put on an edge with `octavo.observe`: statistics, a line of text, files, a record, a comparison.
+"""What `octavo.observe` may put on a tensor: statistics, a line of text, files, a record, a comparison.
 
-An observer is any callable that takes a Sighting. It gets copies: nothing that it does reaches the computation.
+An observer is any callable that takes an ObservedValue. It gets copies: nothing that it does reaches the computation.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .numerics import QuantParams
 from .numerics.histogram import Histogram
 from .numerics.metrics import max_abs_error, sqnr_db
 
-__all__ = ["Compare", "Comparison", "Dump", "EdgeStatistics", "Observer", "Print", "Record", "Sighting", "Statistics"]
+__all__ = ["Compare", "Comparison", "Dump", "ObservedStatistics", "ObservedValue", "Observer", "Print", "Record", "Statistics"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Sighting:
-    """One value that passed over an edge.
+class ObservedValue:
+    """One value of a tensor, as it was computed.
 
     Parameters
     ----------
@@ -51,16 +51,16 @@ class Sighting:
     params: QuantParams | None = None
 
 
-Observer = Callable[[Sighting], None]
+Observer = Callable[[ObservedValue], None]
 
 
-def _reals(sighting: Sighting) -> Array:
-    return sighting.raw if sighting.real is None else sighting.real
+def _reals(observed: ObservedValue) -> Array:
+    return observed.raw if observed.real is None else observed.real
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class EdgeStatistics:
-    """What passed over one edge.
+class ObservedStatistics:
+    """Statistics of one tensor's values.
 
     Parameters
     ----------
@@ -90,20 +90,20 @@ class Statistics:
     """Keeps statistics of each tensor: ``statistics["conv1"].maximum``."""
 
     def __init__(self) -> None:
-        self.tensors: dict[str, EdgeStatistics] = {}
+        self.tensors: dict[str, ObservedStatistics] = {}
 
-    def __getitem__(self, tensor: str) -> EdgeStatistics:
+    def __getitem__(self, tensor: str) -> ObservedStatistics:
         """Return what was seen of a tensor; KeyError where nothing was."""
         return self.tensors[tensor]
 
-    def __call__(self, sighting: Sighting) -> None:
+    def __call__(self, observed: ObservedValue) -> None:
         """Add one value."""
-        old = self.tensors.get(sighting.tensor, EdgeStatistics())
-        values = _reals(sighting).astype(np.float32)
+        old = self.tensors.get(observed.tensor, ObservedStatistics())
+        values = _reals(observed).astype(np.float32)
         finite = values[np.isfinite(values)]
-        params = sighting.params
-        ends = None if params is None or sighting.real is None else _at_ends(sighting.real, params)
-        self.tensors[sighting.tensor] = replace(
+        params = observed.params
+        ends = None if params is None or observed.real is None else _at_ends(observed.real, params)
+        self.tensors[observed.tensor] = replace(
             old,
             runs=old.runs + 1,
             count=old.count + values.size,
@@ -132,12 +132,12 @@ class Print:
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file
 
-    def __call__(self, sighting: Sighting) -> None:
+    def __call__(self, observed: ObservedValue) -> None:
         """Print one value."""
-        raw = sighting.raw
-        text = f"{sighting.tensor}: {raw.dtype}{list(raw.shape)} in {_range(raw)}"
-        if sighting.params is not None and sighting.real is not None:
-            text += f", that is {_range(sighting.real)}, mean {float(np.mean(sighting.real)):.6g}"
+        raw = observed.raw
+        text = f"{observed.tensor}: {raw.dtype}{list(raw.shape)} in {_range(raw)}"
+        if observed.params is not None and observed.real is not None:
+            text += f", that is {_range(observed.real)}, mean {float(np.mean(observed.real)):.6g}"
         elif raw.size and raw.dtype.kind == "f":
             text += f", mean {float(np.mean(raw)):.6g}"
         print(text, file=self._file or sys.stdout)
@@ -162,14 +162,14 @@ class Dump:
             raise DataError(f"{folder} is no folder; make it before dumping tensors into it")
         self._count = 0
 
-    def __call__(self, sighting: Sighting) -> None:
+    def __call__(self, observed: ObservedValue) -> None:
         """Write one value."""
-        arrays = {"raw": sighting.raw}
-        if sighting.real is not None:
-            arrays["real"] = sighting.real
-        if sighting.params is not None:
-            arrays |= {"scale": sighting.params.scale, "zero_point": sighting.params.zero_point}
-        name = re.sub(r"\W+", "_", sighting.tensor)
+        arrays = {"raw": observed.raw}
+        if observed.real is not None:
+            arrays["real"] = observed.real
+        if observed.params is not None:
+            arrays |= {"scale": observed.params.scale, "zero_point": observed.params.zero_point}
+        name = re.sub(r"\W+", "_", observed.tensor)
         with (self._folder / f"{self._count:05d}_{name}.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
         self._count += 1
@@ -181,9 +181,9 @@ class Record:
     def __init__(self) -> None:
         self.tensors: dict[str, list[Array]] = {}
 
-    def __call__(self, sighting: Sighting) -> None:
+    def __call__(self, observed: ObservedValue) -> None:
         """Keep one value."""
-        self.tensors.setdefault(sighting.tensor, []).append(_reals(sighting))
+        self.tensors.setdefault(observed.tensor, []).append(_reals(observed))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,16 +206,16 @@ class Compare:
     Raises
     ------
     DataError
-        At the sighting of a tensor or run that the reference lacks, or of another shape.
+        At a value of a tensor or run that the reference lacks, or of another shape.
     """
 
     def __init__(self, reference: Mapping[str, Sequence[Array] | Array]) -> None:
         self._reference = reference
         self.tensors: dict[str, list[Comparison]] = {}
 
-    def __call__(self, sighting: Sighting) -> None:
+    def __call__(self, observed: ObservedValue) -> None:
         """Compare one value."""
-        name = sighting.tensor
+        name = observed.tensor
         seen = self.tensors.setdefault(name, [])
         run = len(seen)
         if name not in self._reference:
@@ -224,7 +224,7 @@ class Compare:
         if not isinstance(given, np.ndarray) and run >= len(given):
             raise DataError(f"the reference has {len(given)} values of {name}, run {run} needs one more")
         expected = given if isinstance(given, np.ndarray) else given[run]
-        value = _reals(sighting)
+        value = _reals(observed)
         if expected.shape != value.shape:
             raise DataError(f"{name}: the reference has shape {list(expected.shape)}, the module gives {list(value.shape)}")
         error, ratio = max_abs_error(expected, value), sqnr_db(expected, value)

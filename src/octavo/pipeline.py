@@ -19,7 +19,7 @@ from .errors import CompileError, ModelError, ProfileError, QuantizationError, T
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
-from .graph.lineage import unheard
+from .graph.lineage import lineage_paused
 from .importer import load
 from .kernels import (
     AVX512_BF16,
@@ -156,7 +156,7 @@ def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None)
     if key not in built:
         instrumented = instrument(model, select(model, tensors))
         target, isas = resolve_target(None)
-        with unheard():
+        with lineage_paused():
             lowered = lower(instrumented.module, CPU, isas, threads, model.tensors)
             built[key] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
     return built[key]

@@ -125,9 +125,9 @@ def check_ranges(
             "no tensor of the model is quantized: give a quantized model (octavo.quantize, an ONNX file in QDQ form, a .tflite), "
             "or a float model and the profile it was calibrated with"
         )
-    seen = profile(_with_entries(model, ranges), batches, tensors=sorted(ranges), threads=threads, progress=progress)
-    checks = [_check(seen[key], found) for key, found in ranges.items() if key in seen]
-    return RangeChecks(samples=seen.samples, tensors=tuple(sorted(checks, key=lambda check: -check.outside)))
+    observed = profile(_with_entries(model, ranges), batches, tensors=sorted(ranges), threads=threads, progress=progress)
+    checks = [_check(observed[key], found) for key, found in ranges.items() if key in observed]
+    return RangeChecks(samples=observed.samples, tensors=tuple(sorted(checks, key=lambda check: -check.outside)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,7 +203,7 @@ def _with_entries(model: Model, ranges: Mapping[TensorId, _Range]) -> Model:
     return replace(model, tensors=TensorTable([*model.tensors.values(), *entries]))
 
 
-def _check(seen: TensorStatistics, found: _Range) -> RangeCheck:
+def _check(observed: TensorStatistics, found: _Range) -> RangeCheck:
     low, high = (max(-_LARGEST, found.low - found.below), min(_LARGEST, found.high + found.above))
     return RangeCheck(
         id=found.tensor.id,
@@ -211,9 +211,9 @@ def _check(seen: TensorStatistics, found: _Range) -> RangeCheck:
         op=found.tensor.op,
         low=found.low,
         high=found.high,
-        minimum=seen.minimum,
-        maximum=seen.maximum,
-        values=seen.count,
-        outside=share_outside(seen.histogram, seen.minimum, seen.maximum, low, high),
-        non_finite=seen.non_finite,
+        minimum=observed.minimum,
+        maximum=observed.maximum,
+        values=observed.count,
+        outside=share_outside(observed.histogram, observed.minimum, observed.maximum, low, high),
+        non_finite=observed.non_finite,
     )

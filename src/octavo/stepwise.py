@@ -27,7 +27,7 @@ from .graph.dataflow import (
     static_shape,
     write_function,
 )
-from .graph.evaluate import plainly_built
+from .graph.evaluate import build_unoptimized
 from .identity import TensorId
 from .identity.relation import agree
 from .lower.values import params_of
@@ -94,7 +94,7 @@ class Stepwise:
         self._tolerances = tolerances or {}
         self.made_of: dict[TensorId, set[TensorId]] = {}
         """For each id the given ones that lead to it, through others, too."""
-        self._machine = plainly_built(self._module(), target)
+        self._machine = build_unoptimized(self._module(), target)
 
     def run(self, arrays: Sequence[Array], given: Values) -> dict[TensorId, Array]:
         """Return the tensors: the real numbers of quantized ones; `given` is what their readers read.
@@ -146,7 +146,7 @@ class Stepwise:
 
         def body(writer: BodyWriter) -> Expr:
             new: dict[Var, Expr] = {}
-            held: dict[Var, TensorId] = {}
+            quantized_vars: dict[Var, TensorId] = {}
             leads: dict[Var, set[TensorId]] = {}
             outputs: dict[TensorId, Expr] = {}
             for binding in view.bindings:
@@ -154,8 +154,8 @@ class Stepwise:
                 call = call_to(binding.value, "quantize", "dequantize")
                 source: Any = call.args[0] if call is not None else None
                 leads[var] = set[TensorId]().union(*(leads.get(operand, ()) for operand in operand_vars(binding.value)))
-                if isinstance(source, Var) and source in held:
-                    new[var], leads[var] = given[held[source]], leads[source]
+                if isinstance(source, Var) and source in quantized_vars:
+                    new[var], leads[var] = given[quantized_vars[source]], leads[source]
                     continue
                 quantizes = call_to(binding.value, "quantize") is not None and isinstance(source, Var)
                 tensor = TensorId(source.name if quantizes else var.name)
@@ -167,7 +167,7 @@ class Stepwise:
                 if is_output and not quantizes and tensor in given:
                     new[var], leads[var] = given[tensor], leads[var] | {tensor}
                 if quantizes and tensor in self.quantized:
-                    held[var] = tensor
+                    quantized_vars[var] = tensor
                     leads[var] = leads[var] | {tensor}
             return relax.Tuple([outputs[tensor] for tensor in (*self.quantized, *self.plain)])
 

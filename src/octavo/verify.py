@@ -28,7 +28,7 @@ from .graph.value_numbers import ValueNumbers
 from .identity import TensorId, TensorState
 from .identity.relation import agree
 from .kernels import host_target
-from .lower.results import HeldIntegers, held_integers
+from .lower.results import QuantizedVariable, quantized_variables
 from .numerics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
 from .stepwise import Stepwise, differences
@@ -199,20 +199,20 @@ class _Comparison:
         reader = GraphReader(self._numbers, lineage.steps[-1].externs, by_meaning=False)
         source_graph = reader.read(functions_of(model.bound()), lineage.entry, {})
         final_graph = reader.read(functions_of(final_module), lineage.entry, {})
-        held: dict[Var, dict[str, HeldIntegers]] = {}
-        for each in held_integers(final_module, lineage.entry):
-            held.setdefault(each.var, {})[each.tensor] = each
+        quantized: dict[Var, dict[str, QuantizedVariable]] = {}
+        for each in quantized_variables(final_module, lineage.entry):
+            quantized.setdefault(each.var, {})[each.tensor] = each
         claims = {tensor: state for tensor, state in lineage.states.items() if state.is_alive and state.position is not None}
         self._start = {place.name: place.number for place in source_graph.places if place.name in claims}
         self._now: dict[TensorId, int] = {}
-        self._integers: dict[TensorId, HeldIntegers] = {}
+        self._integers: dict[TensorId, QuantizedVariable] = {}
         for tensor, state in claims.items():
             assert state.position is not None
             place = final_graph.places[state.position]
             self._now[tensor] = place.number
-            if state.evidence == "announced" and place.var in held:
-                stated = held[place.var]
-                self._integers[tensor] = stated.get(tensor) or next(iter(stated.values()))
+            if state.evidence == "announced" and place.var in quantized:
+                candidates = quantized[place.var]
+                self._integers[tensor] = candidates.get(tensor) or next(iter(candidates.values()))
         self._quantized = _quantized_function(lineage)
         self._stepwise: Stepwise | None = None
         self._source: Stepwise | None = None
@@ -235,9 +235,9 @@ class _Comparison:
         asked = {tensor: pair for tensor, pair in pairs.items() if pair.is_asked and tensor in self._start}
         if self._quantized is not None and asked:
             pairs |= self._proved(arrays, asked)
-        return pairs | self._undrifted(arrays, pairs, shapes)
+        return pairs | self._recheck_drifted(arrays, pairs, shapes)
 
-    def _undrifted(
+    def _recheck_drifted(
         self, arrays: Sequence[Array], pairs: Mapping[TensorId, _Pair], shapes: Mapping[TensorId, tuple[int, ...]]
     ) -> dict[TensorId, _Pair]:
         """Ask the source, step by step, where few bits drifted: a deep network of them has no element that must agree."""
@@ -262,18 +262,18 @@ class _Comparison:
     def _pair(self, tensor: TensorId, state: TensorState, original: Array, value: Array) -> _Pair:
         if state.evidence != "announced" or state.relation.is_scaled:
             return _Pair(expected=state.relation.apply(original), now=value)
-        held = self._integers.get(tensor)
-        if held is None:
+        quantized = self._integers.get(tensor)
+        if quantized is None:
             order = state.relation.permutation
             now = value if order is None or value.ndim != len(order) else value.transpose(np.argsort(order))
         else:
-            now = held.integers(value) if original.dtype.kind in "iu" else held.reals(value)
+            now = quantized.integers(value) if original.dtype.kind in "iu" else quantized.reals(value)
         # In the source's layout; only a reduction's axes of size 1 may be there or not.
         now = now.reshape(original.shape) if now.size == original.size else now
         if now.dtype.kind in "iu" and original.dtype.kind == "f":  # integers of which nothing says what they stand for
             return _Pair(expected=original, now=now, is_proved=False)
         is_asked = original.dtype.kind == "f" and now.shape == original.shape
-        return _Pair(expected=original, now=now, is_integer=held is not None, is_asked=is_asked)
+        return _Pair(expected=original, now=now, is_integer=quantized is not None, is_asked=is_asked)
 
     def _proved(self, arrays: Sequence[Array], asked: Mapping[TensorId, _Pair]) -> dict[TensorId, _Pair]:
         """Ask the quantized model which of the links are right."""

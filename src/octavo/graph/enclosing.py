@@ -1,4 +1,4 @@
-"""Which call computes a value that no variable holds: the kernel that swallowed it, or the constant it was folded into."""
+"""Which call computes a value that no variable holds: the kernel it was fused into, or the constant it was folded into."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ class Evaluator:
             try:
                 self._run(order)
             except FAILURES as error:
-                self._run_apart(order, error)
+                self._run_halves(order, error)
         return {number: self.values[number] for number in asked if number in self.values}
 
-    def _run_apart(self, order: list[int], error: Exception) -> None:
+    def _run_halves(self, order: list[int], error: Exception) -> None:
         """Compute one by one what could not be built together, and note what fails."""
         if len(order) == 1:
             self.failed[order[0]] = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -70,7 +70,7 @@ class Evaluator:
             try:
                 self._run(ready)
             except FAILURES as inner:
-                self._run_apart(ready, inner)
+                self._run_halves(ready, inner)
 
     def _blocked(self, number: int) -> bool:
         if any(operand in self.failed for operand in self._leaves(number)):
@@ -123,11 +123,11 @@ class Evaluator:
 
 def run_once(module: tvm.IRModule, arrays: Iterable[Array], target: tvm.target.Target) -> list[Array]:
     """Build a module whose "main" returns a tuple of tensors, and run it on these arrays; raises one of FAILURES if TVM can't."""
-    machine = plainly_built(module, target)
+    machine = build_unoptimized(module, target)
     return [value.numpy() for value in machine["main"](*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays))]
 
 
-def plainly_built(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+def build_unoptimized(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Return a virtual machine of a module, by TVM's plain lowering and without a pass that changes what is computed."""
     target = unoptimized(target)
     with unchecked(), target:
@@ -174,9 +174,9 @@ def _lowered(module: tvm.IRModule) -> tvm.IRModule:
 class _Writing:
     """Writes one function that computes a list of numbers; what it reads from outside becomes its parameters."""
 
-    def __init__(self, numbers: ValueNumbers, inside: set[int], values: Mapping[int, Array]) -> None:
+    def __init__(self, numbers: ValueNumbers, computed: set[int], values: Mapping[int, Array]) -> None:
         self._numbers = numbers
-        self._inside = inside
+        self._computed = computed
         self._values = values
         self._written: dict[int, Expr] = {}
         self._kernels: dict[Any, tvm.ir.GlobalVar] = {}
@@ -184,7 +184,7 @@ class _Writing:
 
     def module(self, order: list[int]) -> tuple[tvm.IRModule, list[int]]:
         """Return the module and the numbers of what "main" returns, in order."""
-        outside = dict.fromkeys(operand for number in order for operand in self._leaves(number) if operand not in self._inside)
+        outside = dict.fromkeys(operand for number in order for operand in self._leaves(number) if operand not in self._computed)
         self.read = list(outside)
         params: list[Var] = []
         for number in self.read:
@@ -208,7 +208,7 @@ class _Writing:
         found: list[int] = []
         for operand in self._numbers.nodes[number].operands:
             node = self._numbers.nodes[operand]
-            found.extend(self._leaves(operand) if node.kind == "tuple" and operand not in self._inside else [operand])
+            found.extend(self._leaves(operand) if node.kind == "tuple" and operand not in self._computed else [operand])
         return found
 
     def _operand(self, number: int) -> Expr:

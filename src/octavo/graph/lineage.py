@@ -302,7 +302,7 @@ def one_step() -> Generator[None]:
 
 
 @contextmanager
-def unheard() -> Generator[None]:
+def lineage_paused() -> Generator[None]:
     """Let a step build modules of its own, which the module that is followed does not become: no Lineage hears of them."""
     listening = list(_LISTENING)
     _LISTENING.clear()

@@ -40,8 +40,8 @@ class Announced:
     ----------
     holders
         TensorId -> name of the variable of the entry function that stands for it now, in a form that the step knows.
-    swallowed
-        TensorId -> name of the variable whose call computes it on the way.
+    fused_into
+        TensorId -> name of the variable whose call computes it internally.
     permutations
         TensorId -> axes of the tensor in the order in which its holder has them, where that is another.
     gone
@@ -49,7 +49,7 @@ class Announced:
     """
 
     holders: Mapping[str, str]
-    swallowed: Mapping[str, str]
+    fused_into: Mapping[str, str]
     permutations: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     gone: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -91,7 +91,7 @@ class Tracker:
         """Read the next module and return the state of each id in it."""
         before, after = self.graph, self.reader.read(functions, entry, params)
         if announced is not None:
-            return self._believe(announced, after)
+            return self._apply_announced(announced, after)
         known = self._folded(before, after)
         if known:
             after = self.reader.read(functions, entry, params)
@@ -121,14 +121,14 @@ class Tracker:
         self.states = self._states(after, enclosing)
         return self.states
 
-    def _believe(self, announced: Announced, after: ValueGraph) -> dict[TensorId, TensorState]:
+    def _apply_announced(self, announced: Announced, after: ValueGraph) -> dict[TensorId, TensorState]:
         """Take the links that a step states, for the tensors whose values it changed."""
         by_name = {place.name: place for place in after.places if not place.path}
-        told: dict[TensorId, TensorState] = {}
+        states: dict[TensorId, TensorState] = {}
         for tensor, link in self.links.items():
             if after.holds(link.number):
                 continue
-            holder, around = by_name.get(announced.holders.get(tensor, "")), by_name.get(announced.swallowed.get(tensor, ""))
+            holder, around = by_name.get(announced.holders.get(tensor, "")), by_name.get(announced.fused_into.get(tensor, ""))
             if holder is None and around is None and self.numbers.nodes[link.number].kind == "constant":
                 around = by_name.get(self._reader_of(link.number, announced))
             if holder is not None:
@@ -136,18 +136,18 @@ class Tracker:
                 relation = link.relation if axes is None else Relation(permutation=axes)
                 self.links[tensor] = Link(holder.number, relation, "announced")
             elif around is not None and isinstance(around.value, Call):
-                told[tensor] = TensorState(
+                states[tensor] = TensorState(
                     kind="inside", composite=op_name(around.value), expression=around.expression, evidence="announced"
                 )
             elif self.states[tensor].kind == "gone":
-                told[tensor] = self.states[tensor]
+                states[tensor] = self.states[tensor]
             else:
                 is_constant = self.numbers.nodes[link.number].kind == "constant"
-                told[tensor] = TensorState(
+                states[tensor] = TensorState(
                     kind="gone", reason=announced.gone.get(tensor, _UNNAMED_CONSTANT if is_constant else _UNNAMED)
                 )
         self.graph = after
-        self.states = self._states(after, told)
+        self.states = self._states(after, states)
         return self.states
 
     def _reader_of(self, constant: int, announced: Announced) -> str:
@@ -209,11 +209,11 @@ class Tracker:
             for index, place in enumerate(after.places)
             if isinstance(place.ty, relax.TensorType) and not before.holds(place.number)
         ]
-        held = {spot.number for spot in new}
+        bound = {spot.number for spot in new}
         new += [
             Spot(number, "", False, None)
             for number in after.constants
-            if number not in held and not before.holds(number) and self.numbers.nodes[number].kind == "constant"
+            if number not in bound and not before.holds(number) and self.numbers.nodes[number].kind == "constant"
         ]
         if not new:
             return {}

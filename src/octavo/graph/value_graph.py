@@ -17,7 +17,7 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 
 from .dataflow import ALLOCATIONS, BOOKKEEPING, op_name, operand_vars
-from .edges import read_edge
+from .probes import read_probe
 from .value_numbers import Node, Structure, ValueNumbers
 
 Functions = Mapping[str, Any]
@@ -304,9 +304,9 @@ class _Walk:
         return self._numbers.opaque((), getattr(expr, "ty", None))
 
     def _call(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
-        edge = read_edge(call)
-        if edge is not None:  # who looks at a value does not change it
-            return self.number(edge[0], env, path)
+        probe = read_probe(call)
+        if probe is not None:  # who looks at a value does not change it
+            return self.number(probe[0], env, path)
         if isinstance(call.op, GlobalVar):
             return self._function_call(call, env, path)
         name = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else ""
@@ -378,7 +378,7 @@ class _Walk:
         """Whether a call is made for what it does; one that fills allocated tensors defines them."""
         if isinstance(call.op, tvm.ir.Op):
             return call.op.name in BOOKKEEPING
-        if read_edge(call) is not None and not isinstance(call.ty, relax.TensorType):
+        if read_probe(call) is not None and not isinstance(call.ty, relax.TensorType):
             return True
         symbol = str(getattr(call.op, "global_symbol", ""))
         if symbol in _CHECKS:

@@ -1,7 +1,7 @@
 """Numbers for values: the same number for the same computation on the same inputs, whatever variables and functions are called.
 
 Numbers last over several modules, so a value is known again after a pass that renamed, outlined or repeated it. A computation
-may be told to be one that has a number already; then later readings follow. Reads no module (value_graph.py does).
+may be declared equal to one that has a number already; later readings follow. Reads no module (value_graph.py does).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tvm.relax import Expr, Var
 
 from ..build import generate, runner_of
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
-from ..graph.lineage import unheard
+from ..graph.lineage import lineage_paused
 from ..identity import TensorId
 from ..lower import link, lower
 from ..pipeline import resolve_target
@@ -30,12 +30,12 @@ Run = Callable[[Sequence[Array]], list[Array]]
 Exacts = dict[TensorId, Expr]
 
 
-def built(module: tvm.IRModule) -> Run:
+def build_runner(module: tvm.IRModule) -> Run:
     """Build a module for this machine; the function returned maps arrays to arrays."""
     target, isas = resolve_target(None)
     # What the copies have in common is computed once, what no result needs not at all.
     tidy = tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])
-    with unheard():
+    with lineage_paused():
         # Kernels of one form are compiled once, and those of a model whose table was made before are kept on disk.
         runner = runner_of(generate(link(lower(tidy(module), CPU, isas, 1), target), target))
 
@@ -46,7 +46,7 @@ def built(module: tvm.IRModule) -> Run:
     return run
 
 
-def whole(view: DataflowView, blocks: Blocks) -> tvm.IRModule:
+def quantized_outputs(view: DataflowView, blocks: Blocks) -> tvm.IRModule:
     """Return the quantized model with every quantized tensor, dequantized, as its results, in the order of `blocks.quantized`."""
 
     def body(writer: BodyWriter) -> Expr:
@@ -58,33 +58,33 @@ def whole(view: DataflowView, blocks: Blocks) -> tvm.IRModule:
                 integers.setdefault(call.args[0].name, new)
         return relax.Tuple(
             [
-                writer.emit(f"seen_{tensor}", dequantized(view, tensor, integers[tensor]), is_output=True)
+                writer.emit(f"quantized_{tensor}", dequantized(view, tensor, integers[tensor]), is_output=True)
                 for tensor in blocks.quantized
             ]
         )
 
-    return _written(view.function.params, body)
+    return _module(view.function.params, body)
 
 
-def inside(floats: DataflowView, view: DataflowView, blocks: Blocks) -> tvm.IRModule:
-    """Return the inner tensors of the blocks, computed in float from what `whole` returned.
+def inner_outputs(floats: DataflowView, view: DataflowView, blocks: Blocks) -> tvm.IRModule:
+    """Return the inner tensors of the blocks, computed in float from what `quantized_outputs` returned.
 
-    Parameters are the model's inputs, then the results of `whole`; results are in the order of `blocks.inner`.
+    Parameters are the model's inputs, then the results of `quantized_outputs`; results are in the order of `blocks.inner`.
     """
-    seen = {
-        tensor: relax.Var(f"seen_{tensor}", relax.TensorType(list(_shape(view, tensor)), "float32"))
+    quantized = {
+        tensor: relax.Var(f"quantized_{tensor}", relax.TensorType(list(_shape(view, tensor)), "float32"))
         for tensor in blocks.quantized
     }
 
     def body(writer: BodyWriter) -> Expr:
-        steps = _Steps(writer, "q_", view, blocks, _real(writer, floats, view))
-        steps.run(dict(seen), {})
-        return relax.Tuple([steps.output(f"inside_{tensor}", tensor) for tensor in blocks.inner])
+        steps = _Steps(writer, "q_", view, blocks, _write_float_model(writer, floats, view))
+        steps.run(dict(quantized), {})
+        return relax.Tuple([steps.output(f"inner_{tensor}", tensor) for tensor in blocks.inner])
 
-    return _written([*view.function.params, *seen.values()], body)
+    return _module([*view.function.params, *quantized.values()], body)
 
 
-def apart(floats: DataflowView, view: DataflowView, blocks: Blocks) -> tvm.IRModule:
+def isolated_blocks(floats: DataflowView, view: DataflowView, blocks: Blocks) -> tvm.IRModule:
     """Return a module that computes each block, and each op within, from the float model's values.
 
     Before, in the quantized model::
@@ -103,7 +103,7 @@ def apart(floats: DataflowView, view: DataflowView, blocks: Blocks) -> tvm.IRMod
     """
 
     def body(writer: BodyWriter) -> Expr:
-        real = _real(writer, floats, view)
+        real = _write_float_model(writer, floats, view)
         variables = {TensorId(var.name): var for var in real.new}
         by_name: Exacts = {tensor: real.new[var] for tensor, var in variables.items()}
         everything = (*blocks.quantized, *blocks.inner)
@@ -123,7 +123,7 @@ def apart(floats: DataflowView, view: DataflowView, blocks: Blocks) -> tvm.IRMod
                 outputs.append(writer.emit(name, value, is_output=True))
         return relax.Tuple(outputs)
 
-    return _written(view.function.params, body)
+    return _module(view.function.params, body)
 
 
 def _shape(view: DataflowView, tensor: TensorId) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ def _shape(view: DataflowView, tensor: TensorId) -> tuple[int, ...]:
     return shape
 
 
-def _real(writer: BodyWriter, floats: DataflowView, view: DataflowView) -> _Copy:
+def _write_float_model(writer: BodyWriter, floats: DataflowView, view: DataflowView) -> _Copy:
     """Write the float model over the quantized one's parameters."""
     real = _Copy(writer, "f_", dict(zip(floats.function.params, view.function.params, strict=True)))
     for binding in floats.bindings:
@@ -141,7 +141,7 @@ def _real(writer: BodyWriter, floats: DataflowView, view: DataflowView) -> _Copy
     return real
 
 
-def _written(params: Sequence[Var], body: Callable[[BodyWriter], Expr]) -> tvm.IRModule:
+def _module(params: Sequence[Var], body: Callable[[BodyWriter], Expr]) -> tvm.IRModule:
     builder = relax.BlockBuilder()
     write_function(builder, "main", params, body, {"num_input": len(params)})
     return builder.get()
@@ -187,19 +187,19 @@ class _Steps:
 
     def run(self, starts: Exacts, exact: Exacts) -> None:
         """Write all steps; whoever dequantizes a tensor of `starts`, or reads one of `exact`, reads the value given for it."""
-        held: dict[Var, Expr] = {}
+        dequantized_values: dict[Var, Expr] = {}
         for binding in self._view.bindings:
             call = call_to(binding.value, "quantize", "dequantize")
             operand = call.args[0] if call is not None else None
             if isinstance(operand, Var) and operand.name in starts and call_to(binding.value, "quantize") is not None:
                 tensor = TensorId(operand.name)
-                held[binding.var] = starts[tensor]
+                dequantized_values[binding.var] = starts[tensor]
                 if tensor not in self._integers:
                     new = {**self._copy.new, operand: self.values.get(tensor, operand)}
                     value = replace_operands(binding.value, lambda var, new=new: new.get(var, var))
                     self._integers[tensor] = self._copy.writer.emit(f"{self._copy.prefix}integers_{tensor}", value)
-            elif isinstance(operand, Var) and operand in held:
-                self._copy.new[binding.var] = held[operand]
+            elif isinstance(operand, Var) and operand in dequantized_values:
+                self._copy.new[binding.var] = dequantized_values[operand]
             else:
                 self._step(binding, exact)
 

@@ -25,7 +25,7 @@ from ..lower.values import params_of
 from ..numerics import QuantParams, dequantize, quantize
 from ..pipeline import checked_model
 from .blocks import Blocks, find_blocks
-from .modules import apart, built, inside, whole
+from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
 
 Array = npt.NDArray[Any]
 _UNFIT_DB = 4.0
@@ -117,15 +117,15 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any]) -> tupl
     if not blocks.quantized:
         raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")
     params = _params(view, blocks.quantized)
-    run_whole = built(whole(view, blocks))
-    run_inside = built(inside(floats, view, blocks)) if blocks.inner else None
-    run_apart = built(apart(floats, view, blocks))
+    run_quantized = build_runner(quantized_outputs(view, blocks))
+    run_inner = build_runner(inner_outputs(floats, view, blocks)) if blocks.inner else None
+    run_isolated = build_runner(isolated_blocks(floats, view, blocks))
     totals = _Totals.of(blocks)
     for index, batch in enumerate([batches] if isinstance(batches, (np.ndarray, Mapping)) else batches):
         for arrays in split_batch(input_specs(model), batch, where=f"batch {index}"):
-            seen = run_whole(arrays)
-            seen += run_inside([*arrays, *seen]) if run_inside is not None else []
-            totals.add(seen, run_apart(arrays), params)
+            values = run_quantized(arrays)
+            values += run_inner([*arrays, *values]) if run_inner is not None else []
+            totals.add(values, run_isolated(arrays), params)
     return totals.rows(model, params)
 
 
@@ -141,11 +141,11 @@ class _Sums:
     high: float = 0.0
     count: int = 0
 
-    def add(self, real: Array, local: Array, seen: Array, params: QuantParams | None) -> None:
+    def add(self, real: Array, local: Array, quantized: Array, params: QuantParams | None) -> None:
         """Add one sample; a tensor within a block has no parameters."""
         reference = real.astype(np.float64)
         self.signal += float(np.sum(reference**2))
-        self.noise += _power(reference, seen)
+        self.noise += _power(reference, quantized)
         self.local += _power(reference, local)
         if params is not None:
             self.rounding += _power(reference, dequantize(quantize(real, params), params))
@@ -184,13 +184,13 @@ class _Totals:
         """Start."""
         return cls(blocks=blocks, sums={tensor: _Sums() for tensor in (*blocks.quantized, *blocks.inner)})
 
-    def add(self, seen: Sequence[Array], apart: Sequence[Array], params: Mapping[TensorId, QuantParams]) -> None:
-        """Add one sample: what `whole` and `inside` returned, and what `apart` did."""
+    def add(self, values: Sequence[Array], isolated: Sequence[Array], params: Mapping[TensorId, QuantParams]) -> None:
+        """Add one sample: what `quantized_outputs` and `inner_outputs` returned, and what `isolated_blocks` did."""
         count = len(self.sums)
-        real = dict(zip(self.sums, apart[:count], strict=True))
-        for (tensor, total), local, now in zip(self.sums.items(), apart[count : 2 * count], seen, strict=True):
+        real = dict(zip(self.sums, isolated[:count], strict=True))
+        for (tensor, total), local, now in zip(self.sums.items(), isolated[count : 2 * count], values, strict=True):
             total.add(real[tensor], local, now, params.get(tensor))
-        alone = iter(apart[2 * count :])
+        alone = iter(isolated[2 * count :])
         for block, members in self.blocks.members.items():
             reference = real[block].astype(np.float64)
             for tensor in (block, *members):

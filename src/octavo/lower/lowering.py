@@ -23,8 +23,8 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
-from ..graph.edges import read_edge
 from ..graph.lineage import announce
+from ..graph.probes import read_probe
 from ..graph.rules import Partition, Region, Rejection
 from ..graph.split import split_to_slices
 from ..graph.tracking import Announced
@@ -232,7 +232,7 @@ def _announced(
             if form.is_nhwc:
                 permutations[tensor] = TO_NHWC
     names = {var.name: value.name for var, (_, value) in written.items() if isinstance(value, Var)}
-    swallowed: dict[str, str] = {}
+    fused_into: dict[str, str] = {}
     for region in parts.regions.values():
         info = region.attrs.get("quantize_info", {})
         constants = [str(entry["id"]) for role, entry in info.items() if role in ("weight", "bias")]
@@ -240,8 +240,8 @@ def _announced(
         made += [parted[region.output.name]] if region.output.name in parted else []
         around = names.get(region.output.name)
         if around is not None:
-            swallowed |= {tensor: around for tensor in (*constants, *made) if tensor not in holders}
-    return Announced(holders=holders, swallowed=swallowed, permutations=permutations)
+            fused_into |= {tensor: around for tensor in (*constants, *made) if tensor not in holders}
+    return Announced(holders=holders, fused_into=fused_into, permutations=permutations)
 
 
 def _is_itself(var: Var, tensor: str, form: Stored) -> bool:
@@ -341,7 +341,7 @@ def _is_of_places(value: Expr, var: Var) -> bool:
 def _float_record(view: DataflowView, parts: Partition, var: Var, target: TargetDescription, tensor: str) -> OpRecord | None:
     value = view.definition(var)
     name = op_name(value)
-    if read_edge(value) is not None:  # an observer of a user's
+    if read_probe(value) is not None:  # an observer of a user's
         return None
     if _is_of_places(value, var):
         return None

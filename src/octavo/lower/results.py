@@ -16,7 +16,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.relax import Var
 
 from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars, static_shape
-from ..graph.edges import read_edge
+from ..graph.probes import read_probe
 from ..numerics import PerAxis, PerTensor, QuantParams, dequantize
 from .context import RESULT_ATTR
 from .forms import RELABELLING
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class HeldIntegers:
+class QuantizedVariable:
     """A variable that holds a tensor's integers.
 
     Parameters
@@ -59,7 +59,7 @@ class HeldIntegers:
         return dequantize(self.integers(raw), self.params)
 
 
-def held_integers(module: tvm.IRModule, entry: str = "main") -> list[HeldIntegers]:
+def quantized_variables(module: tvm.IRModule, entry: str = "main") -> list[QuantizedVariable]:
     """Return what the variables of a function hold, in its order.
 
     A tensor that is kept in several forms is held by each; memory that is several tensors (a reshape moves nothing) holds all.
@@ -77,33 +77,33 @@ class _Reading:
 
     def __init__(self, module: tvm.IRModule) -> None:
         self._module = module
-        self._found: dict[Var, list[HeldIntegers]] = {}
+        self._found: dict[Var, list[QuantizedVariable]] = {}
         self._memory: dict[Var, list[Any]] = {}
         """What the memory behind a variable holds, as the kernel that wrote it states it."""
-        self._read: list[HeldIntegers] = []
+        self._read: list[QuantizedVariable] = []
 
-    def all(self) -> list[HeldIntegers]:
+    def all(self) -> list[QuantizedVariable]:
         """Return what was found; of variables that nothing else is said of, what a kernel that reads them says."""
-        for held in self._read:
-            self._found.setdefault(held.var, [held])
-        return [held for found in self._found.values() for held in found]
+        for each in self._read:
+            self._found.setdefault(each.var, [each])
+        return [each for found in self._found.values() for each in found]
 
     def binding(self, binding: Any) -> None:
         """Read one binding."""
         value, var = binding.value, binding.var
-        edge = read_edge(value)
-        source = value if isinstance(value, Var) else edge[0] if edge is not None else None
+        probe = read_probe(value)
+        source = value if isinstance(value, Var) else probe[0] if probe is not None else None
         quantized = call_to(value, "quantize")
         viewed = _viewed(value)
         if isinstance(source, Var):
-            self._found.setdefault(var, [replace(held, var=var) for held in self._found.get(source, [])])
+            self._found.setdefault(var, [replace(each, var=var) for each in self._found.get(source, [])])
             self._memory[var] = self._memory.get(source, [])
         elif viewed is not None:
             self._holds(var, self._memory.get(viewed, []))
         elif quantized is not None and isinstance(quantized.args[0], Var):
             params = params_of(quantized, dtype_of(var))
             if params is not None:
-                self._found[var] = [HeldIntegers(tensor=quantized.args[0].name, var=var, params=params)]
+                self._found[var] = [QuantizedVariable(tensor=quantized.args[0].name, var=var, params=params)]
         else:
             result, arguments, attrs = _kernel_call(self._module, binding)
             if result is not None:
@@ -114,7 +114,7 @@ class _Reading:
         """Note what the memory behind a variable holds, and which of it is what the variable sees."""
         self._memory[var] = stated
         shape = static_shape(var)
-        found = [_stated(entry, var) for entry in stated if tuple(int(extent) for extent in entry["shape"]) == shape]
+        found = [_quantized_variable(entry, var) for entry in stated if tuple(int(extent) for extent in entry["shape"]) == shape]
         if found:
             self._found[var] = found
 
@@ -145,14 +145,14 @@ def _kernel_call(module: tvm.IRModule, binding: Any) -> tuple[Var | None, list[V
     return arguments[-1], arguments[:-1], attrs
 
 
-def _stated(entry: Any, var: Var) -> HeldIntegers:
+def _quantized_variable(entry: Any, var: Var) -> QuantizedVariable:
     params = read_params(entry)
     assert params is not None, "kernels state integers alone"
     axes = None if entry["axes"] is None else tuple(int(axis) for axis in entry["axes"])
-    return HeldIntegers(tensor=str(entry["id"]), var=var, params=params, axes=axes, shift=int(entry["shift"]))
+    return QuantizedVariable(tensor=str(entry["id"]), var=var, params=params, axes=axes, shift=int(entry["shift"]))
 
 
-def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[HeldIntegers]:
+def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[QuantizedVariable]:
     """Yield what a kernel of one input says of it: all there is to know of a reshaped tensor, or of an input of the model."""
     roles = dict(attrs.get("quantize_info", {}).items())
     entries = [entry for role, entry in roles.items() if str(role).startswith("input")]
@@ -162,7 +162,7 @@ def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[HeldInteger
     dtype = dtype_of(arguments[0])
     if params is not None and (dtype == params.dtype or (dtype, params.dtype) in (("uint8", "int8"), ("int16", "uint16"))):
         shift = 0 if dtype == params.dtype else RELABELLING[params.dtype]
-        yield HeldIntegers(tensor=str(entries[0]["id"]), var=arguments[0], params=params, shift=shift)
+        yield QuantizedVariable(tensor=str(entries[0]["id"]), var=arguments[0], params=params, shift=shift)
 
 
 def read_params(entry: Any) -> QuantParams | None:

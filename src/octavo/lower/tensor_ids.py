@@ -8,7 +8,7 @@ from typing import Any
 from tvm.relax import Var
 
 from ..graph.dataflow import DataflowView, call_to
-from ..graph.edges import read_edge
+from ..graph.probes import read_probe
 from ..graph.rules import Region
 
 
@@ -25,8 +25,8 @@ def held_tensors(view: DataflowView, ids: Collection[str], sources: Mapping[str,
     for binding in view.bindings:
         name = binding.var.name
         call = call_to(binding.value, "quantize", "dequantize")
-        edge = read_edge(binding.value)
-        read = edge[0] if edge is not None else call.args[0] if call is not None else None
+        probe = read_probe(binding.value)
+        read = probe[0] if probe is not None else call.args[0] if call is not None else None
         if not isinstance(read, Var) or name in held:
             continue
         source = read.name

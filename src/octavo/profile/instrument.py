@@ -19,8 +19,8 @@ from tvm.relax import Expr, Var
 from ..errors import ModelError
 from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, dtype_of, replace_operands, static_shape
-from ..graph.edges import BlockWriter, put_on_edges, with_body
 from ..graph.observe import ObserveCall, write_observe
+from ..graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..identity import TensorEntry, TensorId
 from ..kernels.observe_state import COUNTS_SIZE
 
@@ -125,7 +125,7 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
             unread.append(observed)
         return observed if is_single else None
 
-    blocks, mapping = put_on_edges(main, observe)
+    blocks, mapping = insert_after_bindings(main, observe)
     results = [replace_operands(output, lambda var: mapping.get(var, var)) for output in _fields(view.result)]
     params = [*view.function.params, *(state for states in plan.states.values() for state in states)]
     observed_main = with_body(main, blocks, relax.Tuple([*results, *unread]), params)

@@ -99,7 +99,7 @@ def _announced(quantized: QuantizedModel) -> Announced:
     names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
     gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}
     holders = {str(tensor): str(tensor) for tensor in quantized.tensors if tensor in names and tensor not in gone}
-    return Announced(holders=holders, swallowed={}, gone=gone)
+    return Announced(holders=holders, fused_into={}, gone=gone)
 
 
 def _is_quantized(model: Model) -> bool:

@@ -1,9 +1,9 @@
-"""Observers on random edges of the final integer module of each shared quantized model: nothing changes, and they come off.
+"""Observers on random tensors of the final integer module of each shared quantized model: nothing changes, and they come off.
 
-    python benchmarks/edges.py                     every quantized model
-    python benchmarks/edges.py --model resnet8     models whose file name holds "resnet8"
+    python benchmarks/probes.py                     every quantized model
+    python benchmarks/probes.py --model resnet8     models whose file name holds "resnet8"
 
-For each model: lower it for the virtual machine, observe 20 random edges (inputs of the model are edges, too), run both modules
+For each model: lower it for the virtual machine, observe 20 random tensors (inputs of the model, too), run both modules
 on random inputs and compare all outputs bit for bit; take the observers out and compare the modules structurally.
 """
 
@@ -24,7 +24,7 @@ import datasets
 import octavo
 from octavo.graph.inputs import input_specs
 from octavo.kernels import host_target
-from octavo.observers import Sighting
+from octavo.observers import ObservedValue
 
 QUANTIZED = ("int8", "uint8", "qoperator")
 
@@ -35,7 +35,7 @@ def final_module(model: octavo.Model) -> tvm.IRModule:
         return octavo.relax_pipeline(ids=model.tensors)(model.bound())
 
 
-def edges_of(module: tvm.IRModule) -> list[relax.Var]:
+def tensors_of(module: tvm.IRModule) -> list[relax.Var]:
     """Return every variable that holds a tensor."""
     main = module["main"]
     bound = [binding.var for block in main.body.blocks for binding in block.bindings]
@@ -54,20 +54,20 @@ def check(path: Path, count: int) -> bool:
     rng = np.random.default_rng(zlib.crc32(path.name.encode()))
     model = octavo.load(path)
     module = final_module(model)
-    edges = edges_of(module)
-    chosen = [edges[index] for index in sorted(rng.choice(len(edges), min(count, len(edges)), replace=False))]
-    seen: list[Sighting] = []
+    tensors = tensors_of(module)
+    chosen = [tensors[index] for index in sorted(rng.choice(len(tensors), min(count, len(tensors)), replace=False))]
+    seen: list[ObservedValue] = []
     observed = octavo.observe(module, chosen, seen.append)
     inputs = [_random(rng, spec.shape, spec.dtype) for spec in input_specs(model)]
     before, after = outputs_of(module, inputs), outputs_of(observed, inputs)
     is_equal = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, after, strict=True))
     is_clean = bool(structural_equal(octavo.unobserve(observed), module))
     integers = [each for each in seen if each.raw.dtype.kind in "iu"]
-    told = sum(each.real is not None for each in integers)
+    known = sum(each.real is not None for each in integers)
     outputs = "equal" if is_equal else "DIFFERENT"
     structure = "equal" if is_clean else "DIFFERENT"
     print(
-        f"| {path.stem} | {len(edges)} | {len(chosen)} | {len(seen)} | {told} of {len(integers)} | {outputs} | {structure} |",
+        f"| {path.stem} | {len(tensors)} | {len(chosen)} | {len(seen)} | {known} of {len(integers)} | {outputs} | {structure} |",
         flush=True,
     )
     return is_equal and is_clean and len(seen) == len(chosen) and len(before) == len(after)
@@ -84,13 +84,13 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="", help="only models whose file name holds this")
-    parser.add_argument("--edges", type=int, default=20)
+    parser.add_argument("--tensors", type=int, default=20)
     args = parser.parse_args()
     folder = datasets.shared_folder() / "models"
     files = sorted(path for path in folder.rglob("*") if path.stem.endswith(QUANTIZED) and args.model in path.name)
-    print("| model | edges | observed | seen | integers dequantized | outputs | module after removal |")
+    print("| model | tensors | observed | seen | integers dequantized | outputs | module after removal |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    results = [check(path, args.edges) for path in files]
+    results = [check(path, args.tensors) for path in files]
     return 0 if results and all(results) else 1
 
 

@@ -1,16 +1,16 @@
-"""Putting things on the edges of a function, and taking them off again: a call that sees a tensor and gives it back unchanged.
+"""Probes: calls in a function that read a tensor at run time and return it unchanged; inserting and removing them.
 
 In a dataflow block readers read the call's result, so that no pass takes it for dead::
 
     y = R.nn.conv2d(x, w)
-    y_observed = R.call_pure_packed("octavo.edge", y, R.str("k"))     # who read y reads y_observed
+    y_observed = R.call_pure_packed("octavo.probe", y, R.str("k"))     # who read y reads y_observed
 
 Elsewhere (the form that TVM's virtual machine takes, tensors filled by calls) it stands behind the call that fills the tensor::
 
     cls.kernel(x, w, alloc)
-    R.call_packed("octavo.edge", alloc, R.str("k"))
+    R.call_packed("octavo.probe", alloc, R.str("k"))
 
-At run time the call looks up by its key what was attached in this process. Knows nothing of what the tensors mean.
+At run time the call finds by its key the callback that was registered in this process. Knows nothing of what the tensors mean.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .dataflow import ALLOCATIONS, BOOKKEEPING, attrs_of, call_to, operand_vars,
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax
 
-EDGE = "octavo.edge"
-Seen = Callable[[npt.NDArray[Any]], None]
-"""What is told of each value on an edge: a copy, so nothing it does to it reaches the computation."""
+PROBE = "octavo.probe"
+ProbeCallback = Callable[[npt.NDArray[Any]], None]
+"""Called with a copy of each value, so that nothing it does reaches the computation."""
 
-_ATTACHED: dict[str, Seen] = {}
+_CALLBACKS: dict[str, ProbeCallback] = {}
 _NUMBERS = itertools.count()
 
 
-def attach(label: str, seen: Seen) -> str:
-    """Return the key by which an edge finds `seen` for as long as this process lives; the IR shows the label in it."""
+def register_callback(label: str, callback: ProbeCallback) -> str:
+    """Return the key by which a probe finds `callback` for as long as this process lives; the IR shows the label in it."""
     key = f"{label}@{os.getpid()}.{next(_NUMBERS)}"
-    _ATTACHED[key] = seen
+    _CALLBACKS[key] = callback
     return key
 
 
@@ -54,30 +54,30 @@ def label_of(key: str) -> str:
     return key.rpartition("@")[0]
 
 
-def _see(tensor: Any, key: str) -> Any:
-    seen = _ATTACHED.get(str(key))
-    if seen is None:
+def _run_probe(tensor: Any, key: str) -> Any:
+    callback = _CALLBACKS.get(str(key))
+    if callback is None:
         raise ExecutableError(
             "an observer of another process is in this executable; compile the module after octavo.unobserve(module)"
         )
     value = tensor.numpy()
-    seen(np.array(value))
+    callback(np.array(value))
     # A copy: TVM's memory planner takes the tensor for dead here and gives its memory to others.
     return tvm.runtime.tensor(value)
 
 
-tvm.register_global_func(EDGE, _see, override=True)
+tvm.register_global_func(PROBE, _run_probe, override=True)
 for _error in (ExecutableError, DataError):  # or compiled code would turn them into RuntimeErrors
     register_error(_error.__name__, _error)
 
 
-def read_edge(value: Expr) -> tuple[Expr, str] | None:
-    """Return the tensor and the key of a call on an edge, None if `value` is no such call."""
+def read_probe(value: Expr) -> tuple[Expr, str] | None:
+    """Return the tensor and the key of a probe, None if `value` is none."""
     if not isinstance(value, Call):
         return None
     packed = call_to(value, "call_pure_packed")
     callee: Any = packed.args[0] if packed is not None else value.op
-    if str(getattr(callee, "global_symbol", "")) != EDGE:
+    if str(getattr(callee, "global_symbol", "")) != PROBE:
         return None
     tensor, key = value.args[1:] if packed is not None else value.args
     return tensor, str(key.value)
@@ -109,18 +109,18 @@ class BlockWriter:
             self.bindings.append(relax.VarBinding(binding.var, self._builder.normalize(value)))
 
 
-Put = Callable[[BlockWriter, Var], Expr | None]
-"""Emits what is put on the edge of a variable that was just bound; returns what its readers read instead, None for itself."""
+Insert = Callable[[BlockWriter, Var], Expr | None]
+"""Emits what follows the binding of a variable; returns what its readers read instead, None for the variable itself."""
 
 
-def put_on_edges(function: Any, put: Put) -> tuple[list[Any], dict[Var, Expr]]:
-    """Return a function's blocks with something put on its edges, and what variables are read as from then on."""
+def insert_after_bindings(function: Any, insert: Insert) -> tuple[list[Any], dict[Var, Expr]]:
+    """Return a function's blocks with bindings inserted behind its own, and what variables are read as from then on."""
     builder = BlockBuilder()
     mapping: dict[Var, Expr] = {}
     blocks: list[Any] = []
 
-    def put_on(writer: BlockWriter, var: Var) -> None:
-        instead = put(writer, var)
+    def insert_behind(writer: BlockWriter, var: Var) -> None:
+        instead = insert(writer, var)
         if instead is not None:
             mapping[var] = instead
 
@@ -129,38 +129,38 @@ def put_on_edges(function: Any, put: Put) -> tuple[list[Any], dict[Var, Expr]]:
         is_dataflow = isinstance(block, relax.DataflowBlock)
         writer = BlockWriter(builder, is_dataflow=is_dataflow)
         for param in left:
-            put_on(writer, param)
+            insert_behind(writer, param)
         left = []
         for binding in block.bindings:
             writer.copy(binding, mapping)
-            put_on(writer, binding.var)
+            insert_behind(writer, binding.var)
         blocks.append(relax.DataflowBlock(writer.bindings) if is_dataflow else relax.BindingBlock(writer.bindings))
     return [block for block in blocks if len(block.bindings)], mapping
 
 
-def mark_edges(function: Any, keys: Mapping[Var, str]) -> Any:
-    """Return a function with a call on the edge of each variable in `keys`, in the form that its block needs."""
+def insert_probes(function: Any, keys: Mapping[Var, str]) -> Any:
+    """Return a function with a probe of each variable in `keys`, in the form that its block needs."""
     behind: dict[Var, list[Var]] = {}
     for var in keys:
         behind.setdefault(_filled_by(function, var), []).append(var)
 
-    def put(writer: BlockWriter, bound: Var) -> Expr | None:
+    def insert(writer: BlockWriter, bound: Var) -> Expr | None:
         instead: Expr | None = None
         for var in behind.get(bound, ()):
             key = tvm.ir.expr.StringImm(keys[var])
             if writer.is_dataflow:
-                call = relax.call_pure_packed(EDGE, var, key, ty_args=var.ty)
+                call = relax.call_pure_packed(PROBE, var, key, ty_args=var.ty)
                 instead = writer.emit(f"{var.name}_observed", call, is_output=not isinstance(var, relax.DataflowVar))
             else:
-                writer.emit("_", Call(relax.ExternFunc(EDGE), [var, key], None, [relax.TupleType([])]))
+                writer.emit("_", Call(relax.ExternFunc(PROBE), [var, key], None, [relax.TupleType([])]))
         return instead
 
-    blocks, mapping = put_on_edges(function, put)
+    blocks, mapping = insert_after_bindings(function, insert)
     return with_body(function, blocks, replace_operands(function.body.body, lambda var: mapping.get(var, var)))
 
 
-def unmark_edges(function: Any, labels: Collection[str] | None = None) -> Any:
-    """Return a function without the calls of these labels (all by default): the very function where it has none."""
+def remove_probes(function: Any, labels: Collection[str] | None = None) -> Any:
+    """Return a function without the probes of these labels (all by default): the very function where it has none."""
     builder = BlockBuilder()
     mapping: dict[Var, Expr] = {}
     blocks: list[Any] = []
@@ -168,9 +168,9 @@ def unmark_edges(function: Any, labels: Collection[str] | None = None) -> Any:
         is_dataflow = isinstance(block, relax.DataflowBlock)
         writer = BlockWriter(builder, is_dataflow=is_dataflow)
         for binding in block.bindings:
-            edge = read_edge(binding.value)
-            if edge is not None and (labels is None or label_of(edge[1]) in labels):
-                tensor = edge[0]
+            probe = read_probe(binding.value)
+            if probe is not None and (labels is None or label_of(probe[1]) in labels):
+                tensor = probe[0]
                 mapping[binding.var] = mapping.get(tensor, tensor) if isinstance(tensor, Var) else tensor
             else:
                 writer.copy(binding, mapping)
