@@ -52,7 +52,7 @@ from onnxruntime import quantization as ort_quantization
 import datasets
 import octavo
 from exact_qdq import ExactEvaluation
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 
 HEAVY_OPS = ("conv2d", "matmul", "nn.conv2d")
 THEIR_INTEGER_OPS = ("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "ConvInteger")

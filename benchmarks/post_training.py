@@ -25,7 +25,7 @@ import onnxruntime
 
 import datasets
 import octavo
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.report.timing import time_alternating
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from .errors import DataError, check_path
 from .numerics import QuantParams
-from .numerics.histogram import Histogram
-from .numerics.metrics import max_abs_error, sqnr_db
+from .numerics.statistics.histogram import Histogram
+from .numerics.statistics.metrics import max_abs_error, sqnr_db
 
 __all__ = ["Compare", "Comparison", "Dump", "ObservedStatistics", "ObservedValue", "Observer", "Print", "Record", "Statistics"]
 

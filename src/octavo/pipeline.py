@@ -34,7 +34,7 @@ from .kernels import (
     tuning_of,
 )
 from .lower import FLOAT_MODEL, Lowered, OpRecord, Precision, link, lower
-from .numerics.half import HALF_DTYPES, HalfDtype
+from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model

@@ -20,7 +20,7 @@ from .graph import Model
 from .graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from .identity import TensorEntry, TensorId, TensorTable
 from .lower.values import params_of
-from .numerics.histogram_estimates import share_outside
+from .numerics.statistics.histogram_estimates import share_outside
 from .pipeline import Profile, checked_model, profile
 from .profile import TensorStatistics, check_model
 

@@ -29,7 +29,7 @@ from .identity import TensorId, TensorState
 from .identity.relation import agree
 from .kernels import host_target
 from .lower.results import QuantizedVariable, quantized_variables
-from .numerics.metrics import max_abs_error, sqnr_db
+from .numerics.statistics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
 from .stepwise import Stepwise, differences
 

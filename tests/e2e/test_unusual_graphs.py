@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 
 RNG = np.random.default_rng(5)
 WEIGHT = RNG.normal(size=(4, 3, 3, 3)).astype(np.float32)

@@ -62,7 +62,7 @@ def test_results_of_32_bits(isa: str) -> None:
         of_bytes = case(isa, (3,), (1,), 5, 33, columns)
         spec, (a, b) = of_bytes.about, of_bytes.inputs
         sums = numerics.batch_matmul_accumulate(a, b, a_zero_point=spec.a_zero_point, b_zero_point=spec.b_zero_point)
-        reals = numerics.scaled(sums, np.float32(spec.multiplier), np.float32(0), low=-0.5)
+        reals = numerics.dequantize_accumulator(sums, np.float32(spec.multiplier), np.float32(0), low=-0.5)
         for output, expected in ((SumOutput(), sums), (FloatOutput(low=-0.5), reals)):
             wide = dataclasses.replace(spec, output=output)
             cases.append(Case(kernel=batch_matmul(wide, isa=isa), inputs=(a, b), expected=expected, about=wide))

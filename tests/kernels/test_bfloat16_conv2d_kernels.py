@@ -7,9 +7,9 @@ import pytest
 from kernel_runner import Case, check, host_target
 
 from octavo.kernels import AVX512_BF16, Bfloat16Conv2dSpec, bfloat16_conv2d, bfloat16_matmul, extensions_of
-from octavo.numerics.half import bfloat16_conv2d as oracle
-from octavo.numerics.half import bfloat16_depthwise as depthwise_oracle
-from octavo.numerics.half import from_half, to_half
+from octavo.numerics.floats.half import bfloat16_conv2d as oracle
+from octavo.numerics.floats.half import bfloat16_depthwise as depthwise_oracle
+from octavo.numerics.floats.half import from_half, to_half
 
 RNG = np.random.default_rng(9)
 pytestmark = pytest.mark.skipif(AVX512_BF16 not in extensions_of(host_target()), reason="this machine multiplies no bfloat16")

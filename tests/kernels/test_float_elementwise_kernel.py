@@ -5,7 +5,7 @@ import pytest
 from kernel_runner import HOST_ISAS, NARROW_ISAS, PARALLEL_SIZE, Case, baseline_target, check
 
 from octavo.kernels import GENERIC, FloatElementwiseSpec, float_elementwise, host_target, target_for
-from octavo.numerics.float_function import FUNCTIONS, TRANSCENDENTAL, FloatFunction, Step
+from octavo.numerics.floats.float_function import FUNCTIONS, TRANSCENDENTAL, FloatFunction, Step
 
 EDGES = np.array([0, -0.0, np.inf, -np.inf, 1e-45, -87.4, -103.9, 88.73, -104.1, 3.93, -9.1, 1e38, -1e-39], np.float32)
 

@@ -9,7 +9,7 @@ import tvm
 from kernel_runner import HOST_ISAS, Compiled
 
 from octavo.kernels import FloatConv2dSpec, Kernel, float_conv2d, host_target
-from octavo.numerics.float_function import FloatFunction, Step
+from octavo.numerics.floats.float_function import FloatFunction, Step
 
 SILU = FloatFunction(inputs=1, constants=(), steps=(Step(op="sigmoid", operands=(0,)), Step(op="multiply", operands=(0, 1))))
 TANH_PLUS_HALF = FloatFunction(

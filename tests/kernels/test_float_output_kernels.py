@@ -65,8 +65,8 @@ class FloatLayers(Layers):
             dilation=spec.dilation,
             groups=spec.groups,
         )
-        bounds = {"low": spec.output.low, "high": spec.output.high, "form": spec.output.form}
-        return numerics.scaled(acc, scale, bias, input_scale=None if row is None else row[0], **bounds)
+        bounds = {"low": spec.output.low, "high": spec.output.high, "rounding": spec.output.form}
+        return numerics.dequantize_accumulator(acc, scale, bias, input_scale=None if row is None else row[0], **bounds)
 
 
 @every_isa
@@ -132,7 +132,9 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
     parameters = np.stack([rng.uniform(0.001, 0.1, count), rng.integers(0, 256, count)], axis=1).astype(np.float32)
     spread = np.repeat(parameters, rows_per_scale, axis=0)
     sums = (x.astype(np.int64) - spread[:, 1:].astype(np.int64)) @ (w.astype(np.int64) - w_zero_point)
-    expected = numerics.scaled(sums.astype(np.int32), scale, bias, input_scale=spread[:, :1], form=output.form)
+    expected = numerics.dequantize_accumulator(
+        sums.astype(np.int32), scale, bias, input_scale=spread[:, :1], rounding=output.form
+    )
     return Case(kernel=kernel, inputs=(x, parameters), expected=expected, about=(rows, inputs, outputs, w_zero_point, output))
 
 

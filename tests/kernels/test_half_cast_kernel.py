@@ -5,7 +5,7 @@ import pytest
 from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check, few
 
 from octavo.kernels import HalfCastSpec, half_cast
-from octavo.numerics.half import from_half, to_half
+from octavo.numerics.floats.half import from_half, to_half
 
 RNG = np.random.default_rng(6)
 

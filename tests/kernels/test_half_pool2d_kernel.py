@@ -5,8 +5,8 @@ import pytest
 from kernel_runner import HOST_ISAS, Case, baseline_target, check
 
 from octavo.kernels import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
-from octavo.numerics.half import half_pool2d as oracle
-from octavo.numerics.half import to_half
+from octavo.numerics.floats.half import half_pool2d as oracle
+from octavo.numerics.floats.half import to_half
 
 RNG = np.random.default_rng(15)
 

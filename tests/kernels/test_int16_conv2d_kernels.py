@@ -8,8 +8,8 @@ from octavo.kernels.int16_conv2d import int16_conv2d
 from octavo.kernels.int16_requantize import safe_steps
 from octavo.kernels.int16_spec import INT16, Int16Conv2dSpec
 from octavo.kernels.spec import Output
-from octavo.numerics.fixed_multiplier import fixed_factor
-from octavo.numerics.int16_conv2d import conv2d_int16
+from octavo.numerics.quantized.conv2d import conv2d_int16
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
 SIZES = (1, 3, 15, 16, 17, 33, 65)
 ROUNDINGS = ("reduced", "once", "twice", "twice_away", "float32")
@@ -27,7 +27,7 @@ def extremes(rng, shape):
 
 def multiplier(rng, rounding, terms, channels):
     real = rng.uniform(0.2, 2.0, channels) / (128 * np.sqrt(terms))
-    return real.astype(np.float32) if rounding == "float32" else fixed_factor(real, rounding)
+    return real.astype(np.float32) if rounding == "float32" else fixed_point_multiplier(real, rounding)
 
 
 def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None, zero_point=0, output=INT16, threads=1, **fields):

@@ -24,13 +24,14 @@ from octavo.kernels.int16_spec import (
 )
 from octavo.kernels.spec import ConcatSpec, Output, Pool2dSpec
 from octavo.numerics import QuantParams, avg_pool2d, max_pool2d, reduce_extreme, reduce_sum
-from octavo.numerics.batch_matmul import batch_matmul_int16
-from octavo.numerics.fixed_multiplier import fixed_factor
-from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16, prelu_int16
-from octavo.numerics.int16_float import float_pairwise_int16
-from octavo.numerics.int16_resize import fixed_taps, resize_bilinear_int16
-from octavo.numerics.int16_softmax import exact_softmax_16, softmax_int16
-from octavo.numerics.int16_unary import fixed_factor_table, tanh_table
+from octavo.numerics.quantized.binary import add_int16, float_binary_int16, mul_int16
+from octavo.numerics.quantized.int16_functions import tanh_table
+from octavo.numerics.quantized.matmul import batch_matmul_int16
+from octavo.numerics.quantized.reduce import mean_int16
+from octavo.numerics.quantized.rescale import int16_rescale_table, prelu_int16
+from octavo.numerics.quantized.resize import int16_linear_taps, resize_bilinear_int16
+from octavo.numerics.quantized.softmax import exact_softmax_int16, softmax_int16
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
 SIZES = (1, 3, 15, 16, 17, 65)
 
@@ -90,7 +91,7 @@ def test_pairs_in_float32(isa):
         spec = Int16FloatPairwiseSpec(
             kind=kind, a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given
         )
-        expected = float_pairwise_int16(kind, a, b, zero_point=-90, **given, **bounds)
+        expected = float_binary_int16(kind, a, b, zero_point=-90, **given, **bounds)
         cases.append(Case(kernel=int16_float_pairwise(spec, isa=isa), inputs=(a, b), expected=expected, about=(kind, size)))
     check(cases)
 
@@ -101,7 +102,7 @@ def test_lookup(isa):
     tables = [("int16", "int16", tanh_table(0.0003))]
     for source, target in (("int16", "int8"), ("uint8", "int16"), ("int8", "int16")):
         x, y = QuantParams.per_tensor(source, 0.01, 3), QuantParams.per_tensor(target, 0.2, -4)
-        tables.append((source, target, fixed_factor_table(x, y)))
+        tables.append((source, target, int16_rescale_table(x, y)))
     cases = []
     for source, target, table in tables:
         x = draw(rng, 3000, source)
@@ -133,7 +134,7 @@ def test_softmax_to_any_scale(isa):
         given = {"scale": scale, "out_scale": float(rng.uniform(0.5, 4)) / 65536}
         out = Output(zero_point=-32768, qmin=-32768, qmax=32_000)
         kernel = int16_exact_softmax(Int16ExactSoftmaxSpec(rows=5, columns=columns, output=out, threads=2, **given), isa=isa)
-        expected = exact_softmax_16(x, **given, zero_point=-32768, qmax=32_000)
+        expected = exact_softmax_int16(x, **given, zero_point=-32768, qmax=32_000)
         cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(columns, scale)))
     check(cases)
 
@@ -177,7 +178,7 @@ def pool_spec(x, kind, window, output, **fields):
 def test_batch_matmul(isa):
     rng = np.random.default_rng(8)
     bounds, cases = {"qmin": -20_000, "qmax": 30_000}, []
-    factors = itertools.cycle([fixed_factor(3e-6, "reduced"), np.float32(2.7e-6)])
+    factors = itertools.cycle([fixed_point_multiplier(3e-6, "reduced"), np.float32(2.7e-6)])
     for columns, (rows, inner) in itertools.product((1, 7, 8, 33), ((1, 5), (6, 64))):
         a, b, multiplier = draw(rng, (2, 3, rows, inner)), draw(rng, (3, inner, columns)), next(factors)
         given = {"a_zero_point": 300, "b_zero_point": -7000, "multiplier": multiplier}
@@ -195,7 +196,7 @@ def test_resize(isa):
     for channels, mode in itertools.product((1, 16, 19), ("asymmetric", "align_corners", "half_pixel")):
         x = draw(rng, (2, 4, 7, channels))
         x.flat[:8] = np.repeat([-32768, 32767], 4)
-        rows, columns = fixed_taps(4, 11, mode), fixed_taps(7, 3, mode)
+        rows, columns = int16_linear_taps(4, 11, mode), int16_linear_taps(7, 3, mode)
         spec = Int16ResizeSpec(batch=2, in_height=4, in_width=7, channels=channels, rows=rows, columns=columns)
         expected = resize_bilinear_int16(x, rows, columns)
         cases.append(Case(kernel=int16_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=(channels, mode)))
@@ -203,7 +204,7 @@ def test_resize(isa):
 
 
 def test_taps_of_a_wide_result_stay_within_the_image():
-    taps = fixed_taps(4, 199, "asymmetric")
+    taps = int16_linear_taps(4, 199, "asymmetric")
     assert max(taps.first) == max(taps.second) == 3
 
 

@@ -12,7 +12,7 @@ from kernel_runner import Compiled
 
 from octavo.kernels import KNOWN_ISAS, ObserveSpec, host_target, isas_of, observe
 from octavo.kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
-from octavo.numerics.histogram import Histogram
+from octavo.numerics.statistics.histogram import Histogram
 
 ISAS = [isa for isa in KNOWN_ISAS if isa in isas_of(host_target())]
 SHAPES = [  # outer, channels, inner

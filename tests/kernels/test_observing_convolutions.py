@@ -21,7 +21,7 @@ from octavo.kernels import (
     isas_of,
 )
 from octavo.kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, total_counts
-from octavo.numerics.histogram import Histogram
+from octavo.numerics.statistics.histogram import Histogram
 
 pytestmark = pytest.mark.skipif(AVX512_VNNI not in isas_of(host_target()), reason="only these kernels observe what they write")
 

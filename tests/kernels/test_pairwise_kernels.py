@@ -52,7 +52,7 @@ def cases(isa: str) -> Iterator[Case]:
             multiplier = float(numerics.requantize_multiplier(scales[0], scales[1], out_scale))
             expected = numerics.mul(a, b, a_zero_point=a_zero, b_zero_point=b_zero, multiplier=multiplier, **result)
         elif kind in ("max", "min"):
-            choose = numerics.larger if kind == "max" else numerics.smaller
+            choose = numerics.maximum if kind == "max" else numerics.minimum
             expected = choose(a, b, qmin=output.qmin, qmax=output.qmax)
         else:
             oracle = numerics.add if kind == "add" else numerics.sub

@@ -44,7 +44,7 @@ def cases(isa: str) -> Iterator[Case]:
         elif kind in ("max", "min"):
             expected = numerics.reduce_extreme(x, (1,), largest=kind == "max", **bounds)
         else:
-            expected = numerics.place_of_extreme(x, 1, largest=kind == "argmax").astype(index_dtype)
+            expected = numerics.arg_reduce(x, 1, largest=kind == "argmax").astype(index_dtype)
         kernel = kernels.reduce(spec, isa=isa)
         yield Case(kernel=kernel, inputs=(x.ravel(),), expected=expected.ravel(), about=spec)
 

@@ -12,7 +12,7 @@ from octavo.kernels import FloatConv2dSpec, Kernel, Schedule, TileSchedule, Wind
 from octavo.kernels.int16_conv2d import int16_conv2d
 from octavo.kernels.int16_spec import Int16Conv2dSpec
 from octavo.kernels.isa import AVX512_VNNI, GENERIC, X86_ISAS
-from octavo.numerics.fixed_multiplier import fixed_factor
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
 ISAS = [isa for isa in HOST if isa in X86_ISAS]
 WINDOWS = {
@@ -95,7 +95,7 @@ def int16_layer(schedules: dict[str, Schedule]) -> Kernel:
     rng = np.random.default_rng(0)
     spec = Int16Conv2dSpec(batch=1, in_height=9, in_width=7, in_channels=12, out_channels=40, kernel=(3, 3), padding=(1, 1, 1, 1))
     weight = rng.integers(-127, 128, (3, 3, 12, 40)).astype(np.int16)
-    scale = fixed_factor(rng.uniform(0.2, 2.0, 40) / (128 * np.sqrt(108)), "once")
+    scale = fixed_point_multiplier(rng.uniform(0.2, 2.0, 40) / (128 * np.sqrt(108)), "once")
     return int16_conv2d(spec, weight=weight, bias=np.arange(40), multiplier=scale, isa=HOST[0], schedules=schedules)
 
 

@@ -34,7 +34,7 @@ def cases(isa: str) -> Iterator[Case]:
             index_dtype=index_dtype,
             threads=threads,
         )
-        places = numerics.top_places(x, count, largest=largest)
+        places = numerics.top_k_indices(x, count, largest=largest)
         expected = np.take_along_axis(x, places, axis=1) if gives == "values" else places.astype(index_dtype)
         yield Case(kernel=topk(spec, isa=isa), inputs=(x.ravel(),), expected=expected.ravel(), about=spec)
 

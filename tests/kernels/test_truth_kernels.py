@@ -7,7 +7,7 @@ import pytest
 from kernel_runner import HOST_ISAS, PARALLEL_SIZE, Case, check
 
 from octavo.kernels.truth import Chosen, CompareSpec, LogicalSpec, SelectSpec, Side, compare, logical, select
-from octavo.numerics import truth
+from octavo.numerics.quantized import compare as oracle
 
 SHAPES = (((2, 3, 17), (2, 3, 17)), ((5, 1, 33), (3, 1)), ((1,), (4, 65)), ((), (3,)))
 
@@ -21,7 +21,7 @@ def draw(rng, shape, dtype):
 def test_comparisons(isa):
     rng = np.random.default_rng(1)
     shapes, dtypes, cases = itertools.cycle(SHAPES), itertools.cycle(itertools.product(("uint8", "int16"), repeat=2)), []
-    for kind, rounding in itertools.product(truth.COMPARISONS, ("integers", "float32", "fixed_point")):
+    for kind, rounding in itertools.product(oracle.COMPARISONS, ("integers", "float32", "fixed_point")):
         pair, (a_dtype, b_dtype) = next(shapes), next(dtypes)
         a, b = draw(rng, pair[0], a_dtype), draw(rng, pair[1], b_dtype)
         sides = [(0.0007, 3), (0.0011, 130)]
@@ -34,7 +34,7 @@ def test_comparisons(isa):
         )
         names = ("a_scale", "a_zero_point", "b_scale", "b_zero_point")
         given = dict(zip(names, (value for side in sides for value in side), strict=True))
-        expected = truth.compare(kind, a, b, **given, rounding=rounding)
+        expected = oracle.compare(kind, a, b, **given, rounding=rounding)
         cases.append(Case(kernel=compare(spec, isa=isa), inputs=(a, b), expected=expected, about=(kind, rounding, pair)))
     check(cases)
 
@@ -42,7 +42,7 @@ def test_comparisons(isa):
 def test_fixed_point_tells_no_numbers_apart_that_are_closer_than_its_step():
     a = np.arange(5, dtype=np.uint8)
     given = {"a_scale": 0.001, "a_zero_point": 0, "b_scale": 0.001, "b_zero_point": 0}
-    equal = [truth.compare("equal", a, np.zeros_like(a), **given, rounding=rounding) for rounding in ("fixed_point", "float32")]
+    equal = [oracle.compare("equal", a, np.zeros_like(a), **given, rounding=rounding) for rounding in ("fixed_point", "float32")]
     np.testing.assert_array_equal(equal, [[True, True, False, False, False], [True, False, False, False, False]])
 
 

@@ -10,7 +10,7 @@ from tvm import relax
 
 from octavo.graph.dataflow import DataflowView, op_name
 from octavo.lower import lower
-from octavo.numerics import float_function
+from octavo.numerics.floats import float_function
 from octavo.target import CPU
 
 X = np.random.default_rng(3).normal(0, 2, (1, 3, 5, 7)).astype(np.float32)

@@ -107,7 +107,7 @@ def test_sums_and_the_same_sums_scaled_to_reals_and_to_integers():
     multiplier = numerics.requantize_multiplier(np.float32(1), scale, np.float32(0.02))
     want = [
         sums,
-        numerics.scaled(sums, scale, bias, low=0.0, form="stepwise"),
+        numerics.dequantize_accumulator(sums, scale, bias, low=0.0, rounding="stepwise"),
         numerics.requantize(sums + offset, multiplier, 3, 3, 255, "uint8"),
     ]
     records = lower(module, CPU, ISAS, 1).records
@@ -148,7 +148,12 @@ def test_products_of_two_activations(scaled):
 
     module = graph({"a": ((2, 3, 5, 9), "uint8"), "b": ((3, 9, 18), "int8")}, body)
     want = numerics.batch_matmul_accumulate(a, b, a_zero_point=7, b_zero_point=-8)
-    check(module, [a, b], numerics.scaled(want, np.float32(0.01), np.float32(0)) if scaled else want, ["batch_matmul"])
+    check(
+        module,
+        [a, b],
+        numerics.dequantize_accumulator(want, np.float32(0.01), np.float32(0)) if scaled else want,
+        ["batch_matmul"],
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_blocks_are_summed_in_integers_and_added_in_float(block, dtype):
     for number, (unit, zero_point) in enumerate(zip(scale, zeros, strict=True)):
         part = slice(number * block, (number + 1) * block)
         sums = numerics.matmul_accumulate(x[..., part], values[part], x_zero_point=X_ZERO, w_zero_point=zero_point)
-        want = want + numerics.scaled(sums, np.float32(X_SCALE) * unit, np.float32(0))
+        want = want + numerics.dequantize_accumulator(sums, np.float32(X_SCALE) * unit, np.float32(0))
     for isa in ISAS:
         np.testing.assert_array_equal(run_lowered(module, x, isa=isa), want)
     np.testing.assert_allclose(run_float(module, x), want, rtol=1e-4, atol=1e-4)

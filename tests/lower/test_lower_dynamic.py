@@ -83,7 +83,7 @@ def test_conv2d(style, layout, groups):
     x = rng.normal(size=shape).astype(np.float32) * np.float32([1, 30]).reshape(2, 1, 1, 1)
     centered, x_scale = quantized(x if layout == "NHWC" else x.transpose(0, 2, 3, 1), style)
     acc = numerics.conv2d_accumulate(centered, weight, x_zero_point=0, **window)
-    want = numerics.scaled(acc, scale, bias, input_scale=x_scale, low=0.0)
+    want = numerics.dequantize_accumulator(acc, scale, bias, input_scale=x_scale, low=0.0)
     module, result = graph({"x": (shape, "float32")}, body), want if layout == "NHWC" else want.transpose(0, 3, 1, 2)
     # Styles and layouts make other graphs; the convolution they are lowered to is one kernel.
     check(module, x, result, ["conv2d"], isas=ISAS if (style, layout) == ("litert", "NHWC") else ISAS[:1])
@@ -123,7 +123,9 @@ def test_two_integer_matmuls_of_one_input_quantize_it_once(weight_dtype):
     x = rng.normal(size=(2, 3, 33)).astype(np.float32)
     centered, x_scale = quantized(x, "onnx")
     want = [
-        numerics.scaled(centered @ (w.astype(np.int32) - zero_point), factor, b, input_scale=x_scale, low=0.0, form="stepwise")
+        numerics.dequantize_accumulator(
+            centered @ (w.astype(np.int32) - zero_point), factor, b, input_scale=x_scale, low=0.0, rounding="stepwise"
+        )
         for w, factor, b in zip(weights, factors, (np.float32(0), bias), strict=True)
     ]
     for isa in ISAS:
@@ -147,7 +149,7 @@ def test_matmul_with_parameters_for_each_row(rows):
 
     x = rng.normal(size=(rows, 20)).astype(np.float32)
     centered, x_scale = quantized(x, "litert")
-    want = numerics.scaled(centered @ weight.astype(np.int32), scale, np.float32(0), input_scale=x_scale)
+    want = numerics.dequantize_accumulator(centered @ weight.astype(np.int32), scale, np.float32(0), input_scale=x_scale)
     check(graph({"x": ((rows, 20), "float32")}, body), x, want, ["matmul"])
 
 

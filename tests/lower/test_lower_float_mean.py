@@ -9,7 +9,7 @@ from tvm import relax
 
 from octavo.kernels import host_target, isas_of
 from octavo.lower import lower
-from octavo.numerics.float_reduce import mean_in_order
+from octavo.numerics.floats.reduce import mean_in_order
 from octavo.target import CPU
 
 op = relax.op

@@ -55,7 +55,7 @@ def conv_case(layout: str, dtype: str, groups: int = 1, *, clamp: bool = True, q
     window = {"strides": (2, 1), "padding": (1, 0, 1, 2), "groups": groups}
     acc = numerics.conv2d_accumulate(nhwc, weight, x_zero_point=zero, **window)
     real = integers.astype(np.float32) * (x_scale * scale) if quantized_bias else bias
-    want = numerics.scaled(acc, x_scale * scale, real, **({"low": 0.0, "high": 6.0} if clamp else {}))
+    want = numerics.dequantize_accumulator(acc, x_scale * scale, real, **({"low": 0.0, "high": 6.0} if clamp else {}))
     return graph({"x": (shape, dtype)}, body), x, want if is_nhwc else want.transpose(0, 3, 1, 2)
 
 
@@ -90,7 +90,9 @@ def test_a_matmul_read_in_float_twice():
     module, weight = matmul_module()
     x = RNG.integers(-128, 128, (4, 20)).astype(np.int8)
     scale = np.float32(0.1) * np.full(9, 0.01, np.float32)
-    real = numerics.scaled(numerics.matmul_accumulate(x, weight, x_zero_point=3), scale, np.zeros(9, np.float32), low=0.0)
+    real = numerics.dequantize_accumulator(
+        numerics.matmul_accumulate(x, weight, x_zero_point=3), scale, np.zeros(9, np.float32), low=0.0
+    )
     np.testing.assert_allclose(run_lowered(module, x), real + np.exp(real), rtol=1e-6)
     assert [record.op for record in records(module) if record.integer] == ["matmul"]
     # The relu has two readers, and they read the composite's result.

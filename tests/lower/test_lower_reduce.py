@@ -91,12 +91,12 @@ def test_places(largest: bool, is_float: bool, dtype: str) -> None:
     module = graph({"x": (SHAPE, dtype)}, body)
     assert ops_of(module) == {("place", True)}
     first, *others, narrow = run_lowered(module, x)
-    assert first == numerics.place_of_extreme(x.reshape(-1), 0, largest=largest)
+    assert first == numerics.arg_reduce(x.reshape(-1), 0, largest=largest)
     for got, (axis, keep) in zip(others, itertools.product((0, 1, -1), (False, True)), strict=True):
-        want = numerics.place_of_extreme(x, axis, largest=largest)
+        want = numerics.arg_reduce(x, axis, largest=largest)
         np.testing.assert_array_equal(got, np.expand_dims(want, axis) if keep else want)
         assert got.dtype == np.int64
-    np.testing.assert_array_equal(narrow, numerics.place_of_extreme(x, 2, largest=largest))
+    np.testing.assert_array_equal(narrow, numerics.arg_reduce(x, 2, largest=largest))
     assert narrow.dtype == np.int32
 
 

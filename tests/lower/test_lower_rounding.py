@@ -7,7 +7,7 @@ from tvm import relax
 
 from octavo.lower import partition_module
 from octavo.numerics import FloatMeanParameters, QuantParams, avg_pool2d, float_avg_pool2d, softmax
-from octavo.numerics.fixed_point import fixed_point_table
+from octavo.numerics.quantized.rescale import rescale_table
 from octavo.target import CPU
 
 X = (0.05, 3)
@@ -98,7 +98,7 @@ def test_averages_that_change_parameters_round_half_to_even():
 def test_fixed_point_tables(op, function, slope):
     out = (0.0672, -20)
     plain, fixed = mapped(function, out), mapped(function, out, **{op: "half_up"})
-    table = fixed_point_table(QuantParams.per_tensor("int8", *X), QuantParams.per_tensor("int8", *out), slope=slope)
+    table = rescale_table(QuantParams.per_tensor("int8", *X), QuantParams.per_tensor("int8", *out), slope=slope)
     np.testing.assert_array_equal(run_lowered(fixed, EVERY).ravel(), table)
     difference = np.abs(table.astype(int) - run_lowered(plain, EVERY).ravel())
     assert difference.max() == 1, "both roundings agree on every value"

@@ -44,7 +44,7 @@ def test_values_and_places(dtype: str, axis: int) -> None:
     assert [record.integer for record in records_of(module)] == [True] * 4
     results = iter(run_lowered(module, x))
     for largest in (True, False):
-        places = numerics.top_places(x, 3, axis=axis, largest=largest)
+        places = numerics.top_k_indices(x, 3, axis=axis, largest=largest)
         np.testing.assert_array_equal(next(results), np.take_along_axis(x, places, axis=axis))
         np.testing.assert_array_equal(next(results), places)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.numerics.batch_norm import fold_batch_norm
+from octavo.numerics.floats.batch_norm import fold_batch_norm
 
 
 @pytest.mark.parametrize("has_bias", [True, False])

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from octavo.numerics.convergence import FEWEST_GROUPS, bootstrap_reach, convergence_of, expected_maximum
+from octavo.numerics.statistics.convergence import MIN_GROUPS, bootstrap_reach, convergence_of, expected_maximum
 
 
 @pytest.mark.parametrize("drawn", [1, 2, 3, 6, 7])
@@ -65,7 +65,7 @@ def test_neither_the_order_of_the_groups_nor_a_common_factor_matters() -> None:
 
 
 def test_a_single_value_and_too_few_groups() -> None:
-    found = convergence_of(np.full(FEWEST_GROUPS, 2.0), np.full(FEWEST_GROUPS, 2.0))
+    found = convergence_of(np.full(MIN_GROUPS, 2.0), np.full(MIN_GROUPS, 2.0))
     assert found is not None
     assert (found.growth, found.maximum_interval) == (0.0, (2.0, 2.0))
-    assert convergence_of(np.zeros(FEWEST_GROUPS - 1), np.ones(FEWEST_GROUPS - 1)) is None
+    assert convergence_of(np.zeros(MIN_GROUPS - 1), np.ones(MIN_GROUPS - 1)) is None

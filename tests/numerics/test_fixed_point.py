@@ -6,7 +6,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from octavo.numerics import QuantParams, avg_pool2d
-from octavo.numerics.fixed_point import fixed_point_table, has_coarse_factor
+from octavo.numerics.quantized.rescale import has_coarse_multiplier, rescale_table
 
 RATIOS = (0.3, 0.4, 0.45, 0.5, 0.744, 0.9999, 1.0, 1.239, 2.458, 7.3, 60.0)
 
@@ -34,23 +34,23 @@ def test_requantize_is_that_of_litert(x_dtype, y_dtype):
             for dtype, scale in ((x_dtype, 0.05), (y_dtype, 0.05 / ratio))
         )
         expected = run("QUANTIZE", schema.QuantizeOptionsT(), x, y, every(x_dtype))
-        np.testing.assert_array_equal(fixed_point_table(x, y), expected.ravel(), err_msg=f"{x_dtype} {y_dtype} {ratio}")
+        np.testing.assert_array_equal(rescale_table(x, y), expected.ravel(), err_msg=f"{x_dtype} {y_dtype} {ratio}")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.3, 1.5, -0.2])
 def test_leaky_relu_is_that_of_litert(dtype, slope):
     x, y = QuantParams.per_tensor(dtype, 0.05, 40), QuantParams.per_tensor(dtype, 0.037, 30)
-    assert has_coarse_factor(x, y, slope)
+    assert has_coarse_multiplier(x, y, slope)
     options = schema.LeakyReluOptionsT()
     options.alpha = slope
-    np.testing.assert_array_equal(fixed_point_table(x, y, slope=slope), run("LEAKY_RELU", options, x, y, every(dtype)).ravel())
+    np.testing.assert_array_equal(rescale_table(x, y, slope=slope), run("LEAKY_RELU", options, x, y, every(dtype)).ravel())
 
 
 def test_a_slope_without_a_factor_is_refused():
     x = QuantParams.per_tensor("int8", 0.05, 0)
     with pytest.raises(ValueError, match="slope"):
-        fixed_point_table(x, x, slope=1e-4)
+        rescale_table(x, x, slope=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from octavo.numerics import float_function
-from octavo.numerics.float_function import FloatFunction, Step
+from octavo.numerics.floats import float_function
+from octavo.numerics.floats.float_function import FloatFunction, Step
 
 INF = float("inf")
 WIDE = np.linspace(-103, 88, 100_003)

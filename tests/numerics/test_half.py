@@ -7,15 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from octavo.numerics.half import (
-    LARGEST,
-    LEAST_NORMAL,
-    bfloat16_conv2d,
-    bfloat16_dot,
-    from_half,
-    round_half,
-    to_half,
-)
+from octavo.numerics.floats.half import MAX_FINITE, MIN_NORMAL, bfloat16_conv2d, bfloat16_dot, from_half, round_half, to_half
 
 RNG = np.random.default_rng(4)
 FORMATS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -30,7 +22,7 @@ def test_rounding_is_half_to_even(dtype: str) -> None:
     every = RNG.integers(0, 2**32, 200_000, np.uint32)
     ties = (every & np.uint32(0xFFFF0000)) | np.uint32(0x8000 if dtype == "bfloat16" else 0)
     values = np.concatenate([every, ties]).view(np.float32)
-    values = values[np.isfinite(values) & ((np.abs(values) >= LEAST_NORMAL[dtype]) | (dtype == "float16"))]
+    values = values[np.isfinite(values) & ((np.abs(values) >= MIN_NORMAL[dtype]) | (dtype == "float16"))]
     with np.errstate(over="ignore"):
         expected = values.astype(FORMATS[dtype]).view(np.uint16)
     assert np.array_equal(to_half(values, dtype), expected)
@@ -38,7 +30,7 @@ def test_rounding_is_half_to_even(dtype: str) -> None:
 
 def test_bfloat16_at_the_ends_of_its_range() -> None:
     subnormal, least = float32_of(0x007FFFFF), float32_of(0x00800000)
-    beyond = np.nextafter(np.float32(LARGEST["bfloat16"]), np.float32(np.inf))
+    beyond = np.nextafter(np.float32(MAX_FINITE["bfloat16"]), np.float32(np.inf))
     infinite = float32_of(0x7F7F8000)  # half a step beyond the largest
     values = np.array([subnormal, -subnormal, least, beyond, infinite, np.inf, -np.inf, -0.0], np.float32)
     assert to_half(values, "bfloat16").tolist() == [0, 0x8000, 0x0080, 0x7F7F, 0x7F80, 0x7F80, 0xFF80, 0x8000]
@@ -60,7 +52,7 @@ def test_all_bits_come_back(dtype: str) -> None:
     same = values.view(np.uint32) if dtype == "bfloat16" else values
     expected = (bits.astype(np.uint32) << 16) if dtype == "bfloat16" else bits.view(np.float16).astype(np.float32)
     assert np.array_equal(same, expected, equal_nan=dtype == "float16")
-    normal = np.isfinite(values) & ((np.abs(values) >= LEAST_NORMAL[dtype]) | (values == 0) | (dtype == "float16"))
+    normal = np.isfinite(values) & ((np.abs(values) >= MIN_NORMAL[dtype]) | (values == 0) | (dtype == "float16"))
     assert np.array_equal(to_half(values[normal], dtype), bits[normal])
 
 

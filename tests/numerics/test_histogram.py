@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.numerics.histogram import CODES, LAST_BIN, SHIFT, Histogram, bin_of, edges_of
+from octavo.numerics.statistics.histogram import CODES, LAST_BIN, SHIFT, Histogram, bin_of, edges_of
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LARGEST = float(np.finfo(np.float32).max)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from octavo.numerics.affine import dequantize, quantize
-from octavo.numerics.histogram import Histogram
-from octavo.numerics.histogram_estimates import estimated_sqnr_db, moments, share_outside, spans
-from octavo.numerics.metrics import sqnr_db
 from octavo.numerics.quant_params import QuantParams
-from octavo.numerics.ranges import asymmetric_params, percentile_range, symmetric_params
+from octavo.numerics.statistics.histogram import Histogram
+from octavo.numerics.statistics.histogram_estimates import estimated_sqnr_db, moments, share_outside, spans
+from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.numerics.statistics.ranges import asymmetric_params, percentile_range, symmetric_params
 
 RANDOM = np.random.default_rng(5)
 VALUES = {

@@ -6,11 +6,14 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from octavo.numerics import QuantParams, avg_pool2d
-from octavo.numerics.fixed_multiplier import fixed_factor
-from octavo.numerics.int16_conv2d import conv2d_int16, matmul_int16
-from octavo.numerics.int16_elementwise import add_int16, mean_int16, mul_int16
-from octavo.numerics.int16_softmax import softmax_int16
-from octavo.numerics.int16_unary import fixed_factor_table, logistic_table, tanh_table
+from octavo.numerics.quantized.binary import add_int16, mul_int16
+from octavo.numerics.quantized.conv2d import conv2d_int16
+from octavo.numerics.quantized.int16_functions import logistic_table, tanh_table
+from octavo.numerics.quantized.matmul import matmul_int16
+from octavo.numerics.quantized.reduce import mean_int16
+from octavo.numerics.quantized.rescale import int16_rescale_table
+from octavo.numerics.quantized.softmax import softmax_int16
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
 EVERY = np.arange(-32768, 32768).astype(np.int16).reshape(1, -1)
 X_SCALE = 0.001
@@ -68,13 +71,15 @@ def test_convolution(bias_dtype, rounding, dilation):
         fields, strides = {"strideH": 1, "strideW": 1, "dilationHFactor": 2, "dilationWFactor": 2}, (1, 1)
     kernel = weights.reshape(3, 3, 24, 32)
     dilations = (dilation, dilation)
-    factor = fixed_factor(real, rounding)
+    factor = fixed_point_multiplier(real, rounding)
     actual = conv2d_int16(x, kernel, bias=bias, multiplier=factor, strides=strides, dilation=dilations)
     table = options("Conv2DOptions", padding=schema.Padding.VALID, quantizedBiasType=BIAS_TYPE[bias_dtype], **fields)
     operands = [tensor(x, X_SCALE), constant(kernel.transpose(3, 0, 1, 2).copy(), scales), constant(bias, scales * X_SCALE)]
     np.testing.assert_array_equal(actual, litert_op.run("CONV_2D", table, operands, result(actual.shape, out_scale)))
     other = "twice" if rounding == "reduced" else "reduced"
-    changed = conv2d_int16(x, kernel, bias=bias, multiplier=fixed_factor(real, other), strides=strides, dilation=dilations)
+    changed = conv2d_int16(
+        x, kernel, bias=bias, multiplier=fixed_point_multiplier(real, other), strides=strides, dilation=dilations
+    )
     assert (changed != actual).any(), "the values do not tell the roundings apart"
 
 
@@ -84,7 +89,7 @@ def test_depthwise_convolution_with_padding():
     x = draw(rng, (1, 9, 10, 20))
     kernel = weights.reshape(3, 3, 1, 40)
     padding = (1, 1, 1, 1)
-    actual = conv2d_int16(x, kernel, bias=bias, multiplier=fixed_factor(real, "reduced"), padding=padding, groups=20)
+    actual = conv2d_int16(x, kernel, bias=bias, multiplier=fixed_point_multiplier(real, "reduced"), padding=padding, groups=20)
     fields = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "depthMultiplier": 2}
     table = options("DepthwiseConv2DOptions", padding=schema.Padding.SAME, **fields)
     operands = [tensor(x, X_SCALE), constant(kernel.reshape(1, 3, 3, 40), scales, 3), constant(bias, scales * X_SCALE)]
@@ -96,7 +101,7 @@ def test_fully_connected(bias_dtype, rounding):
     rng = np.random.default_rng(2)
     weights, scales, bias, out_scale, real = layer(rng, 40, 128, bias_dtype)
     x = draw(rng, (100, 40))
-    actual = matmul_int16(x, weights, bias=bias, multiplier=fixed_factor(real, rounding))
+    actual = matmul_int16(x, weights, bias=bias, multiplier=fixed_point_multiplier(real, rounding))
     operands = [tensor(x, X_SCALE), constant(weights.T.copy(), scales)]
     operands += [] if bias_dtype is None else [constant(bias, scales * X_SCALE)]
     table = options("FullyConnectedOptions", quantizedBiasType=BIAS_TYPE.get(bias_dtype, 0))
@@ -107,11 +112,11 @@ def test_fully_connected(bias_dtype, rounding):
 def test_change_of_parameters(ratio):
     x, y = QuantParams.per_tensor("int16", 0.0007, 0), QuantParams.per_tensor("int16", 0.0007 / ratio, 0)
     scales = float(x.scale), float(y.scale)
-    np.testing.assert_array_equal(fixed_factor_table(x, y), unary("QUANTIZE", schema.QuantizeOptionsT(), *scales))
-    np.testing.assert_array_equal(fixed_factor_table(x, y, qmin=0), unary("RELU", None, *scales))
+    np.testing.assert_array_equal(int16_rescale_table(x, y), unary("QUANTIZE", schema.QuantizeOptionsT(), *scales))
+    np.testing.assert_array_equal(int16_rescale_table(x, y, qmin=0), unary("RELU", None, *scales))
     for slope in (0.1, 0.3, -0.2, 1.5):
         expected = unary("LEAKY_RELU", options("LeakyReluOptions", alpha=slope), *scales)
-        np.testing.assert_array_equal(fixed_factor_table(x, y, slope=slope), expected, err_msg=f"slope {slope}")
+        np.testing.assert_array_equal(int16_rescale_table(x, y, slope=slope), expected, err_msg=f"slope {slope}")
 
 
 @pytest.mark.parametrize("scale", [1e-5, 0.0001, 0.0003, 2.0**-13, 2.0**-12, 2.0**-11, 2.0**-10, 0.001, 0.02])
@@ -177,7 +182,7 @@ def test_average_pool(kernel):
 
 
 def test_a_product_stays_within_64_bits():
-    factor = fixed_factor([0.001, 0.5, 3.0], "twice_away")
+    factor = fixed_point_multiplier([0.001, 0.5, 3.0], "twice_away")
     most = np.full(3, factor.most)
     for value in (most, -most):
         exact = [(int(v) * int(f) + (1 << 30)) >> 31 for v, f in zip(value, factor.factor, strict=True)]

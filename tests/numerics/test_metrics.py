@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from octavo.numerics.metrics import max_abs_error, sqnr_db
+from octavo.numerics.statistics.metrics import max_abs_error, sqnr_db
 
 ONES = np.ones((2, 3), np.float32)
 

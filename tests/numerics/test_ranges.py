@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.numerics import PerAxis, PerTensor, dequantize, quantize
-from octavo.numerics.histogram import Histogram, bin_of
-from octavo.numerics.ranges import asymmetric_params, percentile_range, symmetric_params
+from octavo.numerics.statistics.histogram import Histogram, bin_of
+from octavo.numerics.statistics.ranges import asymmetric_params, percentile_range, symmetric_params
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LARGEST = float(np.finfo(np.float32).max)

@@ -17,7 +17,7 @@ import octavo
 from nets import residual_net
 from octavo.errors import DataError, QuantizationError
 from octavo.identity import TensorId
-from octavo.numerics.histogram import Histogram
+from octavo.numerics.statistics.histogram import Histogram
 from octavo.profile import NonFinite, Profile, TensorStatistics
 
 X = TensorId("x")

@@ -16,7 +16,7 @@ from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
 from octavo.kernels.observe_state import COUNTS_SIZE, empty_ranges
-from octavo.numerics.histogram import Histogram
+from octavo.numerics.statistics.histogram import Histogram
 from octavo.pipeline import profiler
 from octavo.profile import Instrumented, instrument
 

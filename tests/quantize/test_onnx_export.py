@@ -28,7 +28,7 @@ from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.graph import Model
 from octavo.graph.inputs import input_specs
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize import Recipe, export_onnx, quantize
 from octavo.quantize.onnx_export import onnx_model
 from octavo.target import OpSupport, TargetDescription

@@ -15,7 +15,7 @@ from nets import model_of, residual_net
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile import Profile
 from octavo.quantize import QuantizedModel, Recipe, quantize
 from octavo.target import CPU, ELEMENTWISE_PAIR, OpSupport, TargetDescription

@@ -13,7 +13,7 @@ from tvm.script import relax as R
 import octavo
 from nets import model_of, residual_net
 from octavo.graph.dataflow import BodyWriter
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize import Recipe, quantize
 from tvm_alone import tvm_alone
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 import octavo
 import octavo.importer
-from octavo.numerics.metrics import sqnr_db
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile import Profile
 from octavo.quantize import Recipe, export_onnx, quantize
 from tvm_alone import tvm_alone

@@ -40,7 +40,8 @@ def conv2d(
 ) -> Kernel:
     """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
 
-    With a FloatOutput its result is float32, `octavo.numerics.scaled` of `conv2d_accumulate`; with a SumOutput int32, the latter.
+    With a FloatOutput its result is float32, `octavo.numerics.dequantize_accumulator` of `conv2d_accumulate`; with a SumOutput
+    int32, the latter.
 
     Parameters
     ----------

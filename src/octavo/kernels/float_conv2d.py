@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import TargetError
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 from .float_spec import FloatConv2dSpec
 from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS
 from .observe import ObserveSpec

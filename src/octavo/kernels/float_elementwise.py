@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 from .float_function import ElementMath
 from .spec import Kernel
 from .vectors import Buffer, Expr, for_each_vector, load, prim_func, store

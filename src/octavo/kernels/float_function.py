@@ -12,8 +12,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics import float_function as numerics
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats import float_function as numerics
+from ..numerics.floats.float_function import FloatFunction
 from .vectors import Expr, intrinsic, load, splat, store, vector_type
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 from .channel_groups import ChannelGroups
 from .float_function import ElementMath
 from .spec import Kernel

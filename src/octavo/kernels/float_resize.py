@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.float_resize import FloatTaps
+from ..numerics.quantized.resize import FloatTaps
 from .isa import lanes_of
 from .rounding import rounded, unfused
 from .spec import Kernel, Output

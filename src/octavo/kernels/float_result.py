@@ -1,4 +1,4 @@
-"""float32 results of int32 accumulators in TIR: the kernels' counterpart of `numerics.scaled`, bit for bit.
+"""float32 results of int32 accumulators in TIR: the kernels' counterpart of `numerics.dequantize_accumulator`, bit for bit.
 
 One text serves every ISA and every number of lanes. Parameters of an input that was quantized at run time lie in a buffer
 float32 [scales, 2]: scale, zero point (of the uint8 integers, an integer in [0; 255]).

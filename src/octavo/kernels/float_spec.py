@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.group_norm import GROUP_NORM_MAX_VALUES
-from ..numerics.layer_norm import in_steps
+from ..numerics.quantized.normalization import GROUP_NORM_MAX_VALUES, scaled_epsilon
 from .channel_groups import ChannelGroups
 from .rounding import requantized
 from .spec import Kernel, Output
@@ -110,7 +109,7 @@ def _line(
     total = B.Bind(totals[0])
     spread = B.Bind(totals[1] * B.int64(form.count) - total * total)
     variance = B.Bind(spread.astype("float32") / B.float32(float(np.float32(form.count * form.count))))
-    root = intrinsic("llvm.sqrt", "float32", variance + B.float32(float(in_steps(spec.epsilon, spec.scale))))
+    root = intrinsic("llvm.sqrt", "float32", variance + B.float32(float(scaled_epsilon(spec.epsilon, spec.scale))))
     inverse = B.Bind(B.float32(1) / root)
     mean = B.Bind(total.astype("float32") / B.float32(float(form.count)))
     with B.serial(0, form.size) as member:

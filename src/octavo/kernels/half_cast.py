@@ -1,4 +1,4 @@
-"""Casts between float32 and the 16 bits of bfloat16 or float16, element by element. Oracle: `numerics.half`.
+"""Casts between float32 and the 16 bits of bfloat16 or float16, element by element. Oracle: `numerics.floats.half`.
 
 The 16 bits are uint16 in memory: TVM and NumPy know no arithmetic on bfloat16.
 """

@@ -1,4 +1,4 @@
-"""Max and average pooling of 16-bit floats, NHWC, and concatenation. Oracles: `numerics.half.half_pool2d`, `numpy.concatenate`.
+"""Max and average pooling of 16-bit floats, NHWC, and concatenation. Oracles: `numerics.floats.half`, `numpy.concatenate`.
 
 Values are float32 in registers. One text for every ISA.
 """

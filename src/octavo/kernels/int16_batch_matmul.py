@@ -1,4 +1,4 @@
-"""Product of two int16 activations, batch by batch. Oracle: `numerics.batch_matmul.batch_matmul_int16`.
+"""Product of two int16 activations, batch by batch. Oracle: `numerics.batch_matmul`.
 
     for each batch, each four rows, each vector of columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.fixed_multiplier import FixedFactor
-from ..numerics.int16_conv2d import Int16Multiplier
+from ..numerics.rounding.fixed_point import FixedPointMultiplier
+from ..numerics.rounding.requantize import Multiplier
 from .broadcast import broadcast_shape
 from .int16_spec import clamped_int16, scaled
 from .isa import lanes_of
@@ -37,7 +37,7 @@ class Int16BatchMatmulSpec:
     b_shape: tuple[int, ...]
     a_zero_point: int
     b_zero_point: int
-    multiplier: Int16Multiplier
+    multiplier: Multiplier
     output: Output
     threads: int = 1
 
@@ -84,7 +84,7 @@ def int16_batch_matmul(spec: Int16BatchMatmulSpec, *, isa: str) -> Kernel:
 
 def _result(spec: Int16BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
     out = spec.output
-    if isinstance(spec.multiplier, FixedFactor):
+    if isinstance(spec.multiplier, FixedPointMultiplier):
         return clamped_int16(scaled(sums, spec.multiplier, lanes), out, lanes)
     real = sums.astype(vector_type("float32", lanes)) * splat(B.float32(float(np.float32(spec.multiplier))), lanes)
     return rounded(real, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="int16", lanes=lanes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.int16_conv2d import Int16Multiplier
+from ..numerics.rounding.requantize import Multiplier
 from .generic.int16_conv2d import int16_conv2d_generic
 from .int16_spec import Int16Conv2dSpec
 from .isa import X86_ISAS, lanes_of
@@ -22,7 +22,7 @@ def int16_conv2d(
     *,
     weight: npt.NDArray[np.integer],
     bias: npt.NDArray[np.int64],
-    multiplier: Int16Multiplier,
+    multiplier: Multiplier,
     isa: str,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:

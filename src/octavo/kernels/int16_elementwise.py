@@ -10,8 +10,9 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ..errors import CompileError
-from ..numerics.int16_elementwise import int16_mean_factor, int16_product_factor, int16_sum_factors
 from ..numerics.quant_params import INTEGER_RANGE
+from ..numerics.quantized.binary import add_int16_multipliers, mul_int16_multiplier
+from ..numerics.quantized.reduce import mean_int16_multiplier
 from .broadcast import Axis, broadcast_shape, for_each_pair
 from .int16_spec import Int16LookupSpec, Int16MeanSpec, Int16PairwiseSpec, clamped_int16, scaled
 from .isa import lanes_of
@@ -64,8 +65,8 @@ def _operand(buffer: Buffer, at: Expr, lanes: int, *, moves: bool) -> Expr:
 
 def _combined(spec: Int16PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
     if spec.kind == "mul":
-        return scaled(a * b, int16_product_factor(spec.a_scale, spec.b_scale, spec.out_scale), lanes)
-    factors = int16_sum_factors(spec.a_scale, spec.b_scale, spec.out_scale)
+        return scaled(a * b, mul_int16_multiplier(spec.a_scale, spec.b_scale, spec.out_scale), lanes)
+    factors = add_int16_multipliers(spec.a_scale, spec.b_scale, spec.out_scale)
     left = splat(B.int64(_LEFT_SHIFT), lanes)
     first, second = scaled(a << left, factors.a, lanes), scaled(b << left, factors.b, lanes)
     return scaled(first - second if spec.kind == "sub" else first + second, factors.y, lanes)
@@ -83,7 +84,7 @@ def int16_mean(spec: Int16MeanSpec, *, isa: str) -> Kernel:
         raise CompileError(
             f"mean of {spec.count} int16 values: their sum can overflow int32, which holds {INT16_MAX_COUNT}: use fewer"
         )
-    factor = int16_mean_factor(spec.in_scale, spec.out_scale, spec.count)
+    factor = mean_int16_multiplier(spec.in_scale, spec.out_scale, spec.count)
 
     def emit(x: Buffer, y: Buffer) -> None:
         threads = worthwhile(spec.threads, spec.outer * spec.count * spec.inner, spec.outer)

@@ -1,4 +1,4 @@
-"""Softmax of 16-bit rows to any scale: a table of exponentials. Oracle: `numerics.int16_softmax.exact_softmax_16`."""
+"""Softmax of 16-bit rows to any scale: a table of exponentials. Oracle: `numerics.int16_softmax.exact_softmax_int16`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.int16_softmax import EXACT_SOFTMAX_MAX_COLUMNS, exact_softmax_table
+from ..numerics.quantized.softmax import EXACT_SOFTMAX_MAX_COLUMNS, exact_softmax_table
 from .spec import Kernel, Output
 from .vectors import Buffer, Expr, chunked, prim_func, worthwhile
 

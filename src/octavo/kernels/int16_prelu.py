@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.int16_elementwise import int16_prelu_factors
+from ..numerics.quantized.rescale import prelu_int16_multipliers
 from .broadcast import Axis, broadcast_shape, for_each_pair
 from .int16_spec import INT16, clamped_int16, scaled
 from .isa import lanes_of
@@ -32,7 +32,7 @@ class Int16PreluSpec:
 def int16_prelu(spec: Int16PreluSpec, *, slopes: npt.NDArray[np.integer], isa: str) -> Kernel:
     """Return the kernel; `slopes` are 8-bit integers less their zero point."""
     assert broadcast_shape(spec.shape, slopes.shape) == spec.shape, "slopes do not widen x"
-    above, below = int16_prelu_factors(spec.x_scale, spec.slope_scale, spec.out_scale)
+    above, below = prelu_int16_multipliers(spec.x_scale, spec.slope_scale, spec.out_scale)
 
     def emit(x: Buffer, steepness: Buffer, y: Buffer) -> None:
         def one(x_at: Expr, slope_at: Expr, y_at: Expr, lanes: int, inner: Axis) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.fixed_multiplier import FixedFactor
-from ..numerics.int16_conv2d import Int16Multiplier
+from ..numerics.rounding.fixed_point import FixedPointMultiplier
+from ..numerics.rounding.requantize import Multiplier
 from .int16_spec import clamped_int16
 from .rounding import rounded
 from .spec import Output
@@ -36,9 +36,9 @@ class Int16Requantize:
         One for all channels or one for each.
     """
 
-    def __init__(self, output: Output, bias: npt.NDArray[np.int64], multiplier: Int16Multiplier) -> None:
+    def __init__(self, output: Output, bias: npt.NDArray[np.int64], multiplier: Multiplier) -> None:
         self._output = output
-        self._factor = multiplier if isinstance(multiplier, FixedFactor) else None
+        self._factor = multiplier if isinstance(multiplier, FixedPointMultiplier) else None
         channels = bias.shape
         self.constants: Constants
         if self._factor is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.int16_resize import FIXED_FRACTION_BITS
+from ..numerics.quantized.resize import INT16_FRACTION_BITS
 from .isa import lanes_of
 from .resize import Corners, TappedImage, mixing_kernel
 from .spec import Kernel
@@ -27,12 +27,12 @@ def int16_resize_bilinear(spec: Int16ResizeSpec, *, isa: str) -> Kernel:
     def mixed(corners: Corners, across: Expr, down: Expr, lanes: int) -> Expr:
         def between(left: Expr, right: Expr) -> Expr:
             left = B.Bind(left)
-            sum_ = (left << splat(B.int32(FIXED_FRACTION_BITS), lanes)) + (right - left) * splat(across, lanes)
+            sum_ = (left << splat(B.int32(INT16_FRACTION_BITS), lanes)) + (right - left) * splat(across, lanes)
             return B.Bind(sum_.astype(vector_type("int64", lanes)))
 
         top, bottom = (between(left, right) for left, right in corners)
         weight = splat(down.astype("int64"), lanes)
-        return _shifted(B.Bind((top << splat(B.int64(FIXED_FRACTION_BITS), lanes)) + (bottom - top) * weight), lanes)
+        return _shifted(B.Bind((top << splat(B.int64(INT16_FRACTION_BITS), lanes)) + (bottom - top) * weight), lanes)
 
     lanes_full = lanes_of(isa) // 4
     return mixing_kernel("resize_bilinear.int16", spec, "int16", mixed, isa=isa, lanes_full=lanes_full, operations=_OPERATIONS)
@@ -44,6 +44,6 @@ def _shifted(acc: Expr, lanes: int) -> Expr:
     def number(value: int) -> Expr:
         return splat(B.int64(value), lanes)
 
-    shift = 2 * FIXED_FRACTION_BITS
+    shift = 2 * INT16_FRACTION_BITS
     rounded = (acc + number(1 << (shift - 1)) + (acc >> number(63))) >> number(shift)
     return rounded.astype(vector_type("int16", lanes))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.int16_softmax import int16_softmax_parameters
+from ..numerics.quantized.softmax import int16_softmax_parameters
 from .int16_spec import Int16SoftmaxSpec, scaled
 from .spec import Kernel
 from .vectors import Buffer, Expr, chunked, prim_func, worthwhile

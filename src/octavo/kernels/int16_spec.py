@@ -10,7 +10,7 @@ from typing import Literal
 
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.fixed_multiplier import FixedFactor
+from ..numerics.rounding.fixed_point import FixedPointMultiplier
 from .spec import Conv2dSpec, Output
 from .vectors import Expr, splat, vector_type
 
@@ -94,8 +94,8 @@ class Int16SoftmaxSpec:
     threads: int = 1
 
 
-def scaled(value: Expr, factor: FixedFactor, lanes: int) -> Expr:
-    """Return an int64 vector times one factor for all lanes, as `FixedFactor.apply` defines it."""
+def scaled(value: Expr, factor: FixedPointMultiplier, lanes: int) -> Expr:
+    """Return an int64 vector times one factor for all lanes, as `FixedPointMultiplier.apply` defines it."""
 
     def number(constant: int) -> Expr:
         return splat(B.int64(constant), lanes)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.l2_normalize import HALF_ROOT_TWO, HALF_THREE, L2_MAX_COLUMNS, NEWTON_STEPS
+from ..numerics.quantized.normalization import L2_MAX_COLUMNS, NEWTON_STEPS, SQRT_HALF, THREE_HALVES
 from .isa import lanes_of
 from .rounding import requantized
 from .spec import Kernel, Output
@@ -98,8 +98,8 @@ def _inverse_root(total: Expr) -> tuple[Expr, Expr]:
     for _ in range(NEWTON_STEPS):
         square = kept(_high(x, x), "int64")
         cube = kept(_high(square, x) << number(6), "int64")
-        x = kept((_high(number(HALF_THREE), x) - _high(half, cube)) << number(3), "int64")
-    x = kept(_high(x, number(HALF_ROOT_TWO)), "int64")
+        x = kept((_high(number(THREE_HALVES), x) - _high(half, cube)) << number(3), "int64")
+    x = kept(_high(x, number(SQRT_HALF)), "int64")
     is_one = total <= number(1)
     mantissa = B.Select(is_one, number((1 << 31) - 1), x << B.max(-exponent, number(0)))
     return kept(mantissa, "int64"), kept(B.Select(is_one, number(0), B.max(exponent, number(0))), "int64")

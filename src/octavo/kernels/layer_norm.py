@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.layer_norm import LAYER_NORM_MAX_COLUMNS, in_steps
+from ..numerics.quantized.normalization import LAYER_NORM_MAX_COLUMNS, scaled_epsilon
 from .isa import lanes_of
 from .rounding import requantized
 from .spec import Kernel, Output
@@ -67,7 +67,7 @@ def _emit_row(spec: LayerNormSpec, buffers: tuple[Buffer, Buffer, Buffer, Buffer
     wide = B.Bind(total.astype("int64"))
     spread = B.Bind(sums[1].astype("int64") * B.int64(columns) - wide * wide)
     variance = B.Bind(spread.astype("float32") / B.float32(float(np.float32(columns * columns))))
-    root = intrinsic("llvm.sqrt", "float32", variance + B.float32(float(in_steps(spec.epsilon, spec.scale))))
+    root = intrinsic("llvm.sqrt", "float32", variance + B.float32(float(scaled_epsilon(spec.epsilon, spec.scale))))
     inverse = B.Bind(B.float32(1) / (root * B.float32(float(columns))))
 
     def one(start: Expr, lanes: int) -> None:

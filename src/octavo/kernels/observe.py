@@ -13,7 +13,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as B
 
 from ..errors import TargetError
-from ..numerics.histogram import SHIFT
+from ..numerics.statistics.histogram import SHIFT
 from .isa import AVX512_VNNI, KNOWN_ISAS
 from .observe_state import COUNTS_SIZE, table
 from .spec import Kernel

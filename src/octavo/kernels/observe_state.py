@@ -6,7 +6,7 @@
 `counts`, int32 (COUNTS_SIZE,), starts as zeros:
 
     [0]                         size - p, where p is the first position that ever held NaN or infinity; 0 where none did
-    [table(t) + code]           values of the code (see numerics/histogram.py) that table t counted
+    [table(t) + code]           values of the code (see numerics/statistics/histogram.py) that table t counted
 
 A histogram is the sum of its tables: neighbouring values use different ones, so that a value that repeats does not wait for its
 own last count to reach memory. Counts are to be read as uint32, and moved elsewhere before any reaches 2^32.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.histogram import CODES
+from ..numerics.statistics.histogram import CODES
 
 HEADER = 16
 """int32 numbers before the first table: one cache line."""

@@ -1,6 +1,6 @@
 """Sum, difference, product, maximum and minimum of two uint8 tensors that broadcast.
 
-Oracles: `numerics.add`, `sub`, `mul`, `float_sum` and `larger`, `smaller`.
+Oracles: `numerics.add`, `sub`, `mul`, `float_sum` and `maximum`, `minimum`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sum, maximum, minimum of uint8 over one run of axes, and the places of the extremes.
 
-Oracles: `numerics.reduce_sum`, `reduce_extreme` and `place_of_extreme`.
+Oracles: `numerics.reduce_sum`, `reduce_extreme` and `arg_reduce`.
 """
 
 from __future__ import annotations

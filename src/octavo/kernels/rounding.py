@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
-from ..numerics.float_function import MAGIC, MAGIC_BITS
+from ..numerics.floats.float_function import MAGIC, MAGIC_BITS
 from .spec import Output
 from .vectors import Expr, intrinsic, splat, vector_type
 

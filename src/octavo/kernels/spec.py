@@ -14,8 +14,8 @@ import numpy.typing as npt
 import tvm
 
 from ..numerics import FloatMeanParameters, FloatSumParameters
-from ..numerics.pool2d import PoolRounding
-from ..numerics.scaled import ScaledForm
+from ..numerics.quantized.pool2d import PoolRounding
+from ..numerics.rounding.requantize import ScaledRounding
 from .schedule import Tunable
 
 KERNEL_ATTR = "octavo.kernel"
@@ -45,13 +45,13 @@ class FloatOutput:
 
     With `pixels_per_scale` the input is quantized at run time: so many output pixels in a row share a scale and a zero point,
     which the kernel reads from a buffer float32 [scales, 2] after x. Without, both are constants. The definition is
-    `numerics.scaled`.
+    `numerics.dequantize_accumulator`.
     """
 
     low: float = -math.inf
     high: float = math.inf
     pixels_per_scale: int = 0
-    form: ScaledForm = "fused"
+    form: ScaledRounding = "fused"
     real_bias: ClassVar[bool] = True
 
 

@@ -1,4 +1,4 @@
-"""The greatest or least elements of rows, and where they are, in order. Oracle: `numerics.top_places`.
+"""The greatest or least elements of rows, and where they are, in order. Oracle: `numerics.top_k_indices`.
 
 8-bit rows are sorted by counting: how often each value occurs says where its first occurrence goes. 16-bit rows are looked
 through once for each place of the result.

@@ -1,6 +1,6 @@
 """Comparisons of quantized tensors, logic of truth values, and choices by them.
 
-Oracles: `numerics.truth`, `numpy.logical_and` and its kin, `numpy.where`.
+Oracles: `numerics.quantized.compare`, `numpy.logical_and` and its kin, `numpy.where`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from ..numerics.quant_params import INTEGER_RANGE
-from ..numerics.truth import FIXED_DIGITS, CompareRounding, Comparison, comparison_factor
+from ..numerics.quantized.compare import COMPARE_FRACTION_BITS, CompareRounding, Comparison, compare_multiplier
 from .broadcast import broadcast_shape, for_each_element
 from .int16_spec import scaled
 from .spec import Kernel
@@ -108,7 +108,7 @@ def _compared(integer: Expr, side: Side, rounding: CompareRounding) -> Expr:
     distance = integer.astype("int32") - side.zero_point
     if rounding == "float32":
         return distance.astype("float32") * B.float32(float(np.float32(side.scale)))
-    return scaled(distance.astype("int64") << B.int64(FIXED_DIGITS), comparison_factor(side.scale), 1)
+    return scaled(distance.astype("int64") << B.int64(COMPARE_FRACTION_BITS), compare_multiplier(side.scale), 1)
 
 
 def logical(spec: LogicalSpec, *, isa: str) -> Kernel:

@@ -26,7 +26,7 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, static_shape, write_function
 from ..identity import NameSupply
-from ..numerics.batch_norm import fold_batch_norm
+from ..numerics.floats.batch_norm import fold_batch_norm
 from .cluster import real_of
 from .values import constant_value, dequantized
 

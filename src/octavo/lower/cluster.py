@@ -15,7 +15,7 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
 from ..numerics import ELEMENTWISE
-from ..numerics.truth import COMPARISONS
+from ..numerics.quantized.compare import COMPARISONS
 from .rounding import rounding_of
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 

@@ -14,7 +14,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import Conv2dSpec, Kernel
 from ..numerics import QuantParams
-from ..numerics.scaled import ScaledForm
+from ..numerics.rounding.requantize import ScaledRounding
 from ..target import OpSupport
 from .channels import bias_for_zero_points, channel_zero_points, pad_by_channel
 from .context import KernelContext, shape_of
@@ -274,7 +274,7 @@ class Way:
     bias: ConstantValue | None
     tail: Tail | FloatTail | SumTail
     members: tuple[Var, ...]
-    form: ScaledForm = "fused"
+    form: ScaledRounding = "fused"
 
 
 def follow_weighted(

@@ -18,7 +18,7 @@ from typing import Any
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, dtype_of, op_name, static_shape
-from ..numerics.float_function import TRANSCENDENTAL, FloatFunction, Step
+from ..numerics.floats.float_function import TRANSCENDENTAL, FloatFunction, Step
 from .cluster import prim_value
 from .values import constant_value
 

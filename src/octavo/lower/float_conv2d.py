@@ -17,7 +17,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatConv2dSpec, Kernel, ObserveSpec
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 from .context import KernelContext, shape_of
 from .float_tail import Floats, FusedTail, float_operands, float_region, real_in_order
 from .forms import FloatOp, Layout

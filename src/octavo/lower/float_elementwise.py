@@ -14,7 +14,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import FloatElementwiseSpec
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 from .context import KernelContext, shape_of
 from .float_chain import chain_from
 from .forms import FloatOp

@@ -21,7 +21,7 @@ from ..graph.dataflow import DataflowView, dtype_of, static_shape
 from ..graph.group_norm import GroupNorm, read_group_norm
 from ..graph.rules import Region, Rejection
 from ..kernels import ChannelGroups, FloatGroupNormSpec
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.float_function import FloatFunction
 from .context import KernelContext, shape_of
 from .float_chain import chain_from
 from .float_tail import constants_behind

@@ -16,8 +16,8 @@ from tvm.relax import Expr, TupleGetItem, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
 from ..graph.observe import read_observe
 from ..graph.rules import Region, Rejection
-from ..numerics.batch_norm import fold_batch_norm
-from ..numerics.float_function import FloatFunction
+from ..numerics.floats.batch_norm import fold_batch_norm
+from ..numerics.floats.float_function import FloatFunction
 from .float_chain import chain_from
 from .forms import FloatOp
 from .observe import Observation

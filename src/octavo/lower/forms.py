@@ -16,7 +16,7 @@ from tvm.relax import Var
 
 from ..kernels import FloatOutput, Output, SumOutput
 from ..numerics import QuantParams
-from ..numerics.scaled import ScaledForm
+from ..numerics.rounding.requantize import ScaledRounding
 
 if TYPE_CHECKING:
     from .context import KernelContext
@@ -159,7 +159,7 @@ class FloatResult:
     bias_name: str
     low: float
     high: float
-    form: ScaledForm = "fused"
+    form: ScaledRounding = "fused"
 
     def roles(self) -> dict[str, Any]:
         """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""

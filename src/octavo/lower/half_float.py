@@ -21,7 +21,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of
 from ..graph.rules import Region, Rejection, Rule
 from ..kernels import Bfloat16Conv2dSpec, FloatConv2dSpec, HalfCastSpec
 from ..kernels.bfloat16_spec import StoredDtype
-from ..numerics.half import HALF_DTYPES, LARGEST, HalfDtype, round_half
+from ..numerics.floats.half import HALF_DTYPES, MAX_FINITE, HalfDtype, round_half
 from .context import KernelContext, shape_of
 from .float_conv2d import FloatConvForm, FloatForm, FloatMatmulForm, match_float_conv2d, match_float_matmul
 from .forms import FloatOp
@@ -157,9 +157,9 @@ def weight_obstacle(form: object, dtype: HalfDtype) -> str:
     if not isinstance(form, FloatForm):
         return ""
     largest = float(np.abs(form.weight).max(initial=0.0))
-    if not largest > LARGEST[dtype]:
+    if not largest > MAX_FINITE[dtype]:
         return ""
-    return f"its weights reach {largest:g}, beyond {dtype}'s largest number {LARGEST[dtype]:g}: they stay float32"
+    return f"its weights reach {largest:g}, beyond {dtype}'s largest number {MAX_FINITE[dtype]:g}: they stay float32"
 
 
 def emit_cast(context: KernelContext, view: DataflowView, var: Var, value: Expr, halves: Collection[str]) -> bool:

@@ -14,7 +14,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import HalfConcatSpec, HalfPool2dSpec
-from ..numerics.half import HalfDtype
+from ..numerics.floats.half import HalfDtype
 from .context import KernelContext, shape_of
 from .conv2d import pair
 from .forms import FloatOp, Layout

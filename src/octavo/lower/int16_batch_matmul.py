@@ -13,8 +13,8 @@ from ..graph.dataflow import DataflowView
 from ..graph.rules import Region, Rejection
 from ..kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
 from ..numerics import requantize_multiplier
-from ..numerics.fixed_multiplier import FixedFactor, fixed_factor
-from ..numerics.int16_conv2d import Int16Multiplier
+from ..numerics.rounding.fixed_point import FixedPointMultiplier, fixed_point_multiplier
+from ..numerics.rounding.requantize import Multiplier
 from ..target import OpSupport
 from .batch_matmul import BatchMatmulForm, Operand, match_batch_matmul
 from .context import KernelContext
@@ -28,7 +28,7 @@ class Int16BatchMatmulForm(Form):
 
     base: BatchMatmulForm
     y: OutputForm
-    multiplier: Int16Multiplier
+    multiplier: Multiplier
 
     @property
     def macs(self) -> int:
@@ -37,7 +37,7 @@ class Int16BatchMatmulForm(Form):
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role, and the rounding."""
-        rounding = "reduced" if isinstance(self.multiplier, FixedFactor) else "half_even"
+        rounding = "reduced" if isinstance(self.multiplier, FixedPointMultiplier) else "half_even"
         return {**self.base.quantize_info(), "rounding": rounding}
 
     def write(self, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
@@ -75,9 +75,9 @@ def match_int16_batch_matmul(view: DataflowView, core: Var, support: OpSupport) 
     if other is not None:
         return Rejection(reason=f"{other.name} is {other.params.dtype} and others are int16; kernels take one dtype")
     y_scale = float(y.tensor.params.scale)
-    multiplier: Int16Multiplier = requantize_multiplier(base.unit, 1.0, y_scale)
+    multiplier: Multiplier = requantize_multiplier(base.unit, 1.0, y_scale)
     if is_fixed_int16(view):
-        multiplier = fixed_factor(base.unit / y_scale, "reduced")
+        multiplier = fixed_point_multiplier(base.unit / y_scale, "reduced")
         largest = a.shape[-1] * (2**15 + abs(a.zero_point)) * (2**15 + abs(b.zero_point))
         if largest > multiplier.most:
             return Rejection(reason=f"a sum of {core.name} can reach {largest}; its factor allows {multiplier.most} in 64 bits")

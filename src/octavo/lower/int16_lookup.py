@@ -14,8 +14,8 @@ from ..graph.rules import Region, Rejection
 from ..kernels.int16_elementwise import int16_lookup
 from ..kernels.int16_spec import Int16LookupSpec
 from ..numerics import lookup_table
-from ..numerics.int16_elementwise import prelu_int16
-from ..numerics.int16_unary import INTERPOLATED, every_integer, fixed_factor_table, interpolated_table, logistic_table, tanh_table
+from ..numerics.quantized.int16_functions import INTERPOLATED, interpolated_table, logistic_table, tanh_table
+from ..numerics.quantized.rescale import int16_rescale_table, integer_values, prelu_int16
 from ..target import OpSupport
 from .cluster import PRELU, Cluster, attributes, operations
 from .context import KernelContext, shape_of
@@ -82,7 +82,7 @@ def _fixed_table(view: DataflowView, cluster: Cluster, form: LookupForm) -> npt.
     y = form.y.tensor.params
     bounds = {"qmin": form.y.qmin, "qmax": form.y.qmax}
     if name == "nn.leakyrelu":
-        return fixed_factor_table(form.x.params, y, slope=attributes(ops[0])["alpha"], **bounds)
+        return int16_rescale_table(form.x.params, y, slope=attributes(ops[0])["alpha"], **bounds)
     if name == PRELU:
         return _prelu_table(view, ops[0], form)
     is_symmetric = form.x.zero_point == form.y.tensor.zero_point == 0
@@ -104,7 +104,7 @@ def _prelu_table(view: DataflowView, call: Any, form: LookupForm) -> npt.NDArray
     if form.x.zero_point or form.y.tensor.zero_point:
         return None
     return prelu_int16(
-        every_integer("int16").astype(np.int16),
+        integer_values("int16").astype(np.int16),
         (slope.values.astype(np.int64) - slope.zero_point).reshape(1),
         x_scale=float(x.scale),
         slope_scale=float(slope.scale.reshape(-1)[0]),
@@ -129,7 +129,7 @@ def match_int16_move(view: DataflowView, core: Var, support: OpSupport) -> Regio
         return Rejection(reason=f"it moves int16 values and changes scale, zero point or bounds of {x.name} at once")
     bounds = {"qmin": y.qmin, "qmax": y.qmax}
     if is_fixed_int16(view):
-        table = fixed_factor_table(x.params, y.tensor.params, **bounds)
+        table = int16_rescale_table(x.params, y.tensor.params, **bounds)
     else:
         table = lookup_table(lambda real: real, x.params, y.tensor.params, **bounds)
     return replace(found, form=Int16LookupForm(x=x, y=y, table=table))

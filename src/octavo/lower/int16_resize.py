@@ -11,7 +11,7 @@ from ..graph.dataflow import DataflowView, call_to
 from ..graph.rules import Region, Rejection
 from ..kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from ..numerics import LinearTaps
-from ..numerics.int16_resize import fixed_taps
+from ..numerics.quantized.resize import int16_linear_taps
 from ..target import OpSupport
 from .context import KernelContext
 from .forms import Form
@@ -55,7 +55,7 @@ def match_int16_resize(view: DataflowView, core: Var, support: OpSupport) -> Reg
     assert call is not None, "the 8-bit rule saw it"
     mode, axes = str(call.attrs.coordinate_transformation_mode), (base.layout.index("H"), base.layout.index("W"))
     try:
-        rows, columns = (fixed_taps(x.shape[axis], y.shape[axis], mode) for axis in axes)
+        rows, columns = (int16_linear_taps(x.shape[axis], y.shape[axis], mode) for axis in axes)
     except ValueError as error:
         return Rejection(reason=str(error))
     form = Int16ResizeForm(base=base, rows=rows, columns=columns)

@@ -12,9 +12,9 @@ from ..graph.dataflow import DataflowView
 from ..graph.rules import Region, Rejection
 from ..kernels.int16_conv2d import int16_conv2d
 from ..kernels.int16_spec import Int16Conv2dSpec
-from ..numerics.bounds import max_accumulator
-from ..numerics.fixed_multiplier import FixedFactor, FixedRounding, fixed_factor
-from ..numerics.int16_conv2d import Int16Multiplier
+from ..numerics.quantized.accumulator_bounds import max_accumulator
+from ..numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding, fixed_point_multiplier
+from ..numerics.rounding.requantize import Multiplier
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .conv2d import ConvForm, MatmulForm, match_conv2d, match_matmul
@@ -28,7 +28,7 @@ class Int16WeightedForm(Form):
 
     base: ConvForm | MatmulForm
     y: OutputForm
-    multiplier: Int16Multiplier
+    multiplier: Multiplier
     rounding: str
 
     @property
@@ -96,26 +96,26 @@ def match_int16_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     return _int16_region(view, found, "once" if has_bias and has_wide_bias(view) else "twice")
 
 
-def _int16_region(view: DataflowView, region: Region, rounding: FixedRounding) -> Region | Rejection:
+def _int16_region(view: DataflowView, region: Region, rounding: FixedPointRounding) -> Region | Rejection:
     base: ConvForm | MatmulForm = region.form
     x, y, weight = base.x, base.y, base.weight
     if not isinstance(y, OutputForm) or y.tensor.kernel_dtype != "int16" or x.kernel_dtype != "int16":
         return Rejection(reason=f"of {x.name} and its result one has 16 bits and one has not; the 16-bit kernel takes both")
     if x.params.scale.ndim or y.tensor.params.scale.ndim:
         return Rejection(reason=f"activation {x.name} is quantized per axis; kernels take one scale per tensor")
-    multiplier: Int16Multiplier = weight.multiplier
+    multiplier: Multiplier = weight.multiplier
     if is_fixed_int16(view):
         scales = [params.scale.astype(np.float64) for params in (x.params, weight.params, y.tensor.params)]
-        multiplier = fixed_factor(scales[0] * scales[1] / scales[2], rounding)
+        multiplier = fixed_point_multiplier(scales[0] * scales[1] / scales[2], rounding)
         problem = _overflow(base, multiplier)
         if problem is not None:
             return problem
-    name = rounding if isinstance(multiplier, FixedFactor) else "half_even"
+    name = rounding if isinstance(multiplier, FixedPointMultiplier) else "half_even"
     form = Int16WeightedForm(base=base, y=y, multiplier=multiplier, rounding=name)
     return replace(region, attrs={**region.attrs, "quantize_info": form.quantize_info()}, form=form)
 
 
-def _overflow(base: ConvForm | MatmulForm, factor: FixedFactor) -> Rejection | None:
+def _overflow(base: ConvForm | MatmulForm, factor: FixedPointMultiplier) -> Rejection | None:
     """Prove that no sum times its factor leaves int64."""
     weight, zero_point = base.weight, int(base.x.params.zero_point)
     largest = int(max_accumulator(weight.values, weight.zero_point, weight.bias, zero_point, -32768, 32767).max(initial=0))

@@ -19,7 +19,7 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.rules import Rejection
 from ..numerics import INTEGER_RANGE, QuantParams
-from ..numerics.scaled import ScaledForm
+from ..numerics.rounding.requantize import ScaledRounding
 from .dynamic import DynamicInput, names_of
 from .values import ConstantValue, constant_value
 
@@ -114,7 +114,7 @@ class Scaling:
     members: tuple[Var, ...]
     output: Var
     factor: npt.NDArray[np.float32]
-    form: ScaledForm
+    form: ScaledRounding
 
 
 def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInput, channel_axis: int) -> Scaling | None:
@@ -152,7 +152,7 @@ def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInpu
         current = user
     if dynamic is not None and seen != 1:
         return None
-    form: ScaledForm = "stepwise" if products == 1 else "fused"
+    form: ScaledRounding = "stepwise" if products == 1 else "fused"
     return Scaling(members=tuple(members), output=current, factor=factor, form=form)
 
 

@@ -17,7 +17,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Region, Rejection
 from ..kernels import LookupSpec
 from ..numerics import ELEMENTWISE, lookup_table
-from ..numerics.fixed_point import fixed_point_table, has_coarse_factor
+from ..numerics.quantized.rescale import has_coarse_multiplier, rescale_table
 from ..target import OpSupport
 from .cluster import Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
 from .context import KernelContext, shape_of
@@ -150,8 +150,8 @@ def _table(view: DataflowView, cluster: Cluster, y: OutputForm) -> npt.NDArray[n
     ops = operations(view, cluster)
     if len(ops) == 1 and op_name(ops[0]) == "nn.leakyrelu":
         slope = attributes(ops[0])["alpha"]
-        if rounding_of(view, "nn.leakyrelu") == "half_up" and has_coarse_factor(x, result, slope):
-            return fixed_point_table(x, result, slope=slope, qmin=y.qmin, qmax=y.qmax)
+        if rounding_of(view, "nn.leakyrelu") == "half_up" and has_coarse_multiplier(x, result, slope):
+            return rescale_table(x, result, slope=slope, qmin=y.qmin, qmax=y.qmax)
 
     def function(real: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return evaluated(view, cluster, [real], [])

@@ -15,7 +15,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Region, Rejection
 from ..kernels import RequantizeSpec
 from ..numerics import INTEGER_RANGE, QuantParams, requantize_tensor
-from ..numerics.fixed_point import fixed_point_table
+from ..numerics.quantized.rescale import rescale_table
 from ..target import OpSupport
 from .context import KernelContext, ratio, shape_of
 from .forms import ElementFunction, Form, OutputForm, TensorForm
@@ -129,7 +129,7 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     source = TensorForm(name=x.source.name, shape=shape, params=x.params)
     form: Form = MoveForm(x=source, y=y, axes=None)
     if rounding_of(view, "quantize") == "half_up" and ratio(x.params, params) != 1.0:
-        form = LookupForm(x=source, y=y, table=fixed_point_table(x.params, params, qmin=qmin, qmax=qmax))
+        form = LookupForm(x=source, y=y, table=rescale_table(x.params, params, qmin=qmin, qmax=qmax))
     return Region(
         core=core,
         output=output,

@@ -17,7 +17,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import AffineRowsSpec, PairLookupSpec
-from ..numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, affine_rows, every_real, prelu_table, quantize
+from ..numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, affine_rows, prelu_table, quantize, real_values
 from ..target import OpSupport
 from .cluster import PRELU, Cluster, evaluated, name_of, operations
 from .context import KernelContext, shape_of
@@ -108,7 +108,7 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
             return problem
         forms.append(TensorForm(name=x.source.name, shape=shape, params=x.params))
     if count == 2:
-        reals = [every_real(forms[0].params)[None, :], every_real(forms[1].params)[:, None]]
+        reals = [real_values(forms[0].params)[None, :], real_values(forms[1].params)[:, None]]
         table = _quantized(evaluated(view, cluster, reals, []), output.form)
         form = PairLookupForm(a=forms[0], b=forms[1], rows=None, y=output.form, table=table)
         return region_of(core, cluster, output, form)
@@ -121,7 +121,7 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
         )
     table, reals = _fixed_point(view, cluster, chosen, forms[0], output.form), None
     if table is None:
-        real = evaluated(view, cluster, [every_real(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])
+        real = evaluated(view, cluster, [real_values(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])
         table = _quantized(real, output.form)
         with np.errstate(all="ignore"):
             reals = real / output.form.tensor.params.scale

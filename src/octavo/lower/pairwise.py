@@ -14,7 +14,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import PairwiseSpec
-from ..numerics import larger, requantize, requantize_multiplier, smaller
+from ..numerics import maximum, minimum, requantize, requantize_multiplier
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import ElementFunction, Form, OutputForm, TensorForm
@@ -105,7 +105,7 @@ class PairwiseForm(Form):
             tensors = self.a.tensor, self.b.tensor, self.y
             return integer_sum(self.rounding, *tensors, a, b, subtract=self.kind == "sub")
         if self.kind in ("max", "min"):
-            choose = larger if self.kind == "max" else smaller
+            choose = maximum if self.kind == "max" else minimum
             return choose(a, b, qmin=out.qmin, qmax=out.qmax).astype(np.uint8)
         scales = (float(tensor.params.scale) for tensor in (self.a.tensor, self.b.tensor, self.y.tensor))
         product = (a.astype(np.int32) - self.a.tensor.zero_point) * (b.astype(np.int32) - self.b.tensor.zero_point)

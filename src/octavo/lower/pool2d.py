@@ -13,7 +13,7 @@ from ..graph.rules import Region, Rejection
 from ..kernels import Output, Pool2dSpec
 from ..kernels.pool2d import HALF_AWAY_MAX_WINDOW
 from ..numerics import INTEGER_RANGE, FloatMeanParameters
-from ..numerics.pool2d import PoolRounding
+from ..numerics.quantized.pool2d import PoolRounding
 from ..target import OpSupport
 from .context import KernelContext, ratio, shape_of
 from .forms import Form, Layout, OutputForm, TensorForm

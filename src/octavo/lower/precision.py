@@ -39,7 +39,7 @@ from ..graph.dataflow import (
 )
 from ..identity import NameSupply
 from ..numerics import ELEMENTWISE
-from ..numerics.half import HalfDtype
+from ..numerics.floats.half import HalfDtype
 from .values import constant_value
 
 # TVM annotates its functions more narrowly than what they take.

@@ -20,7 +20,7 @@ ROUNDING = "octavo.rounding"
                     rint(real / scale + zero_point). An add so, and a subtract of "half_even", is a float32 sum
                     (`numerics.float_sum`); without either it is one of integers, ties up (`numerics.add`).
 "whole_steps"       nn.softmax: 1 / scale of the result counts as a whole number, rounded down.
-"fixed_point"       comparisons: of numbers in whole steps of 1 / 256 (`numerics.truth`);
+"fixed_point"       comparisons: of numbers in whole steps of 1 / 256 (`numerics.quantized.compare`);
                     divide by a norm: its inverse square root in fixed point (`numerics.l2_normalize_fixed`).
 "half_up"           quantize of quantized values, nn.leakyrelu, nn.prelu: a fixed-point factor, ties up (`numerics.fixed_point`);
                     image.resize2d by method "linear": the shift of an integer sum (`numerics.resize`).

@@ -14,7 +14,7 @@ from .. import kernels
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels import Kernel, SoftmaxSpec
-from ..numerics import LOG_SOFTMAX_LEAST_SCALE, SOFTMAX_MAX_COLUMNS
+from ..numerics import LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
 from ..target import OpSupport
 from .context import KernelContext, shape_of
 from .forms import Form, OutputForm, TensorForm
@@ -112,7 +112,7 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     if isinstance(tail, Rejection):
         return tail
     is_log = call_to(call, "nn.log_softmax") is not None
-    if is_log and float(tail.form.tensor.params.scale) < LOG_SOFTMAX_LEAST_SCALE:
+    if is_log and float(tail.form.tensor.params.scale) < LOG_SOFTMAX_MIN_SCALE:
         return Rejection(reason=f"its result has steps of {float(tail.form.tensor.params.scale)}, too small for the kernel")
     source = TensorForm(name=x.source.name, shape=shape, params=x.params)
     # A factor in between keeps a softmax from the kernels that round otherwise.

@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Region, Rejection
 from ..kernels.truth import CompareSpec, LogicalSpec, Side, compare, logical
-from ..numerics.truth import COMPARISONS, CompareRounding, Comparison
+from ..numerics.quantized.compare import COMPARISONS, CompareRounding, Comparison
 from ..target import OpSupport
 from .context import KernelContext
 from .forms import UNQUANTIZED, Form, TensorForm

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .quant_params import PerAxis, QuantParams
-from .requantize import requantize
+from .rounding.requantize import requantize
 
 _CONTAINER = {"int4": "int8", "uint4": "uint8"}
 """NumPy has no 4-bit dtype: such values are held one to a byte."""

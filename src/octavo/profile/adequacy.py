@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import ProfileError, check_type
 from ..identity import TensorId, TensorKind
-from ..numerics.convergence import Convergence, convergence_of
+from ..numerics.statistics.convergence import Convergence, convergence_of
 from .profile import Profile
 from .statistics import TensorStatistics
 

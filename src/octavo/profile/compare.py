@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ProfileError, check_type
 from ..graph.model import Model
 from ..identity import TensorId
-from ..numerics.histogram import Histogram
+from ..numerics.statistics.histogram import Histogram
 from .profile import Profile
 from .statistics import TensorStatistics
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..errors import ProfileError
 from ..identity import TensorId
-from ..numerics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
 from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact
 from .statistics import MAX_COUNT, NonFinite, TensorStatistics

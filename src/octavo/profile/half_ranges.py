@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..numerics.half import LARGEST, LEAST_NORMAL, HalfDtype
+from ..numerics.floats.half import MAX_FINITE, MIN_NORMAL, HalfDtype
 from .profile import Profile
 
 
@@ -17,9 +17,9 @@ def unfit_tensors(profile: Profile, dtype: HalfDtype) -> dict[str, str]:
         largest = max(abs(tensor.minimum), abs(tensor.maximum))
         if tensor.kind == "constant":
             continue
-        if largest > LARGEST[dtype]:
-            found[str(key)] = f"stays float32: it reaches {largest:g}, beyond {dtype}'s largest number {LARGEST[dtype]:g}"
-        elif 0 < largest < LEAST_NORMAL[dtype]:
-            least = LEAST_NORMAL[dtype]
+        if largest > MAX_FINITE[dtype]:
+            found[str(key)] = f"stays float32: it reaches {largest:g}, beyond {dtype}'s largest number {MAX_FINITE[dtype]:g}"
+        elif 0 < largest < MIN_NORMAL[dtype]:
+            least = MIN_NORMAL[dtype]
             found[str(key)] = f"stays float32: it stays within {largest:g}, below {dtype}'s least normal number {least:g}"
     return found

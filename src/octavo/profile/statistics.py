@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..identity import TensorEntry, TensorId, TensorKind
-from ..numerics.histogram import Histogram, bin_of
+from ..numerics.statistics.histogram import Histogram, bin_of
 from .buckets import BUCKETS
 
 MAX_COUNT = 2**53 - 1

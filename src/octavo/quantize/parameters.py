@@ -13,8 +13,8 @@ from tvm.relax import Var
 from ..errors import QuantizationError
 from ..identity import TensorId
 from ..numerics import PerAxis, PerTensor, QuantParams, quantize
-from ..numerics.histogram import Histogram
-from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
+from ..numerics.statistics.histogram import Histogram
+from ..numerics.statistics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
 from .constants import Constants
 from .placement import Layer, Placement
 from .plan import Adjustment

@@ -34,7 +34,7 @@ from ..graph.dataflow import (
 from ..graph.group_norm import read_group_norm
 from ..graph.split import split_to_slices
 from ..identity import TensorId
-from ..numerics.batch_norm import fold_batch_norm
+from ..numerics.floats.batch_norm import fold_batch_norm
 from .constants import Constant, Constants
 from .convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from .fold_constants import folded_constants

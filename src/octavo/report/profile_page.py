@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.histogram import MANTISSA_BITS
+from ..numerics.statistics.histogram import MANTISSA_BITS
 from ..profile import Profile, TensorStatistics, adequacy_of
 from .tensor_figures import CENTRE, figures_of
 

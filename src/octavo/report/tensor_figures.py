@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.histogram_estimates import Moments, estimated_sqnr_db, moments, share_outside
 from ..numerics.quant_params import QuantParams
-from ..numerics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
+from ..numerics.statistics.histogram_estimates import Moments, estimated_sqnr_db, moments, share_outside
+from ..numerics.statistics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
 from ..profile import TensorStatistics
 
 PERCENTILES = (99.99, 99.9, 99.0)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ...numerics.int16_conv2d import Int16Multiplier
+from ...numerics.rounding.requantize import Multiplier
 from ..int16_requantize import Int16Requantize, safe_steps
 from ..int16_spec import Int16Conv2dSpec
 from ..isa import GENERIC
@@ -27,7 +27,7 @@ def int16_conv2d_generic(
     *,
     weight: npt.NDArray[np.integer],
     bias: npt.NDArray[np.int64],
-    multiplier: Int16Multiplier,
+    multiplier: Multiplier,
 ) -> Kernel:
     """Return the convolution kernel for any LLVM target.
 
@@ -53,7 +53,7 @@ class _Writer:
         spec: Int16Conv2dSpec,
         weight: npt.NDArray[np.integer],
         bias: npt.NDArray[np.int64],
-        multiplier: Int16Multiplier,
+        multiplier: Multiplier,
     ) -> None:
         self.spec = spec
         self.group_in, self.group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups

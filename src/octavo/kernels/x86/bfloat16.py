@@ -1,4 +1,4 @@
-"""The instructions of AVX-512 BF16 as TIR expressions, each with its scalar meaning (`numerics.half`).
+"""The instructions of AVX-512 BF16 as TIR expressions, each with its scalar meaning (`numerics.floats.half`).
 
 TVM writes bfloat16 vectors as vectors of 16-bit integers, which LLVM's intrinsics refuse. So these are functions of LLVM's own
 language that kernels bring along (`bring_along`); they take and give integers, and are inlined.

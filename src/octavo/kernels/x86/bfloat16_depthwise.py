@@ -1,4 +1,4 @@
-"""bfloat16 depthwise convolution: FloatDepthwise from 16 bits to 16 bits. Oracle: `numerics.half.bfloat16_depthwise`.
+"""bfloat16 depthwise convolution: FloatDepthwise from 16 bits to 16 bits. Oracle: `numerics.floats.half.bfloat16_depthwise`.
 
 vdpbf16ps would take two taps at once, but weaving them costs more than the multiply-add it saves.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics.half import round_half
+from ...numerics.floats.half import round_half
 from ..bfloat16_spec import Bfloat16Conv2dSpec
 from ..half_cast import narrowed, widened
 from ..spec import Kernel

@@ -3,7 +3,7 @@
     for each tile of pixels x vectors:   for each tap, for each pair of input channels:  acc[pixel][vector] += dot(pair, weights)
 
 Sums are float32, so are bias, addend and clamp; the result is rounded as it is stored.
-Oracle: `numerics.half.bfloat16_conv2d`.
+Oracle: `numerics.floats.half.bfloat16_conv2d`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics.half import to_half
+from ...numerics.floats.half import to_half
 from ..bfloat16_spec import Bfloat16Conv2dSpec
 from ..spec import Kernel
 from ..vectors import Expr, load

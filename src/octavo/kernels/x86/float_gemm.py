@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics.float_function import FloatFunction
+from ...numerics.floats.float_function import FloatFunction
 from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..isa import AVX512_VNNI

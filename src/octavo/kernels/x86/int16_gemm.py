@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics.int16_conv2d import Int16Multiplier
+from ...numerics.rounding.requantize import Multiplier
 from ..int16_requantize import Int16Requantize, safe_steps
 from ..int16_spec import Int16Conv2dSpec
 from ..isa import AVX512_VNNI
@@ -44,7 +44,7 @@ class Int16Gemm(GemmLoops):
         spec: Int16Conv2dSpec,
         weight: npt.NDArray[np.integer],
         bias: npt.NDArray[np.int64],
-        multiplier: Int16Multiplier,
+        multiplier: Multiplier,
         *,
         isa: str = AVX512_VNNI,
         schedules: Schedules = NO_SCHEDULES,

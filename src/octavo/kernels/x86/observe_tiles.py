@@ -17,7 +17,7 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
-from ...numerics.histogram import CODES, SHIFT
+from ...numerics.statistics.histogram import CODES, SHIFT
 from ..observe import ObserveSpec, Statistics
 from ..vectors import Buffer, Expr, intrinsic, kept, load, splat, store
 from .vector import LANES
@@ -39,7 +39,7 @@ def upper_halves(first: Expr, second: Expr) -> Expr:
 
 
 def codes_of(upper: Expr) -> Expr:
-    """Return the codes (see numerics/histogram.py) of values by the upper halves of their bits."""
+    """Return the codes (see numerics/statistics/histogram.py) of values by the upper halves of their bits."""
     return upper >> splat(B.uint16(SHIFT - 16), PAIR)
 
 

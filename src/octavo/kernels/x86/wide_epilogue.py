@@ -1,7 +1,7 @@
 """Epilogues of results of 32 bits: accumulators scaled to float32, or the int32 accumulators as they are.
 
 Where the input was quantized at run time, its zero point is taken off here (acc - zero_point * the channel's sum of weights) and
-its scale is read from memory. Oracles: `numerics.scaled`, `numerics.conv2d_accumulate`.
+its scale is read from memory. Oracles: `numerics.dequantize_accumulator`, `numerics.conv2d_accumulate`.
 """
 
 from __future__ import annotations

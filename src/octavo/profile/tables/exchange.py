@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import ProfileError
 from ...graph.model import Model
 from ...identity import TensorId
-from ...numerics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
+from ...numerics.statistics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
 from ..constants import profile_constants
 from ..profile import Profile
 from ..statistics import TensorStatistics, constant_statistics

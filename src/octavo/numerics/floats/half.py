@@ -1,0 +1,188 @@
+"""The two float formats of 16 bits, bfloat16 and float16: rounding float32 to them, and the sum of products of bfloat16.
+
+Rounding is half to even. bfloat16 follows Intel's instructions (Intel 64 and IA-32 Architectures Software Developer's Manual,
+volume 2, VCVTNEPS2BF16 and VDPBF16PS): subnormal numbers count as zero of their sign, whatever the processor's state says.
+float16 is that of IEEE 754, subnormal numbers included. A NaN stays one, made quiet, with its sign and its leading digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+HalfDtype = Literal["bfloat16", "float16"]
+HALF_DTYPES: tuple[HalfDtype, ...] = ("bfloat16", "float16")
+Floats = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint16]
+
+MAX_FINITE: dict[HalfDtype, float] = {"bfloat16": float.fromhex("0x1.fep127"), "float16": 65504.0}
+"""The largest finite number of each format."""
+
+MIN_NORMAL: dict[HalfDtype, float] = {"bfloat16": 2.0**-126, "float16": 2.0**-14}
+"""The smallest number of each format that has its full precision."""
+
+_TINY = np.float32(2.0**-126)
+
+
+def to_half(x: npt.ArrayLike, dtype: HalfDtype) -> Bits:
+    """Return the bits of float32 numbers rounded half to even; beyond the largest they become infinite."""
+    values = np.asarray(x, np.float32)
+    bits = values.view(np.uint32)
+    if dtype == "float16":
+        quiet = ((bits >> np.uint32(16)) & np.uint32(0x8000)) | np.uint32(0x7E00) | ((bits >> np.uint32(13)) & np.uint32(0x1FF))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.where(np.isnan(values), quiet, values.astype(np.float16).view(np.uint16)).astype(np.uint16)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    zero = (bits >> np.uint32(16)) & np.uint32(0x8000)
+    kept = np.where(np.isnan(values), quiet, np.where(np.abs(values) < _TINY, zero, rounded))
+    return kept.astype(np.uint16)
+
+
+def from_half(bits: Bits, dtype: HalfDtype) -> Floats:
+    """Return the float32 numbers that these bits stand for, exact."""
+    if dtype == "float16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def round_half(x: npt.ArrayLike, dtype: HalfDtype) -> Floats:
+    """Return float32 numbers rounded to the format, as float32."""
+    return from_half(to_half(x, dtype), dtype)
+
+
+def bfloat16_dot(acc: Floats, a: Bits, b: Bits) -> Floats:
+    """Return acc + sum(a * b over the last axis) as VDPBF16PS forms it, in float32.
+
+    Parameters
+    ----------
+    acc
+        (...,).
+    a, b
+        (..., steps) bits of bfloat16; they broadcast. Of each pair the second product is added first, each in one fused
+        multiply-add; an odd last product counts as the first of a pair whose second is 0 * 0.
+    """
+    x, y = (_flushed(from_half(value, "bfloat16")) for value in (a, b))
+    total = _flushed(np.asarray(acc, np.float32))
+    steps = max(x.shape[-1], y.shape[-1])
+    for pair in range(0, steps, 2):
+        for step in (pair + 1, pair):
+            if step < steps:
+                total = _multiply_add(total, x[..., step], y[..., step])
+    return total
+
+
+def bfloat16_conv2d(
+    x: Bits,
+    weight: Bits,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: Any = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> Floats:
+    """Return the float32 sums of a convolution of bfloat16, NHWC by HWIO.
+
+    The products of a window are paired as they lie in memory: over a whole row of taps where the taps are neighbours and there
+    is one group, else over the channels of each tap.
+    """
+    kernel_h, kernel_w, inputs, outputs = weight.shape
+    top, left, bottom, right = padding
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    rows = (padded.shape[1] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    columns = (padded.shape[2] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    result = np.zeros((x.shape[0], rows, columns, outputs), np.float32)
+    group_outputs = outputs // groups
+    joined = groups == 1 and (dilation[1] == 1 or kernel_w == 1)
+
+    def window(i: int, j: int, group: int) -> Bits:
+        """The inputs of tap (i, j) of all outputs."""
+        first = i * dilation[0], j * dilation[1]
+        pixels = padded[:, first[0] :: strides[0], first[1] :: strides[1]][:, :rows, :columns]
+        return pixels[..., group * inputs : (group + 1) * inputs]
+
+    for group in range(groups):
+        own = slice(group * group_outputs, (group + 1) * group_outputs)
+        for i in range(kernel_h):
+            taps = [window(i, j, group) for j in range(kernel_w)]
+            weights = [weight[i, j, :, own] for j in range(kernel_w)]
+            runs = [(np.concatenate(taps, -1), np.concatenate(weights, 0))] if joined else list(zip(taps, weights, strict=True))
+            for values, factors in runs:
+                result[..., own] = bfloat16_dot(result[..., own], values[..., np.newaxis, :], factors.T)
+    return result
+
+
+def bfloat16_depthwise(
+    x: Bits, weight: Bits, bias: Floats, *, strides: tuple[int, int], padding: Any, dilation: tuple[int, int]
+) -> Floats:
+    """Return a depthwise convolution of bfloat16, NHWC by (kernel_h, kernel_w, 1, channels), in float32.
+
+    The bias comes first, then one product after the other, row by row of the window, each added with one rounding: float32 holds
+    the product.
+    """
+    top, left, bottom, right = padding
+    padded = from_half(np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0))), "bfloat16")
+    factors = from_half(weight, "bfloat16")
+    rows = (padded.shape[1] - dilation[0] * (weight.shape[0] - 1) - 1) // strides[0] + 1
+    columns = (padded.shape[2] - dilation[1] * (weight.shape[1] - 1) - 1) // strides[1] + 1
+    total = np.broadcast_to(bias, (x.shape[0], rows, columns, x.shape[3])).astype(np.float32)
+    for i in range(weight.shape[0]):
+        for j in range(weight.shape[1]):
+            taps = padded[:, i * dilation[0] :: strides[0], j * dilation[1] :: strides[1]][:, :rows, :columns]
+            total = total + taps * factors[i, j, 0]
+    return total
+
+
+def half_pool2d(
+    x: Bits,
+    dtype: HalfDtype,
+    kind: Literal["max", "avg"],
+    *,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    padding: Any,
+    dilation: tuple[int, int] = (1, 1),
+    count_include_pad: bool = False,
+) -> Bits:
+    """Return the pooling of NHWC by windows; padding is left out of a maximum.
+
+    An average is the float32 sum of the window, row by row, divided by the count of its pixels, rounded to the format: of those
+    inside the image, or with `count_include_pad` of all.
+    """
+    top, left, bottom, right = padding
+    fill = -np.inf if kind == "max" else 0.0
+    widths = ((0, 0), (top, bottom), (left, right), (0, 0))
+    padded = np.pad(from_half(x, dtype), widths, constant_values=np.float32(fill))
+    inside = np.pad(np.ones((1, *x.shape[1:3], 1), np.float32), widths)
+    rows = (padded.shape[1] - dilation[0] * (kernel[0] - 1) - 1) // strides[0] + 1
+    columns = (padded.shape[2] - dilation[1] * (kernel[1] - 1) - 1) // strides[1] + 1
+    total, count = np.float32(fill), np.float32(0)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            taps, counted = (
+                values[:, i * dilation[0] :: strides[0], j * dilation[1] :: strides[1]][:, :rows, :columns]
+                for values in (padded, inside)
+            )
+            total = np.maximum(total, taps) if kind == "max" else total + taps
+            count = count + counted
+    if kind == "max":
+        return to_half(total, dtype)
+    return to_half(total / (np.float32(kernel[0] * kernel[1]) if count_include_pad else count), dtype)
+
+
+def _multiply_add(total: Floats, x: Floats, y: Floats) -> Floats:
+    """Return total + x * y rounded once; subnormal results become zero.
+
+    A product of two bfloat16 has 16 significant bits, so float32 holds it unless it leaves the range. Then float64 does.
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        exact = x.astype(np.float64) * y.astype(np.float64)
+        product = exact.astype(np.float32)
+        held = product.astype(np.float64) == exact
+        return _flushed(np.where(held, total + product, (total + exact).astype(np.float32)))
+
+
+def _flushed(values: Floats) -> Floats:
+    return np.where(np.abs(values) < _TINY, np.copysign(np.float32(0), values), values)

@@ -1,0 +1,401 @@
+"""Oracles of elementwise ops of two quantized tensors: add, subtract, multiply, maximum, minimum. No TVM here.
+
+Sums of 8 bits have two arithmetics: integers alone, as XNNPACK (LiteRT) has them, and float32, as ONNX Runtime has them; those of
+16 bits as well: TFLite's fixed point, and float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..quant_params import INTEGER_RANGE
+from ..rounding.fixed_point import FixedPointMultiplier, fixed_point_multiplier
+from ..rounding.fused_multiply_add import fused_multiply_add
+from ..rounding.requantize import requantize
+
+_MULTIPLIER_BITS = 20
+"""The larger multiplier lies in [2**20; 2**21]."""
+
+_SHIFT_MIN, _SHIFT_MAX = 1, 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddParameters:
+    """Constants of one quantized addition: y = clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point).
+
+    Parameters
+    ----------
+    a_multiplier, b_multiplier
+        int32 in [0; 2**21].
+    bias
+        int32: 2**(shift - 1), which makes the shift round half up, less the zero points times the multipliers.
+    shift
+        In [1; 30].
+    """
+
+    a_multiplier: int
+    b_multiplier: int
+    bias: int
+    shift: int
+
+
+def add_parameters(a_scale: float, a_zero_point: int, b_scale: float, b_zero_point: int, out_scale: float) -> AddParameters:
+    """Choose multipliers and shift for a + b, with 8-bit a and b.
+
+    Parameters
+    ----------
+    a_scale, b_scale, out_scale
+        Positive finite scales; used as float32.
+    a_zero_point, b_zero_point
+        Within the range of their 8-bit dtypes.
+
+    Returns
+    -------
+    AddParameters
+        The ratios in_scale / out_scale (a float32 quotient) times 2**shift, rounded half to even.
+
+    Notes
+    -----
+    The form is that of XNNPACK's quantized addition (qs8-vadd and qu8-vadd), which LiteRT runs, so that TFLite models agree with
+    it bit for bit: shift = 20 - floor(log2(larger ratio)). XNNPACK takes ratios in [2**-10; 2**8) only. Beyond:
+
+    * larger ratio < 2**-10: the shift stays at 30 and the multipliers shrink. The sum is below 510 * 2**-10 < 0.5 in size, so the
+      result is the zero point, exactly.
+    * larger ratio >= 2**20: the shift stays at 1 and both ratios are halved together until they fit. A difference of one in the
+      accumulator is then more than one output step, and the result saturates unless the addends cancel to the 21 bits kept.
+
+    int32 never overflows, in any order of the additions: a term q * multiplier is at most 255 * 2**21 < 2**29 in size, so are the
+    two products with zero points in the bias, and the rounding constant is at most 2**29; even the positive terms alone
+    (2**29 + 2 * 255 * 2**21) and the negative ones alone stay below 2**31.
+    """
+    largest = float(np.finfo(np.float32).max)
+    with np.errstate(over="ignore", under="ignore"):
+        ratios = [float(np.minimum(np.float32(scale) / np.float32(out_scale), largest)) for scale in (a_scale, b_scale)]
+    exponent = math.frexp(max(ratios))[1] - 1 if max(ratios) > 0 else -_SHIFT_MAX
+    wanted = _MULTIPLIER_BITS - exponent
+    shift = min(max(wanted, _SHIFT_MIN), _SHIFT_MAX)
+    # `wanted` bits keep the larger multiplier in its range where the shift could not follow the ratio down.
+    a_multiplier, b_multiplier = (int(np.rint(math.ldexp(ratio, min(wanted, _SHIFT_MAX)))) for ratio in ratios)
+    bias = (1 << (shift - 1)) - a_zero_point * a_multiplier - b_zero_point * b_multiplier
+    return AddParameters(a_multiplier=a_multiplier, b_multiplier=b_multiplier, bias=bias, shift=shift)
+
+
+def add(
+    a: npt.NDArray[np.integer],
+    b: npt.NDArray[np.integer],
+    *,
+    a_scale: float,
+    a_zero_point: int,
+    b_scale: float,
+    b_zero_point: int,
+    out_scale: float,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return the quantized sum of two 8-bit tensors.
+
+    Parameters
+    ----------
+    a, b
+        uint8 or int8, of shapes that broadcast.
+    a_scale, a_zero_point, b_scale, b_zero_point, out_scale
+        As `add_parameters` takes them.
+    zero_point, qmin, qmax, dtype
+        Of the result.
+
+    Returns
+    -------
+    array
+        Of `dtype`: clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point, qmin, qmax), half up.
+    """
+    low, high = INTEGER_RANGE[dtype]
+    if not low <= qmin <= qmax <= high:
+        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
+    p = add_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale)
+    acc = p.bias + a.astype(np.int64) * p.a_multiplier + b.astype(np.int64) * p.b_multiplier
+    return np.clip((acc >> p.shift) + zero_point, qmin, qmax).astype(dtype)
+
+
+def mul(
+    a: npt.NDArray[np.integer],
+    b: npt.NDArray[np.integer],
+    *,
+    a_zero_point: int,
+    b_zero_point: int,
+    multiplier: float,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return the quantized product of two 8-bit tensors.
+
+    Parameters
+    ----------
+    a, b
+        uint8 or int8, of shapes that broadcast.
+    a_zero_point, b_zero_point
+        Within the range of their dtypes.
+    multiplier
+        float32 a_scale * b_scale / out_scale, as `requantize_multiplier` forms it.
+    zero_point, qmin, qmax, dtype
+        Of the result.
+
+    Returns
+    -------
+    array
+        Of `dtype`: clamp(rint(float32((a - a_zero_point) * (b - b_zero_point)) * multiplier) + zero_point, qmin, qmax), half to
+        even. The product is at most 255 * 255 in size, so float32 holds it exactly.
+
+    Notes
+    -----
+    The form of XNNPACK's qs8-vmul and qu8-vmul ("fp32"), which LiteRT runs.
+    """
+    product = (a.astype(np.int32) - np.int32(a_zero_point)) * (b.astype(np.int32) - np.int32(b_zero_point))
+    return requantize(product, np.float32(multiplier), zero_point, qmin, qmax, dtype)
+
+
+def sub_parameters(a_scale: float, a_zero_point: int, b_scale: float, b_zero_point: int, out_scale: float) -> AddParameters:
+    """Choose multipliers and shift for a - b: those of the addition, with b's multiplier negated (as XNNPACK's vsub has them).
+
+    Takes what `add_parameters` takes. `b_multiplier` is in [-2**21; 0]. int32 does not overflow, by the same count of terms.
+    """
+    p = add_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale)
+    return AddParameters(
+        a_multiplier=p.a_multiplier,
+        b_multiplier=-p.b_multiplier,
+        bias=p.bias + 2 * b_zero_point * p.b_multiplier,
+        shift=p.shift,
+    )
+
+
+def sub(
+    a: npt.NDArray[np.integer],
+    b: npt.NDArray[np.integer],
+    *,
+    a_scale: float,
+    a_zero_point: int,
+    b_scale: float,
+    b_zero_point: int,
+    out_scale: float,
+    zero_point: int,
+    qmin: int = 0,
+    qmax: int = 255,
+    dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return the quantized difference a - b of two 8-bit tensors; parameters as `numerics.add` takes them.
+
+    Returns
+    -------
+    array
+        Of `dtype`: clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point, qmin, qmax), half up.
+    """
+    low, high = INTEGER_RANGE[dtype]
+    if not low <= qmin <= qmax <= high:
+        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
+    p = sub_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale)
+    acc = p.bias + a.astype(np.int64) * p.a_multiplier + b.astype(np.int64) * p.b_multiplier
+    return np.clip((acc >> p.shift) + zero_point, qmin, qmax).astype(dtype)
+
+
+_LARGEST_RATIO = 2.0**100
+"""Beyond it every result saturates anyway; products stay finite."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatSumParameters:
+    """Constants of one sum: y = clamp(rint(fma(a, a_ratio, fma(b, b_ratio, fixed))) + after, qmin, qmax).
+
+    All but `after` are float32 values.
+    """
+
+    a_ratio: float
+    b_ratio: float
+    fixed: float
+    after: int
+
+
+def float_sum_parameters(
+    a_scale: float,
+    a_zero_point: int,
+    b_scale: float,
+    b_zero_point: int,
+    out_scale: float,
+    zero_point: int,
+    *,
+    subtract: bool = False,
+    stored: bool = True,
+) -> FloatSumParameters:
+    """Choose the constants of a + b, or a - b, of 8-bit integers as the source stores them.
+
+    Parameters
+    ----------
+    a_scale, b_scale, out_scale
+        Positive finite scales; used as float32.
+    a_zero_point, b_zero_point, zero_point
+        Zero points of a, b and the result.
+    subtract
+        Whether b is subtracted.
+    stored
+        Whether the zero point is added before rounding, so that a tie becomes an even integer as stored; else after it.
+
+    Notes
+    -----
+    With `stored`, and for a sum, this is ONNX Runtime's QLinearAdd on x86 processors, found by trying all pairs of integers under
+    many parameters: fixed = zero_point - fma(a_ratio, a_zero_point, b_ratio * b_zero_point), ratios are float32 quotients.
+    """
+    with np.errstate(over="ignore"):
+        ratios = [min(float(np.float32(scale) / np.float32(out_scale)), _LARGEST_RATIO) for scale in (a_scale, b_scale)]
+    a_ratio, b_ratio = np.float32(ratios[0]), np.float32(-ratios[1] if subtract else ratios[1])
+    zeros = fused_multiply_add(a_ratio, np.float32(a_zero_point), np.float32(b_ratio * np.float32(b_zero_point)))
+    fixed = np.float32(np.float32(zero_point if stored else 0) - zeros)
+    return FloatSumParameters(
+        a_ratio=float(a_ratio), b_ratio=float(b_ratio), fixed=float(fixed), after=0 if stored else zero_point
+    )
+
+
+def float_sum(
+    a: npt.NDArray[np.integer],
+    b: npt.NDArray[np.integer],
+    parameters: FloatSumParameters,
+    *,
+    qmin: int = 0,
+    qmax: int = 255,
+    dtype: str = "uint8",
+) -> npt.NDArray[np.integer]:
+    """Return the quantized sum of two 8-bit tensors of shapes that broadcast; see FloatSumParameters for the formula."""
+    low, high = INTEGER_RANGE[dtype]
+    if not low <= qmin <= qmax <= high:
+        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
+    p = parameters
+    inner = fused_multiply_add(b.astype(np.float32), np.float32(p.b_ratio), np.float32(p.fixed))
+    real = fused_multiply_add(a.astype(np.float32), np.float32(p.a_ratio), inner)
+    return np.clip(np.rint(real).astype(np.float64) + p.after, qmin, qmax).astype(dtype)
+
+
+Integers = npt.NDArray[np.integer]
+
+
+def maximum(a: Integers, b: Integers, *, qmin: int, qmax: int) -> Integers:
+    """Return the larger integer of each pair, clamped: order among integers of one scale is order among their real values.
+
+    Parameters
+    ----------
+    a, b
+        int8 or uint8, both the same; shapes that broadcast.
+    qmin, qmax
+        Clamp of the result.
+    """
+    return np.clip(np.maximum(a, b), qmin, qmax)
+
+
+def minimum(a: Integers, b: Integers, *, qmin: int, qmax: int) -> Integers:
+    """Return the smaller integer of each pair, clamped; parameters as `maximum` takes them."""
+    return np.clip(np.minimum(a, b), qmin, qmax)
+
+
+Int16Array = npt.NDArray[np.int16]
+
+_LEFT_SHIFT = 15
+"""Digits that addends gain before they are scaled."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AddInt16Multipliers:
+    """Factors of both addends and of their sum; addends are shifted to the left by 15 first."""
+
+    a: FixedPointMultiplier
+    b: FixedPointMultiplier
+    y: FixedPointMultiplier
+
+
+def add_int16_multipliers(a_scale: float, b_scale: float, out_scale: float) -> AddInt16Multipliers:
+    """Return the factors of a sum or difference: addends in units of twice the larger scale, less the 15 digits."""
+    a, b, y = (float(np.float32(scale)) for scale in (a_scale, b_scale, out_scale))
+    unit = 2 * max(a, b)
+    factors = (a / unit, b / unit, unit / (y * 2**_LEFT_SHIFT))
+    first, second, third = (fixed_point_multiplier(factor, "twice_away") for factor in factors)
+    return AddInt16Multipliers(a=first, b=second, y=third)
+
+
+def add_int16(
+    a: Int16Array,
+    b: Int16Array,
+    *,
+    a_scale: float,
+    b_scale: float,
+    out_scale: float,
+    subtract: bool = False,
+    qmin: int = -32768,
+    qmax: int = 32767,
+) -> Int16Array:
+    """Return the quantized a + b, or a - b, of int16 tensors whose shapes broadcast, clamped to [qmin; qmax]."""
+    f = add_int16_multipliers(a_scale, b_scale, out_scale)
+    first = f.a.apply(a.astype(np.int64) << _LEFT_SHIFT)
+    second = f.b.apply(b.astype(np.int64) << _LEFT_SHIFT)
+    return np.clip(f.y.apply(first - second if subtract else first + second), qmin, qmax).astype(np.int16)
+
+
+def mul_int16_multiplier(a_scale: float, b_scale: float, out_scale: float) -> FixedPointMultiplier:
+    """Return the factor of a product, from float32 a_scale * b_scale / out_scale."""
+    real = np.float32(a_scale) * np.float32(b_scale) / np.float32(out_scale)
+    return fixed_point_multiplier(float(real), "twice_away")
+
+
+def mul_int16(
+    a: Int16Array, b: Int16Array, *, a_scale: float, b_scale: float, out_scale: float, qmin: int = -32768, qmax: int = 32767
+) -> Int16Array:
+    """Return the quantized a * b of int16 tensors whose shapes broadcast, clamped to [qmin; qmax]."""
+    product = a.astype(np.int64) * b.astype(np.int64)
+    return np.clip(mul_int16_multiplier(a_scale, b_scale, out_scale).apply(product), qmin, qmax).astype(np.int16)
+
+
+_REAL: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+def float_binary_int16(
+    kind: str,
+    a: Int16Array,
+    b: Int16Array,
+    *,
+    a_scale: float,
+    a_zero_point: int,
+    b_scale: float,
+    b_zero_point: int,
+    out_scale: float,
+    zero_point: int,
+    qmin: int = -32768,
+    qmax: int = 32767,
+) -> Int16Array:
+    """Return the quantized a op b of int16 tensors whose shapes broadcast, every operation rounded to float32.
+
+    Parameters
+    ----------
+    kind
+        "add", "sub" or "mul"; "max" or "min" of the integers themselves, which share scale and zero point.
+    a_scale, b_scale, out_scale
+        Positive finite scales; used as float32.
+    a_zero_point, b_zero_point, zero_point
+        Of a, b and the result.
+
+    Returns
+    -------
+    array
+        clamp(rint(real / out_scale) + zero_point, qmin, qmax), half to even, of (a - a_zero_point) * a_scale op
+        (b - b_zero_point) * b_scale.
+    """
+    if kind in ("max", "min"):
+        return np.clip(np.maximum(a, b) if kind == "max" else np.minimum(a, b), qmin, qmax).astype(np.int16)
+
+    def real(values: Int16Array, scale: float, zero: int) -> npt.NDArray[np.float32]:
+        return (values.astype(np.int32) - np.int32(zero)).astype(np.float32) * np.float32(scale)
+
+    steps = _REAL[kind](real(a, a_scale, a_zero_point), real(b, b_scale, b_zero_point)) / np.float32(out_scale)
+    return np.clip(np.rint(steps).astype(np.float64) + zero_point, qmin, qmax).astype(np.int16)

@@ -1,0 +1,1 @@
+"""Statistics of tensors and what follows from them: histograms, ranges, parameters, convergence, error metrics."""
