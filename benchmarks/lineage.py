@@ -32,7 +32,7 @@ import datasets
 import octavo
 from octavo.errors import QuantizationError
 from octavo.graph.inputs import input_specs
-from octavo.kernels import host_target
+from octavo.target.llvm_host import host_target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from lineage_nets import branched_net, python_pass

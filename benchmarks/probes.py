@@ -23,8 +23,8 @@ from tvm_ffi import structural_equal
 import datasets
 import octavo
 from octavo.graph.inputs import input_specs
-from octavo.kernels import host_target
 from octavo.observers import ObservedValue
+from octavo.target.llvm_host import host_target
 
 QUANTIZED = ("int8", "uint8", "qoperator")
 

@@ -24,8 +24,8 @@ from onnx import numpy_helper
 
 import datasets
 import octavo
-from octavo.kernels import host_target
 from octavo.numerics import INTEGER_RANGE
+from octavo.target.llvm_host import host_target
 
 SAMPLES = {
     "squeezenet": (datasets.imagenet_normalized, 224),

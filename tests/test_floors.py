@@ -16,13 +16,14 @@ FLOORS = {
     "identity": 0,
     "numerics": 0,
     "target": 1,
+    "composites": 1,
     "graph": 2,
-    "kernels": 2,
     "qdq": 2,
     "importer": 3,
     "profile": 3,
     "quantize": 3,
-    "lower": 3,
+    "partition": 3,
+    "backends": 3,
     "build": 3,
     "pipeline": 4,
     "cluster": 5,
@@ -38,7 +39,7 @@ FLOORS = {
     "__main__": 6,
 }
 # The command line prints what report lays out, and starts what it is told. Quantized forms are forms of graphs.
-NEIGHBOURS = {("cli", "report"), ("cli", "cluster"), ("cli", "range_checks"), ("qdq", "graph")}
+NEIGHBOURS = {("cli", "report"), ("cli", "cluster"), ("cli", "range_checks"), ("qdq", "graph"), ("backends", "partition")}
 NUMPY_ONLY = ("errors", "identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("identity", "graph")
@@ -143,12 +144,12 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "said"),
     [
-        ("lower/conv.py", "from ..quantize import Recipe", "lower (floor 3) imports quantize (floor 3)"),
-        ("lower/conv.py", "from ..quantize.recipe import Recipe", "lower (floor 3) imports quantize (floor 3)"),
-        ("kernels/x86/conv.py", "from ...graph import Model", "kernels (floor 2) imports graph (floor 2)"),
-        ("kernels/conv.py", "import octavo.pipeline", "kernels (floor 2) imports pipeline (floor 4)"),
-        ("kernels/conv.py", "from .. import load", "kernels (floor 2) imports __init__ (floor 6)"),
-        ("kernels/conv.py", "from .. import build", "kernels (floor 2) imports build (floor 3)"),
+        ("partition/conv.py", "from ..quantize import Recipe", "partition (floor 3) imports quantize (floor 3)"),
+        ("partition/conv.py", "from ..quantize.recipe import Recipe", "partition (floor 3) imports quantize (floor 3)"),
+        ("numerics/x86/conv.py", "from ...graph import Model", "numerics (floor 0) imports graph (floor 2)"),
+        ("qdq/conv.py", "import octavo.pipeline", "qdq (floor 2) imports pipeline (floor 4)"),
+        ("qdq/conv.py", "from .. import load", "qdq (floor 2) imports __init__ (floor 6)"),
+        ("qdq/conv.py", "from .. import build", "qdq (floor 2) imports build (floor 3)"),
         ("graph/x.py", "def f():\n    from octavo import cli", "graph (floor 2) imports cli (floor 5)"),
         ("report/x.py", "from ..cli import main", "report (floor 5) imports cli (floor 5)"),
         ("identity/x.py", "from ..numerics import QuantParams", "identity knows nothing of quantization, but imports numerics"),
@@ -173,8 +174,8 @@ def test_a_planted_violation_is_caught(tmp_path: Path, file: str, line: str, sai
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("lower/conv.py", "from ..kernels import conv2d\nfrom .rules import Rule\nfrom ..errors import CompileError"),
-        ("kernels/x86/conv.py", "from ...numerics import requantize\nfrom ..spec import Output"),
+        ("partition/conv.py", "from ..qdq import conv2d\nfrom .rules import Rule\nfrom ..errors import CompileError"),
+        ("backends/cpu/conv.py", "from ...numerics import requantize\nfrom ..cpu.spec import Output"),
         ("cli/bench.py", "from ..report import bench"),
         ("numerics/x.py", "import math\nimport numpy as np\nimport numpy.typing as npt"),
         ("__init__.py", "from .pipeline import load"),

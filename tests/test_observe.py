@@ -18,8 +18,8 @@ from nets import residual_net
 from octavo.errors import DataError, ExecutableError, ModelError
 from octavo.graph import Model
 from octavo.graph.probes import PROBE
-from octavo.kernels import host_target
 from octavo.observers import Compare, Dump, ObservedValue, Print, Record, Statistics
+from octavo.target.llvm_host import host_target
 
 INTEGERS = ("x", "r1", "r2", "c3", "r3", "m", "f", "y")
 

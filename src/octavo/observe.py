@@ -21,8 +21,8 @@ from .graph.dataflow import attrs_of, dtype_of, op_name
 from .graph.lineage import Lineage
 from .graph.probes import insert_probes, register_callback, remove_probes
 from .identity import TensorId
-from .lower.results import QuantizedVariable, quantized_variables
 from .observers import ObservedValue, Observer
+from .qdq.results import QuantizedVariable, quantized_variables
 
 Subject = TypeVar("Subject", Model, tvm.IRModule)
 

@@ -14,6 +14,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tvm
 
+from .backends.cpu.kernels import (
+    AVX512_BF16,
+    AVX512_VNNI,
+    KNOWN_ISAS,
+    NO_SCHEDULES,
+    Tuning,
+    extensions_of,
+    isas_of,
+    target_for,
+    tuning_of,
+)
+from .backends.cpu.link import link
+from .backends.cpu.lowering import FLOAT_MODEL, Lowered, OpRecord, lower
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .graph import Model
@@ -21,24 +34,13 @@ from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .graph.lineage import lineage_paused
 from .importer import load
-from .kernels import (
-    AVX512_BF16,
-    AVX512_VNNI,
-    KNOWN_ISAS,
-    NO_SCHEDULES,
-    Tuning,
-    extensions_of,
-    host_target,
-    isas_of,
-    target_for,
-    tuning_of,
-)
-from .lower import FLOAT_MODEL, Lowered, OpRecord, Precision, link, lower
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .target import CPU, TargetDescription
+from .target.llvm_host import host_target
+from .target.precision import Precision
 
 __all__ = [
     "BoundCall",

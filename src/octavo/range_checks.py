@@ -19,10 +19,10 @@ from .errors import ProfileError, check_type
 from .graph import Model
 from .graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from .identity import TensorEntry, TensorId, TensorTable
-from .lower.values import params_of
 from .numerics.statistics.histogram_estimates import share_outside
 from .pipeline import Profile, checked_model, profile
 from .profile import TensorStatistics, check_model
+from .qdq.values import params_of
 
 _RELU6 = 6.0
 _LARGEST = float(np.finfo(np.float32).max)

@@ -30,8 +30,8 @@ from .graph.dataflow import (
 from .graph.evaluate import build_unoptimized
 from .identity import TensorId
 from .identity.relation import agree
-from .lower.values import params_of
 from .numerics import PerAxis, QuantParams, dequantize, quantize
+from .qdq.values import params_of
 
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax

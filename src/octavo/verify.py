@@ -27,11 +27,11 @@ from .graph.value_graph import GraphReader, functions_of
 from .graph.value_numbers import ValueNumbers
 from .identity import TensorId, TensorState
 from .identity.relation import agree
-from .kernels import host_target
-from .lower.results import QuantizedVariable, quantized_variables
 from .numerics.statistics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
+from .qdq.results import QuantizedVariable, quantized_variables
 from .stepwise import Stepwise, differences
+from .target.llvm_host import host_target
 
 Array = npt.NDArray[Any]
 _ANNOUNCED_SHARE = 0.25

@@ -16,7 +16,7 @@ from octavo import pipeline
 from octavo.build import codegen
 from octavo.build.objects import named_function
 from octavo.build.tir_passes import llvm_module
-from octavo.kernels import host_target
+from octavo.target.llvm_host import host_target
 
 BASELINE = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"})
 WITH_HALVES = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})

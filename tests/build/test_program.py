@@ -11,12 +11,12 @@ import tvm
 from tvm import relax
 
 import octavo
+from octavo.backends.cpu.link import float_passes
 from octavo.build import Code, generate, llvm_module, runner_of
 from octavo.build.program import ENTRY, MAX_INPUTS, native_program
 from octavo.build.runner import MachineRunner
 from octavo.graph.dataflow import BodyWriter, write_function
-from octavo.kernels import host_target
-from octavo.lower.link import float_passes
+from octavo.target.llvm_host import host_target
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 

@@ -5,8 +5,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from octavo.backends.cpu.kernels.vectors import chunked, for_each_vector, load, prim_func, store
 from octavo.build.sharing import Access, phases, shared_kernel
-from octavo.kernels.vectors import chunked, for_each_vector, load, prim_func, store
 
 
 def access(reads: str, writes: str, *, shared: bool = True) -> Access:

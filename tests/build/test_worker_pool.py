@@ -14,7 +14,7 @@ import octavo
 from child_python import run_python
 from octavo.build import llvm_module, worker_pool
 from octavo.build.worker_pool_code import BODY, ENDED, RESTING, SPENT
-from octavo.kernels import host_target
+from octavo.target.llvm_host import host_target
 
 MODEL = "models/tflite/resnet8_cifar10_int8.tflite"
 

@@ -11,7 +11,7 @@ from tvm.support import cc
 
 from octavo.build import llvm_module
 from octavo.build.worker_pool_code import MAX_PIECES, fixed_functions
-from octavo.kernels import host_target
+from octavo.target.llvm_host import host_target
 
 
 @pytest.fixture(scope="module")

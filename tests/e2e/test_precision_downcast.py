@@ -12,9 +12,10 @@ from tvm import relax
 import octavo
 from datasets import imagenet_normalized, images
 from nets import model_of, residual_net
+from octavo.backends.cpu.kernels import AVX512_BF16, AVX512_VNNI, extensions_of, isas_of
 from octavo.errors import CompileError, ProfileError
-from octavo.kernels import AVX512_BF16, AVX512_VNNI, extensions_of, host_target, isas_of
 from octavo.report.bench import random_inputs
+from octavo.target.llvm_host import host_target
 
 RNG = np.random.default_rng(12)
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import tvm
+from octavo.backends.cpu.kernels.observe_state import COUNTS_SIZE, empty_ranges
 from tvm import relax
 
 import octavo
@@ -15,7 +16,6 @@ from octavo.errors import ModelError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
-from octavo.kernels.observe_state import COUNTS_SIZE, empty_ranges
 from octavo.numerics.statistics.histogram import Histogram
 from octavo.pipeline import profiler
 from octavo.profile import Instrumented, instrument

@@ -9,14 +9,15 @@ import pytest
 
 import octavo
 from nets import residual_net
+from octavo.backends.cpu.kernels import Schedule, Tunable, Tuning, Winner
+from octavo.backends.cpu.kernels.x86 import gemm_loops
+from octavo.backends.cpu.lowering import lower
 from octavo.build import TimedCalls
 from octavo.errors import CompileError, TuningError
-from octavo.kernels import Schedule, Tunable, Tuning, Winner, processor_name
-from octavo.kernels.x86 import gemm_loops
-from octavo.lower import lower
 from octavo.pipeline import resolve_target
 from octavo.report import tune, tuner
 from octavo.target import CPU
+from octavo.target.llvm_host import processor_name
 
 ISA = resolve_target(None)[1][0]
 Cost = Callable[[Tunable, Schedule], float]

@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.ir import PrimType, StringImm
 from tvm_ffi import StructuralKey, structural_walk
 
-from ..kernels import KERNEL_ATTR
+from ..graph.kernel_attributes import KERNEL_ATTR
 from . import tir_passes
 from .cache import ObjectCache
 from .tir_passes import llvm_module

@@ -18,8 +18,8 @@ from tvm import tirx as _tirx
 from tvm.ir import Call, StringImm
 
 from ..graph.evaluate import at_level
-from ..kernels import KERNEL_ATTR, LLVM_ATTR
-from ..kernels.isa import has_features
+from ..graph.kernel_attributes import KERNEL_ATTR, LLVM_ATTR
+from ..target.llvm_host import has_features
 
 # TVM annotates its constructors more narrowly than what they take, and its passes not at all.
 tirx: Any = _tirx

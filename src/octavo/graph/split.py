@@ -8,16 +8,7 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr
 
-from .dataflow import (
-    BodyWriter,
-    DataflowView,
-    attrs_of,
-    call_to,
-    operand_vars,
-    replace_operands,
-    static_shape,
-    write_function,
-)
+from .dataflow import BodyWriter, DataflowView, attrs_of, call_to, operand_vars, replace_operands, static_shape, write_function
 
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax

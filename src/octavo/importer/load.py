@@ -80,7 +80,7 @@ def load(
 
 
 def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> Model:
-    from .torch import convert as torch_convert  # imports PyTorch, an optional extra; a program is proof that it is there
+    from .torch import convert as torch_convert
 
     source = torch_source.read(program, shapes)
     torch_source.check_ranges(program, shapes or {})

@@ -21,9 +21,9 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, dtype_of
 from ..graph.inputs import input_specs, split_batch
 from ..identity import TensorId
-from ..lower.values import params_of
 from ..numerics import QuantParams, dequantize, quantize
 from ..pipeline import checked_model
+from ..qdq.values import params_of
 from .blocks import Blocks, find_blocks
 from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
 

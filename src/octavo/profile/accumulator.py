@@ -16,7 +16,7 @@ from ..errors import DataError
 from ..graph import Model
 from ..graph.inputs import input_specs
 from ..identity import TensorId
-from ..kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
+from ..numerics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
 from .buckets import BUCKETS, SampleBuckets
 from .constants import profile_constants

@@ -22,7 +22,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, replace_operands, 
 from ..graph.observe import ObserveCall, write_observe
 from ..graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..identity import TensorEntry, TensorId
-from ..kernels.observe_state import COUNTS_SIZE
+from ..numerics.observer_state import COUNTS_SIZE
 
 MAX_CHANNELS = 4096
 """Axes longer than this (a flattened feature map) are no channels worth keeping apart."""

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph import Model
-from ..kernels import processor_name
 from ..pipeline import Executable, Profile, compile
+from ..target.llvm_host import processor_name
 from .peers import PEERS, Arrays, Peer, PeerTask
 from .table import markdown_table
 from .timing import time_alternating

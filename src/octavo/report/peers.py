@@ -20,7 +20,7 @@ from tvm import relax
 
 from ..errors import OctavoError
 from ..graph import Model
-from ..kernels import host_target
+from ..target.llvm_host import host_target
 
 Arrays = Sequence[npt.NDArray[Any]]
 

@@ -16,15 +16,19 @@ import numpy as np
 import tvm
 from tvm.script.ir_builder import tirx as T
 
+from ..backends.cpu.context import PlacedKernel
+from ..backends.cpu.kernels import AVX512_VNNI
+from ..backends.cpu.kernels.vectors import load, prim_func, store
+from ..backends.cpu.kernels.x86.vector import dot
+from ..backends.cpu.link import link
+from ..backends.cpu.lowering import OpRecord, lower
 from ..build import llvm_module, timed_calls
 from ..errors import CompileError
 from ..graph import Model
-from ..kernels import AVX512_VNNI, KERNEL_ATTR, host_target
-from ..kernels.vectors import load, prim_func, store
-from ..kernels.x86.vector import dot
-from ..lower import OpRecord, PlacedKernel, link, lower
+from ..graph.kernel_attributes import KERNEL_ATTR
 from ..pipeline import Profile, resolve_target, wanted_precision
 from ..target import CPU
+from ..target.llvm_host import host_target
 from .bench import processor_name, random_inputs
 from .table import markdown_table, shortened
 

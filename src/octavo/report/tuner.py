@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.cpu.kernels import Schedule, Tunable, Tuning, Winner
+from ..backends.cpu.link import link
+from ..backends.cpu.lowering import lower
 from ..build import TimedCalls, timed_calls
 from ..errors import CompileError, TuningError, check_type
 from ..graph import Model
-from ..kernels import Schedule, Tunable, Tuning, Winner, processor_name
-from ..lower import link, lower
 from ..pipeline import checked_model, resolve_target
 from ..target import CPU
+from ..target.llvm_host import processor_name
 from .bench import random_inputs
 from .table import markdown_table
 

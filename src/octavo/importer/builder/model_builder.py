@@ -18,16 +18,7 @@ from ...numerics import QuantParams
 from ..assemble import assemble
 from ..relax_source import relax_fingerprint
 from ..source_tensor import SourceTensor
-from .checks import (
-    Padding,
-    check_params,
-    check_shape,
-    check_weight,
-    check_whole,
-    listed,
-    quantized_bias,
-    window,
-)
+from .checks import Padding, check_params, check_shape, check_weight, check_whole, listed, quantized_bias, window
 from .steps import FLOAT, Activation, BuilderTensor, Step, activated, dequantized, pooling, written
 
 # TVM's stubs claim narrower arguments than its ops take.

@@ -1,0 +1,1 @@
+"""The CPU's back end: composites become calls of kernels in TIR, by instruction set."""

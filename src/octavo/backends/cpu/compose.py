@@ -1,0 +1,167 @@
+"""Composition: composites that are functions of one 8-bit tensor, element by element, become one table of it.
+
+Before::
+
+    s_q = octavo_lookup(x_q); y_q = octavo_mul(x_q, s_q); z_q = octavo_mul_1(y_q)       # a gate of itself, times a constant
+
+After::
+
+    z_q = octavo_lookup(x_q)
+
+So a GELU or SiLU, which quantizers cut at each of its ops, costs one pass over the tensor. Exact: the table holds what the
+oracles of the ops give one after the other. An op whose result somebody else reads is computed as before. It decides only;
+nothing is written here, and the module of the partition, which vendors take over, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.ir import Call
+from tvm.relax import Var
+
+from ...composites.base import CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor
+from ...composites.elementwise import LookupOp
+from ...graph.dataflow import DataflowView, operand_vars
+from ...graph.rules import Partition, Region
+
+_EVERY: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Composed:
+    """What became of a partition's composites.
+
+    Parameters
+    ----------
+    parts
+        The partition, with the regions of the tables in place of those of their last ops.
+    inputs
+        What each table reads, by the variable of main that holds its result.
+    swallowed
+        Variables of main that are computed within tables alone.
+    """
+
+    parts: Partition
+    inputs: dict[Var, Var]
+    swallowed: frozenset[Var]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Function:
+    """A variable of main as a function of another one, `root`.
+
+    Parameters
+    ----------
+    name, region
+        The composite that gives it.
+    entrance, x, entry
+        The root within the composite that reads it first: its variable, its form, its entry of the quantize_info.
+    table
+        The result for each of the root's integers, both as kernels hold them.
+    passed
+        Variables of main between the root and it.
+    is_gain
+        Whether to read the root is cheaper than to run the composite.
+    """
+
+    root: Var
+    name: str
+    region: Region
+    entrance: Var
+    x: QuantizedTensor
+    entry: Any
+    y: QuantizedOutput
+    table: npt.NDArray[np.uint8]
+    passed: tuple[Var, ...]
+    is_gain: bool
+
+
+def compose_tables(parts: Partition) -> Composed:
+    """Find the composites that one table of another tensor can stand for."""
+    view = DataflowView(parts.module["main"])
+    functions: dict[Var, _Function] = {}
+    for binding in view.bindings:
+        value = binding.value
+        if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
+            continue
+        name = value.op.name_hint
+        if name in parts.regions:
+            found = _function(name, parts.regions[name], operand_vars(value), functions)
+            functions |= {} if found is None else {binding.var: found}
+    needed = _needed(view, functions)
+    tables = {var: function for var, function in functions.items() if function.is_gain and var in needed}
+    swallowed = frozenset(var for var in functions if var not in needed)
+    inner = {var: functions[var].region for var in swallowed}
+    regions = {function.name: _region(function, inner) for function in tables.values()}
+    return Composed(
+        parts=replace(parts, regions={**parts.regions, **regions}),
+        inputs={var: function.root for var, function in tables.items()},
+        swallowed=swallowed,
+    )
+
+
+def _function(name: str, region: Region, operands: Sequence[Var], functions: dict[Var, _Function]) -> _Function | None:
+    """Return a composite's result as a function of what its operands are functions of, None if these are several tensors."""
+    form: CompositeOp = region.form
+    own: ElementFunction | None = form.element_function()
+    if own is None:
+        return None
+    entrances = {inner.name: inner for inner in region.inputs}
+    outside = {inner.name: outer for inner, outer in zip(region.inputs, operands, strict=True)}
+    variables = [outside[tensor.name] for tensor in own.operands.values()]
+    before = [functions.get(var) for var in variables]
+    roots = {var if function is None else function.root for var, function in zip(variables, before, strict=True)}
+    if len(roots) != 1:
+        return None
+    table = own.of(*(_EVERY if function is None else function.table for function in before))
+    role, x = next(iter(own.operands.items()))
+    first = before[0]
+    # A composite that leaves its one operand's integers as they are costs nothing where it is.
+    is_free = len(before) == 1 and np.array_equal(own.of(_EVERY), _EVERY)
+    passed = [var for var, function in zip(variables, before, strict=True) if function is not None]
+    earlier = [inner for function in before if function is not None for inner in function.passed]
+    return _Function(
+        root=roots.pop(),
+        name=name,
+        region=region,
+        entrance=entrances[x.name] if first is None else first.entrance,
+        x=x if first is None else first.x,
+        entry=region.attrs["quantize_info"][role] if first is None else first.entry,
+        y=own.result,
+        table=table,
+        passed=tuple(dict.fromkeys((*earlier, *passed))),
+        is_gain=not is_free and (len(before) > 1 or first is not None),
+    )
+
+
+def _needed(view: DataflowView, functions: dict[Var, _Function]) -> set[Var]:
+    """Return the variables that are read once tables read their roots."""
+    needed = set(operand_vars(view.result))
+    for binding in reversed(view.bindings):
+        function = functions.get(binding.var)
+        if function is not None and binding.var not in needed:
+            continue
+        needed.update(operand_vars(binding.value) if function is None or not function.is_gain else [function.root])
+    return needed
+
+
+def _region(function: _Function, inner: dict[Var, Region]) -> Region:
+    """Return the region of a table; its attributes tell of the ops in it that nobody else reads."""
+    swallowed = [inner[var].attrs for var in function.passed if var in inner]
+    attrs = function.region.attrs
+    own = (function.table.astype(np.int16) - function.y.tensor.relabelling).astype(function.y.tensor.params.dtype)
+    results = {f"inner{number}": each["quantize_info"]["output"] for number, each in enumerate(swallowed)}
+    info = {"input": function.entry, **results, "output": attrs["quantize_info"]["output"]}
+    ids = [tensor for each in (*swallowed, attrs) for tensor in each.get("tensor_ids", ())]
+    return replace(
+        function.region,
+        inputs=(function.entrance,),
+        form=LookupOp(x=function.x, y=function.y, table=own),
+        attrs={**attrs, "quantize_info": info, **({"tensor_ids": list(dict.fromkeys(ids))} if ids else {})},
+    )

@@ -1,0 +1,224 @@
+"""Writing kernel calls: activations in the form kernels read, constants packed, PrimFuncs collected by symbol.
+
+Kernels enter as calls to external symbols, so that TVM's own passes over the float remainder leave them alone; `link` puts
+them in afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax as _relax
+from tvm.relax import Expr, Var
+
+from ...composites.base import RELABELLING, CompositeOp
+from ...graph.dataflow import BodyWriter, dtype_of, static_shape
+from ...graph.kernel_attributes import RESULT_ATTR
+from ...graph.rules import Region
+from .emitters import Emitter
+from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable
+from .storage import TO_NHWC, Storage, StorageLayout
+
+# TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
+relax: Any = _relax
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PlacedKernel:
+    """A kernel in the module: its PrimFunc over tensors of the module's own shapes, its name for people, what can be tuned."""
+
+    symbol: str
+    func: tvm.tirx.PrimFunc
+    name: str
+    isa: str
+    tunable: Tunable | None = None
+
+
+@dataclass(slots=True)
+class KernelTable:
+    """The PrimFuncs of a module by symbol."""
+
+    placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
+
+    def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> str:
+        """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
+        func: Any = with_shapes(kernel.func, shapes)
+        for key, value in attrs.items():
+            func = func.with_attr(key, value)
+        symbol = f"octavo_{len(self.placed)}_{name}"
+        self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
+        return symbol
+
+    def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:
+        """Give a kernel that was placed further attributes."""
+        func: Any = self.placed[symbol].func
+        for key, value in attrs.items():
+            func = func.with_attr(key, value)
+        self.placed[symbol] = replace(self.placed[symbol], func=func)
+
+
+def with_shapes(func: tvm.tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> tvm.tirx.PrimFunc:
+    """Give a PrimFunc over flat buffers the shapes of the tensors it is called with; the memory is the same.
+
+    Each flat buffer becomes a view of the data of a buffer with the tensor's shape.
+    """
+    tir = tvm.tirx
+    params: list[Any] = []
+    views: list[Any] = []
+    for flat, shape in zip(func.params, shapes, strict=True):
+        size = int(flat.ty.shape[0])
+        assert int(np.prod(shape)) == size, f"{flat.name}: {shape} is not {size} values"
+        if len(shape) == 1:
+            params.append(flat)
+            continue
+        shaped = tir.decl_buffer(shape, str(flat.ty.dtype), name=flat.name)
+        params.append(shaped)
+        views.append(tir.DeclBuffer(flat, data=tir.buffer.buffer_data(shaped)))
+    return tir.PrimFunc(params, tir.SeqStmt([*views, func.body]) if views else func.body, func.ret_type, func.attrs)
+
+
+class KernelContext:
+    """Writes the kernel calls of one function.
+
+    Parameters
+    ----------
+    writer
+        Receives the bindings.
+    table
+        Receives the kernels.
+    isa
+        Instruction set of the kernels.
+    threads
+        Chunks that large kernels are cut into.
+    schedules
+        Those that were measured to be best, by the kernels' keys.
+    """
+
+    def __init__(
+        self, writer: BodyWriter, table: KernelTable, isa: str, threads: int, schedules: Schedules = NO_SCHEDULES
+    ) -> None:
+        self.writer = writer
+        self.isa = isa
+        self.threads = threads
+        self.schedules = schedules
+        self.kept: list[Var] = []
+        self._table = table
+        self._attrs: dict[str, Any] = {}
+        self._ran: Kernel | None = None
+        self._symbols: dict[Var, str] = {}
+        self._views: dict[Var, Var] = {}
+        self._results: dict[Var, list[dict[str, Any]]] = {}
+        self._entries: dict[Var, dict[str, Any]] = {}
+        self.quantized: dict[tuple[Any, ...], list[Expr]] = {}
+        """Activations quantized at run time: integers and parameters by variable and manner."""
+        self.storage = Storage(self, isa, threads)
+
+    def write(self, emitter: Emitter, region: Region, inputs: list[Var], output: Var) -> Kernel | None:
+        """Write the kernel calls of one composite, whose result the source graph calls `output`.
+
+        Returns the kernel that does its work, None where it only moves data.
+        """
+        form: CompositeOp = region.form
+        self._ran = None
+        self._attrs = {key: region.attrs[key] for key in ("quantize_info", "tensor_ids") if key in region.attrs}
+        emitter(form, self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
+        self._attrs = {}
+        return self._ran
+
+    def call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str = "uint8") -> Var:
+        """Call a kernel on activations that lie as it reads them; the result has `shape` and is bound to `name`."""
+        shapes = [*(shape_of(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
+        symbol = self._table.add(name, kernel, shapes, self._attrs)
+        constants = [relax.const(array, str(array.dtype)) for array in kernel.constants]
+        self._ran = kernel
+        result = relax.TensorType(shape, dtype)
+        var = self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
+        self._symbols[var] = symbol
+        return var
+
+    @contextmanager
+    def converting(self, var: Var) -> Generator[None]:
+        """Let the kernels called meanwhile bring the source graph's `var` into another form: they belong to no composite."""
+        attrs = self._attrs
+        entry = self._entries.get(var) or _only_input(attrs)
+        self._attrs = {} if entry is None else {"quantize_info": {"output": entry}}
+        yield
+        self._attrs = attrs
+
+    def state(self, var: Var, form: StorageLayout, value: Expr) -> None:
+        """State that `value` holds the source graph's `var` in a form, on the kernel that wrote the memory.
+
+        What is not stated is no claim: results within a composite, and memory that no kernel of ours wrote.
+        """
+        entry = self._entries.get(var) or _only_input(self._attrs)
+        root = self._views.get(value, value) if isinstance(value, Var) else None
+        if entry is None or entry["scale"] is None or root is None or root not in self._symbols:
+            return
+        stated = self._results.setdefault(root, [])
+        stated.append({**entry, "shape": list(shape_of(value)), **_lying(form, dtype_of(var))})
+        self._table.describe(self._symbols[root], {RESULT_ATTR: stated})
+
+    @property
+    def stated(self) -> set[tuple[str, Var]]:
+        """The tensors that kernels are stated to hold, and the variable through which each is seen."""
+        views: dict[Var, list[Var]] = {root: [root] for root in self._results}
+        for view, root in self._views.items():
+            views.setdefault(root, []).append(view)
+        return {
+            (str(entry["id"]), var)
+            for root, entries in self._results.items()
+            for entry in entries
+            for var in views[root]
+            if list(shape_of(var)) == entry["shape"]
+        }
+
+    def does_the_work(self, kernel: Kernel) -> None:
+        """Say which kernel of a composite is told of it, where that is not the last one called."""
+        self._ran = kernel
+
+    def keep(self, result: Var) -> None:
+        """Keep a call that nobody reads, for what it does beside: "main" returns its result too, behind all others."""
+        self.kept.append(self.writer.emit(f"{result.name}_kept", result, is_output=True))
+
+    def reshape(self, name: str, value: Expr, shape: tuple[int, ...]) -> Var:
+        """See the same memory under another shape."""
+        var = self.writer.emit(name, relax.op.reshape(value, shape))
+        if isinstance(value, Var):
+            self._views[var] = self._views.get(value, value)
+        return var
+
+    def permute(self, name: str, value: Expr, axes: tuple[int, ...]) -> Var:
+        """Transpose 8-bit or float32 values."""
+        return self.storage.permuted(name, value, axes)
+
+    def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:
+        """Record a kernel's result as the source graph's `output`."""
+        form = StorageLayout(is_nhwc, dtype_of(output) in RELABELLING)
+        self.storage.put(output, form, value)
+        entry = self._attrs.get("quantize_info", {}).get("output")
+        if entry is not None:
+            self._entries[output] = entry
+            self.state(output, form, value)
+
+
+def _lying(form: StorageLayout, dtype: str) -> dict[str, Any]:
+    """Say how a kernel's result lies in memory: the order of the source's axes, and what was added to its integers."""
+    return {"axes": list(TO_NHWC) if form.is_nhwc else None, "shift": RELABELLING[dtype] if form.is_relabelled else 0}
+
+
+def _only_input(attrs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entry of what a composite reads if that is one tensor."""
+    entries = [entry for role, entry in attrs.get("quantize_info", {}).items() if role.startswith("input")]
+    return entries[0] if len(entries) == 1 else None
+
+
+def shape_of(expr: Expr) -> tuple[int, ...]:
+    """Return the static shape of a tensor that a kernel reads or writes."""
+    shape = static_shape(expr)
+    assert shape is not None, "kernels are specified for static shapes"
+    return shape

@@ -1,0 +1,54 @@
+"""Kernel calls of composites: batch_matmul. Reads no QDQ graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ....composites.base import QuantizedOutput
+from ....composites.matrix_view import MatrixView
+from ....composites.outputs import output_spec
+from ....composites.weighted import BatchMatmulOp, MatmulOperand
+from ....numerics import requantize_multiplier
+from .. import kernels
+from ..context import KernelContext
+from ..emitters import emits
+from ..kernels import BatchMatmulSpec
+
+
+@emits(BatchMatmulOp)
+def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    a, b, y = op.a.tensor, op.b.tensor, op.y
+    y_scale = float(y.tensor.params.scale) if isinstance(y, QuantizedOutput) else 1.0
+    takes_views = kernels.takes_views(a.shape[-1], isa=context.isa)
+    sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
+    spec = BatchMatmulSpec(
+        a=sides[0][1],
+        b=sides[1][1],
+        y=MatrixView.plain(y.shape),
+        a_zero_point=a.zero_point,
+        b_zero_point=b.zero_point,
+        multiplier=float(requantize_multiplier(op.unit, 1.0, y_scale)),
+        output=output_spec(y),
+        threads=context.threads,
+    )
+    kernel = kernels.batch_matmul(spec, isa=context.isa)
+    values = [value for value, _ in sides]
+    context.put(output, context.call(output.name, kernel, values, y.shape, y.kernel_dtype), is_nhwc=False)
+
+
+def _read(
+    context: KernelContext, inputs: dict[str, Var], operand: MatmulOperand, *, takes_views: bool
+) -> tuple[Expr, MatrixView]:
+    """Return what the kernel reads and how: a tensor that was only transposed as it lay before, where the kernel can."""
+    plain = MatrixView.plain(operand.tensor.shape)
+    if operand.values is not None:
+        values = (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
+        return relax.const(np.ascontiguousarray(values)), plain
+    value = context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
+    before = context.storage.before_transposition(value) if takes_views else None
+    if before is None:
+        return value, plain
+    return before[0], MatrixView(shape=operand.tensor.shape, axes=before[1])

@@ -1,0 +1,47 @@
+"""Kernel calls of composites: truth. Reads no QDQ graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+from tvm.relax import Expr, Var
+
+from ....composites.elementwise import CompareOp, LogicalOp, Operand
+from ..context import KernelContext
+from ..emitters import emits
+from ..kernels.truth import CompareSpec, LogicalSpec, Side, compare, logical
+
+
+@emits(CompareOp)
+def emit_compare(op: CompareOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    sides = [
+        Side(
+            shape=operand.tensor.shape,
+            dtype=operand.tensor.kernel_dtype,
+            scale=float(operand.tensor.params.scale),
+            zero_point=operand.tensor.zero_point,
+        )
+        for operand in (op.a, op.b)
+    ]
+    spec = CompareSpec(kind=op.kind, a=sides[0], b=sides[1], rounding=op.rounding, threads=context.threads)
+    values = [held(context, inputs, operand) for operand in (op.a, op.b)]
+    value = context.call(output.name, compare(spec, isa=context.isa), values, op.shape, "bool")
+    context.put(output, value, is_nhwc=False)
+
+
+@emits(LogicalOp)
+def emit_logical(op: LogicalOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    spec = LogicalSpec(kind=op.kind, shapes=op.shapes, threads=context.threads)
+    values = [context.storage.source(inputs[name]) for name in op.operands]
+    value = context.call(output.name, logical(spec, isa=context.isa), values, op.shape, "bool")
+    context.put(output, value, is_nhwc=False)
+
+
+def held(context: KernelContext, inputs: dict[str, Var], operand: Operand) -> Expr:
+    """Return an operand's integers as kernels hold them, in the source's layout."""
+    if operand.values is None:
+        return context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
+    values = operand.values.astype(np.int32) + operand.tensor.relabelling
+    return relax.const(np.ascontiguousarray(values.astype(operand.tensor.kernel_dtype)))

@@ -1,0 +1,116 @@
+"""Convolution and matmul: one entrance for every instruction set.
+
+It checks nothing of the graph and picks no ISA; the caller names one that its target has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from ....errors import TargetError
+from .generic.conv2d import conv2d_generic
+from .isa import GENERIC, X86_ISAS
+from .schedule import NO_SCHEDULES, Schedules
+from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
+from .x86 import conv2d_x86, matmul_x86
+
+_CONV2D: dict[str, Callable[..., Kernel]] = {isa: partial(conv2d_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
+_MATMUL: dict[str, Callable[..., Kernel]] = {isa: partial(matmul_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
+
+
+def _implementation(table: dict[str, Callable[..., Kernel]], isa: str, schedules: Schedules) -> Callable[..., Kernel]:
+    if isa not in table:
+        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(table)}")
+    return table[isa] if isa == GENERIC else partial(table[isa], schedules=schedules)
+
+
+def conv2d(
+    spec: Conv2dSpec,
+    *,
+    weight: npt.NDArray[np.int8],
+    weight_zero_point: int | npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32 | np.float32],
+    multiplier: npt.NDArray[np.float32],
+    isa: str,
+    schedules: Schedules = NO_SCHEDULES,
+) -> Kernel:
+    """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
+
+    With a FloatOutput its result is float32, `octavo.numerics.dequantize_accumulator` of `conv2d_accumulate`; with a SumOutput
+    int32, the latter.
+
+    Parameters
+    ----------
+    spec
+        Shapes, padding, groups, zero points, clamp and threads.
+    weight
+        int8 HWIO: (kernel_h, kernel_w, in_channels / groups, out_channels).
+    weight_zero_point
+        In [-128; 127], a number or int32 (out_channels,); 0 is symmetric.
+    bias
+        int32 (out_channels,). The caller proves with `octavo.numerics.check_accumulator` that no accumulator overflows.
+        For an output with `real_bias` float32, added after scaling: real numbers, or for an Output these over out_scale.
+    multiplier
+        float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For a FloatOutput the real value of
+        one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time. A SumOutput
+        leaves it unread.
+    isa
+        One of `KNOWN_ISAS`.
+    schedules
+        Those measured to be best, by key; a kernel that isn't among them chooses its own.
+
+    Raises
+    ------
+    TargetError
+        If the ISA is unknown.
+    TuningError
+        If the kernel can't take its schedule.
+    """
+    return _implementation(_CONV2D, isa, schedules)(
+        spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
+    )
+
+
+def matmul(
+    *,
+    rows: int,
+    in_features: int,
+    out_features: int,
+    input_zero_point: int,
+    output: Output | FloatOutput | SumOutput,
+    threads: int,
+    weight: npt.NDArray[np.int8],
+    weight_zero_point: int | npt.NDArray[np.int32],
+    bias: npt.NDArray[np.int32 | np.float32],
+    multiplier: npt.NDArray[np.float32],
+    isa: str,
+    schedules: Schedules = NO_SCHEDULES,
+) -> Kernel:
+    """Return a kernel that computes `octavo.numerics.matmul` of uint8 (rows, in_features), bit for bit.
+
+    `weight` is int8 (in_features, out_features); the other operands are as `conv2d` takes them, for out_features channels.
+
+    Raises
+    ------
+    TargetError
+        If the ISA is unknown.
+    """
+    spec = Conv2dSpec(
+        batch=1,
+        in_height=rows,
+        in_width=1,
+        in_channels=in_features,
+        out_channels=out_features,
+        kernel=(1, 1),
+        input_zero_point=input_zero_point,
+        output=output,
+        threads=threads,
+    )
+    kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
+    return _implementation(_MATMUL, isa, schedules)(
+        spec, weight=kernel, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
+    )

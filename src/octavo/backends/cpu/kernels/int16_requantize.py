@@ -1,0 +1,95 @@
+"""From int32 and int64 sums of each output channel to int16: the epilogue of convolutions of 16-bit activations.
+
+Constants are folded at compile time; which of them there are depends on how the multiplier is given. Oracle:
+`numerics.int16_conv2d.requantize_int16`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as B
+
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from ....numerics.rounding.requantize import Multiplier
+from .int16_spec import clamped_int16
+from .rounding import rounded
+from .spec import Output
+from .vectors import Buffer, Expr, load, splat, vector_type
+
+Constants = dict[str, npt.NDArray[Any]]
+
+
+class Int16Requantize:
+    """Emits clamp(scaled(sum + bias) + zero_point) for vectors of output channels.
+
+    Parameters
+    ----------
+    output
+        Zero point and bounds of the result.
+    bias
+        int64 (channels,): all that is added to the sums.
+    multiplier
+        One for all channels or one for each.
+    """
+
+    def __init__(self, output: Output, bias: npt.NDArray[np.int64], multiplier: Multiplier) -> None:
+        self._output = output
+        self._factor = multiplier if isinstance(multiplier, FixedPointMultiplier) else None
+        channels = bias.shape
+        self.constants: Constants
+        if self._factor is None:
+            self.constants = {"bias": bias, "multiplier": np.broadcast_to(np.asarray(multiplier, np.float32), channels).copy()}
+            return
+        factor, first, second = (
+            np.broadcast_to(array, channels).astype(np.int64)
+            for array in (self._factor.factor, self._factor.first, self._factor.second)
+        )
+        # (sum + bias) * factor + half = sum * factor + offset
+        self.constants = {"offset": bias * factor + ((np.int64(1) << first) >> 1), "factor": factor, "first": first}
+        if second.any():
+            self.constants["second"] = second
+
+    def loaded(self, buffers: Mapping[str, Buffer], at: Expr, lanes: int) -> dict[str, Expr]:
+        """Load the constants of the channels from `at` on; `buffers` hold `constants` by name."""
+        return {name: B.Bind(load(buffers[name], at, lanes)) for name in self.constants}
+
+    def result(self, total: Expr, constants: Mapping[str, Expr], lanes: int) -> Expr:
+        """Return an int64 vector of sums as int16."""
+        if self._factor is None:
+            product = (total + constants["bias"]).astype(vector_type("float32", lanes)) * constants["multiplier"]
+            out = self._output
+            return rounded(product, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="int16", lanes=lanes)
+        value = (total * constants["factor"] + constants["offset"]) >> constants["first"]
+        second = constants.get("second")
+        if second is not None:
+            value = B.Bind(value)
+            one = splat(B.int64(1), lanes)
+            halved = value + ((one << second) >> one)
+            if self._factor.is_away:
+                negative = value >> splat(B.int64(63), lanes)
+                halved = halved + B.Select(second > splat(B.int64(0), lanes), negative, splat(B.int64(0), lanes))
+            value = halved >> second
+        return clamped_int16(value, self._output, lanes)
+
+
+def safe_steps(weights: npt.NDArray[np.integer], values_per_step: int, reach: int) -> int | None:
+    """Return how many steps of products may be added up in int32, None if all of a layer's may.
+
+    Parameters
+    ----------
+    weights
+        Less their zero points, output channels last.
+    values_per_step
+        Products that one step adds.
+    reach
+        Largest |activation| that is multiplied.
+    """
+    most = 2**31 - 1
+    magnitudes = np.abs(weights.astype(np.int64)).reshape(-1, weights.shape[-1])
+    if int(magnitudes.sum(axis=0).max(initial=0)) * reach <= most:
+        return None
+    return most // (values_per_step * reach * int(magnitudes.max()))

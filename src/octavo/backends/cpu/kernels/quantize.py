@@ -1,0 +1,44 @@
+"""Quantize float32 to 8-bit integers, and dequantize back. Oracles: `numerics.quantize` and `numerics.dequantize`."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.script.ir_builder import tirx as B
+
+from ....numerics import INTEGER_RANGE
+from .isa import lanes_of
+from .rounding import rounded
+from .spec import DequantizeSpec, Kernel, QuantizeSpec
+from .vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, store
+
+
+def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y = saturate(rint(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
+    qmin, qmax = INTEGER_RANGE[spec.dtype]
+    width = lanes_of(isa)
+
+    def emit(x: Buffer, y: Buffer) -> None:
+        def one(start: Expr, lanes: int) -> None:
+            scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
+            value = load(x, start, lanes) / scale
+            value = rounded(value, zero_point=spec.zero_point, qmin=qmin, qmax=qmax, dtype=spec.dtype, lanes=lanes)
+            store(y, start, value, lanes)
+
+        for_each_vector(spec.size, width, spec.threads, one)
+
+    return Kernel(name="quantize", isa=isa, func=prim_func([("x", spec.size, "float32"), ("y", spec.size, spec.dtype)], emit))
+
+
+def dequantize(spec: DequantizeSpec, *, isa: str) -> Kernel:
+    """Return the kernel of y = float32(q - zero_point) * scale."""
+    width = lanes_of(isa)
+
+    def emit(q: Buffer, y: Buffer) -> None:
+        def one(start: Expr, lanes: int) -> None:
+            centered = load(q, start, lanes, "int32") - splat(B.int32(spec.zero_point), lanes)
+            scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
+            store(y, start, centered.astype(scale.ty) * scale, lanes)
+
+        for_each_vector(spec.size, width, spec.threads, one)
+
+    return Kernel(name="dequantize", isa=isa, func=prim_func([("q", spec.size, spec.dtype), ("y", spec.size, "float32")], emit))

@@ -1,0 +1,209 @@
+"""What a kernel is asked to compute, and what a kernel is: plain values that know no graph.
+
+Activations are uint8 here. An int8 tensor enters by relabelling: q + 128 with zero_point + 128 is the same real number, and VNNI
+multiplies unsigned activations by signed weights. Layouts are NHWC for activations and HWIO for weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+import tvm
+
+from ....composites.outputs import FloatOutput, Output, SumOutput
+from ....numerics import FloatMeanParameters, FloatSumParameters
+from ....numerics.quantized.pool2d import PoolRounding
+from .schedule import Tunable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conv2dSpec:
+    """A convolution of uint8 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
+
+    `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
+    is the number of chunks the work is cut into; 1 emits no parallel loop.
+    """
+
+    batch: int
+    in_height: int
+    in_width: int
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    input_zero_point: int
+    output: Output | FloatOutput | SumOutput
+    threads: int = 1
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+        return (self.in_height + self.padding[0] + self.padding[2] - self.dilation[0] * (self.kernel[0] - 1) - 1) // self.strides[
+            0
+        ] + 1
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        return (self.in_width + self.padding[1] + self.padding[3] - self.dilation[1] * (self.kernel[1] - 1) - 1) // self.strides[
+            1
+        ] + 1
+
+    @property
+    def pixels_per_scale(self) -> int:
+        """Output pixels that share a scale and zero point given at run time; 0 where these are constants."""
+        return 0 if isinstance(self.output, Output) else self.output.pixels_per_scale
+
+    @property
+    def folded_zero_point(self) -> int:
+        """The zero point that the constants account for; 0 where it comes at run time."""
+        return 0 if self.pixels_per_scale else self.input_zero_point
+
+    @property
+    def scales(self) -> int:
+        """How many scales and zero points come at run time."""
+        return self.batch * self.out_height * self.out_width // self.pixels_per_scale if self.pixels_per_scale else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddSpec:
+    """uint8 a + uint8 b over `size` values of a; b has `b_size` values, repeated (size % b_size == 0).
+
+    With `float_sum` the sum is formed in float32 and rounds half to even; its constants are about the source's integers, to which
+    `relabelling` was added. Without, in integers from the scales, rounding half up.
+    """
+
+    size: int
+    b_size: int
+    a_scale: float
+    a_zero_point: int
+    b_scale: float
+    b_zero_point: int
+    out_scale: float
+    output: Output
+    float_sum: FloatSumParameters | None = None
+    relabelling: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool2dSpec:
+    """Average or max pooling of uint8 NHWC.
+
+    `multiplier` is float32 in_scale / out_scale (1.0 for "max", which leaves scale and zero point as they are). Padding never
+    counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`. `rounding` is that of an average:
+    "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point; or
+    "half_even_stored", where a tie becomes an even integer as stored (which differs where the zero point is odd). With
+    `float_mean` an average is formed in float32, whatever `rounding` says; `multiplier` is then its ratio.
+    """
+
+    kind: Literal["avg", "max"]
+    batch: int
+    in_height: int
+    in_width: int
+    channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    out_height: int
+    out_width: int
+    count_include_pad: bool = False
+    multiplier: float = 1.0
+    input_zero_point: int
+    output: Output
+    rounding: PoolRounding = "half_even"
+    float_mean: FloatMeanParameters | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConcatSpec:
+    """Concatenation of uint8 inputs [outer, inner_i] into [outer, sum(inner_i)], each requantized to the output's parameters.
+
+    `multipliers` are float32 scale_i / out_scale.
+    """
+
+    outer: int
+    inners: tuple[int, ...]
+    multipliers: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    output: Output
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequantizeSpec:
+    """uint8 to uint8 of other parameters, over `size` values; `multiplier` is float32 in_scale / out_scale."""
+
+    size: int
+    multiplier: float
+    input_zero_point: int
+    output: Output
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizeSpec:
+    """float32 to `dtype`, over `size` values: saturate(rint(x / scale) + zero_point)."""
+
+    size: int
+    scale: float
+    zero_point: int
+    dtype: Literal["uint8", "int8", "int16"] = "uint8"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DequantizeSpec:
+    """`dtype` to float32, over `size` values: float32(q - zero_point) * scale."""
+
+    size: int
+    scale: float
+    zero_point: int
+    dtype: Literal["uint8", "int8", "int16"] = "uint8"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelabelSpec:
+    """int8 to uint8 or uint16 to int16, or back, over `size` values: the same real number under a zero point moved alike."""
+
+    size: int
+    in_dtype: Literal["uint8", "int8", "uint16", "int16"]
+    threads: int = 1
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of as many bits with the other sign."""
+        return {"uint8": "int8", "int8": "uint8", "uint16": "int16", "int16": "uint16"}[self.in_dtype]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kernel:
+    """A compiled-to-be kernel.
+
+    Parameters
+    ----------
+    name
+        Says what runs, for people: "conv2d.pointwise 6x4".
+    isa
+        One of `isa.KNOWN_ISAS`.
+    func
+        PrimFunc over flat one-dimensional buffers: the activation inputs, then `constants`, then the output.
+    constants
+        Packed weights, folded biases, multipliers: one-dimensional arrays, passed after the activations.
+    tunable
+        How it walks its work, where there is a choice.
+    """
+
+    name: str
+    isa: str
+    func: tvm.tirx.PrimFunc
+    constants: tuple[npt.NDArray[Any], ...] = ()
+    tunable: Tunable | None = None

@@ -1,0 +1,178 @@
+"""What a composite op is: the base of all, and the tensors that they name. No graph in here, only numbers and names."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics import QuantParams
+from ..numerics.rounding.requantize import ScaledRounding
+
+Layout = Literal["NCHW", "NHWC"]
+
+
+RELABELLING = {"int8": 128, "uint16": -32768}
+"""What kernels add to integers that they hold in another dtype of as many bits."""
+
+
+UNQUANTIZED = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))}
+"""The entry of a quantize_info, but for its id, of a tensor that is not quantized."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ElementFunction:
+    """An op whose result depends, element by element, on 8-bit tensors of the result's own shape.
+
+    Parameters
+    ----------
+    operands
+        The tensors by their roles in the quantize_info; one tensor may have two.
+    result
+        What it gives.
+    of
+        The op's oracle, from the operands' integers to the result's, all as kernels hold them (uint8).
+    """
+
+    operands: Mapping[str, QuantizedTensor]
+    result: QuantizedOutput
+    of: Callable[..., npt.NDArray[np.uint8]]
+
+
+class CompositeOp(ABC):
+    """The plain facts of one composite."""
+
+    @abstractmethod
+    def quantize_info(self) -> dict[str, Any]:
+        """Return what a code generator must know of each tensor, by its role.
+
+        Roles are "input", "weight", "bias", "output", "input0" ..., and "inner0" ... of tensors that are computed on the way.
+        Each value holds: id (TensorId or variable name), dtype, scale and zero_point (numbers per tensor, lists per axis), axis
+        (None per tensor), qmin, qmax (inclusive; clamps included).
+        """
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the op as a function of single elements, None where it is none or reads more than 8-bit variables."""
+        return None
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference; 0 for ops without weights."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatOp(CompositeOp):
+    """A float32 op, by its Relax name, in a kernel of our own."""
+
+    op: str
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return nothing: no tensor of it is quantized."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QuantizedTensor:
+    """An activation: the name of its variable (its TensorId where it has one), shape in the source's layout, parameters."""
+
+    name: str
+    shape: tuple[int, ...]
+    params: QuantParams
+
+    def info(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info."""
+        return {"id": self.name, **self.params.to_json()}
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point as kernels see it, in uint8 or int16; scales along an axis share one (the rules see to that)."""
+        return int(np.ravel(self.params.zero_point)[0]) + self.relabelling
+
+    @property
+    def kernel_dtype(self) -> Literal["uint8", "int16"]:
+        """Dtype in which kernels hold its integers."""
+        return "int16" if self.params.dtype in ("int16", "uint16") else "uint8"
+
+    @property
+    def relabelling(self) -> int:
+        """What kernels add to its integers, which they read as uint8 or int16."""
+        return RELABELLING.get(self.params.dtype, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QuantizedOutput:
+    """The result: `qmin` and `qmax` are the activation's bounds in the result's own integers."""
+
+    tensor: QuantizedTensor
+    qmin: int
+    qmax: int
+
+    def info(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info; its bounds include the clamp."""
+        return {**self.tensor.info(), "qmin": self.qmin, "qmax": self.qmax}
+
+    def roles(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info under its role."""
+        return {"output": self.info()}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the source's layout."""
+        return self.tensor.shape
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write: int8 is relabelled."""
+        return "uint8"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatResult:
+    """A result that stays float32: an integer op's accumulator times its scale, plus `bias`, clamped to [low; high].
+
+    `form` says which results on the way are rounded.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bias: npt.NDArray[np.float32]
+    bias_name: str
+    low: float
+    high: float
+    form: ScaledRounding = "fused"
+
+    def roles(self) -> dict[str, Any]:
+        """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""
+        return {"bias": {"id": self.bias_name, **UNQUANTIZED}, "output": {"id": self.name, **UNQUANTIZED}}
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write."""
+        return "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SumResult:
+    """A result that is the int32 sums themselves."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def roles(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info under its role: the scale is the product of the operands'."""
+        return {"output": {"id": self.name, **UNQUANTIZED, "dtype": "int32"}}
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write."""
+        return "int32"
+
+
+def ratio(x: QuantParams, y: QuantParams) -> float:
+    """Return float32 x.scale / y.scale, the multiplier from one tensor's integers to another's."""
+    return float(np.float32(x.scale) / np.float32(y.scale))

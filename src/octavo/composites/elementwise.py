@@ -1,0 +1,319 @@
+"""Composite ops: elementwise. Plain facts of what one composite computes; nothing is matched and nothing emitted here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics import (
+    FloatSumParameters,
+    add,
+    float_sum,
+    float_sum_parameters,
+    maximum,
+    minimum,
+    requantize,
+    requantize_multiplier,
+    sub,
+)
+from ..numerics.quantized.compare import CompareRounding, Comparison
+from .base import UNQUANTIZED, CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor
+from .outputs import output_spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AddOp(CompositeOp):
+    """a + b + clamp; b may be broadcast over leading dimensions, or be a constant (`b_values` in b's own integers)."""
+
+    a: QuantizedTensor
+    b: QuantizedTensor
+    b_values: npt.NDArray[Any] | None
+    y: QuantizedOutput
+    rounding: str = "half_up"
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding where it is not half up."""
+        info = {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info()}
+        return info if self.rounding == "half_up" else {**info, "rounding": self.rounding}
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the op, where b is not widened but a constant of one element."""
+        fits = self.b.shape == self.a.shape if self.b_values is None else self.b_values.size == 1
+        if not fits:
+            return None
+        if any(tensor.kernel_dtype != "uint8" for tensor in (self.a, self.b, self.y.tensor)):
+            return None
+        one = None if self.b_values is None else as_uint8(self.b_values)
+
+        def of(a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+            other = one if b is None else b
+            assert other is not None
+            return integer_sum(self.rounding, self.a, self.b, self.y, a, other)
+
+        operands = {"input0": self.a, **({"input1": self.b} if one is None else {})}
+        return ElementFunction(operands=operands, result=self.y, of=of)
+
+
+def as_uint8(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return 8-bit integers as kernels hold them."""
+    return (values.astype(np.int16) + 128).astype(np.uint8) if values.dtype == np.int8 else values.astype(np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16LookupOp(CompositeOp):
+    """A function of x by its table: entry i is the result for the i-th integer of x's dtype, in the result's own integers."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    table: npt.NDArray[np.integer]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16PreluOp(CompositeOp):
+    """x from 0 on, x times a slope below; `slopes` are integers less their zero point, aligned with x at the end."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    slopes: npt.NDArray[np.int16]
+    slope_scale: float
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LookupOp(CompositeOp):
+    """A function of x by its table: entry i is the result for the i-th integer of x's dtype, in the result's own integers."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    table: npt.NDArray[np.integer]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+    def element_function(self) -> ElementFunction:
+        """Return the function that the table is of."""
+        table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
+        return ElementFunction(operands={"input": self.x}, result=self.y, of=lambda x: table[x])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PairLookupOp(CompositeOp):
+    """A function of a and b by its table, in the result's own integers: entry [i, j] is for the j-th integer of a's dtype.
+
+    `b` is a tensor, whose i-th integer it is, or None: then `rows` holds i for each element of a constant. `reals` are the
+    entries before rounding, in steps of the result from its zero point; None where the table was made of integers.
+    """
+
+    a: QuantizedTensor
+    b: QuantizedTensor | None
+    rows: npt.NDArray[np.int32] | None
+    y: QuantizedOutput
+    table: npt.NDArray[np.integer]
+    reals: npt.NDArray[np.float32] | None = None
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        others = {} if self.b is None else {"input1": self.b.info()}
+        return {"input0": self.a.info(), **others, "output": self.y.info()}
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the function that the table is of, where no operand is widened and none is a constant of several elements."""
+        if self.b is None or not self.a.shape == self.b.shape == self.y.tensor.shape:
+            return None
+        table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
+        return ElementFunction(operands={"input0": self.a, "input1": self.b}, result=self.y, of=lambda a, b: table[b, a])
+
+
+Kind = Literal["add", "sub", "mul", "max", "min"]
+
+
+USUAL: dict[Kind, str] = {"add": "half_up", "sub": "half_up", "mul": "half_even", "max": "half_even", "min": "half_even"}
+"""How each rounds where the source says nothing else, as LiteRT does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Operand:
+    """One of two operands: a variable's tensor, or a constant in `values` (its own integers)."""
+
+    tensor: QuantizedTensor
+    values: npt.NDArray[Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PairwiseOp(CompositeOp):
+    """a op b + clamp, over shapes that broadcast."""
+
+    kind: Kind
+    a: Operand
+    b: Operand
+    y: QuantizedOutput
+    rounding: str
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding where it is not the op's usual one."""
+        info = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+        return info if self.rounding == USUAL[self.kind] else {**info, "rounding": self.rounding}
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the op, where no operand is widened but a constant of one element."""
+        shape = self.y.tensor.shape
+        sides = (self.a, self.b)
+        if any(operand.tensor.shape != shape if operand.values is None else operand.values.size != 1 for operand in sides):
+            return None
+        if any(tensor.kernel_dtype != "uint8" for tensor in (self.a.tensor, self.b.tensor, self.y.tensor)):
+            return None
+        variables = {f"input{i}": operand.tensor for i, operand in enumerate(sides) if operand.values is None}
+
+        def of(*values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+            given = iter(values)
+            a, b = (next(given) if operand.values is None else as_bytes(operand) for operand in sides)
+            return self._oracle(a, b)
+
+        return ElementFunction(operands=variables, result=self.y, of=of)
+
+    def _oracle(self, a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the results for the integers of a and b as kernels hold them."""
+        out = output_spec(self.y)
+        if self.kind in ("add", "sub"):
+            tensors = self.a.tensor, self.b.tensor, self.y
+            return integer_sum(self.rounding, *tensors, a, b, subtract=self.kind == "sub")
+        if self.kind in ("max", "min"):
+            choose = maximum if self.kind == "max" else minimum
+            return choose(a, b, qmin=out.qmin, qmax=out.qmax).astype(np.uint8)
+        scales = (float(tensor.params.scale) for tensor in (self.a.tensor, self.b.tensor, self.y.tensor))
+        product = (a.astype(np.int32) - self.a.tensor.zero_point) * (b.astype(np.int32) - self.b.tensor.zero_point)
+        stored = self.rounding == "half_even_stored"
+        bounds = (out.zero_point, out.qmin, out.qmax)
+        return requantize(product, requantize_multiplier(*scales), *bounds, stored_even=stored).astype(np.uint8)
+
+
+def as_bytes(operand: Operand) -> npt.NDArray[np.uint8]:
+    """Return a constant's integers as kernels hold them."""
+    assert operand.values is not None
+    return (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
+
+
+def float_sum_of(
+    rounding: str, a: QuantizedTensor, b: QuantizedTensor, y: QuantizedTensor, *, subtract: bool = False
+) -> tuple[FloatSumParameters | None, int]:
+    """Return the constants of an add or subtract that rounds so, and what was added to the integers they are about.
+
+    None where the rounding is that of integers. Tensors of two dtypes are summed as kernels hold them, in uint8.
+    """
+    if rounding not in ("half_even", "half_even_stored"):
+        return None, 0
+    relabelling = a.relabelling if a.relabelling == b.relabelling == y.relabelling else 0
+    parameters = float_sum_parameters(
+        float(a.params.scale),
+        a.zero_point - relabelling,
+        float(b.params.scale),
+        b.zero_point - relabelling,
+        float(y.params.scale),
+        y.zero_point - relabelling,
+        subtract=subtract,
+        stored=rounding == "half_even_stored",
+    )
+    return parameters, relabelling
+
+
+def integer_sum(
+    rounding: str,
+    a: QuantizedTensor,
+    b: QuantizedTensor,
+    y: QuantizedOutput,
+    a_values: npt.NDArray[np.uint8],
+    b_values: npt.NDArray[np.uint8],
+    *,
+    subtract: bool = False,
+) -> npt.NDArray[np.uint8]:
+    """Return what the kernel of an add or subtract that rounds so gives for these integers, all as kernels hold them."""
+    out = output_spec(y)
+    constants, relabelling = float_sum_of(rounding, a, b, y.tensor, subtract=subtract)
+    if constants is None:
+        result = (sub if subtract else add)(
+            a_values,
+            b_values,
+            a_scale=float(a.params.scale),
+            a_zero_point=a.zero_point,
+            b_scale=float(b.params.scale),
+            b_zero_point=b.zero_point,
+            out_scale=float(y.tensor.params.scale),
+            zero_point=out.zero_point,
+            qmin=out.qmin,
+            qmax=out.qmax,
+        )
+        return result.astype(np.uint8)
+    a_stored, b_stored = (values.astype(np.int16) - relabelling for values in (a_values, b_values))
+    low, high, dtype = out.qmin - relabelling, out.qmax - relabelling, "int8" if relabelling else "uint8"
+    result = float_sum(a_stored, b_stored, constants, qmin=low, qmax=high, dtype=dtype)
+    return (result.astype(np.int16) + relabelling).astype(np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Choice:
+    """One of two operands: a tensor, or a constant in `values`, integers of the result's own parameters."""
+
+    tensor: QuantizedTensor
+    values: npt.NDArray[np.integer] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SelectOp(CompositeOp):
+    """a where the condition holds, b elsewhere, over shapes that broadcast; then the output's parameters."""
+
+    condition: str
+    condition_shape: tuple[int, ...]
+    a: Choice
+    b: Choice
+    y: QuantizedOutput
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role; the condition is none of them."""
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+
+
+def _truth(name: str) -> dict[str, Any]:
+    return {"id": name, **UNQUANTIZED, "dtype": "bool"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CompareOp(CompositeOp):
+    """a kind b, over shapes that broadcast, to bool."""
+
+    kind: Comparison
+    a: Operand
+    b: Operand
+    rounding: CompareRounding
+    name: str
+    shape: tuple[int, ...]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and what of them is compared."""
+        sides = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
+        return {**sides, "output": _truth(self.name), "rounding": self.rounding}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LogicalOp(CompositeOp):
+    """Logic of truth values, over shapes that broadcast."""
+
+    kind: Literal["and", "or", "not"]
+    operands: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    name: str
+    shape: tuple[int, ...]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role; none is quantized."""
+        return {**{f"input{i}": _truth(name) for i, name in enumerate(self.operands)}, "output": _truth(self.name)}

@@ -1,0 +1,135 @@
+"""Composite ops: movement. Plain facts of what one composite computes; nothing is matched and nothing emitted here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics import requantize_tensor
+from .base import CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor, ratio
+from .outputs import output_spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ConcatOp(CompositeOp):
+    """Concatenation along `axis` of the source's layout; `constants` are the integers of those inputs that are constants."""
+
+    inputs: tuple[QuantizedTensor, ...]
+    y: QuantizedOutput
+    axis: int
+    constants: Mapping[int, npt.NDArray[Any]]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {**{f"input{i}": tensor.info() for i, tensor in enumerate(self.inputs)}, "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QuantizeOp(CompositeOp):
+    """float32 to integers at the edge of an integer region."""
+
+    source: str
+    y: QuantizedOutput
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DequantizeOp(CompositeOp):
+    """Integers to float32 at the edge of an integer region."""
+
+    x: QuantizedTensor
+    result: str
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info()}
+
+
+Maps = tuple[tuple[int, ...], ...]
+"""For each axis of the input, the index that each element of the result reads; -1 for padding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GatherOp(CompositeOp):
+    """y[i, j, ...] = x[maps[0][i], maps[1][j], ...], then the output's parameters; `fill` is in x's own integers."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    maps: Maps
+    fill: int
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MoveOp(CompositeOp):
+    """Data movement (reshape, squeeze, transposition), or none at all (a clamp, a change of parameters).
+
+    `axes` is the permutation of a transposition, None for a reshape.
+    """
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    axes: tuple[int, ...] | None
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+    def element_function(self) -> ElementFunction | None:
+        """Return the change of parameters or the clamp, where nothing is moved."""
+        if self.axes is not None or self.x.shape != self.y.tensor.shape or self.x.kernel_dtype != "uint8":
+            return None
+        out, multiplier = output_spec(self.y), ratio(self.x.params, self.y.tensor.params)
+
+        def of(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+            result = requantize_tensor(
+                x,
+                input_zero_point=self.x.zero_point,
+                multiplier=multiplier,
+                zero_point=out.zero_point,
+                qmin=out.qmin,
+                qmax=out.qmax,
+            )
+            return result.astype(np.uint8)
+
+        return ElementFunction(operands={"input": self.x}, result=self.y, of=of)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TakeOp(CompositeOp):
+    """x[..., indices, ...] along `axis`; `values` are x's integers where it is a constant."""
+
+    x: QuantizedTensor
+    values: npt.NDArray[Any] | None
+    indices: str
+    axis: int
+    y: QuantizedOutput
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role; indices are none of them."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TopkOp(CompositeOp):
+    """The `count` greatest or least elements of x along `axis`, counted in the source's layout; `y` is None for places."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput | None
+    axis: int
+    count: int
+    largest: bool
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role; places are no quantized tensor."""
+        return {"input": self.x.info(), **({} if self.y is None else self.y.roles())}

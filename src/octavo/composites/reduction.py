@@ -1,0 +1,121 @@
+"""Composite ops: reduction. Plain facts of what one composite computes; nothing is matched and nothing emitted here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..numerics import FloatTaps, LinearTaps
+from ..numerics.quantized.pool2d import PoolRounding
+from .base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16ReduceOp(CompositeOp):
+    """A sum, a maximum or a minimum, whose facts the 8-bit rule found."""
+
+    base: ReduceOp
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return self.base.quantize_info()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16ResizeOp(CompositeOp):
+    """Bilinear resizing on x's own integers, whose facts the 8-bit rule found; the taps are those of fixed point."""
+
+    base: ResizeOp | FloatResizeOp
+    rows: LinearTaps
+    columns: LinearTaps
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.base.x.info(), "output": self.base.y.info(), "rounding": "half_away"}
+
+
+Rounding = PoolRounding | Literal["float32"]
+"""Of the kernels' averages of integers, or of one formed in float32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Pool2dOp(CompositeOp):
+    """Average or max pooling, or the mean over height and width."""
+
+    kind: Literal["avg", "max"]
+    x: QuantizedTensor
+    y: QuantizedOutput
+    layout: Layout
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    count_include_pad: bool
+    out_height: int
+    out_width: int
+    rounding: Rounding = "half_even"
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding where it is not half to even."""
+        info = {"input": self.x.info(), "output": self.y.info()}
+        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ReduceOp(CompositeOp):
+    """A reduction of x over `axes`, counted in the source's layout."""
+
+    kind: Literal["mean", "sum", "max", "min"]
+    x: QuantizedTensor
+    y: QuantizedOutput
+    axes: tuple[int, ...]
+    rounding: str
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding where it is not half to even."""
+        info = {"input": self.x.info(), "output": self.y.info()}
+        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ArgReduceOp(CompositeOp):
+    """The place of the largest or least element of x along `axis`, or among all of them where it is None."""
+
+    kind: Literal["argmax", "argmin"]
+    x: QuantizedTensor
+    axis: int | None
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its input; the result is no quantized tensor."""
+        return {"input": self.x.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ResizeOp(CompositeOp):
+    """Bilinear resizing on x's own integers, then the output's parameters."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    layout: Layout
+    rows: LinearTaps
+    columns: LinearTaps
+    rounding: Literal["half_up", "half_even"]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), "output": self.y.info()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatResizeOp(CompositeOp):
+    """Bilinear resizing of real values in float32, as the source's framework computes it."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+    layout: Layout
+    rows: FloatTaps
+    columns: FloatTaps
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and how it is computed."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": "float32"}

@@ -1,0 +1,218 @@
+"""Composite ops: weighted. Plain facts of what one composite computes; nothing is matched and nothing emitted here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics import INTEGER_RANGE, QuantParams, check_accumulator
+from ..numerics.dynamic import DynamicStyle, style_name
+from ..numerics.rounding.fixed_point import FixedPointMultiplier
+from ..numerics.rounding.requantize import Multiplier
+from .base import UNQUANTIZED, CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MatmulOperand:
+    """One of the two operands: a variable's tensor, or a constant in `values` (its own integers)."""
+
+    tensor: QuantizedTensor
+    values: npt.NDArray[Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BatchMatmulOp(CompositeOp):
+    """a @ b + clamp, with batch axes that broadcast. `unit` is the real value of one unit of the sums."""
+
+    a: MatmulOperand
+    b: MatmulOperand
+    unit: float
+    y: QuantizedOutput | FloatResult | SumResult
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return math.prod(self.y.shape) * self.a.tensor.shape[-1]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        output = {role: entry for role, entry in self.y.roles().items() if role == "output"}
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), **output}
+
+
+Result = QuantizedOutput | FloatResult | SumResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Conv2dOp(CompositeOp):
+    """conv2d + bias + clamp."""
+
+    x: QuantizedTensor | DynamicTensor
+    weight: QuantizedWeight
+    y: Result
+    layout: Layout
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        kh, kw, ci, _ = self.weight.values.shape
+        return int(np.prod(self.y.shape)) * kh * kw * ci
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MatmulOp(CompositeOp):
+    """matmul with constant weights [in, out] + bias + clamp; x is [..., in]."""
+
+    x: QuantizedTensor | DynamicTensor
+    weight: QuantizedWeight
+    y: Result
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return int(np.prod(self.y.shape)) * self.weight.values.shape[0]
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DynamicTensor:
+    """A float32 activation that the kernel quantizes first, with parameters for each of `scales` parts of its first axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    style: DynamicStyle
+    scales: int
+
+    def info(self) -> dict[str, Any]:
+        """Return its entry of a quantize_info: its parameters are known at run time only."""
+        unknown = dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))
+        return {"id": self.name, "dtype": "float32", **unknown, "quantized_at_run_time": style_name(self.style)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16BatchMatmulOp(CompositeOp):
+    """a @ b + clamp, with batch axes that broadcast; `multiplier` says how the sums are scaled."""
+
+    base: BatchMatmulOp
+    y: QuantizedOutput
+    multiplier: Multiplier
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return self.base.macs
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding."""
+        rounding = "reduced" if isinstance(self.multiplier, FixedPointMultiplier) else "half_even"
+        return {**self.base.quantize_info(), "rounding": rounding}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Int16WeightedOp(CompositeOp):
+    """A convolution or matmul to int16; `multiplier` says how its sums are scaled, `rounding` names it."""
+
+    base: Conv2dOp | MatmulOp
+    y: QuantizedOutput
+    multiplier: Multiplier
+    rounding: str
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return self.base.macs
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and the rounding."""
+        return {**self.base.quantize_info(), "rounding": self.rounding}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Conv2dTransposeOp(CompositeOp):
+    """conv2d_transpose + bias + clamp; the weight as HWIO with the inputs of one group, `padding` (top, left, bottom, right)."""
+
+    x: QuantizedTensor
+    weight: QuantizedWeight
+    y: Result
+    layout: Layout
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        rows, columns, _, outputs = self.weight.values.shape
+        return int(np.prod(self.x.shape)) * rows * columns * outputs // self.groups
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QuantizedWeight:
+    """A constant operand: int8 `values` (HWIO, or [in, out]), zero point in that domain, source parameters for the record.
+
+    `bias` is int32, in units of the accumulator. A bias that the source holds in float is `real_bias`, float32 in units of the
+    result: rounding it to units of the accumulator would move results that lie near a tie.
+    """
+
+    name: str
+    values: npt.NDArray[np.int8]
+    zero_point: npt.NDArray[np.int32]
+    params: QuantParams
+    bias_name: str
+    bias: npt.NDArray[np.int32]
+    bias_scale: npt.NDArray[np.float32]
+    multiplier: npt.NDArray[np.float32]
+    real_bias: npt.NDArray[np.float32] | None = None
+
+    def info(self) -> dict[str, Any]:
+        """Return the entries of weight and bias of a quantize_info."""
+        low, high = INTEGER_RANGE["int32"]
+        if self.real_bias is not None:
+            return {"weight": {"id": self.name, **self.params.to_json()}, "bias": {"id": self.bias_name, **UNQUANTIZED}}
+        scale = self.bias_scale
+        per_tensor = bool((scale == scale[0]).all())
+        bias = {
+            "id": self.bias_name,
+            "dtype": "int32",
+            "scale": float(scale[0]) if per_tensor else scale.tolist(),
+            "zero_point": 0 if per_tensor else [0] * scale.size,
+            "axis": None if per_tensor else 0,
+            "qmin": low,
+            "qmax": high,
+        }
+        return {"weight": {"id": self.name, **self.params.to_json()}, "bias": bias}
+
+    @property
+    def kernel_zero_point(self) -> int | npt.NDArray[np.int32]:
+        """The zero point as kernels take it: one number where all channels share it."""
+        first = int(self.zero_point[0])
+        return first if bool((self.zero_point == first).all()) else self.zero_point
+
+    def check_overflow(self, x: QuantizedTensor, name: str) -> None:
+        """Prove that no int32 accumulator overflows; CompileError names the layer and the channel where one could."""
+        self.check_overflow_of((x.zero_point,), name)
+
+    def check_overflow_of(self, zero_points: tuple[int, ...], name: str) -> None:
+        """Prove it for inputs of any of these zero points; 0 and 255 are the worst of all."""
+        for zero_point in zero_points:
+            check_accumulator(self.values, self.zero_point, self.bias, zero_point, 0, 255, where=name)

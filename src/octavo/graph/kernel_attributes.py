@@ -1,0 +1,14 @@
+"""Attributes of PrimFuncs by which a back end tells the build what they are."""
+
+from __future__ import annotations
+
+KERNEL_ATTR = "octavo.kernel"
+"""Attribute of a kernel's PrimFunc in a module: the kernel's name. It marks plain loops, without s_tir blocks."""
+
+LLVM_ATTR = "octavo.llvm"
+"""Attribute of a kernel's PrimFunc: functions in LLVM's language that it calls, as "linkonce_odr"."""
+
+RESULT_ATTR = "octavo.result"
+"""Attribute of a kernel: what the memory that it writes holds. An entry as in quantize_info for each tensor, with the `shape`
+under which the memory is that tensor, the order of the source's axes there (`axes`, None as in the source), and what was added
+to the source's integers (`shift`). Several where later ops move nothing: a reshape, a transposition that NHWC makes needless."""

@@ -1,0 +1,110 @@
+"""Rule of the product of two activations: matmul of quantized values of which neither is a constant matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm.relax import Var
+
+from ...composites.base import FloatResult, QuantizedOutput, QuantizedTensor, SumResult
+from ...composites.weighted import BatchMatmulOp, MatmulOperand
+from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics import BATCH_MATMUL_MAX_INNER
+from ...target import OpSupport
+from ..integer_sums import CenteredInput, centered_input, follow_scaling
+from ..tail import check_activation, follow_in_float, follow_to_quantize
+from ..values import Dequantized, constant_value, dequantized
+
+
+def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(matmul(dequantize(a), dequantize(b)))); one of them may be a quantized constant.
+
+    Where nothing quantizes the result, and the target can leave it in float32, the composite ends before its reader; int32
+    products of integers less their zero points may end in int32.
+    """
+    call = call_to(view.definition(core), "matmul")
+    assert call is not None
+    operands: list[MatmulOperand] = []
+    members: dict[Var, None] = {}
+    variables: list[Var] = []
+    sides: list[Dequantized | CenteredInput] = []
+    for arg in call.args:
+        side = dequantized(view, arg) if dtype_of(core) != "int32" else centered_input(view, arg)
+        if isinstance(side, Rejection):
+            return side
+        if side is None:
+            return Rejection(reason=f"operand {getattr(arg, 'name', 'constant')} is float: no dequantize with constant scale")
+        constant, shape = constant_value(view, side.source), static_shape(side.source)
+        name = getattr(side.source, "name", "constant")
+        if shape is None or len(shape) < 2 or 0 in shape:
+            return Rejection(reason=f"operand {name} of shape {shape}: the kernel takes static shapes of at least two axes")
+        problem = check_activation(name, side.params, support)
+        if problem is not None:
+            return problem
+        if constant is not None and len(shape) == 2 and side.params.dtype not in ("int16", "uint16"):
+            return Rejection(reason=f"operand {name} is a constant matrix, which another rule takes")
+        members.update(dict.fromkeys(() if constant is None else constant.members))
+        members.update(dict.fromkeys(_entry(side)))
+        values = None if constant is None else constant.values
+        operands.append(MatmulOperand(tensor=QuantizedTensor(name=name, shape=shape, params=side.params), values=values))
+        sides.append(side)
+        if values is None and isinstance(side.source, Var):
+            variables.append(side.source)
+    inner = operands[0].tensor.shape[-1]
+    if not variables:
+        return Rejection(reason="both operands are constants; fold them")
+    if inner > BATCH_MATMUL_MAX_INNER:
+        return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
+    end = _end(view, core, sides, support)
+    if isinstance(end, Rejection):
+        return end
+    form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form)
+    return Region(
+        core=core,
+        output=end.output,
+        members=tuple(dict.fromkeys((*members, core, *end.members))),
+        inputs=tuple(dict.fromkeys(variables)),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _entry(side: Dequantized | CenteredInput) -> tuple[Var, ...]:
+    if isinstance(side, CenteredInput):
+        return side.members
+    return () if side.var is None else (side.var,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _End:
+    """What the sums end in: the variables passed, the last of them, its form, and the real value of one unit of the sums."""
+
+    members: tuple[Var, ...]
+    output: Var
+    form: QuantizedOutput | FloatResult | SumResult
+    unit: float
+
+
+def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput], support: OpSupport) -> _End | Rejection:
+    """Walk from the sums to the quantize of the result; where there is none, to where it is read in float, or in int32."""
+    start, passed, shape = core, (), static_shape(core)
+    scales = [np.float32(side.params.scale) for side in sides]
+    unit = float(scales[0] * scales[1])
+    if isinstance(sides[0], CenteredInput):
+        scaling = follow_scaling(view, core, sides[0], -1) if support.float_output else None
+        if scaling is None or np.ptp(scaling.factor) != 0:
+            if not support.sum_output or shape is None:
+                return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
+            return _End(members=(), output=core, form=SumResult(name=core.name, shape=shape), unit=1.0)
+        start, passed, unit = scaling.output, scaling.members, float(scaling.factor[0])
+    tail = follow_to_quantize(view, start, support)
+    if not isinstance(tail, Rejection):
+        return _End(members=(*passed, *tail.members), output=tail.output, form=tail.form, unit=unit)
+    if not support.float_output or dtype_of(start) != "float32" or shape is None:
+        return tail
+    real = follow_in_float(view, start, support)
+    no_bias = np.zeros(1, np.float32)
+    form = FloatResult(name=real.output.name, shape=shape, bias=no_bias, bias_name="", low=real.low, high=real.high)
+    return _End(members=(*passed, *real.members), output=real.output, form=form, unit=unit)

@@ -1,0 +1,240 @@
+"""Chains of float32 ops of single elements: what they compute of the tensors that they read, as one straight-line program.
+
+Before::
+
+    s = R.sigmoid(x); y = R.multiply(x, s)
+
+After: a `FloatChain` that reads x and ends in y, of the steps sigmoid(0), multiply(0, 1). Who writes it into a kernel is not
+decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.relax import Expr, Var
+
+from ...graph.dataflow import DataflowView, dtype_of, op_name, static_shape
+from ...numerics.floats.float_function import TRANSCENDENTAL, FloatFunction, Step
+from ..cluster import prim_value
+from ..values import constant_value
+
+_MOST_STEPS = 40
+"""Longer chains are left to TVM, so that a kernel's code keeps its measure."""
+
+
+Operand = int | float
+"""Of a step while a program is written: the number of a value, or a constant."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FloatChain:
+    """A program on `inputs`, all float32 of one shape, whose result is that of `output`; `members` compute it."""
+
+    inputs: tuple[Var, ...]
+    members: tuple[Var, ...]
+    output: Var
+    function: FloatFunction
+
+    @property
+    def is_transcendental(self) -> bool:
+        """Whether it computes a function that TVM would take from the C library, element by element."""
+        return any(step.op in TRANSCENDENTAL for step in self.function.steps)
+
+
+def chain_from(view: DataflowView, root: Var, *, most_inputs: int, core: Var | None = None) -> FloatChain | None:
+    """Return the longest chain that starts at the float32 `root` and has one result; None where there is none.
+
+    Parameters
+    ----------
+    most_inputs
+        Tensors that it reads, `root` among them. Any other is there before `root` is.
+    core
+        A member that it must have, and others may read `root` beside it; None where it must be all that reads `root`.
+    """
+    if dtype_of(root) != "float32" or static_shape(root) is None:
+        return None
+    grown = _grown(view, root, most_inputs)
+    for output in reversed(grown):
+        inside = _before(view, output, set(grown))
+        if core is not None and core not in inside:
+            continue
+        shut = inside - {output} if core is not None else inside - {output} | {root}
+        if all(_is_read_within(view, var, inside) for var in shut):
+            members = tuple(var for var in grown if var in inside)
+            return _chain(view, root, members, output)
+    return None
+
+
+def _is_read_within(view: DataflowView, var: Var, inside: set[Var]) -> bool:
+    return not view.is_returned(var) and all(user in inside for user in view.users(var))
+
+
+def _grown(view: DataflowView, root: Var, most_inputs: int) -> list[Var]:
+    """Return the ops that read nothing but each other, `root`, constants and other tensors known before, in an order to run."""
+    inputs: list[Var] = [root]
+    known: dict[Var, None] = {root: None}
+    waiting = list(view.users(root))
+    while waiting and len(known) <= _MOST_STEPS:
+        var = waiting.pop(0)
+        value: Any = view.definition(var)
+        if var in known or op_name(value) not in _EMITTED or not var.same_as(view.binding_of(var)):
+            continue
+        if dtype_of(var) != "float32" or static_shape(var) != static_shape(root):
+            continue
+        others = [arg for arg in value.args if not _is_number(view, arg) and arg not in known]
+        if any(not isinstance(arg, Var) or not _is_alike(view, arg, root) for arg in others):
+            continue
+        fresh = list(dict.fromkeys(arg for arg in others if arg not in inputs))
+        if len(inputs) + len(fresh) > most_inputs:
+            continue
+        inputs.extend(fresh)
+        known[var] = None
+        waiting.extend(view.users(var))
+    return [var for var in known if not var.same_as(root)]
+
+
+def _is_alike(view: DataflowView, arg: Var, root: Var) -> bool:
+    """Return whether a tensor has the form of `root` and is there before it."""
+    if dtype_of(arg) != "float32" or static_shape(arg) != static_shape(root) or constant_value(view, arg) is not None:
+        return False
+    return view.is_bound_before(arg, root) or view.binding_of(arg) is None
+
+
+def _is_number(view: DataflowView, arg: Expr) -> bool:
+    if prim_value(arg) is not None:
+        return True
+    constant = constant_value(view, arg)
+    return constant is not None and constant.scale is None and constant.values.size == 1
+
+
+def _before(view: DataflowView, output: Var, grown: set[Var]) -> set[Var]:
+    """Return `output` and the members that it is computed from."""
+    inside: set[Var] = set()
+    waiting = [output]
+    while waiting:
+        var = waiting.pop()
+        if var in grown and var not in inside:
+            inside.add(var)
+            value: Any = view.definition(var)
+            waiting.extend(arg for arg in value.args if isinstance(arg, Var))
+    return inside
+
+
+def _chain(view: DataflowView, root: Var, members: tuple[Var, ...], output: Var) -> FloatChain:
+    calls: list[Any] = [view.definition(var) for var in members]
+    tensors = [arg for call in calls for arg in call.args if isinstance(arg, Var) and not _is_number(view, arg)]
+    inputs = tuple(dict.fromkeys((root, *(arg for arg in tensors if arg not in members))))
+    program = _Program(inputs=len(inputs))
+    values: dict[Var, int] = {var: number for number, var in enumerate(inputs)}
+    constants: list[Var] = []
+    for var, call in zip(members, calls, strict=True):
+        operands: list[Operand] = []
+        for arg in call.args:
+            constant = None if prim_value(arg) is not None else constant_value(view, arg)
+            if constant is not None:
+                constants.extend(constant.members)
+            number = prim_value(arg) if constant is None else float(constant.values.reshape(()))
+            operands.append(values[arg] if number is None else number)
+        values[var] = _EMITTED[op_name(call)](program, call, operands)
+    function = program.finished(values[output])
+    return FloatChain(inputs=inputs, members=(*dict.fromkeys(constants), *members), output=output, function=function)
+
+
+@dataclass(slots=True)
+class _Program:
+    """A program under construction: steps are numbered behind the inputs, constants stay numbers of their own."""
+
+    inputs: int
+    steps: list[tuple[str, tuple[Operand, ...]]] = field(default_factory=list[tuple[str, tuple[Operand, ...]]])
+
+    def step(self, op: str, *operands: Operand) -> int:
+        """Add a step and return the number of its value."""
+        self.steps.append((op, operands))
+        return self.inputs + len(self.steps) - 1
+
+    def finished(self, result: int) -> FloatFunction:
+        """Return the program, every sum fused with a product that only it reads."""
+        steps = self._fused()
+        assert result == self.inputs + len(self.steps) - 1, "the last step is the result"
+        constants = list(dict.fromkeys(x for _, operands in steps.values() for x in operands if isinstance(x, float)))
+        moved = {number: self.inputs + len(constants) + place for place, number in enumerate(steps)}
+
+        def renumbered(operand: Operand) -> int:
+            if isinstance(operand, float):
+                return self.inputs + constants.index(operand)
+            return moved.get(operand, operand)
+
+        return FloatFunction(
+            inputs=self.inputs,
+            constants=tuple(constants),
+            steps=tuple(Step(op=op, operands=tuple(map(renumbered, operands))) for op, operands in steps.values()),
+        )
+
+    def _fused(self) -> dict[int, tuple[str, tuple[Operand, ...]]]:
+        steps = dict(enumerate(self.steps, self.inputs))
+        readers = [x for _, operands in self.steps for x in operands if isinstance(x, int)]
+        for number, (op, operands) in list(steps.items()):
+            for place, operand in enumerate(operands if op == "add" else ()):
+                if isinstance(operand, int) and steps.get(operand, ("", ()))[0] == "multiply" and readers.count(operand) == 1:
+                    steps[number] = ("multiply_add", (*steps.pop(operand)[1], operands[1 - place]))
+                    break
+        return steps
+
+
+_Emit = Callable[[_Program, Any, list[Operand]], int]
+
+
+def _plain(op: str) -> _Emit:
+    return lambda program, _call, operands: program.step(op, *operands)
+
+
+def _clip(program: _Program, _call: Any, operands: list[Operand]) -> int:
+    value, low, high = operands
+    if not (isinstance(high, float) and math.isinf(high)):
+        value = program.step("minimum", value, high)
+    return program.step("maximum", value, low)
+
+
+def _silu(program: _Program, _call: Any, operands: list[Operand]) -> int:
+    return program.step("multiply", operands[0], program.step("sigmoid", operands[0]))
+
+
+def _gelu(program: _Program, _call: Any, operands: list[Operand]) -> int:
+    error = program.step("erf", program.step("multiply", operands[0], math.sqrt(0.5)))
+    return program.step("multiply", operands[0], program.step("add", program.step("multiply", error, 0.5), 0.5))
+
+
+def _gelu_tanh(program: _Program, _call: Any, operands: list[Operand]) -> int:
+    x = operands[0]
+    cube = program.step("multiply", program.step("multiply", x, x), x)
+    inner = program.step("add", program.step("multiply", cube, 0.044715), x)
+    bent = program.step("tanh", program.step("multiply", inner, math.sqrt(2.0 / math.pi)))
+    return program.step("multiply", x, program.step("add", program.step("multiply", bent, 0.5), 0.5))
+
+
+_EMITTED: dict[str, _Emit] = {
+    **{name: _plain(name) for name in ("sigmoid", "tanh", "exp", "erf", "abs", "negative", "sqrt")},
+    **{name: _plain(name) for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")},
+    "nn.relu": lambda program, _call, operands: program.step("maximum", operands[0], 0.0),
+    "nn.relu6": lambda program, _call, operands: program.step("maximum", program.step("minimum", operands[0], 6.0), 0.0),
+    "nn.leakyrelu": lambda program, call, operands: program.step("leaky_relu", operands[0], float(call.attrs.alpha)),
+    "clip": _clip,
+    "square": lambda program, _call, operands: program.step("multiply", operands[0], operands[0]),
+    "nn.silu": _silu,
+    "nn.gelu": _gelu,
+    "nn.gelu_tanh": _gelu_tanh,
+}
+
+
+CHAINED = tuple(_EMITTED)
+"""The Relax ops that a chain can have."""
+
+
+def function_of(name: str) -> FloatFunction:
+    """Return the program of one of these ops of one tensor without attributes."""
+    program = _Program(inputs=1)
+    return program.finished(_EMITTED[name](program, None, [0]))

@@ -1,0 +1,134 @@
+"""Rules of ops that only move or clamp values: reshape, squeeze, transposition, relu and clip alone, a change of parameters."""
+
+from __future__ import annotations
+
+import math
+
+from tvm.relax import Var
+
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
+from ...composites.elementwise import LookupOp
+from ...composites.movement import MoveOp
+from ...composites.outputs import output_spec
+from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics import INTEGER_RANGE
+from ...numerics.quantized.rescale import rescale_table
+from ...target import OpSupport
+from ..rounding import rounding_of
+from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
+from ..values import dequantized, integer_params
+
+_CLAMPS = OpSupport(op="clip", fusions=("nn.relu", "clip"))
+
+
+def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(move(dequantize(x))), or a movement of integers, as one composite "octavo.move"."""
+    call = view.definition(core)
+    axes = _axes(view, core)
+    if dtype_of(core) in INTEGER_RANGE:
+        return _integer_move(view, core, axes, support)
+    x = dequantized(view, call.args[0])
+    shape = None if x is None else static_shape(x.source)
+    if x is None or not isinstance(x.source, Var) or shape is None:
+        name = getattr(call.args[0], "name", "constant")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    tail = follow_to_quantize(view, core, _CLAMPS if op_name(call) in ("nn.relu", "clip") else support)
+    if isinstance(tail, Rejection):
+        return tail
+    y = _with_own_clamp(call, tail.form)
+    if isinstance(y, Rejection):
+        return y
+    form = MoveOp(x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), y=y, axes=axes)
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*([x.var] if x.var is not None else []), core, *tail.members),
+        inputs=(x.source,),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(dequantize(x)): a change of scale, zero point or dtype."""
+    call = call_to(view.definition(core), "quantize")
+    assert call is not None
+    x = dequantized(view, call.args[0])
+    shape, params = static_shape(core), integer_params(view, core)
+    if x is None or not isinstance(x.source, Var) or shape is None or params is None:
+        return Rejection(reason=f"input {getattr(call.args[0], 'name', 'constant')} is float")
+    problem = check_activation(x.source.name, x.params, support) or check_activation(core.name, params, support)
+    if problem is not None:
+        return problem
+    output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
+    y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
+    source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    form: CompositeOp = MoveOp(x=source, y=y, axes=None)
+    if rounding_of(view, "quantize") == "half_up" and ratio(x.params, params) != 1.0:
+        form = LookupOp(x=source, y=y, table=rescale_table(x.params, params, qmin=qmin, qmax=qmax))
+    return Region(
+        core=core,
+        output=output,
+        members=(*([x.var] if x.var is not None else []), core, *(() if output.same_as(core) else (output,))),
+        inputs=(x.source,),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _axes(view: DataflowView, core: Var) -> tuple[int, ...] | None:
+    call = call_to(view.definition(core), "permute_dims")
+    shape = static_shape(core)
+    if call is None or shape is None:
+        return None
+    if call.attrs.axes is None:
+        return tuple(reversed(range(len(shape))))
+    return tuple(int(axis) % len(shape) for axis in call.attrs.axes)
+
+
+def _with_own_clamp(call: object, y: QuantizedOutput) -> QuantizedOutput | Rejection:
+    clamp = call_to(call, "nn.relu", "clip")
+    if clamp is None:
+        return y
+    bounds = (0.0, math.inf) if call_to(clamp, "nn.relu") is not None else clip_bounds(clamp)
+    if bounds is None:
+        return Rejection(reason="the bounds of the clip are not constants; make them so")
+    low, high = clamp_in_integers(y.tensor.params, *bounds)
+    return QuantizedOutput(tensor=y.tensor, qmin=max(low, y.qmin), qmax=min(high, y.qmax))
+
+
+def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, support: OpSupport) -> Region | Rejection:
+    call = view.definition(core)
+    source = call.args[0]
+    params = integer_params(view, source) or integer_params(view, core)
+    shape, out_shape = static_shape(source), static_shape(core)
+    if params is None or not isinstance(source, Var) or shape is None or out_shape is None:
+        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} has no known scale or shape; dequantize it")
+    problem = check_activation(source.name, params, support)
+    if problem is not None:
+        return problem
+    qmin, qmax = params.qmin, params.qmax
+    clip = call_to(call, "clip")
+    if clip is not None:
+        bounds = clip_bounds(clip)
+        if bounds is None:
+            return Rejection(reason="the bounds of the clip are not constants; make them so")
+        qmin, qmax = max(qmin, math.ceil(max(bounds[0], qmin))), min(qmax, math.floor(min(bounds[1], qmax)))
+    elif call_to(call, "nn.relu") is not None:
+        return Rejection(reason="relu over integers ignores the zero point; write it between dequantize and quantize")
+    y = QuantizedOutput(tensor=QuantizedTensor(name=core.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
+    form = MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes)
+    return Region(
+        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
+    )
+
+
+def changes(x: QuantizedTensor, y: QuantizedOutput) -> bool:
+    """Return whether a value's integers change, as kernels see them, on the way from `x` to `y`, besides moving."""
+    out = output_spec(y)
+    same = x.zero_point == out.zero_point and ratio(x.params, y.tensor.params) == 1.0
+    return not same or (out.qmin, out.qmax) != INTEGER_RANGE[y.tensor.kernel_dtype]

@@ -1,0 +1,117 @@
+"""Rule of functions of two quantized tensors, or of one and constants of several elements: a table with a row for each partner.
+
+Like a table of 256 entries it is computed here, from the very float ops of the graph. Maximum, division, power, a gate whose
+sigmoid stays in float, parametric relus and what a quantizer left unquantized between two tensors are all of this kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Var
+
+from ...composites.base import QuantizedOutput, QuantizedTensor
+from ...composites.elementwise import PairLookupOp
+from ...graph.dataflow import DataflowView, op_name, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, prelu_table, quantize, real_values
+from ...target import OpSupport
+from ..cluster import PRELU, Cluster, evaluated, name_of, operations
+from ..rounding import rounding_of
+from ..tail import check_activation
+from .lookup import cluster_of, output_of, region_of
+
+
+def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(f(dequantize(a), dequantize(b))), or of one tensor and constants, for any f made of elementwise ops."""
+    cluster = cluster_of(view, core)
+    if isinstance(cluster, Rejection):
+        return cluster
+    count = len(cluster.tensors)
+    if count not in (1, 2) or (count == 2 and cluster.constants):
+        constants = f" and constants of shape {', '.join(str(c.shape) for c in cluster.constants)}" if cluster.constants else ""
+        names = ", ".join(name_of(x.source) for x in cluster.tensors)
+        return Rejection(reason=f"it reads {count} tensors ({names}){constants}; a table takes two tensors, or one and constants")
+    output = output_of(view, cluster, support)
+    if isinstance(output, Rejection):
+        return output
+    forms: list[QuantizedTensor] = []
+    for x in cluster.tensors:
+        shape = static_shape(x.source)
+        if not isinstance(x.source, Var) or shape is None:
+            return Rejection(reason=f"the shape of {name_of(x.source)} is not a constant; make it so")
+        problem = check_activation(x.source.name, x.params, support)
+        if problem is not None:
+            return problem
+        forms.append(QuantizedTensor(name=x.source.name, shape=shape, params=x.params))
+    if count == 2:
+        reals = [real_values(forms[0].params)[None, :], real_values(forms[1].params)[:, None]]
+        table = _quantized(evaluated(view, cluster, reals, []), output.form)
+        form = PairLookupOp(a=forms[0], b=forms[1], rows=None, y=output.form, table=table)
+        return region_of(core, cluster, output, form)
+    if not cluster.constants:
+        return Rejection(reason=f"a single element widens {forms[0].name}")
+    chosen = _Rows.of(cluster)
+    if len(chosen.first) > PAIR_LOOKUP_MAX_ROWS:
+        return Rejection(
+            reason=f"its constants make {len(chosen.first)} different functions; a table has {PAIR_LOOKUP_MAX_ROWS} rows"
+        )
+    table, reals = _fixed_point(view, cluster, chosen, forms[0], output.form), None
+    if table is None:
+        real = evaluated(view, cluster, [real_values(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])
+        table = _quantized(real, output.form)
+        with np.errstate(all="ignore"):
+            reals = real / output.form.tensor.params.scale
+    form = PairLookupOp(a=forms[0], b=None, rows=chosen.rows, y=output.form, table=table, reals=reals)
+    return region_of(core, cluster, output, form)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Rows:
+    """The different values that the constants of a cluster have together.
+
+    `rows` says for each element, in the shape that the constants broadcast to, which it has; `first` is the position, in the
+    flattened shape, of the first element of each; `constants` are the real values by row.
+    """
+
+    rows: npt.NDArray[np.int32]
+    first: npt.NDArray[np.integer]
+    constants: list[npt.NDArray[Any]]
+
+    @staticmethod
+    def of(cluster: Cluster) -> _Rows:
+        shape = np.broadcast_shapes(*(constant.shape for constant in cluster.constants))
+        flat = [np.broadcast_to(constant.real, shape).reshape(-1) for constant in cluster.constants]
+        stacked = np.stack([values.astype(np.float64) for values in flat], axis=1)
+        _, first, rows = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
+        constants = [values[first] for values in flat]
+        return _Rows(rows=rows.astype(np.int32).reshape(shape), first=first, constants=constants)
+
+
+def _fixed_point(
+    view: DataflowView, cluster: Cluster, rows: _Rows, x: QuantizedTensor, y: QuantizedOutput
+) -> npt.NDArray[np.integer] | None:
+    """Return the table of a parametric relu that the source rounds in fixed point; None for anything else."""
+    ops = operations(view, cluster)
+    if len(ops) != 1 or op_name(ops[0]) != PRELU or rounding_of(view, PRELU) != "half_up":
+        return None
+    value = cluster.constants[0].value
+    if value.scale is None or value.zero_point is None or np.ptp(value.scale) or np.ptp(value.zero_point):
+        return None
+    slope = QuantParams(
+        dtype=str(value.values.dtype),
+        scale=value.scale.reshape(-1)[0],
+        zero_point=value.zero_point.reshape(-1)[0],
+        granularity=PerTensor(),
+    )
+    slopes = value.values.reshape(-1)[rows.first]
+    return prelu_table(slopes, x.params, slope, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
+
+
+def _quantized(real: npt.NDArray[np.float32], y: QuantizedOutput) -> npt.NDArray[np.integer]:
+    """Return a table's entries; what has no result (NaN) becomes qmin, as `quantize` has it."""
+    with np.errstate(all="ignore"):
+        return np.clip(quantize(real, y.tensor.params), y.qmin, y.qmax)

@@ -1,0 +1,67 @@
+"""Rule of the ops of two tensors: multiply, subtract, the additions whose shapes `add` does not take, maximum and minimum."""
+
+from __future__ import annotations
+
+from tvm.relax import Var
+
+from ...composites.base import QuantizedTensor
+from ...composites.elementwise import USUAL, Kind, Operand, PairwiseOp
+from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
+from ...graph.rules import Region, Rejection
+from ...target import OpSupport
+from ..rounding import rounding_of
+from ..tail import check_activation, follow_to_quantize, unquantized
+from ..values import ConstantValue, Dequantized, constant_value, dequantized
+
+_KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul", "maximum": "max", "minimum": "min"}
+
+
+def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(dequantize(a) op dequantize(b))); one of them may be a quantized constant."""
+    call = call_to(view.definition(core), *_KINDS)
+    assert call is not None
+    sides: list[Dequantized] = []
+    operands: list[Operand] = []
+    members: dict[Var, None] = {}
+    for arg in call.args:
+        side = dequantized(view, arg)
+        if side is None:
+            return unquantized(arg)
+        constant = constant_value(view, side.source)
+        shape = static_shape(side.source)
+        name = getattr(side.source, "name", "constant")
+        if shape is None:
+            return Rejection(reason=f"the shape of {name} is not static")
+        problem = check_activation(name, side.params, support)
+        if problem is not None:
+            return problem
+        sides.append(side)
+        members.update(
+            dict.fromkeys((*(() if constant is None else constant.members), *(() if side.var is None else (side.var,))))
+        )
+        operands.append(_operand(name, shape, side, constant))
+    if all(operand.values is not None for operand in operands):
+        return Rejection(reason="both operands are constants; fold them before loading")
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    kind = _KINDS[op_name(call)]
+    if kind in ("max", "min") and any(side.params != tail.form.tensor.params for side in sides):
+        return Rejection(reason="its operands and its result differ in scale, zero point or dtype")
+    rounding = rounding_of(view, op_name(call), USUAL[kind])
+    form = PairwiseOp(kind=kind, a=operands[0], b=operands[1], y=tail.form, rounding=rounding)
+    pairs = zip(sides, operands, strict=True)
+    variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*members, core, *tail.members),
+        inputs=tuple(dict.fromkeys(variables)),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _operand(name: str, shape: tuple[int, ...], side: Dequantized, constant: ConstantValue | None) -> Operand:
+    values = None if constant is None else constant.values
+    return Operand(tensor=QuantizedTensor(name=name, shape=shape, params=side.params), values=values)

@@ -1,0 +1,178 @@
+"""Rules of pooling: nn.avg_pool2d, nn.adaptive_avg_pool2d to 1x1, mean over height and width, nn.max_pool2d."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.relax import Var
+
+from ...composites.base import Layout, QuantizedOutput, QuantizedTensor
+from ...composites.reduction import Pool2dOp, Rounding
+from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics import INTEGER_RANGE
+from ...numerics.limits import HALF_AWAY_MAX_WINDOW
+from ...target import OpSupport
+from ..rounding import rounding_of
+from ..tail import Tail, check_activation, follow_to_quantize, integer_clamp
+from ..values import dequantized, integer_params
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Window:
+    layout: Layout
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    count_include_pad: bool
+    out: tuple[int, int]
+
+    def overhangs(self, size: tuple[int, int]) -> bool:
+        """Return whether the last window of an image of (rows, columns) ends beyond the padding."""
+        ends = [
+            (o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(self.out, self.strides, self.kernel, self.dilation, strict=True)
+        ]
+        top, left, bottom, right = self.padding
+        return ends[0] > size[0] + top + bottom or ends[1] > size[1] + left + right
+
+
+def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(pool(dequantize(x)))), or a max pooling of integers."""
+    call = view.definition(core)
+    window = _window(call, static_shape(call.args[0]), static_shape(core))
+    if isinstance(window, Rejection):
+        return window
+    if dtype_of(core) in INTEGER_RANGE:
+        return _integer_pool(view, core, call, window, support)
+    x = dequantized(view, call.args[0])
+    if x is None or not isinstance(x.source, Var):
+        name = getattr(call.args[0], "name", "constant")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    members = (*([x.var] if x.var is not None else []), core, *tail.members)
+    shape = static_shape(x.source)
+    assert shape is not None
+    form = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    rounding = _rounding(view, call, window, form, tail.form)
+    # In float32, as ONNX Runtime has it, taps beyond the padding count as those inside do; elsewhere they do not.
+    if rounding != "float32" and window.count_include_pad and window.overhangs(_size(shape, window.layout)):
+        return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
+    return _region(core, x.source, form, tail, window, members, call, rounding)
+
+
+def _rounding(view: DataflowView, call: Any, window: _Window, x: QuantizedTensor, y: QuantizedOutput) -> Rounding:
+    asked = rounding_of(view, op_name(call))
+    if asked == "half_even_stored":
+        return "half_even_stored"
+    if asked == "float32" and x.params.dtype == y.tensor.params.dtype:
+        return "float32"
+    fits = x.params == y.tensor.params and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW
+    return "half_away" if asked == "half_away" and fits and not window.count_include_pad else "half_even"
+
+
+def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, support: OpSupport) -> Region | Rejection:
+    source = call.args[0]
+    params = integer_params(view, source) or integer_params(view, core)
+    if op_name(call) != "nn.max_pool2d":
+        return Rejection(reason=f"{op_name(call)} over {dtype_of(core)} integers ignores scale and zero point; pool in QDQ form")
+    if params is None or not isinstance(source, Var):
+        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} has no known scale; dequantize it somewhere")
+    problem = check_activation(source.name, params, support)
+    if problem is not None:
+        return problem
+    shape, out_shape = static_shape(source), static_shape(core)
+    assert shape is not None
+    assert out_shape is not None
+    output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
+    y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
+    tail = Tail(members=() if output.same_as(core) else (output,), output=output, form=y)
+    x = QuantizedTensor(name=source.name, shape=shape, params=params)
+    return _region(core, source, x, tail, window, (core, *tail.members), call)
+
+
+def _region(
+    core: Var,
+    source: Var,
+    x: QuantizedTensor,
+    tail: Tail,
+    window: _Window,
+    members: tuple[Var, ...],
+    call: Any,
+    rounding: Rounding = "half_even",
+) -> Region:
+    form = Pool2dOp(
+        kind="max" if op_name(call) == "nn.max_pool2d" else "avg",
+        x=x,
+        y=tail.form,
+        layout=window.layout,
+        kernel=window.kernel,
+        strides=window.strides,
+        padding=window.padding,
+        dilation=window.dilation,
+        count_include_pad=window.count_include_pad,
+        out_height=window.out[0],
+        out_width=window.out[1],
+        rounding=rounding,
+    )
+    attrs = {"quantize_info": form.quantize_info()}
+    return Region(core=core, output=tail.output, members=members, inputs=(source,), attrs=attrs, form=form)
+
+
+def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...] | None) -> _Window | Rejection:
+    if shape is None or out_shape is None or len(shape) != 4:
+        return Rejection(reason=f"input of shape {shape}: the kernel takes four static dimensions")
+    if call_to(call, "mean") is not None:
+        return _mean_window(call, shape)
+    layout = str(call.attrs.layout)
+    if layout not in ("NCHW", "NHWC"):
+        return Rejection(reason=f"layout {layout} is neither NCHW nor NHWC; transpose to one of them")
+    source: Layout = "NCHW" if layout == "NCHW" else "NHWC"
+    first = 2 if source == "NCHW" else 1
+    size, out = (shape[first], shape[first + 1]), (out_shape[first], out_shape[first + 1])
+    if call_to(call, "nn.adaptive_avg_pool2d") is not None:
+        if out != (1, 1):
+            return Rejection(reason=f"adaptive pooling to {out}; the kernel takes 1x1, so pool with windows instead")
+        return _whole_image(source, size)
+    kernel = (int(call.attrs.pool_size[0]), int(call.attrs.pool_size[1]))
+    top, left, bottom, right = (int(value) for value in call.attrs.padding)
+    return _Window(
+        layout=source,
+        kernel=kernel,
+        strides=(int(call.attrs.strides[0]), int(call.attrs.strides[1])),
+        padding=(top, left, bottom, right),
+        dilation=(int(call.attrs.dilation[0]), int(call.attrs.dilation[1])),
+        count_include_pad=bool(getattr(call.attrs, "count_include_pad", False)),
+        out=out,
+    )
+
+
+def _size(shape: tuple[int, ...], layout: Layout) -> tuple[int, int]:
+    return (shape[2], shape[3]) if layout == "NCHW" else (shape[1], shape[2])
+
+
+def _mean_window(call: Any, shape: tuple[int, ...]) -> _Window | Rejection:
+    axes = sorted(int(axis) % 4 for axis in (call.attrs.axis if call.attrs.axis is not None else range(4)))
+    if axes == [2, 3]:
+        return _whole_image("NCHW", (shape[2], shape[3]))
+    if axes == [1, 2]:
+        return _whole_image("NHWC", (shape[1], shape[2]))
+    return Rejection(reason=f"mean over axes {axes}; the kernel takes height and width ([2, 3] or [1, 2])")
+
+
+def _whole_image(layout: Layout, size: tuple[int, int]) -> _Window:
+    return _Window(
+        layout=layout,
+        kernel=size,
+        strides=(1, 1),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+        count_include_pad=False,
+        out=(1, 1),
+    )

@@ -1,0 +1,93 @@
+"""Rules of reductions over any axes (mean, sum, max, min), and of the places of extremes (argmax, argmin)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from tvm.relax import Expr, Var
+
+from ...composites.base import QuantizedTensor
+from ...composites.reduction import ArgReduceOp, ReduceOp
+from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
+from ...numerics.limits import REDUCE_MAX_EXTENT
+from ...target import OpSupport
+from ..rounding import rounding_of
+from ..tail import check_activation, follow_to_quantize
+from ..values import dequantized, integer_params
+
+_EXTREMES: dict[str, Literal["max", "min"]] = {"max": "max", "min": "min"}
+
+
+_PLACES: dict[str, Literal["argmax", "argmin"]] = {"argmax": "argmax", "argmin": "argmin"}
+
+
+def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(clamp(reduce(dequantize(x)))) over any axes."""
+    call: Any = view.definition(core)
+    x = dequantized(view, call.args[0])
+    shape = None if x is None else static_shape(x.source)
+    if x is None or not isinstance(x.source, Var) or shape is None:
+        name = getattr(call.args[0], "name", "constant")
+        return Rejection(reason=f"input {name} is float; quantize and dequantize it (constant scale) before this op")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    stated = range(len(shape)) if call.attrs.axis is None else [int(axis) % len(shape) for axis in call.attrs.axis]
+    axes = tuple(sorted(set(stated)))
+    extent = math.prod(shape[axis] for axis in axes)
+    if not 1 <= extent <= REDUCE_MAX_EXTENT or 0 in shape:
+        return Rejection(reason=f"it reduces {extent} elements of {shape} at once; the kernel takes 1 to {REDUCE_MAX_EXTENT}")
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    kind = op_name(call)
+    form = ReduceOp(
+        kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"),
+        x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params),
+        y=tail.form,
+        axes=axes,
+        rounding="half_even" if kind in _EXTREMES else rounding_of(view, kind),
+    )
+    members = (*([x.var] if x.var is not None else []), core, *tail.members)
+    attrs = {"quantize_info": form.quantize_info()}
+    return Region(core=core, output=tail.output, members=members, inputs=(x.source,), attrs=attrs, form=form)
+
+
+def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim argmax(dequantize(x)), or of integers, and the cast of its result to int32 or int64."""
+    call: Any = view.definition(core)
+    source: Expr = call.args[0]
+    x = dequantized(view, source)
+    source, members = (x.source, () if x.var is None else (x.var,)) if x is not None else (source, ())
+    shape, dtype = static_shape(source), dtype_of(source)
+    if not isinstance(source, Var) or shape is None or dtype not in INTEGER_RANGE:
+        return Rejection(reason=f"input {getattr(source, 'name', 'constant')} is {dtype}, or its shape is not static")
+    # Order needs no scale; where nothing states one, that of the integers themselves serves.
+    params = (x.params if x is not None else integer_params(view, source)) or _plain(dtype)
+    problem = check_activation(source.name, params, support)
+    if problem is not None:
+        return problem
+    axis = None if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
+    extent = math.prod(shape) if axis is None else shape[axis]
+    if not 1 <= extent <= REDUCE_MAX_EXTENT or 0 in shape:
+        return Rejection(reason=f"it looks through {extent} elements; the kernel takes 1 to {REDUCE_MAX_EXTENT}")
+    user = view.only_user(core)
+    cast = None if user is None else call_to(view.definition(user), "astype")
+    output = user if user is not None and cast is not None and dtype_of(user) in ("int32", "int64") else core
+    form = ArgReduceOp(kind=_PLACES[op_name(call)], x=QuantizedTensor(name=source.name, shape=shape, params=params), axis=axis)
+    return Region(
+        core=core,
+        output=output,
+        members=(*members, core, *(() if output.same_as(core) else (output,))),
+        inputs=(source,),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _plain(dtype: str) -> QuantParams:
+    return QuantParams(dtype=dtype, scale=np.asarray(1, np.float32), zero_point=np.asarray(0, np.int32), granularity=PerTensor())

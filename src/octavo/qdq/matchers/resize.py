@@ -1,0 +1,66 @@
+"""Rule of bilinear resizing; nearest neighbours are `gather`'s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.relax import Var
+
+from ...composites.base import Layout, QuantizedOutput, QuantizedTensor
+from ...composites.reduction import FloatResizeOp, ResizeOp
+from ...graph.dataflow import DataflowView, call_to, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics import float_taps, linear_taps
+from ...target import OpSupport
+from ..rounding import rounding_of
+from ..tail import check_activation, follow_to_quantize
+from ..values import dequantized
+
+
+def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim quantize(resize2d(dequantize(x))) by method "linear"."""
+    call = call_to(view.definition(core), "image.resize2d")
+    assert call is not None
+    attrs = call.attrs
+    stated, method = str(attrs.layout), str(attrs.method)
+    if method != "linear" or stated not in ("NCHW", "NHWC"):
+        return Rejection(reason=f"it resizes by {method} in layout {stated}")
+    layout: Layout = "NCHW" if stated == "NCHW" else "NHWC"
+    x = dequantized(view, call.args[0])
+    shape, out = (None if x is None else static_shape(x.source)), static_shape(core)
+    if x is None or not isinstance(x.source, Var) or shape is None or out is None:
+        return Rejection(reason=f"input {getattr(call.args[0], 'name', 'constant')} is float, or its shape is not static")
+    problem = check_activation(x.source.name, x.params, support)
+    if problem is not None:
+        return problem
+    tail = follow_to_quantize(view, core, support)
+    if isinstance(tail, Rejection):
+        return tail
+    source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    try:
+        form = _form(view, source, tail.form, layout, attrs, out)
+    except ValueError as error:
+        return Rejection(reason=str(error))
+    return Region(
+        core=core,
+        output=tail.output,
+        members=(*(() if x.var is None else (x.var,)), core, *tail.members),
+        inputs=(x.source,),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _form(
+    view: DataflowView, x: QuantizedTensor, y: QuantizedOutput, layout: Layout, attrs: Any, out: tuple[int, ...]
+) -> ResizeOp | FloatResizeOp:
+    """Return the form that rounds as the source asks for; ValueError where its positions are unknown."""
+    mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
+    rounding = rounding_of(view, "image.resize2d")
+    if rounding == "float32":
+        rows, columns = (float_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)
+    rows, columns = (linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+    return ResizeOp(
+        x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == "half_up" else "half_even"
+    )

@@ -1,0 +1,98 @@
+"""Rules of comparisons of quantized tensors and of logic on truth values: their results are bool."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from tvm.relax import Var
+
+from ...composites.base import QuantizedTensor
+from ...composites.elementwise import CompareOp, LogicalOp, Operand
+from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
+from ...graph.rules import Region, Rejection
+from ...numerics.quantized.compare import COMPARISONS, CompareRounding, Comparison
+from ...target import OpSupport
+from ..rounding import is_fixed_int16, rounding_of
+from ..tail import check_activation, unquantized
+from ..values import constant_value, dequantized
+
+COMPARE_OPS = tuple(COMPARISONS)
+
+
+LOGICAL_OPS = ("logical_and", "logical_or", "logical_not")
+
+
+def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim dequantize(a) op dequantize(b), one of them maybe a quantized constant; the result is bool, and ends it."""
+    call = call_to(view.definition(core), *COMPARE_OPS)
+    assert call is not None
+    shape = static_shape(core)
+    operands: list[Operand] = []
+    members: dict[Var, None] = {}
+    inputs: dict[Var, None] = {}
+    for arg in call.args:
+        side = dequantized(view, arg)
+        if side is None:
+            return unquantized(arg)
+        constant, own = constant_value(view, side.source), static_shape(side.source)
+        name = getattr(side.source, "name", "constant")
+        if own is None or shape is None:
+            return Rejection(reason=f"the shape of {name} is not static")
+        problem = check_activation(name, side.params, support)
+        if problem is not None:
+            return problem
+        members.update(dict.fromkeys(() if constant is None else constant.members))
+        members.update(dict.fromkeys(() if side.var is None else (side.var,)))
+        tensor = QuantizedTensor(name=name, shape=own, params=side.params)
+        operands.append(Operand(tensor=tensor, values=None if constant is None else constant.values))
+        if constant is None and isinstance(side.source, Var):
+            inputs[side.source] = None
+    if not inputs:
+        return Rejection(reason="both operands are constants; fold them before loading")
+    assert shape is not None, "the loop saw it"
+    a, b = operands
+    kind = cast(Comparison, op_name(call))
+    form = CompareOp(kind=kind, a=a, b=b, rounding=_rounding(view, kind, a.tensor, b.tensor), name=core.name, shape=shape)
+    return Region(
+        core=core,
+        output=core,
+        members=(*members, core),
+        inputs=tuple(inputs),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )
+
+
+def _rounding(view: DataflowView, kind: str, a: QuantizedTensor, b: QuantizedTensor) -> CompareRounding:
+    if a.params == b.params and (a.kernel_dtype == "int16" or rounding_of(view, kind) != "fixed_point"):
+        return "integers"
+    both_int16 = a.params.dtype == b.params.dtype == "int16"
+    if both_int16 and is_fixed_int16(view):
+        return "integers"  # TFLite compares int16 as it is, whatever the scales
+    return "fixed_point" if rounding_of(view, kind) == "fixed_point" else "float32"
+
+
+def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+    """Claim logic of truth values that are computed or fed."""
+    del support
+    call = call_to(view.definition(core), *LOGICAL_OPS)
+    assert call is not None
+    shapes, shape = [static_shape(arg) for arg in call.args], static_shape(core)
+    operands = [arg for arg in call.args if isinstance(arg, Var) and dtype_of(arg) == "bool"]
+    if len(operands) != len(call.args) or shape is None or None in shapes:
+        return Rejection(reason=f"an operand of {core.name} is a constant, no truth values, or of a shape that is not static")
+    form = LogicalOp(
+        kind=cast(Literal["and", "or", "not"], op_name(call).removeprefix("logical_")),
+        operands=tuple(operand.name for operand in operands),
+        shapes=tuple(own for own in shapes if own is not None),
+        name=core.name,
+        shape=shape,
+    )
+    return Region(
+        core=core,
+        output=core,
+        members=(core,),
+        inputs=tuple(dict.fromkeys(operands)),
+        attrs={"quantize_info": form.quantize_info()},
+        form=form,
+    )

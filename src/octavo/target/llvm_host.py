@@ -1,0 +1,64 @@
+"""This machine as a target of LLVM's: its processor, less the features that it names and the operating system does not report.
+
+It knows no instruction set by Octavo's names and picks no kernel.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+from tvm.target import Target, codegen
+
+_HIDEABLE = {
+    "avx2": "avx2",
+    "fma": "fma",
+    "avxvnni": "avx_vnni",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+}
+"""LLVM's name -> the name in /proc/cpuinfo of x86 features that a hypervisor may hide from us."""
+
+
+def has_features(features: tuple[str, ...], target: Target) -> bool:
+    """Return whether a target has all of these features of LLVM."""
+    return not features or bool(codegen.target_has_features(features, target))
+
+
+def host_target() -> Target:
+    """Return the LLVM target of this machine: its CPU's name, less the vector features that it names but the machine hides.
+
+    Where LLVM does not know the CPU, the target has no "mcpu", which means the baseline of the architecture.
+    """
+    cpu = str(codegen.llvm_get_system_cpu())
+    if cpu not in {str(name) for name in codegen.llvm_get_cpu_archlist(Target({"kind": "llvm"}))}:
+        return Target({"kind": "llvm"})
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu}
+    hidden = _hidden_features(Target(config))
+    return Target(config | {"mattr": [f"-{feature}" for feature in hidden]}) if hidden else Target(config)
+
+
+def _hidden_features(target: Target) -> list[str]:
+    """Return the features that the CPU's name implies and the operating system does not report (a hypervisor hides them)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), None)
+    if flags is None:  # not x86
+        return []
+    return [feature for feature, flag in _HIDEABLE.items() if flag not in flags and codegen.target_has_features(feature, target)]
+
+
+def processor_name() -> str:
+    """Return the processor's name as the operating system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

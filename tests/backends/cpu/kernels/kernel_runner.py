@@ -1,0 +1,114 @@
+"""Runs kernels against their oracles: many PrimFuncs in one compilation, each compared bit for bit."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm_ffi import StructuralKey
+
+from octavo.backends.cpu.kernels import AVX2, AVX_VNNI, GENERIC, KERNEL_ATTR, Kernel, isas_of, without_vbmi
+from octavo.build import llvm_module
+from octavo.target.llvm_host import host_target
+
+GUARD = 256
+"""Bytes behind every output that a kernel must leave alone."""
+
+SIZES = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1000)
+"""Element counts around the vector widths."""
+
+PARALLEL_SIZE = 40_003
+"""Elements enough for two threads, and no multiple of a vector."""
+
+ISAS = isas_of(host_target())
+
+NARROW_ISAS = tuple(isa for isa in ISAS if isa in (AVX_VNNI, AVX2))
+"""Those whose kernels are the ones of 512 bits cut in two; test_narrow_kernels.py is about the cut."""
+
+HOST_ISAS = tuple(isa for isa in ISAS if isa not in NARROW_ISAS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    kernel: Kernel
+    inputs: tuple[np.ndarray, ...]
+    expected: np.ndarray
+    about: object
+
+
+def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> None:
+    """Compile every kernel for `target` (the host by default), run it, and compare with the oracle.
+
+    Equal functions are compiled once, as a model's are: what two ISAs share is best checked in one call for both.
+    """
+    cases = list(cases)
+    names: dict[StructuralKey, str] = {}
+    named = [names.setdefault(StructuralKey(case.kernel.func), f"kernel_{i}") for i, case in enumerate(cases)]
+    functions = {name: case.kernel.func for name, case in zip(named, cases, strict=True)}
+    library = Compiled(functions, target or host_target())
+    wrong = [case.about for name, case in zip(named, cases, strict=True) if not _equal(library[name], case)]
+    assert not wrong, f"{len(wrong)} of {len(cases)} kernels differ from the oracle, the first: {wrong[0]}"
+
+
+class Compiled:
+    """Kernels compiled as a model's are, in one module and past the cache. They check nothing that they are given; this does."""
+
+    def __init__(self, functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> None:
+        self._functions = functions
+        named = {name: without_vbmi(func, target).with_attr(KERNEL_ATTR, name) for name, func in functions.items()}
+        self.code = llvm_module(named, target)
+
+    def __getitem__(self, name: str) -> Callable[..., None]:
+        takes = [(tuple(int(dim) for dim in each.ty.shape), str(each.ty.dtype)) for each in self._functions[name].params]
+        function = self.code[name]
+
+        def call(*tensors: tvm.runtime.Tensor) -> None:
+            assert [(tuple(each.shape), str(each.dtype)) for each in tensors] == takes
+            function(*tensors)
+
+        return call
+
+
+def few(cases: Iterable[Case], step: int) -> Iterable[Case]:
+    """Every `step`-th case, for a target whose code differs in its arithmetic and not by shape.
+
+    The step must have no factor in common with the cycles that the cases are drawn in, so that all of their members come by.
+    """
+    return itertools.islice(cases, 0, None, step)
+
+
+def baseline_target() -> tvm.target.Target:
+    """An x86-64 target without AVX or fused multiply-add, where this machine is one: other code, and the same bits are due."""
+    if "x86" not in tvm.target.codegen.llvm_get_system_triple():
+        return host_target()
+    return tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+
+
+def _equal(function: Callable[..., None], case: Case) -> bool:
+    arguments = [*case.inputs, *case.kernel.constants]
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(value).ravel()) for value in arguments]
+    expected = np.ascontiguousarray(case.expected).ravel()
+    guard = GUARD // expected.itemsize
+    # Neither a byte left as it was nor one written behind the end may pass.
+    filler = np.full(expected.size + guard, 77, expected.dtype)
+    storage = tvm.runtime.tensor(filler)
+    function(*tensors, storage._create_view((expected.size,), str(expected.dtype)))
+    got = storage.numpy()
+    assert np.array_equal(got[expected.size :], filler[expected.size :]), f"written behind the end: {case.about}"
+    return np.array_equal(got[: expected.size], expected)
+
+
+__all__ = [
+    "GENERIC",
+    "HOST_ISAS",
+    "ISAS",
+    "NARROW_ISAS",
+    "PARALLEL_SIZE",
+    "SIZES",
+    "Case",
+    "Compiled",
+    "baseline_target",
+    "check",
+    "few",
+]

@@ -1,0 +1,60 @@
+"""Movement by indices: slices, padding, repetition and what no step describes, against the oracle bit for bit."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from kernel_runner import HOST_ISAS, SIZES, Case, check
+
+from octavo import numerics
+from octavo.backends.cpu import kernels
+from octavo.backends.cpu.kernels import GatherSpec
+
+rng = np.random.default_rng(64)
+
+
+def maps_of(extent: int) -> list[tuple[int, ...]]:
+    whole = tuple(range(extent))
+    return [
+        whole,
+        whole[extent // 3 :],
+        whole[1::2] or whole,
+        whole[::-1],
+        (-1,) * 2 + whole + (-1,),
+        tuple(np.repeat(whole, 2).tolist()),
+        tuple(rng.integers(0, extent, extent + 1).tolist()),
+        (-1, extent - 1, 0, -1),
+    ]
+
+
+def cases() -> Iterator[Case]:
+    shapes = [*((size,) for size in SIZES[:-2]), (2, 3, 4, 5), (1, 7, 6, 17), (3, 65)]
+    work = [(shape, maps, 1) for shape in shapes for maps in zip(*map(maps_of, shape), strict=True)]
+    work += [((4, 70), maps, 1) for maps in itertools.product(*(maps_of(extent)[:6] for extent in (4, 70)))]
+    large = [((1, 56, 57, 19), 2), ((50_000,), 2)]
+    work += [(shape, maps, threads) for shape, threads in large for maps in list(zip(*map(maps_of, shape), strict=True))[::2]]
+    for shape, maps, threads in work:
+        x = rng.integers(0, 256, shape).astype(np.uint8)
+        spec, expected = GatherSpec(shape=shape, maps=maps, fill=9, threads=threads), numerics.gather(x, maps, 9)
+        for isa in HOST_ISAS:
+            about = (isa, shape, threads, [len(m) for m in maps])
+            yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=about)
+
+
+def padded_by_channel() -> Iterator[Case]:
+    for channels, threads in itertools.product((1, 15, 16, 17, 63, 64, 65, 129), (1, 2)):
+        shape = (2, 13, 11, channels)
+        x = rng.integers(0, 256, shape).astype(np.uint8)
+        fill = tuple(rng.integers(0, 256, channels).tolist())
+        maps = ((0, 1), (-1, *range(13), -1, -1), (-1, -1, *range(11)), tuple(range(channels)))
+        spec, expected = GatherSpec(shape=shape, maps=maps, fill=fill, threads=threads), numerics.gather(x, maps, fill)
+        for isa in HOST_ISAS:
+            yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=(isa, shape, threads))
+
+
+def test_padding_of_each_channel_by_its_own_number() -> None:
+    check(padded_by_channel())
+
+
+def test_equals_the_oracle() -> None:
+    check(cases())

@@ -1,0 +1,44 @@
+"""Casts to and from 16-bit floats, against their oracle bit for bit."""
+
+import numpy as np
+import pytest
+from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check, few
+
+from octavo.backends.cpu.kernels import HalfCastSpec, half_cast
+from octavo.numerics.floats.half import from_half, to_half
+
+RNG = np.random.default_rng(6)
+
+
+def floats(size: int) -> np.ndarray:
+    """Any bits: NaN, infinities and subnormal numbers among them, and ties of both formats."""
+    values = RNG.integers(0, 2**32, size, np.uint32)
+    special = np.array([0x7F800001, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 0x00000001, 0x807FFFFF, 0x7F7F8000], np.uint32)
+    chosen = RNG.integers(0, 4, size)
+    values[chosen == 0] = RNG.choice(special, int((chosen == 0).sum()))
+    values[chosen == 1] = values[chosen == 1] & np.uint32(0xFFFF8000)
+    values[chosen == 2] = RNG.normal(size=int((chosen == 2).sum())).astype(np.float32).view(np.uint32)
+    return values.view(np.float32)
+
+
+def cases(dtype: str, isa: str) -> list[Case]:
+    found: list[Case] = []
+    for size, threads in [*((size, 1) for size in SIZES), (PARALLEL_SIZE, 2)]:
+        x = floats(size)
+        bits = to_half(x, dtype)
+        numbers = to_half(np.nan_to_num(x, nan=np.inf), dtype)  # a NaN equals no NaN
+        for widens, source, target in ((False, x, bits), (True, numbers, from_half(numbers, dtype))):
+            kernel = half_cast(HalfCastSpec(size=size, dtype=dtype, widens=widens, threads=threads), isa=isa)
+            found.append(Case(kernel=kernel, inputs=(source,), expected=target, about=(dtype, size, widens, threads)))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_casts_equal_their_oracle(dtype: str, isa: str) -> None:
+    check(cases(dtype, isa))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_casts_equal_their_oracle_on_an_old_machine(dtype: str) -> None:
+    check(few(cases(dtype, "generic"), 5), baseline_target())

@@ -1,0 +1,40 @@
+"""Lookup: every byte through random tables, at sizes around the vector width, bit for bit."""
+
+import numpy as np
+import pytest
+import tvm
+from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check
+
+from octavo import numerics
+from octavo.backends.cpu import kernels
+from octavo.backends.cpu.kernels import AVX512_VNNI, GENERIC, LookupSpec
+from octavo.target.llvm_host import host_target
+
+rng = np.random.default_rng(60)
+WORK = [*((size, 1) for size in SIZES), (129, 2), (PARALLEL_SIZE, 1), (PARALLEL_SIZE, 2)]
+
+
+def cases(isa: str) -> list[Case]:
+    made: list[Case] = []
+    for size, threads in WORK:
+        table = rng.permutation(256).astype(np.uint8)
+        x = rng.integers(0, 256, size).astype(np.uint8)
+        x[: min(size, 256)] = np.arange(min(size, 256))
+        kernel = kernels.lookup(LookupSpec(size=size, threads=threads), table=table, isa=isa)
+        made.append(Case(kernel=kernel, inputs=(x,), expected=numerics.lookup(x, table), about=(size, threads)))
+    return made
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_equals_the_oracle(isa: str) -> None:
+    check(cases(isa))
+
+
+@pytest.mark.skipif(AVX512_VNNI not in HOST_ISAS, reason="tables in registers need AVX-512")
+def test_same_bits_without_vbmi() -> None:
+    host = dict(host_target().export())
+    check(cases(AVX512_VNNI), tvm.target.Target(host | {"mattr": [*host.get("mattr", ()), "-avx512vbmi"]}))
+
+
+def test_same_bits_on_the_baseline() -> None:
+    check(cases(GENERIC), baseline_target())

@@ -1,0 +1,82 @@
+"""Kernels for registers of 256 bits: the same bits, from code that has neither wider registers nor instructions that saturate."""
+
+import re
+
+import numpy as np
+import pytest
+import tvm
+from conv2d_cases import Layers, matmul_case
+from kernel_runner import NARROW_ISAS, Case, Compiled, check
+from test_int16_conv2d_kernels import ROUNDINGS, convolution, extremes
+
+from octavo.backends.cpu.kernels import AVX2, AVX_VNNI, Kernel, LookupSpec, lookup, target_for
+from octavo.target.llvm_host import host_target
+
+every_narrow = pytest.mark.parametrize("isa", NARROW_ISAS)
+SAME = (1, 1, 1, 1)
+CPUS = {AVX_VNNI: "alderlake", AVX2: "haswell"}
+
+
+def convolutions(layers: Layers, isa: str) -> list[Case]:
+    specs = [
+        *(layers.spec((3, 5), pair) for pair in ((1, 17), (3, 65), (16, 127), (33, 3), (65, 64), (129, 31))),
+        layers.spec((7, 9), (5, 33), (3, 3), padding=SAME, batch=2),
+        layers.spec((9, 9), (64, 48), (3, 3), padding=SAME, strides=(2, 2)),
+        layers.spec((6, 6), (24, 36), (3, 3), padding=SAME, groups=3),
+    ]
+    # Symmetric, asymmetric at both ends, and per axis: extra steps and window sums are paths of their own.
+    zeros = (0, -128, "axis")
+    points = [(spec, zeros[i % 3]) for i, spec in enumerate(specs[:6])]
+    windows = [(spec, zero) for spec in specs[6:] for zero in zeros]
+    return [layers.case(spec, isa, w_zero_point=zero) for spec, zero in points + windows]
+
+
+def depthwise(layers: Layers, isa: str) -> list[Case]:
+    windows = [((3, 3), (1, 1), SAME), ((3, 3), (2, 2), SAME), ((5, 5), (1, 1), (2, 2, 2, 2)), ((7, 1), (1, 1), (3, 0, 3, 0))]
+    return [
+        layers.case(layers.spec((6, 7), (c, c), kernel, strides=strides, padding=padding, groups=c), isa)
+        for kernel, strides, padding in windows
+        for c in (3, 17, 48, 96)
+    ]
+
+
+@every_narrow
+def test_the_bits_of_the_oracle(isa: str) -> None:
+    layers = Layers(7)
+    dense = [matmul_case(layers, rows, features, 33, isa) for rows, features in ((1, 129), (4, 7))]
+    check(convolutions(layers, isa) + depthwise(layers, isa) + dense, target_for(isa, host_target()))
+
+
+@every_narrow
+def test_16_bit_activations(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    shape, weights = (1, 4, 5, 33), (3, 3, 33, 17)
+    cases = [convolution(isa, rounding, rng, shape, weights, x=extremes(rng, shape), padding=SAME) for rounding in ROUNDINGS]
+    check(cases, target_for(isa, host_target()))
+
+
+@every_narrow
+def test_elements_in_vectors_of_32(isa: str) -> None:
+    rng = np.random.default_rng(6)
+    cases = []
+    for size in (31, 32, 33, 200):
+        x, table = rng.integers(0, 256, size).astype(np.uint8), rng.integers(0, 256, 256).astype(np.uint8)
+        kernel: Kernel = lookup(LookupSpec(size=size), table=table, isa=isa)
+        cases.append(Case(kernel=kernel, inputs=(x,), expected=table[x], about=size))
+    check(cases, target_for(isa, host_target()))
+
+
+@every_narrow
+def test_machine_code_for_a_cpu_of_that_kind(isa: str) -> None:
+    layers = Layers(8)
+    cases = [
+        layers.case(layers.spec((14, 14), (64, 64)), isa, w_zero_point=0),
+        layers.case(layers.spec((14, 14), (64, 64), (3, 3), padding=SAME, groups=64), isa, w_zero_point=0),
+    ]
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": CPUS[isa]})
+    functions = {f"kernel_{index}": case.kernel.func for index, case in enumerate(cases)}
+    assembly = Compiled(functions, target).code.inspect_source("asm")
+    assert "zmm" not in assembly
+    assert ("vpdpbusd" in assembly) == (isa == AVX_VNNI)
+    assert ("vpmaddwd" in assembly) == (isa == AVX2)
+    assert not re.search(r"\bvpmaddubsw\b", assembly), "it saturates pairs of products"

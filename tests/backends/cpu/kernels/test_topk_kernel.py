@@ -1,0 +1,48 @@
+"""The greatest and least elements of rows at sizes around a byte's values, one and two threads, bit for bit."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from kernel_runner import HOST_ISAS, Case, baseline_target, check, few
+
+from octavo import numerics
+from octavo.backends.cpu.kernels import GENERIC
+from octavo.backends.cpu.kernels.topk import TopkSpec, topk
+
+rng = np.random.default_rng(11)
+ROWS = [(1, 1, 1, 1), (3, 17, 5, 1), (2, 300, 300, 1), (40, 129, 7, 2)]
+
+
+def cases(isa: str) -> Iterator[Case]:
+    for (rows, extent, count, threads), dtype, gives, largest in itertools.product(
+        ROWS, ("uint8", "int16"), ("values", "indices"), (True, False)
+    ):
+        low, high = numerics.INTEGER_RANGE[dtype]
+        # Few different values, so that places decide between equal ones; both ends of the range.
+        values = np.concatenate([[low, high], rng.integers(low, high + 1, 9)]).astype(dtype)
+        x = rng.choice(values, (rows, extent))
+        index_dtype = str(rng.choice(["int32", "int64"]))
+        spec = TopkSpec(
+            rows=rows,
+            extent=extent,
+            count=count,
+            largest=largest,
+            gives=gives,
+            dtype=dtype,
+            index_dtype=index_dtype,
+            threads=threads,
+        )
+        places = numerics.top_k_indices(x, count, largest=largest)
+        expected = np.take_along_axis(x, places, axis=1) if gives == "values" else places.astype(index_dtype)
+        yield Case(kernel=topk(spec, isa=isa), inputs=(x.ravel(),), expected=expected.ravel(), about=spec)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS[:1])
+def test_equals_the_oracle(isa: str) -> None:
+    check(cases(isa))
+
+
+def test_same_bits_on_the_baseline() -> None:
+    check(few(cases(GENERIC), 5), baseline_target())

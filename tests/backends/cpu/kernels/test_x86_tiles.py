@@ -1,0 +1,38 @@
+"""The tile that is chosen fits the registers, the image and the channels."""
+
+import pytest
+
+from octavo.backends.cpu.kernels import AVX512_VNNI
+from octavo.backends.cpu.kernels.x86.tiles import CORES, Tile, choose_tile, layer_cycles
+
+SHAPES = [
+    {"rows": rows, "columns": columns, "channels": channels, "steps": steps}
+    for rows, columns in ((1, 1), (49, 1), (7, 7), (14, 14), (12544, 1), (5, 3))
+    for channels in (1, 16, 24, 96, 144, 160, 256, 1000)
+    for steps in (1, 4, 64, 576)
+]
+
+
+@pytest.mark.parametrize("isa", CORES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_chosen_tile_fits(shape: dict[str, int], isa: str) -> None:
+    tile = choose_tile(**shape, core=CORES[isa])
+    assert 1 <= tile.rows <= shape["rows"]
+    assert 1 <= tile.columns <= shape["columns"]
+    assert tile.vectors <= -(-shape["channels"] // 16)
+    width, registers = (1, 32) if isa == AVX512_VNNI else (2, 16)
+    kept = tile.pixels * tile.vectors + tile.vectors * CORES[isa].weight_vectors
+    assert width * kept + 1 <= registers, "accumulators, weights and one activation fit the registers"
+
+
+def test_no_smaller_tile_is_estimated_faster() -> None:
+    shape = {"rows": 14, "columns": 14, "channels": 256, "steps": 576}
+    best = layer_cycles(choose_tile(**shape), **shape)
+    others = [Tile(rows=r, columns=c, vectors=v) for r in (1, 2, 3) for c in (1, 2, 4) for v in (1, 2)]
+    assert all(best <= layer_cycles(tile, **shape) for tile in others)
+
+
+def test_the_estimate_is_near_the_products_of_a_large_layer() -> None:
+    shape = {"rows": 56, "columns": 56, "channels": 64, "steps": 144}
+    products = 56 * 56 * 4 * 144  # one vpdpbusd a cycle
+    assert products < layer_cycles(choose_tile(**shape), **shape) < 1.05 * products

@@ -1,0 +1,73 @@
+"""Small QDQ graphs for tests, and ways to run them: as TVM's float simulation, and lowered to kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from octavo.backends.cpu.kernels import isas_of
+from octavo.backends.cpu.link import link
+from octavo.backends.cpu.lowering import lower
+from octavo.graph.dataflow import BodyWriter, write_function
+from octavo.target import CPU
+from octavo.target.llvm_host import host_target
+from tvm_alone import tvm_alone
+
+Params = tuple[float, int]
+
+
+class Qdq:
+    """Writes quantized tensors by name: `<name>` float, `<name>_q` integers, `<name>_dq` float again."""
+
+    def __init__(self, writer: BodyWriter, dtype: str) -> None:
+        self.writer = writer
+        self.dtype = dtype
+
+    def quantize(self, name: str, value: Any, params: Params, *, is_output: bool = False) -> Any:
+        scale, zero_point = params
+        call = relax.op.quantize(value, relax.const(np.float32(scale)), relax.const(np.int32(zero_point)), out_dtype=self.dtype)
+        return self.writer.emit(f"{name}_q", call, is_output=is_output)
+
+    def dequantize(self, name: str, value: Any, params: Params) -> Any:
+        scale, zero_point = params
+        call = relax.op.dequantize(value, relax.const(np.float32(scale)), relax.const(np.int32(zero_point)))
+        return self.writer.emit(f"{name}_dq", call)
+
+    def weight(self, name: str, values: np.ndarray, scale: Any, zero_point: Any = 0, axis: int = 0) -> Any:
+        scale = np.asarray(scale, np.float32)
+        zeros = np.broadcast_to(np.asarray(zero_point, np.int32), scale.shape).copy()
+        call = relax.op.dequantize(relax.const(values), relax.const(scale), relax.const(zeros), axis=axis)
+        return self.writer.emit(name, call)
+
+
+def graph(inputs: dict[str, tuple[tuple[int, ...], str]], body: Callable[[BodyWriter, dict[str, Any]], Any]) -> tvm.IRModule:
+    """A module whose main takes `inputs` and returns what `body` emits as output."""
+    params = {name: relax.Var(name, relax.TensorType(shape, dtype)) for name, (shape, dtype) in inputs.items()}
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", list(params.values()), lambda writer: body(writer, params), {"num_input": len(params)})
+    module = builder.get()
+    relax.analysis.well_formed(module)
+    return module
+
+
+def run_float(module: tvm.IRModule, *inputs: np.ndarray) -> Any:
+    """Compile with TVM's own pipeline: the float simulation of the QDQ graph."""
+    return _single(tvm_alone(module)(*inputs))
+
+
+def run_lowered(module: tvm.IRModule, *inputs: np.ndarray, isa: str | None = None, threads: int = 1) -> Any:
+    """Lower to kernels, build and run."""
+    from octavo.build import generate, runner_of
+
+    target = host_target()
+    lowered = lower(module, CPU, (isa,) if isa else isas_of(target), threads)
+    run = runner_of(generate(link(lowered, target), target))
+    return _single([value.numpy() for value in run([tvm.runtime.tensor(value) for value in inputs])])
+
+
+def _single(results: list[np.ndarray]) -> Any:
+    return results[0] if len(results) == 1 else results

@@ -1,0 +1,123 @@
+"""Downcasting a float module: which tensors are kept in 16 bits, what is computed then, and what is said of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from qdq_graph import Qdq, graph, run_float
+from tvm import relax
+from tvm.ir import assert_structural_equal
+
+from octavo.backends.cpu.link import link
+from octavo.backends.cpu.lowering import lower
+from octavo.build import vm_passes
+from octavo.errors import CompileError
+from octavo.partition.precision import downcast
+from octavo.target import CPU
+from octavo.target.llvm_host import host_target
+from octavo.target.precision import Precision
+
+RNG = np.random.default_rng(3)
+
+
+def const(*shape: int) -> Any:
+    return relax.const(RNG.normal(size=shape).astype(np.float32))
+
+
+INPUT: dict[str, tuple[tuple[int, ...], str]] = {"x": ((1, 4, 6, 6), "float32")}
+
+
+def test_tensors_between_kernels_are_kept_in_16_bits() -> None:
+    w, b, v, factor = const(4, 4, 3, 3), const(1, 4, 1, 1), const(4, 4, 1, 1), const(1)
+
+    def before(f: Any, x: dict[str, Any]) -> Any:
+        c = f.emit("c", relax.op.nn.conv2d(x["x"], w, padding=1))
+        r = f.emit("r", relax.op.nn.relu(f.emit("a", relax.op.add(c, b))))
+        d = f.emit("d", relax.op.nn.conv2d(r, v))
+        # The last operand of a sum is part of its kernel; the other one, which was there before, is read.
+        s = f.emit("s", relax.op.add(r, d))
+        p = f.emit("p", relax.op.concat([s, r], axis=1))
+        return f.emit("y", relax.op.multiply(f.emit("m", relax.op.nn.max_pool2d(p)), factor), is_output=True)
+
+    def after(f: Any, x: dict[str, Any]) -> Any:
+        def half(name: str, value: Any) -> Any:
+            return f.emit(f"{name}_bfloat16", relax.op.astype(value, "bfloat16"))
+
+        def rounded(name: str, value: Any) -> Any:
+            return f.emit(f"{name}_rounded", relax.op.astype(value, "float32"))
+
+        x_rounded = rounded("x", half("x", x["x"]))
+        c = f.emit("c", relax.op.nn.conv2d(x_rounded, w, padding=1))
+        r_half = half("r", f.emit("r", relax.op.nn.relu(f.emit("a", relax.op.add(c, b)))))
+        r = rounded("r", r_half)
+        d = f.emit("d", relax.op.nn.conv2d(r, v))
+        s_half = half("s", f.emit("s", relax.op.add(r, d)))
+        p = rounded("p", f.emit("p_bfloat16", relax.op.concat([s_half, r_half], axis=1)))
+        return f.emit("y", relax.op.multiply(f.emit("m", relax.op.nn.max_pool2d(p)), factor), is_output=True)
+
+    made = downcast(graph(INPUT, before), "bfloat16", {})
+    assert_structural_equal(made.module, graph(INPUT, after))
+    assert made.halves == {"x_bfloat16", "r_bfloat16", "s_bfloat16", "p_bfloat16"}
+    assert made.sources["r_rounded"] == "r"
+
+
+def test_a_tensor_stays_float32_where_the_caller_says_so() -> None:
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        r = f.emit("r", relax.op.nn.softmax(x["x"]))
+        return f.emit("y", relax.op.nn.softmax(r), is_output=True)
+
+    module = graph(INPUT, body)
+    assert downcast(module, "float16", {"r": "it is large"}).halves == {"x_float16"}
+    assert_structural_equal(downcast(module, "float16", {"r": "", "x": ""}).module, module)
+
+
+def test_a_batch_normalization_and_the_clamp_behind_it_are_one_kernel_with_the_convolution() -> None:
+    statistics = [const(4), const(4), const(4), relax.const(RNG.uniform(0.5, 2, 4).astype(np.float32))]
+
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        c = f.emit("c", relax.op.nn.conv2d(x["x"], const(4, 4, 1, 1)))
+        n = f.emit("n", relax.op.nn.batch_norm(c, *statistics, axis=1, training=False))
+        r = f.emit("r", relax.op.clip(f.emit("first", relax.TupleGetItem(n, 0)), 0, 6))
+        return f.emit("y", relax.op.nn.softmax(r), is_output=True)
+
+    module = graph(INPUT, body)
+    assert downcast(module, "bfloat16", {}).halves == {"x_bfloat16", "r_bfloat16"}
+    records = lower(module, CPU, ("generic",), 1, (), Precision(dtype="bfloat16")).records
+    told = [(record.op, record.tensor, record.dtype) for record in records]
+    assert told == [("nn.conv2d", "r", "bfloat16"), ("nn.softmax", "y", "")]
+
+
+def test_a_quantized_module_is_refused() -> None:
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        q = Qdq(f, "int8")
+        return f.emit("y", relax.op.nn.relu(q.dequantize("x", q.quantize("x", x["x"], (0.1, 0)), (0.1, 0))), is_output=True)
+
+    with pytest.raises(CompileError, match="precision 'float16' is for float models, and this one is quantized"):
+        lower(graph(INPUT, body), CPU, ("generic",), 1, (), Precision(dtype="float16"))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_pools_and_concatenations_stay_in_16_bits(layout: str) -> None:
+    """Of small integers every sum is exact, so TVM's own float16 is the same to the last bit."""
+    axis = layout.index("C")
+
+    def body(f: Any, x: dict[str, Any]) -> Any:
+        m = f.emit("m", relax.op.nn.max_pool2d(x["x"], (3, 3), (2, 2), (1, 1, 0, 1), layout=layout))
+        a = f.emit("a", relax.op.nn.avg_pool2d(x["x"], (2, 2), (2, 2), layout=layout, ceil_mode=True))
+        c = f.emit("c", relax.op.concat([m, a, m], axis=axis))
+        return f.emit("y", relax.op.nn.max_pool2d(c, (2, 2), layout=layout), is_output=True)
+
+    shape = (1, 5, 8, 10) if layout == "NCHW" else (1, 8, 10, 5)
+    module = graph({"x": (shape, "float32")}, body)
+    lowered = lower(module, CPU, ("generic",), 1, (), Precision(dtype="float16"))
+    kernels = [kernel.name for kernel in lowered.kernels.values() if kernel.name != "transpose"]
+    pools = ["float16.max_pool2d", "float16.avg_pool2d"]
+    assert kernels == ["float32.to_float16", *pools, "half.concat", "float16.to_float32"]
+    assert [(record.op, record.dtype) for record in lowered.records] == [
+        *(("nn.max_pool2d", "float16"), ("nn.avg_pool2d", "float16"), ("concat", "float16"), ("nn.max_pool2d", "")),
+    ]
+    x = RNG.integers(-9000, 9000, shape).astype(np.float32)
+    linked = link(lowered, host_target())
+    main = relax.VirtualMachine(relax.build(vm_passes()(linked), host_target(), relax_pipeline=None), tvm.cpu())["main"]
+    assert np.array_equal(main(tvm.runtime.tensor(x)).numpy(), run_float(downcast(module, "float16", {}).module, x))
