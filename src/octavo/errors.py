@@ -62,7 +62,7 @@ def check_type(value: object, kind: type | UnionType, error: type[OctavoError], 
         What the caller should have given, in words.
     """
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {_brief(value)}'}")
+        raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {brief(value)}'}")
 
 
 def check_path(value: object, error: type[OctavoError], expected: str) -> pathlib.Path:
@@ -75,12 +75,13 @@ def check_path(value: object, error: type[OctavoError], expected: str) -> pathli
     """
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path:
-        raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {_brief(value)}'}")
+        raise error(f"expected {expected}, got {'None' if value is None else f'{type(value).__name__} {brief(value)}'}")
     if "\0" in path:
-        raise error(f"expected {expected}, got one with an embedded null byte: {_brief(value)}")
+        raise error(f"expected {expected}, got one with an embedded null byte: {brief(value)}")
     return pathlib.Path(path)
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
+    """Return a value's repr on one line, cut to 40 characters, for a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 40 else f"{text[:37]}..."

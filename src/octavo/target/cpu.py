@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from .description import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
+from .description import OpSupport, TargetDescription
+from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, MOVES, REDUCTIONS, SELECT, VIEWS
 
 _WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
 
 _CLAMPS = ("nn.relu", "clip")
 
 _CONSTANTS = ("uint8", "int8")
-
-_MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
 
 _WITH_INT16 = ("uint8", "int8", "int16", "uint16")
 
@@ -31,43 +30,24 @@ CPU = TargetDescription(
             for name in ("nn.conv2d", "matmul")
         ),
         OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
-        OpSupport(op="add", activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS),
-        OpSupport(op="subtract", activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS),
-        OpSupport(op="multiply", activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS),
-        OpSupport(op="maximum", activations=_WITH_INT16, fusions=_CLAMPS, same_params=True),
-        OpSupport(op="minimum", activations=_WITH_INT16, fusions=_CLAMPS, same_params=True),
-        OpSupport(op="nn.avg_pool2d", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="nn.adaptive_avg_pool2d", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="mean", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="sum", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="max", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="min", activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="argmax"),
-        OpSupport(op="argmin"),
-        OpSupport(op="topk", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="nn.max_pool2d", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="nn.softmax", activations=_WITH_INT16),
-        OpSupport(op="nn.log_softmax"),
-        OpSupport(op="nn.layer_norm"),
-        OpSupport(op="nn.group_norm", fusions=_CLAMPS),
-        OpSupport(op="divide", fusions=_CLAMPS),
-        OpSupport(op="concat", activations=_WITH_INT16, weights=_CONSTANTS),
-        OpSupport(op="reshape", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="nn.batch_flatten", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="flatten", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="squeeze", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="expand_dims", activations=_WITH_INT16, same_params=True),
-        OpSupport(op="permute_dims", activations=_WITH_INT16, same_params=True),
-        *(OpSupport(op=name, activations=_WITH_INT16, same_params=True) for name in _MOVES),
-        OpSupport(op="nn.relu", activations=_WITH_INT16),
-        OpSupport(op="clip", activations=_WITH_INT16),
         OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=_CLAMPS, float_output=True, sum_output=True),
-        OpSupport(op=ELEMENTWISE, activations=_WITH_INT16),
-        OpSupport(op=ELEMENTWISE_PAIR, activations=_WITH_INT16),
-        OpSupport(op=COMPARE, activations=_WITH_INT16),
-        OpSupport(op=SELECT, activations=_WITH_INT16, fusions=_CLAMPS),
-        OpSupport(op="quantize", activations=_WITH_INT16),
-        OpSupport(op="dequantize", activations=_WITH_INT16),
+        *(
+            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS)
+            for name in ("add", "subtract", "multiply")
+        ),
+        *(OpSupport(op=name, activations=_WITH_INT16, fusions=_CLAMPS, same_params=True) for name in ("maximum", "minimum")),
+        *(
+            OpSupport(op=name, activations=_WITH_INT16, fusions=_CLAMPS)
+            for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS, SELECT)
+        ),
+        *(OpSupport(op=name) for name in ("argmax", "argmin", "nn.log_softmax", "nn.layer_norm")),
+        *(OpSupport(op=name, fusions=_CLAMPS) for name in ("nn.group_norm", "divide")),
+        OpSupport(op="concat", activations=_WITH_INT16, weights=_CONSTANTS),
+        *(OpSupport(op=name, activations=_WITH_INT16, same_params=True) for name in ("topk", "nn.max_pool2d", *VIEWS, *MOVES)),
+        *(
+            OpSupport(op=name, activations=_WITH_INT16)
+            for name in ("nn.softmax", "nn.relu", "clip", ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, "quantize", "dequantize")
+        ),
     ),
 )
 """Integer kernels of the CPU: uint8/int8 activations, int8/uint8 weights, int32 accumulators, half-even rounding; for most ops

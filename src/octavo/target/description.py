@@ -1,31 +1,35 @@
-"""TargetDescription: what hardware can compute in integers, as data that a vendor can write as a JSON file."""
+"""TargetDescription: what hardware can compute in integers, as data that a vendor can write as a JSON file.
+
+It is checked as it is made: a name that `vocabulary` lacks would otherwise match no op, and everything would stay float.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ..errors import TargetError, check_path
+from ..errors import TargetError, brief, check_path
+from .vocabulary import (
+    ACTIVATION_DTYPES,
+    FUSIONS,
+    GRANULARITIES,
+    MAX_ACCUMULATOR_BITS,
+    MIN_ACCUMULATOR_BITS,
+    OPS,
+    ROUNDINGS,
+    SCHEMES,
+    WEIGHT_DTYPES,
+    GranularityName,
+    Rounding,
+    Scheme,
+    check_name,
+    check_names,
+    check_tuple,
+)
 
-Scheme = Literal["symmetric", "asymmetric"]
-GranularityName = Literal["per_tensor", "per_axis"]
-Rounding = Literal["half_even", "half_away", "half_up"]
 SCHEMA_VERSION = 1
-BATCH_MATMUL = "batch_matmul"
-"""The `op` of hardware that multiplies two activations; "matmul" is the product with a constant matrix."""
-ELEMENTWISE = "elementwise"
-"""The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
-
-ELEMENTWISE_PAIR = "elementwise_pair"
-"""The `op` of hardware that computes any function of two tensors, or of one and a constant, from a table with rows of 256."""
-
-COMPARE = "compare"
-"""The `op` of hardware that compares two tensors, and combines booleans by and, or and not."""
-
-SELECT = "select"
-"""The `op` of hardware that chooses, element by element, between two tensors by a tensor of booleans."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +39,12 @@ class OpSupport:
     Parameters
     ----------
     op
-        Relax op name without the "relax." prefix, e.g. "nn.conv2d", "matmul", "add"; `ELEMENTWISE` or
+        One of `vocabulary.OPS`: a Relax op name without "relax.", e.g. "nn.conv2d", "matmul", "add"; or `ELEMENTWISE`,
         `ELEMENTWISE_PAIR`, `BATCH_MATMUL`, `COMPARE`, `SELECT`.
     activations
-        Dtypes allowed for its activation inputs and output, best first.
+        Dtypes allowed for its activation inputs and output, best first: "uint8", "int8", "uint16", "int16".
     weights
-        Dtypes allowed for its constant operand; empty where it takes none.
+        Dtypes allowed for its constant operand, those of activations or "int4"; empty where it takes none.
     weight_schemes, weight_granularity
         What its weights may be.
     fusions
@@ -52,9 +56,14 @@ class OpSupport:
     sum_output
         Whether such an op may leave the int32 sums of its products as they are.
     rounding
-        How results are rounded to integers.
+        How results are rounded to integers: "half_even", "half_away" (from zero) or "half_up".
     accumulator_bits
-        Width of the accumulator, in bits.
+        Width of the accumulator, in bits: 16 to 64.
+
+    Raises
+    ------
+    TargetError
+        A field holds what it does not allow; the message names the op, the field and what is allowed.
     """
 
     op: str
@@ -69,10 +78,23 @@ class OpSupport:
     rounding: Rounding = "half_even"
     accumulator_bits: int = 32
 
-
-def _op_support(entry: dict[str, Any]) -> OpSupport:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return OpSupport(**values)
+    def __post_init__(self) -> None:
+        """Check every field against the vocabulary."""
+        check_name("op", self.op, OPS)
+        where = f"op {self.op!r}"
+        check_names(f"{where}: activations", self.activations, ACTIVATION_DTYPES, minimum=1)
+        check_names(f"{where}: weights", self.weights, WEIGHT_DTYPES)
+        check_names(f"{where}: weight_schemes", self.weight_schemes, SCHEMES, minimum=1)
+        check_names(f"{where}: weight_granularity", self.weight_granularity, GRANULARITIES, minimum=1)
+        check_names(f"{where}: fusions", self.fusions, FUSIONS)
+        check_name(f"{where}: rounding", self.rounding, ROUNDINGS)
+        for field in ("same_params", "float_output", "sum_output"):
+            if not isinstance(getattr(self, field), bool):
+                raise TargetError(f"{where}: {field}: expected true or false, got {brief(getattr(self, field))}")
+        bits: object = self.accumulator_bits
+        if type(bits) is not int or not MIN_ACCUMULATOR_BITS <= bits <= MAX_ACCUMULATOR_BITS:
+            allowed = f"expected a whole number from {MIN_ACCUMULATOR_BITS} to {MAX_ACCUMULATOR_BITS}"
+            raise TargetError(f"{where}: accumulator_bits: {allowed}, got {brief(bits)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,12 +102,30 @@ class TargetDescription:
     """A named set of integer ops and the instruction sets (ISAs) its kernels may use, best first.
 
     `extensions` are what its kernels may use on top of an ISA where the machine has it: "x86.avx512_bf16", products of bfloat16.
+
+    Raises
+    ------
+    TargetError
+        A field holds what it does not allow, or an op stands twice.
     """
 
     name: str
     ops: tuple[OpSupport, ...]
     isas: tuple[str, ...] = ("generic",)
     extensions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the fields; each op has checked itself."""
+        check_tuple("name", (self.name,), str, "the target's name")
+        if not self.name.strip():
+            raise TargetError("name: expected the target's name, got ''")
+        check_tuple("ops", self.ops, OpSupport, "a tuple of OpSupport")
+        names = [entry.op for entry in self.ops]
+        twice = next((op for op in names if names.count(op) > 1), None)
+        if twice is not None:
+            raise TargetError(f"ops: {twice!r} stands twice; merge the two entries")
+        for field in ("isas", "extensions"):
+            check_tuple(field, getattr(self, field), str, "a list of names")
 
     def support(self, op: str) -> OpSupport | None:
         """Return how `op` (a Relax op name, with or without "relax.") runs in integers, or None if it can't."""
@@ -94,7 +134,7 @@ class TargetDescription:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads back."""
-        ops = [{field: getattr(entry, field) for field in OpSupport.__slots__} for entry in self.ops]
+        ops = [{field: _plain(getattr(entry, field)) for field in OpSupport.__slots__} for entry in self.ops]
         return {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
@@ -105,21 +145,53 @@ class TargetDescription:
 
     @staticmethod
     def from_json(data: Any) -> TargetDescription:
-        """Read what `to_json` wrote; TargetError says what is missing or unknown."""
+        """Read what `to_json` wrote; TargetError names the field that is missing, unknown or wrong."""
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             raise TargetError(f"a target description is a JSON object with schema_version {SCHEMA_VERSION}")
-        try:
-            ops = tuple(_op_support(entry) for entry in data["ops"])
-            extensions = tuple(data.get("extensions", ()))
-            return TargetDescription(name=str(data["name"]), ops=ops, isas=tuple(data["isas"]), extensions=extensions)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise TargetError(f"target description: missing or unknown field: {error}") from error
+        fields = _fields("target description", data, TargetDescription, ("name", "ops"), besides=("schema_version",))
+        entries = data["ops"]
+        if not isinstance(entries, list):
+            raise TargetError(f"ops: expected a list of objects, got {brief(entries)}")
+        fields["ops"] = tuple(_op_support(index, entry) for index, entry in enumerate(entries))
+        return TargetDescription(**fields)
 
     @staticmethod
     def load(path: str | Path) -> TargetDescription:
-        """Read a target description from a JSON file."""
+        """Read a target description from a JSON file; TargetError names the file, the field and what it allows."""
         source = check_path(path, TargetError, "the path of a target description (JSON)")
         try:
-            return TargetDescription.from_json(json.loads(source.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise TargetError(f"{path}: cannot read the target description: {error}") from error
+            data = json.loads(source.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise TargetError(f"{path}: cannot read the target description: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise TargetError(f"{path}: cannot read the target description: not JSON, or truncated ({error})") from error
+        try:
+            return TargetDescription.from_json(data)
+        except TargetError as error:
+            raise TargetError(f"{path}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _fields(
+    where: str, data: dict[str, Any], kind: Any, required: tuple[str, ...], besides: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the fields of a JSON object for a class, lists as tuples, once they are those that it has."""
+    known = (*kind.__slots__, *besides)
+    for field in data:
+        check_name(f"{where}: field", field, known)
+    for field in required:
+        if field not in data:
+            raise TargetError(f"{where}: field {field!r} is missing")
+    return {field: tuple(value) if isinstance(value, list) else value for field, value in data.items() if field not in besides}
+
+
+def _op_support(index: int, entry: Any) -> OpSupport:
+    if not isinstance(entry, dict):
+        raise TargetError(f"ops[{index}]: expected an object, got {brief(entry)}")
+    try:
+        return OpSupport(**_fields("an op's", entry, OpSupport, ("op",)))
+    except TargetError as error:
+        raise TargetError(f"ops[{index}]: {error}") from error

@@ -1,0 +1,82 @@
+"""The names that a target description may use, and the check that a value is one of them. It describes no hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Literal, get_args
+
+from ..errors import TargetError, brief
+
+Scheme = Literal["symmetric", "asymmetric"]
+GranularityName = Literal["per_tensor", "per_axis"]
+Rounding = Literal["half_even", "half_away", "half_up"]
+"""Where a tie goes when a real result becomes an integer: to the even neighbour, away from zero, towards plus infinity."""
+
+BATCH_MATMUL = "batch_matmul"
+"""The `op` of hardware that multiplies two activations; "matmul" is the product with a constant matrix."""
+
+ELEMENTWISE = "elementwise"
+"""The `op` of hardware that computes any function of one tensor, element by element, from a table of 256 entries."""
+
+ELEMENTWISE_PAIR = "elementwise_pair"
+"""The `op` of hardware that computes any function of two tensors, or of one and a constant, from a table with rows of 256."""
+
+COMPARE = "compare"
+"""The `op` of hardware that compares two tensors, and combines booleans by and, or and not."""
+
+SELECT = "select"
+"""The `op` of hardware that chooses, element by element, between two tensors by a tensor of booleans."""
+
+VIEWS = ("reshape", "nn.batch_flatten", "flatten", "squeeze", "expand_dims", "permute_dims")
+MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
+REDUCTIONS = ("mean", "sum", "max", "min")
+
+OPS = (
+    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL),
+    *("add", "subtract", "multiply", "divide", "maximum", "minimum"),
+    *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.max_pool2d", *REDUCTIONS, "argmax", "argmin", "topk"),
+    *("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm"),
+    *("concat", *VIEWS, *MOVES),
+    *("nn.relu", "clip", ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, SELECT),
+    *("quantize", "dequantize"),
+)
+"""Every op that Octavo can partition: Relax names without "relax.", and the five above that are no Relax op."""
+
+ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
+WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")
+FUSIONS = ("bias", "nn.relu", "clip")
+SCHEMES = get_args(Scheme)
+GRANULARITIES = get_args(GranularityName)
+ROUNDINGS = get_args(Rounding)
+MIN_ACCUMULATOR_BITS = 16
+MAX_ACCUMULATOR_BITS = 64
+
+
+def check_name(field: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise TargetError unless `value` is one of the names that `field` allows; the nearest one is suggested."""
+    if not isinstance(value, str) or value not in allowed:
+        near = get_close_matches(value, allowed, n=1) if isinstance(value, str) else []
+        advice = f"did you mean {near[0]!r}? " if near else ""
+        raise TargetError(f"{field}: unknown {brief(value)}: {advice}allowed: {', '.join(allowed)}")
+
+
+def check_names(field: str, values: object, allowed: Sequence[str], *, minimum: int = 0) -> None:
+    """Raise TargetError unless `values` is a tuple of different names that `field` allows, `minimum` of them or more."""
+    if not isinstance(values, tuple):
+        raise TargetError(f"{field}: expected a list of names ({', '.join(allowed)}), got {brief(values)}")
+    names: tuple[object, ...] = values
+    for name in names:
+        check_name(field, name, allowed)
+    if len(set(names)) != len(names):
+        raise TargetError(f"{field}: a name stands twice in {', '.join(map(str, names))}")
+    if len(names) < minimum:
+        raise TargetError(f"{field}: expected at least {minimum} of {', '.join(allowed)}, got none")
+
+
+def check_tuple(field: str, values: object, kind: type, expected: str) -> None:
+    """Raise TargetError unless `values` is a tuple whose entries are all of one type."""
+    entries: tuple[object, ...] | None = values if isinstance(values, tuple) else None
+    if entries is None or not all(isinstance(entry, kind) for entry in entries):
+        got = entries[0] if entries is not None and len(entries) == 1 else values
+        raise TargetError(f"{field}: expected {expected}, got {brief(got)}")

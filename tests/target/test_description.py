@@ -1,0 +1,128 @@
+"""Target descriptions: what they allow, what their errors name, and that they survive JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import TargetError
+from octavo.lower.partition import _COMPUTE, _TABLES
+from octavo.target import CPU, OpSupport, TargetDescription
+from octavo.target.vocabulary import OPS
+
+NPU = TargetDescription(
+    name="npu",
+    ops=(
+        OpSupport(op="nn.conv2d", weights=("int8", "int4"), fusions=("bias",), rounding="half_away", accumulator_bits=24),
+        OpSupport(op="add", activations=("int16",), same_params=True),
+    ),
+)
+
+
+def with_field(field: str, value: object) -> dict:
+    """The JSON of NPU with one field of its first op changed."""
+    data = NPU.to_json()
+    data["ops"][0][field] = value
+    return data
+
+
+@pytest.mark.parametrize("description", [CPU, NPU])
+def test_json_round_trip(description: TargetDescription) -> None:
+    assert TargetDescription.from_json(json.loads(json.dumps(description.to_json()))) == description
+
+
+def test_the_vocabulary_of_ops_is_what_partition_asks_for() -> None:
+    asked = {_TABLES.get(composite) or op for composite, ops, _ in _COMPUTE for op in ops} | {"dequantize"}
+    assert set(OPS) == asked | {"dequantize"}
+    assert {entry.op for entry in CPU.ops} == set(OPS)
+    assert len(set(OPS)) == len(OPS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("op", "conv2d", "ops[0]: op: unknown 'conv2d': did you mean 'nn.conv2d'? allowed: nn.conv2d, "),
+        ("op", 5, "ops[0]: op: unknown 5: allowed: nn.conv2d, "),
+        ("rounding", "whatever", "op 'nn.conv2d': rounding: unknown 'whatever': allowed: half_even, half_away, half_up"),
+        ("rounding", ["half_even"], "rounding: unknown"),
+        ("activations", ["int7"], "activations: unknown 'int7': did you mean 'int8'? allowed: uint8, int8, uint16, int16"),
+        ("activations", ["int4"], "activations: unknown 'int4'"),
+        ("activations", "int8", "activations: expected a list of names (uint8, int8, uint16, int16), got 'int8'"),
+        ("activations", [], "activations: expected at least 1 of uint8"),
+        ("activations", ["int8", "int8"], "activations: a name stands twice"),
+        ("weights", ["float16"], "weights: unknown 'float16'"),
+        ("weights", None, "weights: expected a list of names"),
+        ("weight_schemes", ["symetric"], "weight_schemes: unknown 'symetric': did you mean 'symmetric'?"),
+        ("weight_granularity", ["per_channel"], "weight_granularity: unknown 'per_channel'"),
+        ("fusions", ["relu"], "fusions: unknown 'relu': did you mean 'nn.relu'? allowed: bias, nn.relu, clip"),
+        ("same_params", "yes", "same_params: expected true or false, got 'yes'"),
+        ("accumulator_bits", 8, "accumulator_bits: expected a whole number from 16 to 64, got 8"),
+        ("accumulator_bits", "32", "accumulator_bits: expected a whole number from 16 to 64, got '32'"),
+        ("accumulator_bits", True, "accumulator_bits: expected a whole number from 16 to 64, got True"),
+        ("roundings", "half_up", "an op's: field: unknown 'roundings': did you mean 'rounding'?"),
+    ],
+)
+def test_an_error_names_the_file_the_field_and_what_is_allowed(tmp_path: Path, field: str, value: object, message: str) -> None:
+    path = tmp_path / "npu.json"
+    path.write_text(json.dumps(with_field(field, value)))
+    with pytest.raises(TargetError) as raised:
+        TargetDescription.load(path)
+    assert str(raised.value).startswith(f"{path}: ops[0]: ")
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ""}, "name: expected the target's name, got ''"),
+        ({"name": 5}, "name: expected the target's name, got 5"),
+        ({"ops": {"op": "add"}}, "ops: expected a list of objects"),
+        ({"ops": ["add"]}, "ops[0]: expected an object, got 'add'"),
+        ({"ops": [{}]}, "ops[0]: an op's: field 'op' is missing"),
+        ({"ops": [{"op": "add"}, {"op": "add"}]}, "ops: 'add' stands twice"),
+        ({"isas": "generic"}, "isas: expected a list of names, got 'generic'"),
+        ({"extensions": [1]}, "extensions: expected a list of names"),
+        ({"isa": []}, "field: unknown 'isa': did you mean 'isas'?"),
+        ({"schema_version": 2}, "schema_version 1"),
+    ],
+)
+def test_errors_of_the_whole(change: dict, message: str) -> None:
+    with pytest.raises(TargetError) as raised:
+        TargetDescription.from_json(NPU.to_json() | change)
+    assert message in str(raised.value)
+
+
+def test_ops_and_a_name_are_required_and_isas_are_not() -> None:
+    data = NPU.to_json()
+    del data["isas"], data["extensions"]
+    assert TargetDescription.from_json(data) == NPU
+    for field in ("name", "ops"):
+        with pytest.raises(TargetError, match=f"field '{field}' is missing"):
+            TargetDescription.from_json({key: value for key, value in data.items() if key != field})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, json.dumps(NPU.to_json()).encode()[:-40]])
+def test_what_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "npu.json"
+    path.write_bytes(content)
+    with pytest.raises(TargetError, match="cannot read the target description: not JSON, or truncated") as raised:
+        TargetDescription.load(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "5", '{"format": "profile"}'])
+def test_foreign_json_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "npu.json"
+    path.write_text(content)
+    with pytest.raises(TargetError, match="is a JSON object with schema_version 1"):
+        TargetDescription.load(path)
+
+
+def test_python_values_are_checked_as_json_is() -> None:
+    with pytest.raises(TargetError, match=r"op: unknown 'conv2d': did you mean 'nn\.conv2d'\?"):
+        OpSupport(op="conv2d")
+    with pytest.raises(TargetError, match="expected a tuple of OpSupport"):
+        replace(NPU, ops=[NPU.ops[0]])
