@@ -25,6 +25,7 @@ FLOORS = {
     "partition": 3,
     "backends": 3,
     "build": 3,
+    "target_choice": 4,
     "pipeline": 4,
     "cluster": 5,
     "range_checks": 5,
@@ -38,8 +39,16 @@ FLOORS = {
     "__init__": 6,
     "__main__": 6,
 }
-# The command line prints what report lays out, and starts what it is told. Quantized forms are forms of graphs.
-NEIGHBOURS = {("cli", "report"), ("cli", "cluster"), ("cli", "range_checks"), ("qdq", "graph"), ("backends", "partition")}
+# The command line prints what report lays out, and starts what it is told. Quantized forms are forms of graphs. What a
+# choice of target names is read by the whole path.
+NEIGHBOURS = {
+    ("cli", "report"),
+    ("cli", "cluster"),
+    ("cli", "range_checks"),
+    ("qdq", "graph"),
+    ("backends", "partition"),
+    ("pipeline", "target_choice"),
+}
 NUMPY_ONLY = ("errors", "identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("identity", "graph")

@@ -54,7 +54,7 @@ def test_the_stages_take_what_the_design_says() -> None:
         "load_executable": ["path"],
         "explain": ["subject", "target", "precision", "profile"],
         "export_onnx": ["model", "path"],
-        "relax_pipeline": ["target_description", "threads", "ids"],
+        "relax_pipeline": ["target", "threads", "ids"],
     }
 
 

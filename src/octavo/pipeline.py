@@ -17,12 +17,9 @@ import tvm
 from .backends.cpu.kernels import (
     AVX512_BF16,
     AVX512_VNNI,
-    KNOWN_ISAS,
     NO_SCHEDULES,
     Tuning,
     extensions_of,
-    isas_of,
-    target_for,
     tuning_of,
 )
 from .backends.cpu.link import link
@@ -38,9 +35,9 @@ from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
-from .target import CPU, TargetDescription
-from .target.llvm_host import host_target
+from .target import TargetDescription
 from .target.precision import Precision
+from .target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
 
 __all__ = [
     "BoundCall",
@@ -61,8 +58,6 @@ __all__ = [
     "quantize",
     "relax_pipeline",
 ]
-
-TargetLike = None | str | tvm.target.Target
 
 PRECISIONS = ("float32", *HALF_DTYPES)
 """What a float model can be compiled to."""
@@ -157,10 +152,10 @@ def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None)
     key = threads, tensors
     if key not in built:
         instrumented = instrument(model, select(model, tensors))
-        target, isas = resolve_target(None)
+        target = resolve_target(None)
         with lineage_paused():
-            lowered = lower(instrumented.module, CPU, isas, threads, model.tensors)
-            built[key] = instrumented, _build(lowered, model, target, isas, threads, outputs=())
+            lowered = lower(instrumented.module, target.description, target.isas, threads, model.tensors)
+            built[key] = instrumented, _build(lowered, model, target, threads, outputs=())
     return built[key]
 
 
@@ -168,7 +163,7 @@ def quantize(
     model: Model,
     profile: Profile,
     *,
-    target: str | Path | TargetDescription = "cpu",
+    target: TargetLike = "cpu",
     recipe: Recipe | None = None,
 ) -> QuantizedModel:
     """Quantize a float model to QDQ form, where the target has integer kernels.
@@ -178,7 +173,7 @@ def quantize(
     profile
         Of this very model; another one's is refused (ProfileError).
     target
-        "cpu", the path of a target description (JSON), or a TargetDescription.
+        As `compile` takes it: what its description can run in integers is quantized.
     recipe
         The user's wishes; the defaults are per-axis symmetric int8 weights, per-tensor asymmetric uint8 activations, min-max.
     """
@@ -186,7 +181,7 @@ def quantize(
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
     checked = checked_model(model)
     check_model(profile, checked)
-    return quantize_model(checked, profile, target=_description(target), recipe=recipe or Recipe())
+    return quantize_model(checked, profile, target=resolve_target(target).description, recipe=recipe or Recipe())
 
 
 def compile(
@@ -203,9 +198,9 @@ def compile(
     Parameters
     ----------
     target
-        None for this machine; an ISA's name ("x86.avx512_vnni", "x86.avx2", "generic") for this machine with that ISA's
-        kernels, without the wider vectors that a CPU of that ISA lacks; an LLVM target such as "llvm -mcpu=cascadelake"; or a
-        tvm Target.
+        None or "cpu" for this machine; an ISA's name ("x86.avx512_vnni", "x86.avx2", "generic") for this machine with that
+        ISA's kernels, without the wider vectors that a CPU of that ISA lacks; an LLVM target such as "llvm -mcpu=cascadelake",
+        or a tvm Target; a TargetDescription, or the path of one (JSON), for the ops that it lists in kernels of this machine.
     threads
         Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
         threads as there are. Results don't depend on it.
@@ -231,20 +226,18 @@ def compile(
     CompileError
         An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
     """
-    llvm, isas = resolve_target(target)
-    _check_runs_here(llvm)
+    chosen = resolve_target(target)
+    check_runs_here(chosen)
     count = resolve_threads(threads)
-    wanted = wanted_precision(model, llvm, isas, precision, profile)
+    wanted = wanted_precision(model, chosen, precision, profile)
     measured = tuning_of(tuning)
-    schedules = NO_SCHEDULES if measured is None else measured.schedules(isas[0])
-    lowered = lower(checked_model(model).bound(), CPU, isas, count, model.tensors, wanted, schedules)
-    return _build(lowered, model, llvm, isas, count, outputs=output_specs(model))
+    schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
+    lowered = lower(checked_model(model).bound(), chosen.description, chosen.isas, count, model.tensors, wanted, schedules)
+    return _build(lowered, model, chosen, count, outputs=output_specs(model))
 
 
-def wanted_precision(
-    model: Model, target: tvm.target.Target, isas: tuple[str, ...], precision: str | None, profile: Profile | None
-) -> Precision | None:
-    """Return what a float model is downcast to on a target, in kernels of `isas`; None where it is not."""
+def wanted_precision(model: Model, target: ResolvedTarget, precision: str | None, profile: Profile | None) -> Precision | None:
+    """Return what a float model is downcast to on a target; None where it is not."""
     check_type(precision, str | None, CompileError, f"a precision ({', '.join(PRECISIONS)})")
     check_type(profile, Profile | None, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     if precision not in (None, *PRECISIONS):
@@ -258,27 +251,26 @@ def wanted_precision(
     if profile is not None:
         check_model(profile, checked_model(model))
         kept = unfit_tensors(profile, dtype)
-    extends = AVX512_VNNI in isas and AVX512_BF16 in extensions_of(target)
-    has_products = dtype == "bfloat16" and extends and AVX512_BF16 in CPU.extensions
+    extends = AVX512_VNNI in target.isas and AVX512_BF16 in extensions_of(target.llvm)
+    has_products = dtype == "bfloat16" and extends and AVX512_BF16 in target.description.extensions
     return Precision(dtype=dtype, has_products=has_products, kept=kept)
 
 
 def _build(
     lowered: Lowered,
     model: Model,
-    target: tvm.target.Target,
-    isas: tuple[str, ...],
+    target: ResolvedTarget,
     threads: int,
     outputs: tuple[OutputSpec, ...],
 ) -> Executable:
-    linked = link(lowered, target)
-    code = generate(linked, target, threads=threads)
+    linked = link(lowered, target.llvm)
+    code = generate(linked, target.llvm, threads=threads)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,
         fingerprint=model.fingerprint,
-        target=str(target),
-        isa=isas[0],
+        target=str(target.llvm),
+        isa=target.isas[0],
         threads=threads,
         weight_bytes=constant_bytes(linked),
         workspace=code.workspace,
@@ -359,9 +351,9 @@ def explain(
     """
     if isinstance(subject, Executable):
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
-    llvm, isas = resolve_target(target)
-    wanted = wanted_precision(subject, llvm, isas, precision, profile)
-    lowered = lower(checked_model(subject).bound(), CPU, isas, 1, subject.tensors, wanted)
+    chosen = resolve_target(target)
+    wanted = wanted_precision(subject, chosen, precision, profile)
+    lowered = lower(checked_model(subject).bound(), chosen.description, chosen.isas, 1, subject.tensors, wanted)
     return Explanation(ops=_explained(lowered.records, subject))
 
 
@@ -379,21 +371,20 @@ def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp
 # -------------------------------------------------------------------------------------------------------- for TVM users
 
 
-def relax_pipeline(
-    *, target_description: TargetDescription = CPU, threads: int = 1, ids: Collection[str] = ()
-) -> tvm.transform.Pass:
+def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collection[str] = ()) -> tvm.transform.Pass:
     """Return a pipeline for ``tvm.compile(module, target, relax_pipeline=octavo.relax_pipeline())``.
 
-    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would. `ids` are the TensorIds
-    (`model.tensors`) by which kernels name tensors in their quantize_info.
+    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would. `target` is what
+    `compile` takes, with the target of ``tvm.compile`` in place of this machine. `ids` are the TensorIds (`model.tensors`) by
+    which kernels name tensors in their quantize_info.
     """
 
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        target = tvm.target.Target.current(allow_none=True) or host_target()
-        lowered = lower(module, target_description, isas_of(target), threads, ids)
-        return vm_passes()(link(lowered, target))
+        chosen = resolve_target(target, tvm.target.Target.current(allow_none=True))
+        lowered = lower(module, chosen.description, chosen.isas, threads, ids)
+        return vm_passes()(link(lowered, chosen.llvm))
 
-    check_type(target_description, TargetDescription, TargetError, "a TargetDescription")
+    resolve_target(target)  # errors are raised here, not within TVM's passes
     check_type(threads, int | np.integer, TargetError, "a whole number of threads")
     made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")
     return made
@@ -402,60 +393,10 @@ def relax_pipeline(
 # ----------------------------------------------------------------------------------------------------------- the edges
 
 
-def resolve_target(target: TargetLike) -> tuple[tvm.target.Target, tuple[str, ...]]:
-    """Return the LLVM target and the ISAs its kernels may use, best first."""
-    if isinstance(target, tvm.target.Target):
-        return target, isas_of(target)
-    if target is None:
-        host = host_target()
-        return host, isas_of(host)
-    if target in KNOWN_ISAS:
-        host = host_target()
-        if target not in isas_of(host):
-            raise TargetError(f"this machine has no {target}; it has {', '.join(isas_of(host))}")
-        return target_for(target, host), (target,)
-    check_type(target, str, TargetError, f"an ISA ({', '.join(KNOWN_ISAS)}), 'llvm -mcpu=...' or a tvm Target")
-    llvm = parse_llvm_target(target)
-    return llvm, isas_of(llvm)
-
-
 def checked_model(model: Model) -> Model:
     """Return `model`; ModelError if it is no Model: a path, say, that nobody loaded."""
     check_type(model, Model, ModelError, "a Model, which octavo.load returns")
     return model
-
-
-def _check_runs_here(target: tvm.target.Target) -> None:
-    """An Executable is loaded as it is made, so it must be for this kind of machine."""
-    triple = str(target.attrs.get("mtriple") or _host_triple())
-    if triple.split("-")[0] != _host_triple().split("-")[0]:
-        raise TargetError(
-            f"target {triple}: this machine is {_host_triple()}; compile on a machine of that kind, "
-            "or hand octavo.relax_pipeline to tvm.compile"
-        )
-
-
-def parse_llvm_target(text: str) -> tvm.target.Target:
-    """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..." as a tvm Target; TargetError says what is known."""
-    kind, *options = text.split() or [""]
-    config: dict[str, Any] = {"kind": kind}
-    for option in options:
-        key, equals, value = option.removeprefix("-").partition("=")
-        if not option.startswith("-") or not equals or key not in ("mcpu", "mattr", "mtriple"):
-            raise TargetError(f"target {text!r}: expected options -mcpu=, -mattr=, -mtriple=, got {option!r}")
-        config[key] = value.split(",") if key == "mattr" else value
-    if kind != "llvm":
-        raise TargetError(f"unknown target {text!r}: give an ISA ({', '.join(KNOWN_ISAS)}) or 'llvm -mcpu=...'")
-    if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], _host_triple()):
-        raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {_host_triple()}")
-    try:
-        return tvm.target.Target(config)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise TargetError(f"target {text!r}: {str(error).strip().splitlines()[-1]}") from error
-
-
-def _host_triple() -> str:
-    return str(tvm.target.codegen.llvm_get_system_triple())
 
 
 def resolve_threads(threads: int | None) -> int:
@@ -466,19 +407,6 @@ def resolve_threads(threads: int | None) -> int:
     if not 1 <= threads <= MAX_THREADS:
         raise TargetError(f"threads must be 1 to {MAX_THREADS}, got {threads}")
     return int(threads)
-
-
-def _description(target: str | Path | TargetDescription) -> TargetDescription:
-    if isinstance(target, TargetDescription):
-        return target
-    if target == "cpu":
-        return CPU
-    check_type(target, str | Path, TargetError, "'cpu', the path of a target description (JSON) or a TargetDescription")
-    if not Path(target).exists():
-        raise TargetError(
-            f"unknown target {target!r}: give 'cpu', the path of a target description (JSON) or a TargetDescription"
-        )
-    return TargetDescription.load(target)
 
 
 def output_specs(model: Model) -> tuple[OutputSpec, ...]:

@@ -14,12 +14,12 @@ from octavo.backends.cpu.kernels.x86 import gemm_loops
 from octavo.backends.cpu.lowering import lower
 from octavo.build import TimedCalls
 from octavo.errors import CompileError, TuningError
-from octavo.pipeline import resolve_target
 from octavo.report import tune, tuner
 from octavo.target import CPU
 from octavo.target.llvm_host import processor_name
+from octavo.target_choice import resolve_target
 
-ISA = resolve_target(None)[1][0]
+ISA = resolve_target(None).isas[0]
 Cost = Callable[[Tunable, Schedule], float]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from octavo.errors import TargetError
-from octavo.lower.partition import _COMPUTE, _TABLES
+from octavo.partition.partition import _COMPUTE, _TABLES
 from octavo.target import CPU, OpSupport, TargetDescription
-from octavo.target.vocabulary import OPS
+from octavo.target.vocabulary import ACTIVATION_DTYPES, FUSIONS, OPS, ROUNDINGS
 
 NPU = TargetDescription(
     name="npu",
@@ -119,6 +120,13 @@ def test_foreign_json_is_refused(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(TargetError, match="is a JSON object with schema_version 1"):
         TargetDescription.load(path)
+
+
+def test_the_example_of_the_docs_is_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [entry.op for entry in TargetDescription.from_json(json.loads(text)).ops] == ["nn.conv2d", "nn.max_pool2d", "add"]
+    assert all(f"`{name}`" in page for name in (*ACTIVATION_DTYPES, *FUSIONS, *ROUNDINGS, *OpSupport.__slots__))
 
 
 def test_python_values_are_checked_as_json_is() -> None:

@@ -16,6 +16,7 @@ from .options import (
     add_model,
     add_precision,
     add_recipe,
+    add_target,
     one_of,
     positive_seconds,
     thread_counts,
@@ -57,6 +58,7 @@ def add_to(commands: Subcommands) -> None:
         "--layers", action="store_true", help="time each layer of Octavo's build instead, as a share of the core's measured peak"
     )
     add_precision(parser)
+    add_target(parser)
     add_json(parser)
     add_recipe(parser)
 
@@ -65,7 +67,7 @@ def call(args: argparse.Namespace) -> int:
     """Run the command."""
     model, profile = load_for_precision(args)
     if args.layers:
-        measured = roofline(model, args.model.name, precision=args.precision, profile=profile)
+        measured = roofline(model, args.model.name, target=args.target, precision=args.precision, profile=profile)
         print(json.dumps(measured.to_json(), indent=2) if args.json else measured.to_markdown())
         return 0
     with tempfile.TemporaryDirectory() as folder:
@@ -80,6 +82,7 @@ def call(args: argparse.Namespace) -> int:
                 against=args.against,
                 threads=args.threads,
                 seconds=args.seconds,
+                target=args.target,
                 precision=args.precision,
                 profile=profile,
                 progress=advance,

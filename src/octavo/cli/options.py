@@ -90,7 +90,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--target",
         default=None,
         metavar="TARGET",
-        help='a TVM target ("llvm -mcpu=znver4") or an ISA ("x86.avx512_vnni", "x86.avx2", "generic"); default: this machine',
+        help='"cpu", an ISA ("x86.avx512_vnni", "x86.avx2", "generic"), an LLVM target ("llvm -mcpu=znver4"), or the path of a '
+        "target description, JSON (default: cpu, all that this machine has)",
     )
 
 

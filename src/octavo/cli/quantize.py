@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..pipeline import explain, export_onnx
-from .options import Subcommands, add_command, add_model, add_output, add_recipe
+from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
 from .outputs import check_output
 from .sources import load_quantized
 
@@ -22,6 +22,7 @@ def add_to(commands: Subcommands) -> None:
     add_model(parser, help="float model file: .onnx")
     parser.add_argument("--profile", type=Path, required=True, metavar="FILE", help="what `octavo profile` wrote for this model")
     add_output(parser, help="quantized model to write, ONNX in QDQ form")
+    add_target(parser)
     add_recipe(parser)
 
 

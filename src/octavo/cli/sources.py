@@ -40,7 +40,9 @@ def load_quantized(args: argparse.Namespace) -> Model:
             "--method, --percentile, --activation, --per-tensor and --exclude say how to quantize; give --profile too"
         )
     model = load_model(args)
-    return quantize(model, Profile.load(args.profile), recipe=recipe_of(args)) if args.profile else model
+    if not args.profile:
+        return model
+    return quantize(model, Profile.load(args.profile), target=args.target, recipe=recipe_of(args))
 
 
 def is_downcast(args: argparse.Namespace) -> bool:

@@ -16,9 +16,10 @@ from ..errors import ModelError
 from ..graph import Model
 from ..graph.lineage import Lineage
 from ..identity import TensorId, TensorState
-from ..pipeline import Profile, quantize, relax_pipeline, resolve_target
+from ..pipeline import Profile, quantize, relax_pipeline
 from ..report import markdown_table
-from .options import Subcommands, add_command, add_json, add_model
+from ..target_choice import resolve_target
+from .options import Subcommands, add_command, add_json, add_model, add_target
 from .outputs import check_output, write_file
 from .sources import UsageError, load_model
 
@@ -43,6 +44,7 @@ def add_to(commands: Subcommands) -> None:
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help="with --pipeline octavo: quantize a float model, too")
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after every pass into this folder")
+    add_target(parser)
     add_json(parser)
 
 
@@ -56,11 +58,11 @@ def call(args: argparse.Namespace) -> int:
         raise UsageError("a profile is for quantizing, which is no part of TVM's pipeline; give --pipeline octavo as well")
     model = load_model(args)
     tensor = _tensor(model, args.tensor)
-    target, _ = resolve_target(None)
+    target = resolve_target(args.target).llvm
     lineage = Lineage(model, target=target)
     profile = None if args.profile is None else Profile.load(args.profile)
     with target, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
-        _run(args.pipeline, model, profile, target)
+        _run(args, model, profile, target)
     story = lineage.story(tensor)
     if args.dump_ir is not None:
         for index, step in enumerate(lineage.steps):
@@ -87,14 +89,14 @@ def _tensor(model: Model, name: str) -> TensorId:
     return found
 
 
-def _run(pipeline: str, model: Model, profile: Profile | None, target: tvm.target.Target) -> None:
+def _run(args: argparse.Namespace, model: Model, profile: Profile | None, target: tvm.target.Target) -> None:
     """Run the passes that a Lineage listens to."""
-    if pipeline == "tvm":
+    if args.pipeline == "tvm":
         passes: Any = relax.pipeline.get_default_pipeline(target)
         passes(model.bound())
         return
-    lowered = model if profile is None else quantize(model, profile)
-    relax_pipeline(ids=lowered.tensors)(lowered.bound())
+    lowered = model if profile is None else quantize(model, profile, target=args.target)
+    relax_pipeline(target=args.target, ids=lowered.tensors)(lowered.bound())
 
 
 def _dump(path: Path, states: Mapping[TensorId, TensorState], functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> None:

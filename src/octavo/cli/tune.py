@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ..report import tune
-from .options import Subcommands, add_command, add_json, add_model, add_output, add_recipe, positive_seconds
+from .options import Subcommands, add_command, add_json, add_model, add_output, add_recipe, add_target, positive_seconds
 from .outputs import check_output
 from .progress import progress_bar
 from .sources import load_quantized
@@ -25,6 +25,7 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     parser.add_argument("--seconds", type=positive_seconds, default=60.0, metavar="S", help="time to spend, about (default: 60)")
     add_output(parser, help="tuning to write, JSON")
+    add_target(parser)
     add_json(parser)
     add_recipe(parser)
 
@@ -34,7 +35,7 @@ def call(args: argparse.Namespace) -> int:
     check_output(args.output, args.model, *([args.profile] if args.profile else []))
     model = load_quantized(args)
     with progress_bar("tune", None, "schedule") as advance:
-        report = tune(model, seconds=args.seconds, progress=advance)
+        report = tune(model, target=args.target, seconds=args.seconds, progress=advance)
     report.tuning.save(args.output)
     print(json.dumps(report.to_json(), indent=2) if args.json else report.to_markdown())
     return 0

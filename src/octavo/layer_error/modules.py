@@ -20,8 +20,7 @@ from ..build import generate, runner_of
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
 from ..graph.lineage import lineage_paused
 from ..identity import TensorId
-from ..pipeline import resolve_target
-from ..target import CPU
+from ..target_choice import resolve_target
 from .blocks import Blocks, FoldedNorm, steps_between
 
 # TVM annotates its functions more narrowly than what they take.
@@ -33,12 +32,12 @@ Exacts = dict[TensorId, Expr]
 
 def build_runner(module: tvm.IRModule) -> Run:
     """Build a module for this machine; the function returned maps arrays to arrays."""
-    target, isas = resolve_target(None)
+    target = resolve_target(None)
     # What the copies have in common is computed once, what no result needs not at all.
     tidy = tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])
     with lineage_paused():
         # Kernels of one form are compiled once, and those of a model whose table was made before are kept on disk.
-        runner = runner_of(generate(link(lower(tidy(module), CPU, isas, 1), target), target))
+        runner = runner_of(generate(link(lower(tidy(module), target.description, target.isas, 1), target.llvm), target.llvm))
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         results = runner([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..graph import Model
 from ..pipeline import Executable, Profile, compile
 from ..target.llvm_host import processor_name
+from ..target_choice import TargetLike
 from .peers import PEERS, Arrays, Peer, PeerTask
 from .table import markdown_table
 from .timing import time_alternating
@@ -114,6 +115,7 @@ def bench(
     against: Sequence[str],
     threads: Sequence[int] = (1,),
     seconds: float = 2.0,
+    target: TargetLike = None,
     precision: str | None = None,
     profile: Profile | None = None,
     progress: Callable[[int], None] | None = None,
@@ -128,7 +130,7 @@ def bench(
         Thread counts to time at, one after the other.
     seconds
         Time spent on each runtime at each thread count.
-    precision, profile
+    target, precision, profile
         As `compile` takes them. Peers that can compute in bfloat16 do so, too, where that is asked for; else they take float32.
     progress
         Called with 1 after each thread count.
@@ -146,7 +148,7 @@ def bench(
     inputs = random_inputs(model)
     rows: list[BenchRow] = []
     for count in threads:
-        executable = compile(model, threads=count, precision=precision, profile=profile)
+        executable = compile(model, target=target, threads=count, precision=precision, profile=profile)
         task = PeerTask(path=path, model=model, inputs=inputs, threads=count, precision=precision or "float32")
         rows.extend(_rows(executable, task, peers, seconds))
         if progress is not None:

@@ -26,9 +26,9 @@ from ..build import llvm_module, timed_calls
 from ..errors import CompileError
 from ..graph import Model
 from ..graph.kernel_attributes import KERNEL_ATTR
-from ..pipeline import Profile, resolve_target, wanted_precision
-from ..target import CPU
+from ..pipeline import Profile, wanted_precision
 from ..target.llvm_host import host_target
+from ..target_choice import TargetLike, check_runs_here, resolve_target
 from .bench import processor_name, random_inputs
 from .table import markdown_table, shortened
 
@@ -106,24 +106,32 @@ class Roofline:
 
 
 def roofline(
-    model: Model, name: str, *, rounds: int = ROUNDS, precision: str | None = None, profile: Profile | None = None
+    model: Model,
+    name: str,
+    *,
+    rounds: int = ROUNDS,
+    target: TargetLike = None,
+    precision: str | None = None,
+    profile: Profile | None = None,
 ) -> Roofline:
-    """Measure each call of a model on one thread, on random inputs; `precision` and `profile` as `compile` takes them.
+    """Measure each call of a model on one thread, on random inputs; target, precision and profile as `compile` takes them.
 
     Raises
     ------
     CompileError
         The model cannot be compiled, or runs on TVM's virtual machine, whose calls cannot be timed one by one.
     """
-    target, isas = resolve_target(None)
-    lowered = lower(model.bound(), CPU, isas, 1, model.tensors, wanted_precision(model, target, isas, precision, profile))
-    linked = link(lowered, target)
-    calls = timed_calls(linked, target, list(random_inputs(model).values()))
+    chosen = resolve_target(target)
+    check_runs_here(chosen)
+    wanted = wanted_precision(model, chosen, precision, profile)
+    lowered = lower(model.bound(), chosen.description, chosen.isas, 1, model.tensors, wanted)
+    linked = link(lowered, chosen.llvm)
+    calls = timed_calls(linked, chosen.llvm, list(random_inputs(model).values()))
     if calls is None:
         raise CompileError(f"{name}: its layers cannot be timed, for it runs on TVM's virtual machine (shapes are not static)")
     calls.run()
     spent = np.median(np.stack([calls.run() for _ in range(rounds)]), axis=0) / 1e3
-    peaks = {True: integer_peak() if isas[0] == AVX512_VNNI else None, False: float_peak()}
+    peaks = {True: integer_peak() if chosen.isas[0] == AVX512_VNNI else None, False: float_peak()}
     records = {(record.tensor, record.kernel): record for record in lowered.records}
     layers = [
         _layer(symbol, float(time_us), records, lowered.kernels.get(symbol), peaks)

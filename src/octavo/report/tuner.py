@@ -24,9 +24,9 @@ from ..backends.cpu.lowering import lower
 from ..build import TimedCalls, timed_calls
 from ..errors import CompileError, TuningError, check_type
 from ..graph import Model
-from ..pipeline import checked_model, resolve_target
-from ..target import CPU
+from ..pipeline import checked_model
 from ..target.llvm_host import processor_name
+from ..target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
 from .bench import random_inputs
 from .table import markdown_table
 
@@ -114,11 +114,15 @@ class TuningReport:
         return f"{markdown_table(headers, rows, numbers=(1, 4, 5, 6, 7))}\n\n{total}; {end}"
 
 
-def tune(model: Model, *, seconds: float = 60.0, progress: Callable[[int], None] | None = None) -> TuningReport:
+def tune(
+    model: Model, *, target: TargetLike = None, seconds: float = 60.0, progress: Callable[[int], None] | None = None
+) -> TuningReport:
     """Measure the schedules that the kernels of a model could have on this machine, and keep those that beat their own choice.
 
     Parameters
     ----------
+    target
+        As `compile` takes it; this machine must have it.
     seconds
         Time to spend, about: it compiles the model at least once, and begins nothing that it can't end.
     progress
@@ -139,7 +143,9 @@ def tune(model: Model, *, seconds: float = 60.0, progress: Callable[[int], None]
     check_type(seconds, int | float, TuningError, "a number of seconds")
     if not 0 < seconds < float("inf"):
         raise TuningError(f"seconds must be a positive number, got {seconds}")
-    search = _Search(checked_model(model), seconds)
+    chosen = resolve_target(target)
+    check_runs_here(chosen)
+    search = _Search(checked_model(model), seconds, chosen)
     while search.turn(progress):
         pass
     return search.report()
@@ -198,13 +204,13 @@ class _Kernel:
 class _Search:
     """Turns of one schedule for each kernel, the largest share of the time first."""
 
-    def __init__(self, model: Model, seconds: float) -> None:
+    def __init__(self, model: Model, seconds: float, target: ResolvedTarget) -> None:
         self._start = time.perf_counter()
         self._end = self._start + seconds
         self._model = model
         self._module = model.bound()
         self._inputs = list(random_inputs(model).values())
-        self._target, self._isas = resolve_target(None)
+        self._target = target
         self._lowering_s = self._linking_s = 0.0
         self._own = self._compiled({}, changed=0)
         self._compilation_s = FIRST_COMPILATION_S
@@ -223,10 +229,11 @@ class _Search:
 
     def _compiled(self, schedules: Mapping[str, Schedule], *, changed: int) -> _Contender:
         begun = time.perf_counter()
-        lowered = lower(self._module, CPU, self._isas, 1, self._model.tensors, schedules=schedules)
-        linked = link(lowered, self._target)
+        target = self._target
+        lowered = lower(self._module, target.description, target.isas, 1, self._model.tensors, schedules=schedules)
+        linked = link(lowered, target.llvm)
         self._lowering_s = time.perf_counter() - begun
-        calls = timed_calls(linked, self._target, self._inputs)
+        calls = timed_calls(linked, target.llvm, self._inputs)
         if calls is None:
             raise CompileError("the model can't be tuned, for it runs on TVM's virtual machine (shapes are not static)")
         compiling = time.perf_counter() - begun - self._lowering_s
@@ -315,7 +322,7 @@ class _Search:
             )
             for key, schedule in kept.items()
         }
-        tuning = Tuning(isa=self._isas[0], processor=processor_name(), octavo=metadata.version("octavo"), winners=winners)
+        tuning = Tuning(isa=self._target.isas[0], processor=processor_name(), octavo=metadata.version("octavo"), winners=winners)
         kernels = [
             TunedKernel(
                 key=key,

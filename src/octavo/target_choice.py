@@ -1,0 +1,106 @@
+"""What `target=` and `--target` name: every entry point reads the choice here, so that all take the same spellings.
+
+It compiles nothing and decides for no op; the description and the ISAs that it returns do.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from .backends.cpu.kernels import KNOWN_ISAS, isas_of, target_for
+from .errors import TargetError, brief
+from .target import CPU, TargetDescription
+from .target.llvm_host import host_target
+
+TargetLike = None | str | Path | TargetDescription | tvm.target.Target
+SPELLINGS = (
+    f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), or a TargetDescription or "
+    "the path of one (JSON)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedTarget:
+    """What may run in integers, the LLVM target of the code, and the ISAs that its kernels may use, best first."""
+
+    description: TargetDescription
+    llvm: tvm.target.Target
+    isas: tuple[str, ...]
+
+
+def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:
+    """Return what a choice of target stands for.
+
+    Parameters
+    ----------
+    target
+        None or "cpu" for all that `machine` has; an ISA's name for `machine` with that ISA's kernels, without the wider vectors
+        that a CPU of that ISA lacks; an LLVM target, as text or a tvm Target; a TargetDescription or the path of one, for what it
+        describes in kernels of `machine`.
+    machine
+        This machine by default.
+
+    Raises
+    ------
+    TargetError
+        None of these, an LLVM target that LLVM doesn't know, a description that can't be read.
+    """
+    if isinstance(target, tvm.target.Target):
+        return ResolvedTarget(description=CPU, llvm=target, isas=isas_of(target))
+    if isinstance(target, str) and target.split()[:1] == ["llvm"]:
+        return resolve_target(_llvm_target(target))
+    machine = machine or host_target()
+    if isinstance(target, str) and target in KNOWN_ISAS:
+        return ResolvedTarget(description=CPU, llvm=target_for(target, machine), isas=(target,))
+    description = CPU if target is None or target == "cpu" else _description(target)
+    offered = isas_of(machine)
+    # Where none is left, lowering says what the description lists and what the machine offers.
+    isas = tuple(isa for isa in offered if isa in description.isas) or offered
+    return ResolvedTarget(description=description, llvm=machine, isas=isas)
+
+
+def check_runs_here(target: ResolvedTarget) -> None:
+    """Raise TargetError unless this machine can run code for a target: an Executable is loaded as it is made."""
+    triple = str(target.llvm.attrs.get("mtriple") or _host_triple())
+    if triple.split("-")[0] != _host_triple().split("-")[0]:
+        raise TargetError(
+            f"target {triple}: this machine is {_host_triple()}; compile on a machine of that kind, "
+            "or hand octavo.relax_pipeline to tvm.compile"
+        )
+    if len(target.isas) == 1 and target.isas[0] not in (offered := isas_of(host_target())):
+        raise TargetError(f"this machine has no {target.isas[0]}; it has {', '.join(offered)}")
+
+
+def _description(target: object) -> TargetDescription:
+    if isinstance(target, TargetDescription):
+        return target
+    is_path = isinstance(target, Path) or (isinstance(target, str) and (target.endswith(".json") or os.path.isfile(target)))
+    if not is_path:
+        raise TargetError(f"unknown target {brief(target)}: give {SPELLINGS}")
+    return TargetDescription.load(str(target))
+
+
+def _llvm_target(text: str) -> tvm.target.Target:
+    """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..."; TargetError where an option or the CPU is unknown."""
+    kind, *options = text.split()
+    config: dict[str, Any] = {"kind": kind}
+    for option in options:
+        key, equals, value = option.removeprefix("-").partition("=")
+        if not option.startswith("-") or not equals or key not in ("mcpu", "mattr", "mtriple"):
+            raise TargetError(f"target {text!r}: expected options -mcpu=, -mattr=, -mtriple=, got {option!r}")
+        config[key] = value.split(",") if key == "mattr" else value
+    if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], _host_triple()):
+        raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {_host_triple()}")
+    try:
+        return tvm.target.Target(config)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TargetError(f"target {text!r}: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _host_triple() -> str:
+    return str(tvm.target.codegen.llvm_get_system_triple())
