@@ -30,7 +30,7 @@ from octavo.graph import Model
 from octavo.graph.inputs import input_specs
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize import Recipe, export_onnx, quantize
-from octavo.quantize.onnx_export import onnx_model
+from octavo.quantize.export.onnx_export import onnx_model
 from octavo.target import OpSupport, TargetDescription
 from tvm_alone import tvm_alone
 

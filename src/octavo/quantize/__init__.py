@@ -1,6 +1,6 @@
 """Quantize: where Q and DQ go, with which parameters, and the way back to the source's own format."""
 
-from .onnx_export import export_onnx
+from .export import export_onnx
 from .plan import Adjustment, FloatOp, Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .quantize import quantize
 from .recipe import Recipe

@@ -25,12 +25,12 @@ from ..graph import Model
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams
-from .constants import MOVES, root_of
 from .names import Names
 from .parameters import Parameters
 from .placement import Layer, Placement
 from .plan import IntegerLayer
 from .simplify import with_main
+from .weights.constants import MOVES, root_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -13,15 +13,15 @@ from ..graph.model import Model, check_fingerprint
 from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
-from .constants import Constants
-from .exclusion import Exclusion
 from .parameters import ParameterChooser, Statistics
-from .placement import Placer
+from .placement import Exclusion, Placer
 from .plan import QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
-from .ranges import Ranges
+from .ranges import RangeSources
 from .recipe import Recipe
 from .simplify import simplify
+from .weights.constants import Constants
+from .weights.weight_params import WeightParameters
 
 
 def quantize(
@@ -65,8 +65,9 @@ def _quantized(model: Model, profile: Statistics, target: TargetDescription, rec
     check_fingerprint(model, profile.fingerprint)
     view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
+    weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe)
     chooser = ParameterChooser(
-        constants=constants, params=simple.params, statistics=profile, recipe=recipe, ranges=Ranges(view, profile)
+        params=simple.params, statistics=profile, recipe=recipe, sources=RangeSources(view, profile), weights=weights
     )
     placement = Placer(
         view=view,
@@ -76,7 +77,7 @@ def _quantized(model: Model, profile: Statistics, target: TargetDescription, rec
         target=target,
         recipe=recipe,
         has_range=chooser.has_range,
-        refuse=chooser.refuse,
+        refuse=weights.refuse,
     ).place()
     parameters = chooser.choose(placement)
     written = QdqWriter(model=simple, view=view, placement=placement, parameters=parameters).write()

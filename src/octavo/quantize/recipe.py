@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from ..errors import QuantizationError
+from .ranges import RangeEstimator, range_estimator
 
 ActivationDtype = Literal["uint8", "int8"]
 WeightDtype = Literal["int8"]
 WeightGranularity = Literal["per_axis", "per_tensor"]
-RangeEstimator = Literal["min_max", "percentile"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +26,10 @@ class Recipe:
     weight_granularity
         "per_axis" (a scale for each output channel) or "per_tensor".
     range_estimator
-        "min_max" takes the observed range, "percentile" cuts its tails.
+        Name of a registered estimator (`octavo.quantize.ranges`), with its argument behind a colon if it takes one:
+        "min_max", the observed range, or "percentile:99.9", which cuts its tails.
     percentile
-        Percent of the values that the "percentile" estimator keeps, in [50; 100]; half of the rest is cut on each side.
+        The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
     exclude
         TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float. One
         that fits nothing in the model is an error.
@@ -45,7 +46,7 @@ class Recipe:
     activation_dtype: ActivationDtype = "uint8"
     weight_dtype: WeightDtype = "int8"
     weight_granularity: WeightGranularity = "per_axis"
-    range_estimator: RangeEstimator = "min_max"
+    range_estimator: str = "min_max"
     percentile: float = 99.99
     exclude: tuple[str, ...] = ()
     float_ops: tuple[str, ...] = ("nn.softmax",)
@@ -55,15 +56,21 @@ class Recipe:
         _check("activation_dtype", self.activation_dtype, get_args(ActivationDtype))
         _check("weight_dtype", self.weight_dtype, get_args(WeightDtype))
         _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
-        _check("range_estimator", self.range_estimator, get_args(RangeEstimator))
-        percentile: Any = self.percentile  # callers may not check types
-        if not isinstance(percentile, (int, float)) or not 50 <= percentile <= 100:
-            raise QuantizationError(f"recipe: percentile must lie in [50; 100], got {percentile!r}")
+        try:
+            range_estimator("percentile", {"percentile": self.percentile})
+            _ = self.estimator
+        except ValueError as error:
+            raise QuantizationError(f"recipe: {error}") from error
         for field in ("exclude", "float_ops"):
             names: Any = getattr(self, field)
             if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
                 raise QuantizationError(f"recipe: {field} must be a tuple of names, got {names!r}")
             object.__setattr__(self, field, tuple(cast("tuple[str, ...]", names)))
+
+    @property
+    def estimator(self) -> RangeEstimator:
+        """The range estimator that `range_estimator` names."""
+        return range_estimator(self.range_estimator, {"percentile": self.percentile})
 
 
 def _check(field: str, value: object, supported: tuple[str, ...]) -> None:

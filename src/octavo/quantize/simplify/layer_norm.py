@@ -12,8 +12,8 @@ import numpy as np
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, static_shape
-from .constants import Constant, Constants, root_of
+from ...graph.dataflow import DataflowView, call_to, static_shape
+from ..weights.constants import Constant, Constants, root_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

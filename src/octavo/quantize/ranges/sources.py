@@ -12,8 +12,8 @@ from typing import Any
 from tvm.ir import GenericConst
 from tvm.relax import Tuple, TupleGetItem, Var
 
-from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
-from ..identity import TensorId
+from ...graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...identity import TensorId
 
 _KEPT = (
     *("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten"),
@@ -28,7 +28,7 @@ _JOINED = ("concat", "stack")
 """Ops whose result holds all values of each operand."""
 
 
-class Ranges:
+class RangeSources:
     """Finds the profiled tensor that bounds a variable.
 
     Parameters

@@ -15,17 +15,18 @@ from typing import Any
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
-from ..identity import TensorId, TensorTable
-from ..numerics import BATCH_MATMUL_MAX_INNER
-from ..target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
-from .constants import Constant, Constants, root_of
-from .convolution import WEIGHTED, Bias, Weighted, bias_operand, weighted
+from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ...identity import TensorId, TensorTable
+from ...numerics import BATCH_MATMUL_MAX_INNER
+from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
+from ..plan import FloatOp
+from ..recipe import Recipe
+from ..weights.constants import Constant, Constants, root_of
+from ..weights.convolution import WEIGHTED, Weighted, bias_operand, weighted
 from .elementwise import function_of_one, is_elementwise
 from .exclusion import Exclusion
-from .plan import FloatOp
+from .layer import Layer, Placement
 from .reasons import cost, without_range
-from .recipe import Recipe
 
 _SPATIAL = ({2, 3}, {1, 2})
 """Axes of rows and columns in NCHW and NHWC."""
@@ -35,77 +36,6 @@ _NORMS = ("nn.layer_norm", "nn.group_norm")
 """Normalizations over axes of one sample."""
 _OF_ONE = ("take", *_NORMS)
 """Ops whose operands but for the first are no activations: indices, factors and addends."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Layer:
-    """An integer op with what runs in the same kernel.
-
-    Parameters
-    ----------
-    support
-        What the target says of the op.
-    core, output
-        The variable of the op itself, and of the result after everything fused.
-    inputs
-        The activations it reads.
-    members
-        The variables of the kernel in order, `core` first and `output` last.
-    fused
-        "bias", "nn.relu", "clip", in order.
-    leaves_float
-        Whether its result is not quantized, for only float ops read it.
-    constants
-        Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
-    """
-
-    support: OpSupport
-    core: Var
-    output: Var
-    inputs: tuple[Var, ...]
-    members: tuple[Var, ...]
-    fused: tuple[str, ...] = ()
-    op: Weighted | None = None
-    bias: Bias | None = None
-    leaves_float: bool = False
-    constants: tuple[Constant, ...] = ()
-
-    @property
-    def pulls(self) -> bool:
-        """Whether it is worth quantizing its inputs for it alone: it reads each of their values many times."""
-        return self.op is not None or self.support.op == BATCH_MATMUL
-
-    @property
-    def may_leave_float(self) -> bool:
-        """Whether its sums can be left as float32 instead of being quantized: a product that the target can end so."""
-        return self.pulls and self.support.float_output
-
-    @property
-    def name(self) -> TensorId:
-        """The result's variable name."""
-        return TensorId(self.output.name)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Placement:
-    """What `place` decided.
-
-    Parameters
-    ----------
-    layers
-        The integer ops in the order of the graph.
-    made
-        The variables that integer ops leave: their consumers read them dequantized.
-    quantized
-        Every variable that gets a Q: `made`, and what integer ops read of float ops and inputs.
-    float_ops
-        The ops left float, with reasons.
-    """
-
-    layers: tuple[Layer, ...]
-    made: frozenset[Var]
-    quantized: frozenset[Var]
-    float_ops: tuple[FloatOp, ...]
 
 
 @dataclass(kw_only=True, slots=True)

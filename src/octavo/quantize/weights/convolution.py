@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, static_shape
+from ...graph.dataflow import DataflowView, call_to, static_shape
 from .constants import Constant, Constants, root_of
 
 CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")

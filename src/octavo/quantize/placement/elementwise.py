@@ -15,9 +15,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
-from ..numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
-from .constants import Constants, root_of
+from ...graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ...numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
+from ..weights.constants import Constants, root_of
 
 _BATCH_NORM = "nn.batch_norm"
 _PRELU = "nn.prelu"

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import DataflowView, call_to, static_shape
-from ..identity import TensorId
+from ...graph.dataflow import DataflowView, call_to, static_shape
+from ...identity import TensorId
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
 """Ops that move a constant's values without changing them."""

@@ -10,8 +10,8 @@ from math import prod
 
 from tvm.relax import Var
 
-from ..graph.dataflow import DataflowView, static_shape
-from ..identity import TensorEntry, TensorId, TensorTable
+from ...graph.dataflow import DataflowView, static_shape
+from ...identity import TensorEntry, TensorId, TensorTable
 
 _KIB = 1024
 

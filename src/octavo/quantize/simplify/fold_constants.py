@@ -21,11 +21,11 @@ from tvm import relax as _relax
 from tvm.ir import Op
 from tvm.relax import Expr, Var
 
-from ..graph import Model
-from ..graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands, static_shape, write_function
-from ..graph.evaluate import FAILURES, Array, run_once
-from ..identity import TensorId
-from .constants import Constants
+from ...graph import Model
+from ...graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands, static_shape, write_function
+from ...graph.evaluate import FAILURES, Array, run_once
+from ...identity import TensorId
+from ..weights.constants import Constants
 
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax

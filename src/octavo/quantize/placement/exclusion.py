@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from ..errors import QuantizationError
-from ..graph.dataflow import DataflowView, op_name
-from ..identity import TensorEntry, TensorId, TensorTable
-from .plan import Fold
+from ...errors import QuantizationError
+from ...graph.dataflow import DataflowView, op_name
+from ...identity import TensorEntry, TensorId, TensorTable
+from ..plan import Fold
 
 
 class Exclusion:

@@ -20,8 +20,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ..graph import Model
-from ..graph.dataflow import (
+from ...graph import Model
+from ...graph.dataflow import (
     BodyWriter,
     DataflowView,
     attrs_of,
@@ -31,16 +31,16 @@ from ..graph.dataflow import (
     static_shape,
     write_function,
 )
-from ..graph.group_norm import read_group_norm
-from ..graph.split import split_to_slices
-from ..identity import TensorId
-from ..numerics.floats.batch_norm import fold_batch_norm
-from .constants import Constant, Constants
-from .convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
+from ...graph.group_norm import read_group_norm
+from ...graph.split import split_to_slices
+from ...identity import TensorId
+from ...numerics.floats.batch_norm import fold_batch_norm
+from ..names import Names
+from ..plan import Fold
+from ..weights.constants import Constant, Constants
+from ..weights.convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from .fold_constants import folded_constants
 from .layer_norm import plain_layer_norm
-from .names import Names
-from .plan import Fold
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

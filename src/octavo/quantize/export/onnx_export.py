@@ -22,13 +22,13 @@ import onnx.version_converter
 from onnx import helper
 from tvm import relax
 
-from ..errors import QuantizationError, check_path, check_type
-from ..graph import Model
-from ..graph.dataflow import static_shape
-from ..identity import TensorId
-from ..numerics import PerAxis, QuantParams, dequantize
+from ...errors import QuantizationError, check_path, check_type
+from ...graph import Model
+from ...graph.dataflow import static_shape
+from ...identity import TensorId
+from ...numerics import PerAxis, QuantParams, dequantize
+from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
-from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 
 MIN_OPSET = 13
 """First version whose QuantizeLinear and DequantizeLinear have an axis."""

@@ -1,0 +1,7 @@
+"""Placement: which ops run in integers on a target, and why the others do not."""
+
+from .exclusion import Exclusion
+from .layer import Layer, Placement
+from .placement import Placer
+
+__all__ = ["Exclusion", "Layer", "Placement", "Placer"]

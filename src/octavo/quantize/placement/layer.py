@@ -1,0 +1,84 @@
+"""What placement decides, as data: the integer ops with what runs in their kernels, and the float ops with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.relax import Var
+
+from ...identity import TensorId
+from ...target import BATCH_MATMUL, OpSupport
+from ..plan import FloatOp
+from ..weights.constants import Constant
+from ..weights.convolution import Bias, Weighted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Layer:
+    """An integer op with what runs in the same kernel.
+
+    Parameters
+    ----------
+    support
+        What the target says of the op.
+    core, output
+        The variable of the op itself, and of the result after everything fused.
+    inputs
+        The activations it reads.
+    members
+        The variables of the kernel in order, `core` first and `output` last.
+    fused
+        "bias", "nn.relu", "clip", in order.
+    leaves_float
+        Whether its result is not quantized, for only float ops read it.
+    constants
+        Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
+    """
+
+    support: OpSupport
+    core: Var
+    output: Var
+    inputs: tuple[Var, ...]
+    members: tuple[Var, ...]
+    fused: tuple[str, ...] = ()
+    op: Weighted | None = None
+    bias: Bias | None = None
+    leaves_float: bool = False
+    constants: tuple[Constant, ...] = ()
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it is worth quantizing its inputs for it alone: it reads each of their values many times."""
+        return self.op is not None or self.support.op == BATCH_MATMUL
+
+    @property
+    def may_leave_float(self) -> bool:
+        """Whether its sums can be left as float32 instead of being quantized: a product that the target can end so."""
+        return self.pulls and self.support.float_output
+
+    @property
+    def name(self) -> TensorId:
+        """The result's variable name."""
+        return TensorId(self.output.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Placement:
+    """What `place` decided.
+
+    Parameters
+    ----------
+    layers
+        The integer ops in the order of the graph.
+    made
+        The variables that integer ops leave: their consumers read them dequantized.
+    quantized
+        Every variable that gets a Q: `made`, and what integer ops read of float ops and inputs.
+    float_ops
+        The ops left float, with reasons.
+    """
+
+    layers: tuple[Layer, ...]
+    made: frozenset[Var]
+    quantized: frozenset[Var]
+    float_ops: tuple[FloatOp, ...]

@@ -1,0 +1,1 @@
+"""Weights: where a graph keeps them, and the parameters of their integers."""
