@@ -115,8 +115,17 @@ def test_percentile_narrows_ranges(workplace: Path) -> None:
         constants = {entry.name: onnx.numpy_helper.to_array(entry) for entry in graph.initializer}
         return sum(float(constants[node.input[1]]) for node in graph.node if node.op_type == "QuantizeLinear")
 
-    assert command("quantize m.onnx --profile profile.json -o p.onnx --method percentile --percentile 99") == 0
-    assert scales("p.onnx") < 0.9 * scales("m.int8.onnx")
+    spelled = ("--method percentile --percentile 99", "--method percentile:99", "--percentile 99")
+    for number, options in enumerate(spelled):
+        assert command(f"quantize m.onnx --profile profile.json -o p{number}.onnx {options}") == 0
+    assert scales("p0.onnx") < 0.9 * scales("m.int8.onnx")
+    assert scales("p0.onnx") == scales("p1.onnx") == scales("p2.onnx")
+
+
+def test_an_exported_table_takes_a_range_estimator(workplace: Path) -> None:
+    for name, options in (("all", ""), ("cut", "--method percentile:90"), ("short", "--percentile 90")):
+        assert command(f"profile export profile.json --format ort-json -o {name} {options}") == 0
+    assert Path("cut").read_bytes() == Path("short").read_bytes() != Path("all").read_bytes()
 
 
 def test_excluded_ops_stay_float(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +141,11 @@ def test_excluded_ops_stay_float(workplace: Path, capsys: pytest.CaptureFixture[
     [
         ("compile m.onnx -o new.so --exclude Conv", "give --profile too"),
         ("explain m.onnx --method percentile", "give --profile too"),
-        ("quantize m.onnx --profile profile.json -o new.onnx --percentile 99", "--percentile goes with --method percentile"),
+        ("explain m.onnx --percentile 99", "give --profile too"),
+        (
+            "quantize m.onnx --profile profile.json -o new.onnx --method min-max --percentile 99",
+            "--percentile goes with --method percentile, not with min_max; leave one out",
+        ),
     ],
 )
 def test_options_that_would_do_nothing_are_bad_usage(

@@ -17,6 +17,7 @@ import octavo
 from octavo.errors import ProfileError
 from octavo.identity import TensorId
 from octavo.profile import FORMATS, Profile, from_table, read_table, write_table
+from octavo.quantize.ranges import Percentile, QuantScheme
 
 SYMMETRIC = ("ort-flatbuffers", "ort-cache", "tensorrt")
 
@@ -129,7 +130,9 @@ def test_a_table_becomes_a_profile_that_quantizes(net: Profiled, profile: Profil
 
 
 def test_percentiles_narrow_the_ranges(profile: Profile, tmp_path: Path) -> None:
-    write_table(profile, tmp_path / "t", "ort-json", percentile=99.0)
+    write_table(
+        profile, tmp_path / "t", "ort-json", range_of=lambda tensor: Percentile(99.0).range_of(tensor, QuantScheme(dtype="uint8"))
+    )
     _, found = read_table(tmp_path / "t")
     x = profile[TensorId("x")]
     assert x.minimum < found["net/x:0"][0]

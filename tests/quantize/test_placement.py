@@ -15,6 +15,7 @@ from nets import model_of, residual_net
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
+from octavo.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile import Profile
 from octavo.quantize import QuantizedModel, Recipe, quantize
@@ -366,3 +367,55 @@ def test_a_profile_of_another_model_and_a_quantized_model_are_refused() -> None:
         quantize(quantized, profile)
     with pytest.raises(QuantizationError, match="quantized already"):
         quantize(replace(quantized, plan=None), profile)
+
+
+def concat_net(*, with_pool: bool = False) -> Model:
+    """Two convolutions of one input, the second's results a hundred times the first's, joined and read by a third."""
+
+    def body(writer: BodyWriter, x: relax.Var, small: relax.Var, large: relax.Var, last: relax.Var) -> relax.Expr:
+        a = writer.emit("a", relax.op.nn.conv2d(x, small))
+        b = writer.emit("b", relax.op.nn.conv2d(x, large))
+        pooled = writer.emit("pooled", relax.op.nn.max_pool2d(a, (1, 1))) if with_pool else a
+        joined = writer.emit("joined", relax.op.concat([pooled, b], axis=1))
+        return writer.emit("y", relax.op.nn.conv2d(joined, last), is_output=True)
+
+    params = {"small": 0.01 * weights(4, 3, 1, 1), "large": weights(4, 3, 1, 1), "last": weights(2, 8, 1, 1)}
+    return model_of({"x": ((1, 3, 6, 6), "float32")}, params, body, ("y",))
+
+
+def sharing(description: TargetDescription) -> TargetDescription:
+    """Return a target whose concat, like its max pooling, has one scale and zero point for all that it reads and makes."""
+    return replace(description, ops=tuple(replace(op, same_params=True) if op.op == "concat" else op for op in description.ops))
+
+
+@pytest.mark.parametrize("with_pool", [False, True])
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(range_estimator="percentile:99")])
+def test_a_concat_that_shares_parameters_has_the_range_of_all_its_inputs(with_pool: bool, recipe: Recipe) -> None:
+    model = concat_net(with_pool=with_pool)
+    samples = RNG.standard_normal((16, 3, 6, 6)).astype(np.float32)
+    profile = octavo.profile(model, samples)
+    quantized = quantize(model, profile, target=sharing(CPU), recipe=recipe)
+    assert [layer.op for layer in quantized.plan.layers].count("concat") == 1
+    plain = quantize(model, profile, recipe=recipe)
+    shared = [key for key in ("a", "pooled", "b", "joined") if key in quantized.plan.activations]
+    assert len({quantized.plan.activations[TensorId(key)] for key in shared}) == 1
+    widest = max(float(plain.plan.activations[TensorId(key)].scale) for key in shared)
+    assert widest <= float(quantized.plan.activations[TensorId("joined")].scale) <= 1.01 * widest
+    assert quantized.plan.activations[TensorId("x")] == plain.plan.activations[TensorId("x")]
+    real, simulated = (np.concatenate([octavo.compile(each)(x[None])["net/y:0"] for x in samples]) for each in (model, quantized))
+    assert sqnr_db(real, simulated) > (30 if recipe == Recipe() else 20)
+
+
+def test_constants_share_the_range_of_what_they_are_joined_with() -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, k: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.conv2d(x, w))
+        joined = writer.emit("joined", relax.op.concat([c, k], axis=1))
+        return writer.emit("y", relax.op.nn.max_pool2d(joined, (1, 1)), is_output=True)
+
+    params = {"w": weights(4, 3, 1, 1), "k": np.linspace(-9, 3, 8, dtype=np.float32).reshape(1, 2, 2, 2)}
+    model = model_of({"x": ((1, 3, 2, 2), "float32")}, params, body, ("y",))
+    plan = quantize(model, ranged(model), target=sharing(CPU)).plan
+    shared = {plan.activations[TensorId(key)] for key in ("c", "joined", "y")} | {plan.weights[TensorId("k")]}
+    assert len(shared) == 1
+    [params_of_all] = shared
+    assert float(params_of_all.scale) == pytest.approx(12 / 255)

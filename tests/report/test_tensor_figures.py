@@ -6,7 +6,7 @@ import pytest
 from octavo.identity import TensorEntry, TensorId, TensorKind
 from octavo.profile import silent_channels
 from octavo.profile.statistics import TensorStatistics, constant_statistics
-from octavo.report.tensor_figures import PERCENTILES, figures_of
+from octavo.report.tensor_figures import figures_of
 
 
 def statistics(values: np.ndarray, axis: int | None = None, kind: TensorKind = "constant") -> TensorStatistics:
@@ -43,7 +43,7 @@ def test_outliers_lengthen_the_tail() -> None:
 def test_previews_start_with_the_whole_range() -> None:
     values = np.random.default_rng(2).normal(0, 1, 100_000)
     previews = figures_of(statistics(values, kind="activation")).previews
-    assert [preview.percentile for preview in previews] == [100.0, *PERCENTILES]
+    assert [preview.range_estimator for preview in previews] == ["min_max", *(f"percentile:{p}" for p in ("99.99", "99.9", "99"))]
     assert (previews[0].low, previews[0].high) == (values.astype(np.float32).min(), values.astype(np.float32).max())
     assert previews[0].saturated == 0
     assert [round(preview.saturated, 3) for preview in previews[2:]] == pytest.approx([0.001, 0.01], abs=1.5e-3)

@@ -9,8 +9,12 @@ from typing import Any
 
 from octavo_command import SUMMARIES
 
+from ..quantize.ranges import range_estimator, range_estimator_help
+
 Subcommands = Any
 """What argparse's add_subparsers returns; its class is private."""
+Group = Any
+"""A parser, or a group of its options; argparse's class of groups is private."""
 
 
 def add_command(
@@ -56,16 +60,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the options that make a Recipe."""
     group = parser.add_argument_group("how to quantize")
-    group.add_argument(
-        "--method", choices=("min-max", "percentile"), default="min-max", help="how a range is chosen (default: min-max)"
-    )
-    group.add_argument(
-        "--percentile",
-        type=percentile,
-        default=99.99,
-        metavar="P",
-        help="with --method percentile: percent of the values to keep inside the range (default: 99.99)",
-    )
+    add_method(group)
     group.add_argument("--activation", choices=("uint8", "int8"), default="uint8", help="dtype of activations (default: uint8)")
     group.add_argument(
         "--per-tensor", action="store_true", help="one scale for each weight instead of one for each output channel"
@@ -76,6 +71,16 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="tensor, by its name in the source, or kind of op (Conv) to leave in float (may be repeated)",
+    )
+
+
+def add_method(parser: Group) -> None:
+    """Add the options that choose a range estimator, which `sources.method_of` reads."""
+    # argparse takes "%" for a format.
+    known = range_estimator_help().replace("%", "%%")
+    parser.add_argument("--method", type=method, metavar="NAME", help=f"how a range is chosen (default: min_max): {known}")
+    parser.add_argument(
+        "--percentile", type=percentile, metavar="P", help="short for --method percentile:P: percent of the values to keep"
     )
 
 
@@ -137,15 +142,20 @@ def thread_counts(text: str) -> tuple[int, ...]:
     return tuple(thread_count(part) for part in text.split(","))
 
 
-def percentile(text: str) -> float:
-    """Parse a percentage in [50; 100]."""
+def method(text: str) -> str:
+    """Parse the spelling of a range estimator."""
+    name, colon, argument = text.partition(":")
+    spelling = name.replace("-", "_") + colon + argument
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 50 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"expected a percentage from 50 to 100, got {text!r}")
-    return value
+        range_estimator(spelling)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return spelling
+
+
+def percentile(text: str) -> str:
+    """Parse a percentage in [50; 100], to the spelling of a range estimator."""
+    return method(f"percentile:{text}")
 
 
 def positive_seconds(text: str) -> float:

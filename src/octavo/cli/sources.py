@@ -20,11 +20,19 @@ def load_model(args: argparse.Namespace) -> Model:
     return load(args.model, shapes=dict(args.shape) or None)
 
 
+def method_of(args: argparse.Namespace) -> str:
+    """Return the range estimator that the options of `add_method` name."""
+    if args.percentile is None:
+        return args.method or Recipe().range_estimator
+    if args.method not in (None, "percentile"):
+        raise UsageError(f"--percentile goes with --method percentile, not with {args.method}; leave one out")
+    return args.percentile
+
+
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """Return what the options of `add_recipe` ask for."""
     return Recipe(
-        range_estimator=args.method.replace("-", "_"),
-        percentile=args.percentile,
+        range_estimator=method_of(args),
         activation_dtype=args.activation,
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
         exclude=tuple(args.exclude),
@@ -33,8 +41,6 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def load_quantized(args: argparse.Namespace) -> Model:
     """Load MODEL; with --profile, quantize it too."""
-    if args.method != "percentile" and args.percentile != Recipe().percentile:
-        raise UsageError("--percentile goes with --method percentile; give both or none")
     if not args.profile and recipe_of(args) != Recipe():
         raise UsageError(
             "--method, --percentile, --activation, --per-tensor and --exclude say how to quantize; give --profile too"
@@ -54,6 +60,6 @@ def load_for_precision(args: argparse.Namespace) -> tuple[Model, Profile | None]
     """Load MODEL; with a --precision of 16 bits return the profile that goes with it, else quantize by it."""
     if not is_downcast(args):
         return load_quantized(args), None
-    if recipe_of(args) != Recipe() or args.percentile != Recipe().percentile:
+    if recipe_of(args) != Recipe():
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     return load_model(args), Profile.load(args.profile) if args.profile else None

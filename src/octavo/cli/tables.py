@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from ..profile import FORMATS, Profile, from_table, write_table
-from .options import Subcommands, add_command, add_model, add_output, percentile
+from ..quantize.ranges import QuantScheme, range_estimator
+from .options import Subcommands, add_command, add_method, add_model, add_output
 from .outputs import check_output
-from .sources import load_model
+from .sources import load_model, method_of
 
 EXPORT, IMPORT = NAMES = "profile export", "profile import"
 _MAX_NAMED = 5
@@ -24,13 +25,7 @@ def add_to(commands: Subcommands) -> None:
     )
     export.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
     export.add_argument("--format", choices=FORMATS, required=True, help="whose table")
-    export.add_argument(
-        "--percentile",
-        type=percentile,
-        default=100.0,
-        metavar="P",
-        help="percent of the values each range keeps (default: 100)",
-    )
+    add_method(export)
     add_output(export, help="table to write")
     take = add_command(
         commands,
@@ -46,7 +41,9 @@ def add_to(commands: Subcommands) -> None:
 def call_export(args: argparse.Namespace) -> int:
     """Run `profile export`."""
     check_output(args.output, args.profile)
-    count = write_table(Profile.load(args.profile), args.output, args.format, percentile=args.percentile)
+    estimator, scheme = range_estimator(method_of(args)), QuantScheme(dtype="uint8")
+    profile = Profile.load(args.profile)
+    count = write_table(profile, args.output, args.format, range_of=lambda tensor: estimator.range_of(tensor, scheme))
     print(f"{args.output}: {count} tensors")
     return 0
 

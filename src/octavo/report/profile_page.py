@@ -89,6 +89,7 @@ def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
         "mean": None if found is None else _rounded(found.mean),
         "deviation": None if found is None else _rounded(found.deviation),
         "kurtosis": None if found is None else _rounded(found.kurtosis),
+        "centre": None if figures.centre is None else [_rounded(end) for end in figures.centre],
         "tail": _rounded(figures.tail),
         "outliers": _rounded(figures.outliers),
         "spread": _rounded(figures.spread),
@@ -100,7 +101,7 @@ def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
         "maxInterval": None if how is None else [_rounded(end) for end in how.maximum_interval],
         "previews": [
             {
-                "percentile": preview.percentile,
+                "estimator": preview.range_estimator,
                 "low": _rounded(preview.low),
                 "high": _rounded(preview.high),
                 "scale": _decimal(preview.scale),

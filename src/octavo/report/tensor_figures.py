@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.quant_params import QuantParams
 from ..numerics.statistics.histogram_estimates import Moments, estimated_sqnr_db, moments, share_outside
-from ..numerics.statistics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
 from ..profile import TensorStatistics
+from ..quantize.ranges import Percentile, QuantScheme, RangeEstimator, range_previews
 
-PERCENTILES = (99.99, 99.9, 99.0)
-"""Percent of the values that the previewed ranges keep, beside the range that keeps all."""
-CENTRE = PERCENTILES[0]
+CENTRE = 99.99
 """The range that keeps so many percent of the values is a tensor's centre; what lies outside are its outliers."""
 
 
@@ -25,19 +22,19 @@ class Preview:
 
     Parameters
     ----------
-    percentile
-        Percent of the values that the range keeps, 100 for min-max.
+    range_estimator
+        What chose the range, as a recipe spells it.
     low, high
         The range.
     scale, zero_point
-        Of an activation by `asymmetric_params`, of a constant by `symmetric_params`.
+        Asymmetric of an activation, symmetric of a constant.
     sqnr_db
         Estimate, dB; None where nothing is lost.
     saturated
         Share of the values that saturation moves further than rounding would, in [0; 1].
     """
 
-    percentile: float
+    range_estimator: str
     low: float
     high: float
     scale: float
@@ -54,6 +51,8 @@ class TensorFigures:
     ----------
     moments
         Mean, standard deviation, kurtosis.
+    centre
+        The range that keeps CENTRE percent of the values.
     tail
         Width of the whole range over the width of the centre's (`CENTRE`); 1 without outliers.
     outliers
@@ -61,10 +60,11 @@ class TensorFigures:
     spread
         Largest magnitude of a channel over that of the median channel, among the channels that are not silent.
     previews
-        Min-max first, then PERCENTILES; empty where there are no finite values.
+        One for each of `range_previews`, min-max first; empty where there are no finite values.
     """
 
     moments: Moments | None
+    centre: tuple[float, float] | None
     tail: float | None
     outliers: float
     spread: float | None
@@ -75,15 +75,17 @@ def figures_of(statistics: TensorStatistics) -> TensorFigures:
     """Derive a tensor's figures."""
     spread = _spread(statistics)
     if not statistics.finite:
-        return TensorFigures(moments=None, tail=None, outliers=0.0, spread=spread, previews=())
+        return TensorFigures(moments=None, centre=None, tail=None, outliers=0.0, spread=spread, previews=())
     histogram, minimum, maximum = statistics.histogram, statistics.minimum, statistics.maximum
-    low, high = percentile_range(histogram, minimum, maximum, CENTRE)
+    scheme = QuantScheme(dtype="int8", symmetric=statistics.kind == "constant")
+    low, high = Percentile(CENTRE).range_of(statistics, scheme)
     return TensorFigures(
         moments=moments(histogram, minimum, maximum),
+        centre=(low, high),
         tail=(maximum - minimum) / (high - low) if high > low else None,
         outliers=share_outside(histogram, minimum, maximum, low, high),
         spread=spread,
-        previews=tuple(_preview(statistics, percentile) for percentile in (100.0, *PERCENTILES)),
+        previews=tuple(_preview(statistics, scheme, name, estimator) for name, estimator in range_previews().items()),
     )
 
 
@@ -97,19 +99,16 @@ def _spread(statistics: TensorStatistics) -> float | None:
     return float(loud.max()) / float(np.median(loud)) if loud.size else None
 
 
-def _preview(statistics: TensorStatistics, percentile: float) -> Preview:
+def _preview(statistics: TensorStatistics, scheme: QuantScheme, name: str, estimator: RangeEstimator) -> Preview:
     histogram, minimum, maximum = statistics.histogram, statistics.minimum, statistics.maximum
-    if percentile == 100.0:
-        low, high = min_max_range(minimum, maximum)
-    else:
-        low, high = percentile_range(histogram, minimum, maximum, percentile)
-    params = _params(statistics, low, high)
+    low, high = estimator.range_of(statistics, scheme)
+    params = scheme.params(low, high)
     scale, zero_point = float(params.scale), int(params.zero_point)
     sqnr = estimated_sqnr_db(histogram, minimum, maximum, params)
     # Half a quantization step beyond the ends is what rounding brings back.
     first, last = ((integer - zero_point) * scale for integer in (params.qmin - 0.5, params.qmax + 0.5))
     return Preview(
-        percentile=percentile,
+        range_estimator=name,
         low=low,
         high=high,
         scale=scale,
@@ -117,9 +116,3 @@ def _preview(statistics: TensorStatistics, percentile: float) -> Preview:
         sqnr_db=sqnr if math.isfinite(sqnr) else None,
         saturated=share_outside(histogram, minimum, maximum, first, last),
     )
-
-
-def _params(statistics: TensorStatistics, low: float, high: float) -> QuantParams:
-    if statistics.kind == "constant":
-        return symmetric_params(np.array([low, high], np.float32), "int8", axis=None)
-    return asymmetric_params(low, high, "int8")

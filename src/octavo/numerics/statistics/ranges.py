@@ -1,6 +1,6 @@
-"""From statistics to quantization parameters: range estimators, and the formulas for scale and zero point.
+"""From a range to quantization parameters: the formulas for scale and zero point. Numbers in, numbers out.
 
-Nothing here knows a graph or a file: numbers in, numbers out.
+Which range a tensor gets is not chosen here.
 """
 
 from __future__ import annotations
@@ -9,53 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..quant_params import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
-from .histogram import Histogram
 
 SMALLEST_RANGE = 2.0**-100
 """Widths below this are taken as zero: the scale and its reciprocal must be normal float32 numbers, products of scales too."""
 DEAD_CHANNEL = 2.0**-24
 """A channel whose weights are all smaller than this fraction of the tensor's largest is dead: below float32's own resolution."""
-
-
-def min_max_range(minimum: float, maximum: float) -> tuple[float, float]:
-    """Return the observed range itself."""
-    return float(minimum), float(maximum)
-
-
-def percentile_range(histogram: Histogram, minimum: float, maximum: float, percentile: float) -> tuple[float, float]:
-    """Return the range that keeps `percentile` percent of the values, half of the rest cut on each side.
-
-    Within the bin that an end falls into, values are taken as evenly spread. Never wider than [minimum; maximum].
-
-    Parameters
-    ----------
-    percentile
-        In (0; 100], e.g. 99.99 cuts 0.005% of the values on each side.
-    """
-    total = histogram.total
-    if not total:
-        return min_max_range(minimum, maximum)
-    cut = total * (100.0 - percentile) / 200.0
-    lower, upper = histogram.edges()
-    first, below = _bin_beyond(histogram.counts, cut)
-    last, above = _bin_beyond(histogram.counts[::-1], cut)
-    last = histogram.counts.size - 1 - last
-    if first > last:
-        return min_max_range(minimum, maximum)
-    low = float(lower[first] + below * (upper[first] - lower[first]))
-    high = float(upper[last] - above * (upper[last] - lower[last]))
-    if low > high:  # both in one bin
-        return min_max_range(minimum, maximum)
-    return min(max(float(minimum), low), float(maximum)), max(min(float(maximum), high), float(minimum))
-
-
-def _bin_beyond(counts: npt.NDArray[np.int64], cut: float) -> tuple[int, float]:
-    """Return the first bin up to which more than `cut` values lie, and the part of its own values that `cut` takes, in [0; 1)."""
-    below = np.cumsum(counts)
-    index = int(np.searchsorted(below, cut, side="right"))
-    if index == counts.size:
-        return index, 0.0
-    return index, float(cut - (below[index] - counts[index])) / float(counts[index])
 
 
 def asymmetric_params(low: float, high: float, dtype: str) -> QuantParams:

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import ProfileError
 from ...graph.model import Model
 from ...identity import TensorId
-from ...numerics.statistics.ranges import asymmetric_params, min_max_range, percentile_range, symmetric_params
+from ...numerics.statistics.ranges import asymmetric_params, symmetric_params
 from ..constants import profile_constants
 from ..profile import Profile
 from ..statistics import TensorStatistics, constant_statistics
@@ -28,15 +28,23 @@ FORMATS = ("ort-json", "ort-flatbuffers", "ort-cache", "tensorrt", "aimet-0.6.1"
 """Tables that are written; each is read, too."""
 
 
-def write_table(profile: Profile, path: Path, form: str, *, percentile: float = 100.0) -> int:
+RangeOf = Callable[[TensorStatistics], tuple[float, float]]
+
+
+def observed_range(tensor: TensorStatistics) -> tuple[float, float]:
+    """Return [minimum; maximum]."""
+    return float(tensor.minimum), float(tensor.maximum)
+
+
+def write_table(profile: Profile, path: Path, form: str, *, range_of: RangeOf = observed_range) -> int:
     """Write the ranges of a profile's inputs and activations as a neighbour keeps them; return how many.
 
     Parameters
     ----------
     form
         One of FORMATS. AIMET's hold the weights, too, symmetric and by channel.
-    percentile
-        Percent of the values that a range keeps, 100 for all.
+    range_of
+        Chooses the range of a tensor; the observed one by default.
 
     Raises
     ------
@@ -47,7 +55,7 @@ def write_table(profile: Profile, path: Path, form: str, *, percentile: float = 
     activations = {
         value.source_name or str(key): value for key, value in profile.items() if value.kind != "constant" and value.finite
     }
-    ranges = {name: _range(value, percentile) for name, value in activations.items()}
+    ranges = {name: range_of(value) for name, value in activations.items()}
     amplitudes = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
     writers: dict[str, Callable[[], str | bytes]] = {
         "ort-json": lambda: onnxruntime.write_json(ranges),
@@ -66,12 +74,6 @@ def write_table(profile: Profile, path: Path, form: str, *, percentile: float = 
         temporary.unlink(missing_ok=True)
         raise ProfileError(f"{path}: cannot write the table: {getattr(error, 'strerror', None) or error}") from error
     return len(ranges)
-
-
-def _range(value: TensorStatistics, percentile: float) -> tuple[float, float]:
-    if percentile == 100.0:
-        return min_max_range(value.minimum, value.maximum)
-    return percentile_range(value.histogram, value.minimum, value.maximum, percentile)
 
 
 def _activations(ranges: Ranges) -> dict[str, Encoded]:

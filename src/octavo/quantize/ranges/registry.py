@@ -1,6 +1,6 @@
 """The range estimators by name: what a recipe, the command line and the reports know of them, they read here.
 
-An estimator is spelled "min_max", or with its argument "percentile:99.9"; "-" stands for "_".
+An estimator is spelled "min_max", or with its argument "percentile:99.9".
 """
 
 from __future__ import annotations
@@ -76,14 +76,13 @@ def range_estimator(spelling: str, arguments: Mapping[str, float] | None = None)
         An unknown name, or an argument that the estimator cannot take.
     """
     name, colon, text = spelling.partition(":")
-    name = name.replace("-", "_")
     entry = _REGISTERED.get(name)
     if entry is None:
         raise ValueError(f"range_estimator must be one of {', '.join(_REGISTERED)}, got {spelling!r}")
     if not colon:
         return entry.make(*([arguments[name]] if arguments and name in arguments else []))
     if entry.argument is None:
-        raise ValueError(f"range_estimator {name} takes no argument, got {spelling!r}")
+        raise ValueError(f"{name} takes no argument, got {spelling!r}")
     try:
         value = float(text)
     except ValueError:

@@ -18,8 +18,7 @@ function previewTable(tensor, repaint) {
   const best = ratios.indexOf(Math.max(...ratios));
   const buttons = [];
   const body = tensor.previews.map((preview, index) => {
-    const label = preview.percentile === 100 ? "min\u2013max" : `${preview.percentile}%`;
-    const button = make("button", { type: "button", textContent: label, title: `${number(preview.low)} to ${number(preview.high)}` });
+    const button = make("button", { type: "button", textContent: preview.estimator, title: `${number(preview.low)} to ${number(preview.high)}` });
     button.setAttribute("aria-pressed", String(index === state.previewed));
     button.addEventListener("click", () => {
       state.previewed = index;

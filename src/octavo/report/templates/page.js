@@ -186,7 +186,7 @@ function drawOverview() {
     const left = gutter + index * step;
     const chosen = tensor === state.chosen;
     const thick = Math.max(Math.min(step - 1, 9), 1);
-    const [from, to] = [tensor.previews[1].low, tensor.previews[1].high];
+    const [from, to] = tensor.centre;
     if (chosen) {
       pen.fillStyle = colour("chosen");
       pen.fillRect(left - 1, 0, Math.max(step, 3) + 2, height);
