@@ -379,7 +379,9 @@ def concat_net(*, with_pool: bool = False) -> Model:
         joined = writer.emit("joined", relax.op.concat([pooled, b], axis=1))
         return writer.emit("y", relax.op.nn.conv2d(joined, last), is_output=True)
 
-    params = {"small": 0.01 * weights(4, 3, 1, 1), "large": weights(4, 3, 1, 1), "last": weights(2, 8, 1, 1)}
+    rng = np.random.default_rng(3)
+    small, large, last = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 3, 1, 1), (4, 3, 1, 1), (2, 8, 1, 1)))
+    params = {"small": 0.01 * small, "large": large, "last": last}
     return model_of({"x": ((1, 3, 6, 6), "float32")}, params, body, ("y",))
 
 
@@ -389,10 +391,10 @@ def sharing(description: TargetDescription) -> TargetDescription:
 
 
 @pytest.mark.parametrize("with_pool", [False, True])
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(range_estimator="percentile:99")])
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(range_estimator="percentile:99.9")])
 def test_a_concat_that_shares_parameters_has_the_range_of_all_its_inputs(with_pool: bool, recipe: Recipe) -> None:
     model = concat_net(with_pool=with_pool)
-    samples = RNG.standard_normal((16, 3, 6, 6)).astype(np.float32)
+    samples = np.random.default_rng(4).standard_normal((16, 3, 6, 6)).astype(np.float32)
     profile = octavo.profile(model, samples)
     quantized = quantize(model, profile, target=sharing(CPU), recipe=recipe)
     assert [layer.op for layer in quantized.plan.layers].count("concat") == 1
@@ -403,7 +405,7 @@ def test_a_concat_that_shares_parameters_has_the_range_of_all_its_inputs(with_po
     assert widest <= float(quantized.plan.activations[TensorId("joined")].scale) <= 1.01 * widest
     assert quantized.plan.activations[TensorId("x")] == plain.plan.activations[TensorId("x")]
     real, simulated = (np.concatenate([octavo.compile(each)(x[None])["net/y:0"] for x in samples]) for each in (model, quantized))
-    assert sqnr_db(real, simulated) > (30 if recipe == Recipe() else 20)
+    assert sqnr_db(real, simulated) > (30 if recipe == Recipe() else 25)
 
 
 def test_constants_share_the_range_of_what_they_are_joined_with() -> None:
