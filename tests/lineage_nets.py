@@ -12,8 +12,12 @@ from tvm import relax
 from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, replace_operands, write_function
+from octavo.graph.lineage import Lineage
+from octavo.verify import verify_lineage
+from tvm_alone import TARGET
 
 Rename = Callable[[str], str]
+Write = Callable[[BodyWriter, str, Any, dict[str, Any]], Any]
 
 
 def branched_net(seed: int = 0) -> Model:
@@ -90,3 +94,47 @@ def _renamed(function: Any, rename: Rename) -> Any:
     builder = relax.BlockBuilder()
     write_function(builder, "renamed", params, body, attrs_of(function), is_private=True)
     return builder.get()["renamed"]
+
+
+def rewriting(name: str, write: Write) -> tvm.transform.Pass:
+    """Make a pass that writes "main" anew: `write(writer, name, value, new)` returns the value bound to `name`, None to keep it.
+
+    `new` holds the new variables by their old names.
+    """
+
+    def change(module: tvm.IRModule) -> tvm.IRModule:
+        function = module["main"]
+        view = DataflowView(function)
+        mapping: dict[Any, Any] = {param: param for param in function.params}
+
+        def body(writer: BodyWriter) -> Any:
+            for binding in view.bindings:
+                value = replace_operands(binding.value, lambda var: mapping[var])
+                new = {var.name: made for var, made in mapping.items()}
+                instead = write(writer, binding.var.name, value, new)
+                value = value if instead is None else instead
+                mapping[binding.var] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
+            return replace_operands(view.result, lambda var: mapping[var])
+
+        builder = relax.BlockBuilder()
+        write_function(builder, "main", list(function.params), body, attrs_of(function))
+        result = tvm.IRModule(dict(module.functions.items()))
+        result.update_func(result.get_global_var("main"), builder.get()["main"])
+        return result
+
+    return python_pass(name, change)
+
+
+def followed(model: Model, *passes: tvm.transform.Pass) -> Lineage:
+    """Run passes under a Lineage, and check every claim on an input that it never saw."""
+    lineage = Lineage(model, target=TARGET)
+    module = model.bound()
+    with TARGET, tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        for each in passes:
+            module = each(module)
+    rng = np.random.default_rng(7)
+    inputs = {name: rng.standard_normal(model.tensors[name].shape).astype(np.float32) for name in model.input_ids}
+    checks = verify_lineage(model, module, {model.tensors[name].source_name: x for name, x in inputs.items()}, lineage=lineage)
+    assert [str(check) for check in checks if not check.is_right] == []
+    assert all(check.is_compared for check in checks if check.state.is_alive)
+    return lineage

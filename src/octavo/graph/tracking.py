@@ -7,7 +7,7 @@ what was built on them is known by structure again. What is not shown this way i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.relax import ExternFunc, Var
 
 from ..identity import TensorId, TensorState
-from ..identity.relation import Relation, agree
+from ..identity.relation import Relation, agree, agree_closely, find_relation
 from ..identity.tensor_state import StateKind
 from .dataflow import op_name
 from .enclosing import enclosing_calls, parts_of
@@ -24,12 +24,16 @@ from .evaluate import Evaluator
 from .recast import Recast
 from .value_graph import Functions, GraphReader, Place, ValueGraph
 from .value_numbers import ValueNumbers
-from .value_search import Link, Spot, ValueSearch
+from .value_search import Link, Spot, ValueSearch, tolerance_of
 
 _CONSTANT_TOLERANCE = 1e-5
+_FLOAT32_BITS = 23
 _UNNAMED = "the step names no variable for it"
 _UNNAMED_CONSTANT = "no constant of its values is left: it became part of others, or nothing reads it"
 _RESHAPE = "vm.builtin.reshape"
+
+Read = Callable[[Mapping[int, int]], ValueGraph]
+"""Reads the module that is followed; the numbers of some places are given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,23 +102,7 @@ class Tracker:
         self._recast(before, after)
         lost = self._lost(after)
         if lost:
-            found = self._by_value(lost, before, after)
-            equal: dict[int, int] = {}
-            for spot, link in found.values():
-                if link.number == spot.number:
-                    continue
-                if spot.index is None:
-                    self.numbers.identify(spot.number, link.number)
-                equal |= {} if spot.index is None else {spot.index: link.number}
-            if any(link.number != spot.number for spot, link in found.values()):
-                after = self.reader.read(functions, entry, params, equal)
-            for tensor, (spot, link) in found.items():
-                # What was shown to be equal keeps its number; any other value has the one of its place.
-                is_new = link.number == spot.number and spot.index is not None
-                number = after.places[spot.index].number if is_new and spot.index is not None else link.number
-                # A value that a step said is another one for the same tensor stays that, wherever it is found again.
-                evidence = "announced" if self.links[tensor].evidence == "announced" else "value"
-                self.links[tensor] = Link(number, link.relation, evidence)
+            after = self._link_by_value(lost, before, after, lambda known: self.reader.read(functions, entry, params, known))
         lost = [tensor for tensor, link in self.links.items() if not after.holds(link.number)]
         enclosing = self._enclosing(lost, before, after, known)
         self.graph = after
@@ -202,6 +190,95 @@ class Tracker:
 
     # ------------------------------------------------------------------------------------------------------- by value
 
+    def _link_by_value(self, lost: list[TensorId], before: ValueGraph, after: ValueGraph, read: Read) -> ValueGraph:
+        """Link ids to the values they are found in; return the module as read with what was shown to be equal."""
+        found = self._by_value(lost, before, after)
+        equal: dict[int, int] = {}
+        constants: dict[int, int] = {}
+        for spot, link in found.values():
+            if link.number != spot.number:
+                target = constants if spot.index is None else equal
+                target[spot.number if spot.index is None else spot.index] = link.number
+        constants = {number: known for number, known in constants.items() if self._is_close(number, known)}
+        for number, known in constants.items():
+            self.numbers.identify(number, known)
+        proved = self._proved(before, after, equal, read) if equal else equal
+        if proved or constants:
+            after = read(proved)
+        depths = self._depths(before)
+        for tensor, (spot, link) in found.items():
+            is_equal = link.number != spot.number
+            if is_equal and (spot.number not in constants if spot.index is None else spot.index not in proved):
+                continue
+            # What was shown to be equal keeps its number; any other value has the one of its place.
+            number = link.number if is_equal or spot.index is None else after.places[spot.index].number
+            relation = link.relation if is_equal else self._confirmed(tensor, link.relation, number, depths)
+            if relation is None:
+                continue
+            # A value that a step said is another one for the same tensor stays that, wherever it is found again.
+            evidence = "announced" if self.links[tensor].evidence == "announced" else "value"
+            self.links[tensor] = Link(number, relation, evidence)
+        return after
+
+    def _depths(self, before: ValueGraph) -> list[int]:
+        """Return for each number how many ops lead to it from values of the module before, one behind the other."""
+        depths: list[int] = []
+        for number, node in enumerate(self.numbers.nodes):
+            is_known = before.holds(number) or not node.operands
+            depths.append(0 if is_known else 1 + max(depths[operand] for operand in node.operands))
+        return depths
+
+    def _confirmed(self, tensor: TensorId, relation: Relation, number: int, depths: Sequence[int]) -> Relation | None:
+        """Return how a value computed from what was shown to be equal relates to a tensor; None if more than rounding is left."""
+        source = self.sources[tensor]
+        nodes, values = self.numbers.nodes, self.evaluator.get([source, number])
+        if source not in values or number not in values:
+            return None
+        if values[source].dtype.kind != "f" or min(nodes[source].precision, nodes[number].precision) < _FLOAT32_BITS:
+            return relation
+        if relation.is_scaled:
+            tolerance = tolerance_of(self.numbers, source, number)
+            order = () if relation.permutation is None else (relation.permutation,)
+            relation = find_relation(values[source], values[number], tolerance=tolerance, permutations=order) or relation
+        return relation if agree_closely(relation.apply(values[source]), values[number], depths[number]) else None
+
+    def _proved(self, before: ValueGraph, after: ValueGraph, equal: Mapping[int, int], read: Read) -> dict[int, int]:
+        """Return those of the values believed equal, by their place, that are as close as the rounding of a few ops.
+
+        Errors add up from layer to layer until a small bias is lost in them. So each is computed from the values that what it
+        reads is believed to be, where only its own rounding is left; one that reads what is refuted must itself be that close.
+        """
+        trial = read(equal)
+        for number in trial.recomputed.values():
+            self.numbers.separate(number)
+        self.evaluator.get([*trial.recomputed.values(), *equal.values()])
+        depths = self._depths(before)
+        refuted: set[int] = set()
+        proved: dict[int, int] = {}
+        for index, place in enumerate(after.places):
+            is_tainted = any(operand in refuted for operand in self._flat(place.operands))
+            known = equal.get(index)
+            number = place.number if is_tainted else trial.recomputed.get(index, place.number)
+            if known is not None and self._is_close(number, known, depths[number]):
+                proved[index] = known
+            elif known is not None or is_tainted:
+                refuted.add(place.number)
+        return proved
+
+    def _flat(self, operands: Iterable[int]) -> Iterator[int]:
+        for operand in operands:
+            yield operand
+            if self.numbers.nodes[operand].kind in ("tuple", "item"):
+                yield from self._flat(self.numbers.nodes[operand].operands)
+
+    def _is_close(self, number: int, known: int, depth: int = 1) -> bool:
+        nodes, values = self.numbers.nodes, self.evaluator.values
+        if number == known or number not in values or known not in values:
+            return number == known
+        if min(nodes[number].precision, nodes[known].precision) < _FLOAT32_BITS:
+            return True  # coarser floats have no bound of few ops; the tolerance of their bits must do
+        return agree_closely(values[known], values[number], depth)
+
     def _by_value(self, lost: list[TensorId], before: ValueGraph, after: ValueGraph) -> dict[TensorId, tuple[Spot, Link]]:
         """Return for each id that is found again where, and the link."""
         new = [
@@ -217,7 +294,7 @@ class Tracker:
         ]
         if not new:
             return {}
-        return ValueSearch(self.numbers, self.evaluator, self.sources, self.links, new).find(lost)
+        return ValueSearch(self.numbers, self.evaluator, self.sources, self.links, new, list(before.by_number)).find(lost)
 
     # ---------------------------------------------------------------------------------------------- what became of the rest
 

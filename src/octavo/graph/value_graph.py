@@ -1,8 +1,8 @@
 """Reading a module as values: one walk through the entry function and what it calls, every value numbered.
 
-Relax functions are entered, so a value is seen wherever a pass put it; ops are numbered as what they legalize to, and fused
-functions also as the kernel that they become, so these steps change no number. Calls that write into an allocated tensor count
-as the definition of that tensor. Knows nothing of quantization.
+Relax functions, local ones too, and both branches of an `If` are entered, so a value is seen wherever a pass put it; ops are
+numbered as what they legalize to, and fused functions also as the kernel that they become, so these steps change no number. Calls
+that write into an allocated tensor count as the definition of that tensor. Knows nothing of quantization.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Var
 
-from .dataflow import ALLOCATIONS, BOOKKEEPING, op_name, operand_vars
+from .dataflow import ALLOCATIONS, BOOKKEEPING, attrs_of, op_name, operand_vars
 from .probes import read_probe
 from .value_numbers import Node, Structure, ValueNumbers
 
@@ -34,7 +35,9 @@ class Place:
     Parameters
     ----------
     path
-        Names of the functions around it, from the one that the entry calls; empty in the entry itself.
+        Names of the functions around it, from the one that the entry calls; empty in the entry itself. A local function is named
+        by the function around it and its "Composite" attribute, "fused_conv2d_npu/npu.conv2d", or its variable; a branch of an
+        `If` by the variable of its result, "y/then".
     operands
         Numbers of what the binding reads.
     """
@@ -70,6 +73,8 @@ class ValueGraph:
     constants: dict[int, Any] = field(default_factory=dict[int, Any])
     result: int = -1
     by_number: dict[int, list[Place]] = field(default_factory=dict[int, list[Place]])
+    recomputed: dict[int, int] = field(default_factory=dict[int, int])
+    """Index of a place whose number was given -> the number of its computation there."""
 
     def close(self) -> ValueGraph:
         """Fill the index."""
@@ -260,6 +265,8 @@ class _Walk:
         self._known = known
         self._is_inner = is_inner
         self._pending: dict[Var, Any] = {}
+        self._local_functions: dict[Var, tuple[relax.Function, dict[Var, int]]] = {}
+        self._active: list[relax.Function] = []
 
     def body(self, body: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
         """Read a function's body and return the number of its result."""
@@ -274,14 +281,25 @@ class _Walk:
                 if isinstance(value, Var) and value in self._pending and value not in env:
                     self._pending[binding.var] = value
                     continue
-                number = self.number(value, env, path)
-                operands = tuple(self.number(leaf, env, path) for leaf in _leaves(value))
+                if isinstance(value, relax.Function):
+                    self._local_functions[binding.var] = (value, env)
+                    continue
+                if isinstance(value, Var) and value in self._local_functions:
+                    self._local_functions[binding.var] = self._local_functions[value]
+                    continue
+                if isinstance(value, relax.If):
+                    number = self._conditional(value, binding.var, env, path)
+                    operands = self._numbers.nodes[number].operands
+                else:
+                    number = self.number(value, env, path)
+                    operands = tuple(self.number(leaf, env, path) for leaf in _leaves(value))
                 env[binding.var] = self._place(number, binding.var, path, value, operands)
         return self.number(body.body, env, path)
 
     def _place(self, number: int, var: Var, path: tuple[str, ...], value: Expr, operands: tuple[int, ...]) -> int:
         known = self._known.get(len(self._graph.places))
         if known is not None:
+            self._graph.recomputed[len(self._graph.places)] = number
             self._numbers.identify(number, known)
             number = known
         self._graph.places.append(Place(number, var, path, value, var.ty, operands))
@@ -308,7 +326,12 @@ class _Walk:
         if probe is not None:  # who looks at a value does not change it
             return self.number(probe[0], env, path)
         if isinstance(call.op, GlobalVar):
-            return self._function_call(call, env, path)
+            name = str(call.op.name_hint)
+            return self._function_call(call, self._functions.get(name), name, {}, env, path)
+        if isinstance(call.op, Var) and call.op in self._local_functions:
+            function, captured = self._local_functions[call.op]
+            name = "/".join((*path[-1:], str(attrs_of(function).get("Composite", call.op.name))))
+            return self._function_call(call, function, name, captured, env, path)
         name = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else ""
         if name in ("relax.call_tir", "relax.call_dps_packed"):
             symbol = str(getattr(call.args[0], "global_symbol", ""))
@@ -329,17 +352,43 @@ class _Walk:
             return (number,)
         return tuple(self._numbers.item(number, index, ty) for index, ty in enumerate(fields))
 
-    def _function_call(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
-        name = str(call.op.name_hint)
-        function = self._functions.get(name)
+    def _function_call(
+        self, call: Any, function: Any, name: str, captured: dict[Var, int], env: dict[Var, int], path: tuple[str, ...]
+    ) -> int:
+        """Enter a function; `captured` holds what a local one may read of the function around it."""
         operands = tuple(self.number(arg, env, path) for arg in call.args)
-        if not isinstance(function, relax.Function) or name in path:
+        if not isinstance(function, relax.Function) or any(function.same_as(active) for active in self._active):
             return self._numbers.opaque(operands, call.ty)
-        inner = dict(zip(function.params, operands, strict=True))
-        number = self.body(function.body, inner, (*path, name))
-        if self._reader.by_meaning and not self._is_inner and function.attrs and "Primitive" in function.attrs:
+        self._active.append(function)
+        number = self.body(function.body, {**captured, **dict(zip(function.params, operands, strict=True))}, (*path, name))
+        self._active.pop()
+        if self._reader.by_meaning and not self._is_inner and function.attrs and "Primitive" in function.attrs and not captured:
             self._reader.name_fused(function, self._functions, operands, number)
         return number
+
+    def _conditional(self, value: Any, var: Var, env: dict[Var, int], path: tuple[str, ...]) -> int:
+        """Read both branches; the result is a choice between two values, which are what they are whichever is taken."""
+        name = "/".join((*path[-1:], var.name))
+        condition = self.number(value.cond, env, path)
+        then, other = (
+            self.body(branch, dict(env), (*path, f"{name}/{label}"))
+            for branch, label in ((value.true_branch, "then"), (value.false_branch, "else"))
+        )
+        return self._choice(condition, then, other, var.ty)
+
+    def _choice(self, condition: int, then: int, other: int, ty: Any) -> int:
+        if isinstance(ty, relax.TupleType):
+            item = self._numbers.item
+            fields = [
+                self._choice(condition, item(then, index, field), item(other, index, field), field)
+                for index, field in enumerate(ty.fields)
+            ]
+            return self._numbers.tuple(tuple(fields), ty)
+        operands = (condition, then, other)
+        types = [self._numbers.nodes[number].ty for number in (then, other)]
+        if not all(tvm_ffi.structural_equal(each, ty) for each in types):
+            return self._numbers.opaque(operands, ty)  # branches of several shapes: no op chooses between them
+        return self._numbers.call(("if",), operands, lambda args: relax.op.where(*args), ty)
 
     def _op_call(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
         operands: list[int] = []

@@ -77,7 +77,7 @@ class ValueNumbers:
 
     nodes: list[Node] = field(default_factory=list[Node])
     _numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-    _keys: list[Hashable] = field(default_factory=list[Hashable])
+    _equal: dict[int, int] = field(default_factory=dict[int, int])
     _tensors: dict[int, tuple[Any, Structure]] = field(default_factory=dict[int, tuple[Any, Structure]])
     _functions: dict[int, tuple[Any, Structure]] = field(default_factory=dict[int, tuple[Any, Structure]])
 
@@ -106,7 +106,8 @@ class ValueNumbers:
 
     def find_call(self, key: Hashable, operands: tuple[int, ...]) -> int | None:
         """Return the number of an op's result if it has one."""
-        return self._numbers.get(("call", key, operands))
+        number = self._numbers.get(("call", key, operands))
+        return None if number is None else self._resolved(number)
 
     def name_call(self, key: Hashable, operands: tuple[int, ...], number: int) -> None:
         """Say that an op on these operands computes the value `number`."""
@@ -128,19 +129,27 @@ class ValueNumbers:
 
     def identify(self, number: int, known: int) -> None:
         """Let the computation that got `number` give `known` from now on: the two were shown to be one value."""
-        if number != known:
-            self._numbers[self._keys[number]] = known
+        if number != self._resolved(known):
+            self._equal[number] = known
+
+    def separate(self, number: int) -> None:
+        """Take back what `identify` was told of a number."""
+        self._equal.pop(number, None)
+
+    def _resolved(self, number: int) -> int:
+        while number in self._equal:
+            number = self._equal[number]
+        return number
 
     def _number(self, key: Hashable, kind: Kind, operands: tuple[int, ...], payload: Any, ty: Any) -> int:
         number = self._numbers.get(key)
         if number is not None:
-            return number
+            return self._resolved(number)
         read = [self.nodes[operand] for operand in operands]
         own = _MANTISSA_BITS.get(str(getattr(ty, "dtype", "")), 64)
         precision = min([own, *(node.precision for node in read)])
         is_constant = kind == "constant" or (bool(read) and all(node.is_constant for node in read))
         self.nodes.append(Node(kind, operands, payload, ty, precision, is_constant))
-        self._keys.append(key)
         number = self._numbers[key] = len(self.nodes) - 1
         return number
 

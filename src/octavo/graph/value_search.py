@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..identity import TensorId
-from ..identity.relation import SAME, Relation, agree, find_relation, is_telling
+from ..identity.relation import SAME, Relation, agree, find_relation, is_telling, largest_difference
 from ..identity.tensor_state import Evidence
 from .evaluate import Evaluator
 from .value_numbers import ValueNumbers
@@ -22,6 +22,9 @@ Array = npt.NDArray[Any]
 _TOLERANCE = {23: 5e-4, 10: 3e-2, 7: 0.2}
 # Where two values may differ by more than this, factors fit the difference and prove nothing.
 _FACTORS_TOLERANCE = 1e-3
+# Two differences as shares of the largest magnitude are the same if both are rounding, or one is not this much smaller.
+_ROUNDING = 1e-6
+_CLEARLY = 8.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,8 @@ class ValueSearch:
         Where each id was in the module before.
     spots
         The values of the module after that were not there before.
+    rivals
+        Numbers of the module before: a value that is clearly one of these is no other, though it be within the tolerance.
     """
 
     numbers: ValueNumbers
@@ -70,6 +75,7 @@ class ValueSearch:
     sources: Mapping[TensorId, int]
     links: Mapping[TensorId, Link]
     spots: Sequence[Spot]
+    rivals: Iterable[int] = ()
     _values: dict[int, Array] = field(default_factory=dict[int, Array])
     _marks: dict[int, tuple[float, float, float]] = field(default_factory=dict[int, tuple[float, float, float]])
     _telling: dict[int, bool] = field(default_factory=dict[int, bool])
@@ -106,22 +112,63 @@ class ValueSearch:
         return self._telling[number]
 
     def _moved(self, tensor: TensorId) -> tuple[Spot, Link] | None:
-        source, link = self.sources[tensor], self.links[tensor]
+        """Return the value that is closest to a tensor: among those as close as rounding leaves them, the first."""
+        source = self.sources[tensor]
         if source not in self._values:
             return None
+        scale = max(float(np.max(np.abs(self._values[source]), initial=0.0)), 1e-30)
+        best: tuple[Spot, Link] | None = None
+        least = np.inf
         for spot in self._candidates(tensor):
             # A few values, all zero say, are found anywhere: then only the name can tell which variable is meant.
             if not self._is_telling(source) and spot.name != tensor:
                 continue
-            if self._is_same(link.number, spot.number):
-                return spot, Link(link.number, link.relation)
-            tolerance = tolerance_of(self.numbers, source, spot.number)
-            if not self._may_agree(source, spot.number, tolerance):
+            link = self._link(tensor, spot)
+            if link is None:
                 continue
-            relation = find_relation(self._values[source], self._values[spot.number], tolerance=tolerance, with_factors=False)
-            if relation is not None:
-                return spot, Link(spot.number, relation)
-        return None
+            difference = self._difference(tensor, spot, link) / scale
+            if best is None or (difference * _CLEARLY < least and least > _ROUNDING):
+                best, least = (spot, link), difference
+            if least <= _ROUNDING:
+                return best
+        return None if best is None or self._is_rather_another(tensor, *best, least * scale) else best
+
+    def _link(self, tensor: TensorId, spot: Spot) -> Link | None:
+        """Return how a value may be that of a tensor, None if it isn't."""
+        source, link = self.sources[tensor], self.links[tensor]
+        if self._is_same(link.number, spot.number):
+            return Link(link.number, link.relation)
+        tolerance = tolerance_of(self.numbers, source, spot.number)
+        before = link.relation
+        if before.is_scaled and not before.is_moved and link.number in self._values:
+            moved = find_relation(self._values[link.number], self._values[spot.number], tolerance=tolerance, with_factors=False)
+            return None if moved is None or moved.shape else Link(spot.number, replace(before, permutation=moved.permutation))
+        if not self._may_agree(source, spot.number, tolerance):
+            return None
+        relation = find_relation(self._values[source], self._values[spot.number], tolerance=tolerance, with_factors=False)
+        return None if relation is None else Link(spot.number, relation)
+
+    def _difference(self, tensor: TensorId, spot: Spot, link: Link) -> float:
+        now = self._values[spot.number]
+        if link.number != spot.number:
+            return largest_difference(self._values[link.number], now)
+        return largest_difference(link.relation.apply(self._values[self.sources[tensor]]), now)
+
+    def _is_rather_another(self, tensor: TensorId, spot: Spot, link: Link, difference: float) -> bool:
+        """Return whether a value before that isn't the tensor's is clearly closer: the tensor without its bias, say."""
+        now, own = self._values[spot.number], (self.sources[tensor], self.links[tensor].number)
+        is_same = link.number != spot.number
+        like = self._values[own[1] if is_same else own[0]]
+        for number in self.rivals:
+            rival = self.evaluator.values.get(number)
+            if number in own or rival is None or rival.shape != like.shape or rival.dtype != like.dtype:
+                continue
+            # Factors that nearly are 1 fit a small bias, too: what needs none is closer.
+            unscaled = replace(link.relation, axis=None, factors=SAME.factors)
+            forms = [rival] if is_same else [relation.apply(rival) for relation in {link.relation, unscaled}]
+            if any(largest_difference(form, now) * _CLEARLY < difference for form in forms):
+                return True
+        return False
 
     def _is_same(self, old: int, new: int) -> bool:
         """Return whether a new value may take the place of an old one in every respect."""
@@ -147,8 +194,10 @@ class ValueSearch:
                 tolerance=tolerance,
                 permutations=self._layouts,
             )
-            if relation is not None:
-                return spot, Link(spot.number, relation)
+            if relation is not None and relation.is_scaled:
+                link = Link(spot.number, relation)
+                if not self._is_rather_another(tensor, spot, link, self._difference(tensor, spot, link)):
+                    return spot, link
         return None
 
     def _may_agree(self, a: int, b: int, tolerance: float) -> bool:

@@ -16,6 +16,11 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 _MAX_PERMUTED_RANK = 5
 _FEW_VALUES = 8
+# float32's rounding in a few ops: as a share of the largest magnitude, of a channel's, and of what cancelled in a channel.
+_CLOSE = 6e-6
+_CLOSE_CHANNEL = 1e-5
+_CLOSE_CANCELLED = 1e-6
+_OPS_OF_CLOSE = 4
 _INFINITE = 3e38  # no value of a network: float32 and bfloat16 end at 3.4e38
 
 
@@ -156,6 +161,36 @@ def agree(a: Array, b: Array, tolerance: float) -> bool:
     if not wide_a.size:
         return True
     return bool(np.max(np.abs(wide_a - wide_b)) <= tolerance * max(float(np.max(np.abs(wide_a))), 1e-30))
+
+
+def agree_closely(a: Array, b: Array, ops: int = 1) -> bool:
+    """Return whether two float32 arrays of one shape differ by the rounding of `ops` ops alone, one behind the other.
+
+    Rounding is small beside what was summed: beside the array's largest magnitude, and of a channel whose values are small beside
+    the channel's own, unless large terms cancelled there. A bias that was left out is not, however small beside the array.
+    """
+    growth = max(1.0, ops / _OPS_OF_CLOSE)
+    if not agree(a, b, _CLOSE * growth):
+        return False
+    if a.ndim < 2 or not a.size:
+        return True
+    wide_a, difference = np.abs(_wide(a)), np.abs(_wide(a) - _wide(b))
+    finite = np.isfinite(difference) & (wide_a < _INFINITE)
+    wide_a, difference = np.where(finite, wide_a, 0), np.where(finite, difference, 0)
+    floor = _CLOSE_CANCELLED * growth * float(np.max(wide_a))
+    for axis in {1, a.ndim - 1}:
+        others = tuple(index for index in range(a.ndim) if index != axis)
+        if a.size // a.shape[axis] < _FEW_VALUES:
+            continue
+        if np.any(np.max(difference, axis=others) > _CLOSE_CHANNEL * growth * np.max(wide_a, axis=others) + floor):
+            return False
+    return True
+
+
+def largest_difference(a: Array, b: Array) -> float:
+    """Return the largest difference of two arrays of one shape, where both are finite."""
+    difference = np.abs(_wide(a) - _wide(b))
+    return float(np.max(difference, where=np.isfinite(difference), initial=0.0))
 
 
 def is_telling(value: Array) -> bool:
