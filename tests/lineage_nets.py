@@ -12,7 +12,10 @@ from tvm import relax
 from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, replace_operands, write_function
+from octavo.graph.evaluate import Evaluator
 from octavo.graph.lineage import Lineage
+from octavo.graph.value_graph import GraphReader, functions_of
+from octavo.graph.value_numbers import ValueNumbers
 from octavo.verify import verify_lineage
 from tvm_alone import TARGET
 
@@ -138,3 +141,10 @@ def followed(model: Model, *passes: tvm.transform.Pass) -> Lineage:
     assert [str(check) for check in checks if not check.is_right] == []
     assert all(check.is_compared for check in checks if check.state.is_alive)
     return lineage
+
+
+def value_of(module: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
+    """Compute what a module's main returns, from what was read of it."""
+    numbers = ValueNumbers()
+    graph = GraphReader(numbers).read(functions_of(module), "main", {})
+    return Evaluator(numbers, dict(enumerate(arrays)), TARGET).get([graph.result])[graph.result]

@@ -12,11 +12,8 @@ from tvm.relax.dpl import is_op, wildcard
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from lineage_nets import branched_net, followed, python_pass
-from octavo.graph.evaluate import Evaluator
+from lineage_nets import branched_net, followed, python_pass, value_of
 from octavo.graph.lineage import Lineage
-from octavo.graph.value_graph import GraphReader, functions_of
-from octavo.graph.value_numbers import ValueNumbers
 from tvm_alone import TARGET
 
 transform: Any = relax.transform
@@ -44,13 +41,6 @@ def test_composites_merged_for_a_code_generator() -> None:
         state = lineage[tensor]
         assert (state.kind, state.composite.rpartition("/")[2]) == ("inside", composite)
         assert state.composite.startswith("fused_")
-
-
-def value_of(module: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
-    """Compute what a module's main returns, from what was read of it."""
-    numbers = ValueNumbers()
-    graph = GraphReader(numbers).read(functions_of(module), "main", {})
-    return Evaluator(numbers, dict(enumerate(arrays)), TARGET).get([graph.result])[graph.result]
 
 
 @I.ir_module

@@ -1,10 +1,12 @@
-"""Reading and rebuilding the straight-line body of a Relax function.
+"""Reading and rebuilding the body of a Relax function.
 
+An `If` or a local function is one binding that reads whatever its body reads of the function around it; nothing looks into it.
 Knows nothing of quantization: it answers "who defines this, who reads it", and writes functions binding by binding.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,17 +27,17 @@ BOOKKEEPING = ("relax.memory.kill_tensor", "relax.memory.kill_storage", "relax.v
 
 
 class DataflowView:
-    """Definitions and users within a function whose body is one straight line of bindings.
+    """Definitions and users among the bindings of a function's own body.
 
     Parameters
     ----------
     function
-        A Relax function in A-normal form without control flow (If, match_cast).
+        A Relax function in A-normal form without match_cast.
 
     Raises
     ------
     CompileError
-        If the body branches.
+        If the body has a match_cast.
     """
 
     def __init__(self, function: relax.Function) -> None:
@@ -43,9 +45,8 @@ class DataflowView:
         self.bindings: list[relax.VarBinding] = []
         for block in function.body.blocks:
             for binding in block.bindings:
-                if not isinstance(binding, relax.VarBinding) or isinstance(binding.value, relax.If):
-                    where = binding.var.name
-                    raise CompileError(f"{where}: control flow and match_cast cannot be compiled; export a straight graph")
+                if not isinstance(binding, relax.VarBinding):
+                    raise CompileError(f"{binding.var.name}: match_cast cannot be compiled; export a graph of static shapes")
                 self.bindings.append(binding)
         self.result: Expr = function.body.body
         self._definition: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
@@ -91,28 +92,59 @@ def operand_vars(expr: Expr) -> list[Var]:
     if isinstance(expr, Var):
         return [expr]
     if isinstance(expr, Call):
-        return [var for arg in expr.args for var in operand_vars(arg)]
+        return [var for part in (*_local_callee(expr), *expr.args) for var in operand_vars(part)]
     if isinstance(expr, relax.Tuple):
         return [var for field in expr.fields for var in operand_vars(field)]
     if isinstance(expr, relax.TupleGetItem):
         return operand_vars(expr.tuple_value)
-    return []
+    return list(relax.analysis.free_vars(expr)) if isinstance(expr, _NESTED) else []
+
+
+_NESTED = (relax.If, relax.Function)
+
+
+def _local_callee(call: Call) -> tuple[Var, ...]:
+    return (call.op,) if isinstance(call.op, Var) else ()
 
 
 def replace_operands(expr: Expr, replace: Callable[[Var], Expr]) -> Expr:
     """Return `expr` with each variable it reads replaced; the expression itself when nothing changes."""
     if isinstance(expr, Var):
         return replace(expr)
+    if isinstance(expr, _NESTED):
+        return _replace_free(expr, {var: replace(var) for var in operand_vars(expr)})
     if isinstance(expr, Call):
         args = [replace_operands(arg, replace) for arg in expr.args]
-        if all(new.same_as(old) for new, old in zip(args, expr.args, strict=True)):
+        op = next((replace(callee) for callee in _local_callee(expr)), expr.op)
+        if op.same_as(expr.op) and all(new.same_as(old) for new, old in zip(args, expr.args, strict=True)):
             return expr
-        return Call(expr.op, args, expr.attrs, expr.ty_args)
+        return Call(op, args, expr.attrs, expr.ty_args)
     if isinstance(expr, relax.Tuple):
         return relax.Tuple([replace_operands(field, replace) for field in expr.fields])
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(replace_operands(expr.tuple_value, replace), expr.index)
     return expr
+
+
+def _replace_free(expr: Any, new: Mapping[Var, Expr]) -> Any:
+    """Return an If, a local function or a body with its free variables replaced; the very object where none is."""
+    if all(value.same_as(var) for var, value in new.items()):
+        return expr
+    if isinstance(expr, relax.If):
+        condition = replace_operands(expr.cond, lambda var: new.get(var, var))
+        return relax.If(condition, _replace_free(expr.true_branch, new), _replace_free(expr.false_branch, new), expr.span)
+    if isinstance(expr, relax.Function):
+        body = _replace_free(expr.body, new)
+        return relax.Function(list(expr.params), body, expr.ret_ty, expr.is_pure, expr.attrs, expr.span)
+    blocks: list[relax.BindingBlock] = []
+    for block in expr.blocks:
+        bindings: list[Any] = []
+        for binding in block.bindings:
+            value = replace_operands(binding.value, lambda var: new.get(var, var))
+            is_cast = isinstance(binding, relax.MatchCast)
+            bindings.append(relax.MatchCast(binding.var, value, binding.ty) if is_cast else relax.VarBinding(binding.var, value))
+        blocks.append(type(block)(bindings))
+    return relax.BlockBuilder().normalize(relax.SeqExpr(blocks, replace_operands(expr.body, lambda var: new.get(var, var))))
 
 
 def call_to(expr: Any, *names: str) -> Any | None:
@@ -136,6 +168,8 @@ def op_name(expr: Expr) -> str:
             return name
         if isinstance(expr.op, tvm.ir.GlobalVar):
             return str(expr.op.name_hint)
+    if isinstance(expr, _NESTED):
+        return "if" if isinstance(expr, relax.If) else "function"
     return "constant" if isinstance(expr, GenericConst) else "tuple"
 
 
@@ -186,16 +220,54 @@ def write_function(
 ) -> tvm.ir.GlobalVar:
     """Add a function to the builder's module.
 
-    `body` emits the bindings, one dataflow block of them, and returns the result: a variable emitted as output, a parameter,
-    or a tuple of these.
+    `body` emits the bindings, one dataflow block of them but for control flow, and returns the result: a variable emitted as
+    output, a parameter, or a tuple of these.
     """
     writer = BodyWriter(builder)
-    result = builder.normalize(body(writer))
-    sequence = builder.normalize(relax.SeqExpr([relax.DataflowBlock(list[relax.Binding](writer.bindings))], result))
+    result = body(writer)
+    blocks: list[relax.BindingBlock] = [relax.DataflowBlock(list[relax.Binding](writer.bindings))]
+    if any(isinstance(binding.value, _NESTED) for binding in writer.bindings):
+        blocks, result = _blocks_around_control_flow(writer.bindings, result)
+    sequence = builder.normalize(relax.SeqExpr(blocks, builder.normalize(result)))
     function = relax.Function(list(params), sequence, ret_ty=result.ty)
     for key, value in {**(attrs or {}), **({} if is_private else {"global_symbol": name})}.items():
         function = function.with_attr(key, value)
     return builder.add_func(function, name)
+
+
+def _blocks_around_control_flow(bindings: Sequence[relax.VarBinding], result: Expr) -> tuple[list[relax.BindingBlock], Expr]:
+    """Return the bindings in dataflow blocks with control flow between them; what other blocks read is no dataflow variable."""
+    new: dict[Var, Var] = {
+        binding.var: relax.Var(binding.var.name, binding.var.ty)
+        for binding in bindings
+        if isinstance(binding.var, relax.DataflowVar)
+    }
+
+    def replace(var: Var) -> Var:
+        return new.get(var, var)
+
+    blocks: list[relax.BindingBlock] = []
+    for is_nested, group in itertools.groupby(bindings, lambda binding: isinstance(binding.value, _NESTED)):
+        written: list[relax.Binding] = [
+            relax.VarBinding(replace(each.var), replace_operands(each.value, replace)) for each in group
+        ]
+        blocks.append(relax.BindingBlock(written) if is_nested else relax.DataflowBlock(written))
+    return blocks, replace_operands(result, replace)
+
+
+def entry_points(module: tvm.IRModule) -> list[str]:
+    """Return the names of the Relax functions that a caller sees: "main" and those that have a symbol."""
+    names = {str(var.name_hint): attrs_of(function) for var, function in module.functions.items() if _is_relax(function)}
+    return [name for name, attrs in names.items() if name == "main" or "global_symbol" in attrs]
+
+
+def _is_relax(function: Any) -> bool:
+    return isinstance(function, relax.Function)
+
+
+def eliminate_dead_code(module: tvm.IRModule) -> tvm.IRModule:
+    """Return the module without what none of its entry points needs."""
+    return relax.transform.DeadCodeElimination(entry_points(module))(module)
 
 
 def attrs_of(function: relax.Function | tvm.tirx.PrimFunc) -> dict[str, Any]:

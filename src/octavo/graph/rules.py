@@ -13,7 +13,16 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from .dataflow import BodyWriter, DataflowView, attrs_of, op_name, operand_vars, replace_operands, write_function
+from .dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    eliminate_dead_code,
+    op_name,
+    operand_vars,
+    replace_operands,
+    write_function,
+)
 
 Repeatable = Callable[[DataflowView, Var], bool]
 
@@ -159,8 +168,7 @@ def _outline(
     new_main = _rewrite_main(view, regions, functions)
     result = builder.get()
     result.update_func(result.get_global_var("main"), new_main)
-    result = relax.transform.DeadCodeElimination(["main"])(result)
-    return Partition(module=result, regions=by_name, rejections=rejections)
+    return Partition(module=eliminate_dead_code(result), regions=by_name, rejections=rejections)
 
 
 def _write_composite(

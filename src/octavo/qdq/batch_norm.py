@@ -24,7 +24,17 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, static_shape, write_function
+from ..graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    call_to,
+    dtype_of,
+    eliminate_dead_code,
+    replace_operands,
+    static_shape,
+    write_function,
+)
 from ..identity import NameSupply
 from ..numerics.floats.batch_norm import fold_batch_norm
 from .cluster import real_of
@@ -70,7 +80,7 @@ def normalizations_as_sums(module: tvm.IRModule) -> tvm.IRModule:
     write_function(builder, "main", list(main.params), body, attrs_of(main))
     result = module.clone()
     result.update_func(result.get_global_var("main"), builder.get()["main"])
-    return relax.transform.DeadCodeElimination(["main"])(result)
+    return eliminate_dead_code(result)
 
 
 def _line(view: DataflowView, var: Var) -> Line | None:
