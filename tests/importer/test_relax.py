@@ -37,6 +37,41 @@ def test_loading_twice_changes_nothing(module):
     assert again.module.script() == model.module.script()
 
 
+def test_a_returned_tuple_may_be_a_variable(run):
+    """As TVM's torch frontend leaves it by default, also for a single result."""
+
+    @I.ir_module
+    class Bound:
+        @R.function
+        def main(x: R.Tensor((2,), "float32")) -> R.Tuple(R.Tensor((2,), "float32"), R.Tensor((2,), "float32")):
+            with R.dataflow():
+                total = R.add(x, x)
+                root = R.sqrt(total)
+                both = (root, total)
+                gv = both
+                R.output(gv)
+            return gv
+
+    model = load(Bound)
+    assert (model.output_ids, model.output_names) == (("root", "total"), ("root", "total"))
+    root, total = run(model.bound(), np.float32([2, 8]))
+    np.testing.assert_array_equal((root, total), np.float32([[2, 4], [4, 16]]))
+
+
+def test_a_returned_tuple_of_an_op_is_rejected():
+    @I.ir_module
+    class Split:
+        @R.function
+        def main(x: R.Tensor((2,), "float32")) -> R.Tuple(R.Tensor((1,), "float32"), R.Tensor((1,), "float32")):
+            with R.dataflow():
+                halves = R.split(x, 2)
+                R.output(halves)
+            return halves
+
+    with pytest.raises(ModelError, match=r"main returns R\.split.*, which is no tensor that it binds to a variable"):
+        load(Split)
+
+
 def test_module_without_main():
     @I.ir_module
     class NoMain:

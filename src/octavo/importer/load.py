@@ -40,7 +40,7 @@ def load(
     ----------
     source
         Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, a
-        torch.export.ExportedProgram, or an IRModule.
+        torch.export.ExportedProgram, or an IRModule, whose tensors and results go by the names of the variables that hold them.
     shapes
         Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; of a torch
         program's inputs, for dimensions it leaves open. Without one, a symbolic first dimension (the batch) becomes 1.

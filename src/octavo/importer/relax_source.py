@@ -33,15 +33,22 @@ def convert(module: tvm.IRModule) -> Assembled:
     if not isinstance(main.body, relax.SeqExpr):
         raise ModelError("main is not normalized; apply relax.transform.Normalize first")
     sources, holders = _tensors(main)
-    outputs = main.body.body
-    returned = list(outputs.fields) if isinstance(outputs, relax.Tuple) else [outputs]
     positions: list[int] = []
-    for value in returned:
+    for value in _returned(main):
         at = next((position for position, holder in enumerate(holders) if holder.same_as(value)), None)
         if at is None:
-            raise ModelError("main returns something other than tensors that it binds to variables")
+            raise ModelError(f"main returns {value}, which is no tensor that it binds to a variable")
         positions.append(at)
     return assemble(module, sources, holders, positions)
+
+
+def _returned(main: relax.Function) -> list[Any]:
+    """Return the expression of each result; a tuple of them may have a variable, as TVM's torch frontend gives it."""
+    values = relax.analysis.get_var2val(main)
+    body: Any = main.body.body
+    while isinstance(body, relax.Var) and isinstance(body.ty, relax.TupleType) and body in values:
+        body = values[body]
+    return list(body.fields) if isinstance(body, relax.Tuple) else [body]
 
 
 def _tensors(main: relax.Function) -> tuple[list[SourceTensor], list[Any]]:

@@ -106,6 +106,36 @@ def test_a_float_program_is_profiled_quantized_and_compiled(nets, program):
     assert noise > 25, f"signal to quantization noise {noise:.1f} dB"
 
 
+@pytest.mark.parametrize("results", [1, 2])
+def test_what_tvm_s_own_frontend_imports_with_its_defaults(nets, results):
+    """It binds the tuple of all results, of one too, to a variable and returns that."""
+    import torch
+    from tvm import relax
+    from tvm.relax.frontend.torch import from_exported_program
+
+    class Pooled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            image = torch.relu(self.conv(x))
+            pooled = image.mean((2, 3))
+            return (pooled, image) if results == 2 else pooled
+
+    net = nets.seeded(Pooled())
+    x = torch.randn(1, 3, 8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # within torch.export and what TVM calls of it
+        module = from_exported_program(torch.export.export(net, (x,)))
+    assert isinstance(module["main"].ret_ty, relax.TupleType)
+    model = octavo.load(module)
+    assert len(set(model.output_names)) == len(model.output_ids) == results
+    expected = net(x) if results == 2 else (net(x),)
+    for ours, theirs in zip(octavo.compile(model)(x.numpy()).values(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_the_module_holds_plain_ops_under_the_names_of_the_program(nets, program):
     from tvm import relax
 
