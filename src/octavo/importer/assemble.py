@@ -23,17 +23,21 @@ After ("conv1" is the source's name of the result, "conv1_w" and "conv1_b" of th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ..errors import ModelError
+from ..graph import Model
+from ..graph.model import SourceFormat
 from ..identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
 from .source_tensor import SourceTensor
 
@@ -50,6 +54,11 @@ class Assembled:
     input_ids: tuple[TensorId, ...]
     output_ids: tuple[TensorId, ...]
     output_names: tuple[str, ...]
+
+    def model(self, fingerprint: str, source_format: SourceFormat, source: onnx.ModelProto | None = None) -> Model:
+        """Return the Model of these parts."""
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Model(**parts, fingerprint=fingerprint, source_format=source_format, source=source)
 
 
 @dataclass(kw_only=True, slots=True)

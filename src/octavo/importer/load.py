@@ -16,14 +16,12 @@ import tvm
 
 from ..errors import ModelError, OctavoError, check_path, check_type
 from ..graph import Model
-from ..graph.model import SourceFormat
 from . import relax_source
-from .assemble import Assembled
+from .frontend import reason
 from .onnx import canonicalize, prepare
 from .onnx import convert as onnx_convert
 from .onnx import source as onnx_source
 from .onnx.batch import batch_obstacle
-from .quiet import reason
 from .tflite import convert as tflite_convert
 from .tflite import source as tflite_source
 from .torch import source as torch_source
@@ -61,7 +59,7 @@ def load(
     if isinstance(source, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
         assembled = relax_source.convert(source)
-        return _model(assembled, relax_source.relax_fingerprint(assembled), "relax")
+        return assembled.model(relax_source.relax_fingerprint(assembled), "relax")
     if isinstance(source, onnx.ModelProto):
         return _load_onnx(source, shapes, _PROTO, None)
     if torch_source.is_program(source):
@@ -75,7 +73,7 @@ def load(
     if tflite_source.is_tflite(data):
         _no_shapes(shapes, f"{path}: a .tflite file")
         graph = tflite_source.read(data, str(path))
-        return _model(tflite_convert.convert(graph, str(path)), tflite_source.fingerprint(graph), "tflite")
+        return tflite_convert.convert(graph, str(path)).model(tflite_source.fingerprint(graph), "tflite")
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, str(path), path.parent)
 
 
@@ -84,7 +82,7 @@ def _load_torch(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> M
 
     source = torch_source.read(program, shapes)
     torch_source.check_ranges(program, shapes or {})
-    model = _model(torch_convert.convert(source), torch_source.fingerprint(source), "torch")
+    model = torch_convert.convert(source).model(torch_source.fingerprint(source), "torch")
     return replace(model, any_batch=source.any_batch, batch_range=torch_source.batch_range(source))
 
 
@@ -121,22 +119,8 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
     except Exception as error:
         # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
         raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
-    model = _model(onnx_convert.convert(prepared, origin), fingerprint, "onnx", proto)
+    model = onnx_convert.convert(prepared, origin).model(fingerprint, "onnx", proto)
     if not prepare.leaves_batch_open(proto.graph, shapes or {}):
         return model
     obstacle = batch_obstacle(proto, onnx_convert.supported, origin)
     return replace(model, any_batch=not obstacle, batch_obstacle=obstacle)
-
-
-def _model(assembled: Assembled, fingerprint: str, source_format: SourceFormat, proto: onnx.ModelProto | None = None) -> Model:
-    return Model(
-        module=assembled.module,
-        tensors=assembled.tensors,
-        params=assembled.params,
-        input_ids=assembled.input_ids,
-        output_ids=assembled.output_ids,
-        output_names=assembled.output_names,
-        fingerprint=fingerprint,
-        source_format=source_format,
-        source=proto,
-    )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...errors import ModelError
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
+from ..relax_ops import same_padding
 
 Padding = Literal["VALID", "SAME"] | Sequence[int]
 
@@ -136,15 +137,10 @@ def window(
     if isinstance(padding, str):
         if padding not in ("VALID", "SAME"):
             raise ModelError(f"{name}: padding must be 'VALID', 'SAME' or (top, left, bottom, right), got {padding!r}")
-        totals = [0, 0]
+        rows = columns = (0, 0)
         if padding == "SAME":
-            places = [-(-dim // step) for dim, step in zip(shape[1:3], steps, strict=True)]
-            totals = [
-                max((place - 1) * step + span - dim, 0)
-                for place, step, span, dim in zip(places, steps, spans, shape[1:3], strict=True)
-            ]
-        top, left = totals[0] // 2, totals[1] // 2
-        sides = (top, left, totals[0] - top, totals[1] - left)
+            rows, columns = (same_padding(*axis) for axis in zip(shape[1:3], sizes, steps, gaps, strict=True))
+        sides = (rows[0], columns[0], rows[1], columns[1])
     else:
         given = tuple(padding) if isinstance(padding, Iterable) else (padding,)
         if len(given) != 4 or not all(_is_whole(side) and side >= 0 for side in given):

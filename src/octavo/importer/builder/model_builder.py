@@ -337,16 +337,7 @@ class ModelBuilder:
         assembled = assemble(
             holders[0], sources, [values[source.name] for source in sources], [positions[tensor.name] for tensor in wanted]
         )
-        return Model(
-            module=assembled.module,
-            tensors=assembled.tensors,
-            params=assembled.params,
-            input_ids=assembled.input_ids,
-            output_ids=assembled.output_ids,
-            output_names=assembled.output_names,
-            fingerprint=relax_fingerprint(assembled, "builder"),
-            source_format="builder",
-        )
+        return assembled.model(relax_fingerprint(assembled, "builder"), "builder")
 
     def _source(self, tensor: BuilderTensor, kind: Any, op: str, *, is_output: bool) -> SourceTensor:
         return SourceTensor(

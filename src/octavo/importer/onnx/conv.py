@@ -14,7 +14,9 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from .ops import Converter, NodeContext, RejectedNodeError, input_at, padding_of, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import shape_of
+from .ops import Converter, NodeContext, input_at, padding_of
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -37,7 +39,7 @@ def convolution(
     spatial, kernel = shape_of(data)[2:], shape_of(weight)[2:]
     rank = len(spatial)
     if rank not in (1, *_CONVOLUTIONS) or len(kernel) != rank:
-        raise RejectedNodeError(
+        raise RejectedOpError(
             f"input of shape {shape_of(data)} and weight of shape {shape_of(weight)} make no 1-d to 3-d convolution"
         )
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
@@ -126,7 +128,7 @@ def _wide_conv_transpose(
     befores = [far - before for far, (before, _) in zip(reach, windows, strict=True)]
     behinds = [far - after - stride + 1 for far, (_, after), stride in zip(reach, windows, strides, strict=True)]
     if min(befores) < 0:
-        raise RejectedNodeError(f"pads {windows} drop whole rows or columns of a 16-bit input")
+        raise RejectedOpError(f"pads {windows} drop whole rows or columns of a 16-bit input")
     integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(behind, 0) for behind in behinds])
     return _ops.nn.conv2d(
         context.builder.emit(_ops.dequantize(integers, *x.args[1:], axis=0, out_dtype=str(w.ty.dtype))),
@@ -161,7 +163,7 @@ def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int
             after = whole - wanted - before
         after -= extra[axis]
         if -after >= stride:
-            raise RejectedNodeError(
+            raise RejectedOpError(
                 f"{-after} rows or columns beyond the last tap, of stride {stride}: expected less than the stride"
             )
         windows.append((before, after))
@@ -201,7 +203,7 @@ def _gemm(context: NodeContext, inputs: list[Any]) -> Any:
     a, b, c = inputs[0], inputs[1], input_at(inputs, 2)
     alpha, beta = (float(context.attrs.get(name, 1.0)) for name in ("alpha", "beta"))
     if not all(np.isfinite([alpha, beta])):
-        raise RejectedNodeError(f"alpha {alpha} and beta {beta} must be finite")
+        raise RejectedOpError(f"alpha {alpha} and beta {beta} must be finite")
     b = _scaled(context, b, alpha)
     if context.attrs.get("transA", 0):
         a = emit(_ops.permute_dims(a, [1, 0]))

@@ -17,13 +17,13 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from ...errors import ModelError, OctavoError, UnsupportedOpError
+from ...errors import ModelError, OctavoError
 from ..assemble import Assembled, assemble
-from ..quiet import discard, quiet, reason
+from ..frontend import conversion_errors, discard, quiet, reason
 from ..source_tensor import SourceTensor
 from . import conv, data_movement, decompositions, integer_ops, norms, ops, qoperator, recurrent
 from .graph import describe
-from .ops import NodeContext, RejectedNodeError
+from .ops import NodeContext
 from .prepare import PreparedOnnx
 
 _frontend: Any = onnx_frontend
@@ -80,7 +80,7 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]
-        try:
+        with conversion_errors(lambda: f"{self._origin}: {describe(node)}"):
             converter = _CONVERTERS.get(op_name)
             result: Any = None
             if converter is not None:
@@ -88,12 +88,6 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             return self._merged(node, self._bind(result))
-        except RejectedNodeError as error:
-            raise UnsupportedOpError(f"{self._origin}: {describe(node)}: {error}") from None
-        except OctavoError:
-            raise
-        except Exception as error:
-            raise UnsupportedOpError(f"{self._origin}: {describe(node)} cannot be imported: {reason(error)}") from error
 
     def _merged(self, node: onnx.NodeProto, result: Any) -> Any:
         """Return what an equal QuantizeLinear of the same value gave before: some quantizers write one for each reader.

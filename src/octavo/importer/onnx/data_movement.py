@@ -15,7 +15,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from .ops import Converter, NodeContext, RejectedNodeError, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import nonnegative_indices, shape_of
+from .ops import Converter, NodeContext
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -30,32 +32,22 @@ def _gather(context: NodeContext, inputs: list[Any]) -> Any:
         return None
     shape, wanted = shape_of(data), shape_of(indices)
     if not shape:
-        raise RejectedNodeError("it takes from a scalar")
+        raise RejectedOpError("it takes from a scalar")
     axis = int(context.attrs.get("axis", 0))
     if not -len(shape) <= axis < len(shape):
-        raise RejectedNodeError(f"axis {axis} is none of {shape}")
+        raise RejectedOpError(f"axis {axis} is none of {shape}")
     axis %= len(shape)
     size = shape[axis]
-    if isinstance(indices, Constant):
-        values = indices.value.numpy().astype(np.int64).reshape(-1)
-        values = np.where(values < 0, values + size, values)
-        if values.size and not 0 <= values.min() <= values.max() < size:
-            raise RejectedNodeError(f"an index is out of range on axis {axis} of {shape}")
-        flat: Any = relax.const(values, "int64")
-    else:
-        flat = _from_start(context, indices, size)
+    emit = context.builder.emit
+    if not isinstance(indices, Constant):
+        indices = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [-1]))
+    flat = nonnegative_indices(emit, indices, size, f"on axis {axis} of {shape}")
+    if isinstance(flat, np.ndarray):
+        flat = relax.const(flat.reshape(-1), "int64")
     taken = _ops.take(data, flat, axis=axis, mode="clip")
     if len(wanted) == 1:
         return taken
-    return _ops.reshape(context.builder.emit(taken), [*shape[:axis], *wanted, *shape[axis + 1 :]])
-
-
-def _from_start(context: NodeContext, indices: Any, size: int) -> Any:
-    """Return run-time indices as a row of int64, the negative ones counted from the start."""
-    emit = context.builder.emit
-    flat = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [-1]))
-    zero, extent = (relax.const(value, "int64") for value in (0, size))
-    return emit(_ops.where(emit(_ops.less(flat, zero)), emit(_ops.add(flat, extent)), flat))
+    return _ops.reshape(emit(taken), [*shape[:axis], *wanted, *shape[axis + 1 :]])
 
 
 def _tile(context: NodeContext, inputs: list[Any]) -> Any:
@@ -63,7 +55,7 @@ def _tile(context: NodeContext, inputs: list[Any]) -> Any:
         return None
     repeats = [int(value) for value in inputs[1].value.numpy().reshape(-1)]
     if len(repeats) != len(shape_of(inputs[0])) or min(repeats, default=1) < 1:
-        raise RejectedNodeError(f"repeats {repeats} do not fit an input of shape {shape_of(inputs[0])}")
+        raise RejectedOpError(f"repeats {repeats} do not fit an input of shape {shape_of(inputs[0])}")
     return inputs[0] if set(repeats) <= {1} else _ops.tile(inputs[0], repeats)
 
 
@@ -80,7 +72,7 @@ def _expand(context: NodeContext, inputs: list[Any]) -> Any:
     rank = max(len(shape), len(stated))
     wide, target = [1] * (rank - len(shape)) + shape, [1] * (rank - len(stated)) + stated
     if any(have not in (want, 1) and want != 1 for have, want in zip(wide, target, strict=True)) or min(target, default=1) < 1:
-        raise RejectedNodeError(f"an input of shape {shape} does not broadcast to {stated}")
+        raise RejectedOpError(f"an input of shape {shape} does not broadcast to {stated}")
     data = inputs[0] if wide == shape else context.builder.emit(_ops.reshape(inputs[0], wide))
     repeats = [want if have == 1 else 1 for have, want in zip(wide, target, strict=True)]
     return data if set(repeats) <= {1} else _ops.tile(data, repeats)

@@ -13,8 +13,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from ..running_sum import running_sum
-from .ops import Converter, NodeContext, RejectedNodeError, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import celu, nonnegative_indices, running_sum, shape_of
+from .ops import Converter, NodeContext
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -26,30 +27,22 @@ _MOST_PAIRS = 1 << 22
 def _cumsum(context: NodeContext, inputs: list[Any]) -> Any:
     data = inputs[0]
     if not isinstance(inputs[1], Constant):
-        raise RejectedNodeError("its axis must be constant")
+        raise RejectedOpError("its axis must be constant")
     shape = shape_of(data)
     axis = int(inputs[1].value.numpy().reshape(-1)[0])
     if not -len(shape) <= axis < len(shape):
-        raise RejectedNodeError(f"axis {axis} is none of {shape}")
+        raise RejectedOpError(f"axis {axis} is none of {shape}")
     reverse, exclusive = (bool(context.attrs.get(name, 0)) for name in ("reverse", "exclusive"))
     return running_sum(context.builder.emit, data, shape, axis % len(shape), reverse=reverse, exclusive=exclusive)
 
 
 def _celu(context: NodeContext, inputs: list[Any]) -> Any:
-    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    x, emit = inputs[0], context.builder.emit
-    alpha = float(context.attrs.get("alpha", 1.0))
-    if not alpha:
-        raise RejectedNodeError("alpha must not be 0")
-    factor, one, zero = (relax.const(value, "float32") for value in (alpha, 1.0, 0.0))
-    grown = emit(_ops.exp(emit(_ops.divide(emit(_ops.minimum(x, zero) if alpha > 0 else x), factor))))
-    below = emit(_ops.minimum(emit(_ops.multiply(factor, emit(_ops.subtract(grown, one)))), zero))
-    return _ops.add(emit(_ops.nn.relu(x)), below)
+    return celu(context.builder.emit, inputs[0], float(context.attrs.get("alpha", 1.0)))
 
 
 def _of_open_shape(context: NodeContext, inputs: list[Any]) -> Any:
     del context, inputs
-    raise RejectedNodeError(
+    raise RejectedOpError(
         "the shape of its result depends on values, which must be known before the run; cut the model ahead of it"
     )
 
@@ -67,7 +60,7 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     shape, count = shape_of(data), int(inputs[1].value.numpy().reshape(-1)[0])
     axis = int(context.attrs.get("axis", -1))
     if not -len(shape) <= axis < len(shape) or not 1 <= count <= shape[axis]:
-        raise RejectedNodeError(f"the {count} greatest along axis {axis} of {shape}")
+        raise RejectedOpError(f"the {count} greatest along axis {axis} of {shape}")
     largest = bool(context.attrs.get("largest", 1))
     return relax.Tuple([emit(_ops.topk(data, count, axis, part, largest, "int64")) for part in ("values", "indices")])
 
@@ -79,22 +72,18 @@ def _scatter_nd(context: NodeContext, inputs: list[Any]) -> Any:
     shape, named = shape_of(data), shape_of(indices)
     depth = named[-1]
     if depth > len(shape):
-        raise RejectedNodeError(f"indices of {depth} axes into {shape}")
+        raise RejectedOpError(f"indices of {depth} axes into {shape}")
     outer, inner = shape[:depth], shape[depth:]
     strides = [math.prod(outer[i + 1 :]) for i in range(depth)]
     count = math.prod(named[:-1])
-    if isinstance(indices, Constant):
-        values = indices.value.numpy().astype(np.int64).reshape(count, depth)
-        values = np.where(values < 0, values + np.asarray(outer), values)
-        if values.size and not ((values >= 0) & (values < np.asarray(outer))).all():
-            raise RejectedNodeError(f"an index is out of range of {outer}")
-        places: Any = (values * strides).sum(axis=1)
+    emit = context.builder.emit
+    if not isinstance(indices, Constant):
+        indices = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [count, depth]))
+    index = nonnegative_indices(emit, indices, outer, f"of {outer}")
+    if isinstance(index, np.ndarray):
+        places: Any = (index.reshape(count, depth) * strides).sum(axis=1)
     else:
-        emit = context.builder.emit
-        rows = emit(_ops.reshape(emit(_ops.astype(indices, "int64")), [count, depth]))
-        extents = relax.const(np.asarray(outer, np.int64).reshape(1, depth), "int64")
-        from_start = emit(_ops.where(emit(_ops.less(rows, relax.const(0, "int64"))), emit(_ops.add(rows, extents)), rows))
-        weighted = emit(_ops.multiply(from_start, relax.const(np.asarray(strides, np.int64).reshape(1, depth), "int64")))
+        weighted = emit(_ops.multiply(index, relax.const(np.asarray(strides, np.int64).reshape(1, depth), "int64")))
         places = emit(_ops.sum(weighted, axis=[1]))
     return _placed(context, data, places, updates, math.prod(outer), math.prod(inner))
 
@@ -108,17 +97,14 @@ def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
     rest = np.indices(named).astype(np.int64)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     own = sum(rest[i] * strides[i] for i in range(len(shape)) if i != axis) + np.zeros(named, np.int64)
-    if isinstance(indices, Constant):
-        values = indices.value.numpy().astype(np.int64)
-        values = np.where(values < 0, values + shape[axis], values)
-        if values.size and not 0 <= values.min() <= values.max() < shape[axis]:
-            raise RejectedNodeError(f"an index is out of range on axis {axis} of {shape}")
-        places: Any = (own + values * strides[axis]).reshape(-1)
+    emit = context.builder.emit
+    if not isinstance(indices, Constant):
+        indices = emit(_ops.astype(indices, "int64"))
+    index = nonnegative_indices(emit, indices, shape[axis], f"on axis {axis} of {shape}")
+    if isinstance(index, np.ndarray):
+        places: Any = (own + index * strides[axis]).reshape(-1)
     else:
-        emit = context.builder.emit
-        wide, extent = emit(_ops.astype(indices, "int64")), relax.const(shape[axis], "int64")
-        from_start = emit(_ops.where(emit(_ops.less(wide, relax.const(0, "int64"))), emit(_ops.add(wide, extent)), wide))
-        scaled = emit(_ops.multiply(from_start, relax.const(strides[axis], "int64")))
+        scaled = emit(_ops.multiply(index, relax.const(strides[axis], "int64")))
         places = emit(_ops.reshape(emit(_ops.add(scaled, relax.const(own, "int64"))), [-1]))
     return _placed(context, data, places, updates, math.prod(shape), 1)
 
@@ -126,7 +112,7 @@ def _scatter_elements(context: NodeContext, inputs: list[Any]) -> Any:
 def _check_reduction(context: NodeContext) -> None:
     reduction = context.text("reduction", "none")
     if reduction != "none":
-        raise RejectedNodeError(f"reduction {reduction!r} is not supported; none is")
+        raise RejectedOpError(f"reduction {reduction!r} is not supported; none is")
 
 
 def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
@@ -141,7 +127,7 @@ def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: in
         chosen: Any = relax.const(source, "int64")
     else:
         if rows * count > _MOST_PAIRS:
-            raise RejectedNodeError(f"{count} updates at run-time indices of {rows} places; make the indices constant")
+            raise RejectedOpError(f"{count} updates at run-time indices of {rows} places; make the indices constant")
         here = relax.const(np.arange(rows).reshape(rows, 1), "int64")
         meets = emit(_ops.equal(here, emit(_ops.reshape(places, [1, count]))))
         order = relax.const(rows + np.arange(count).reshape(1, count), "int64")

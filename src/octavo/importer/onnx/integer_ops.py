@@ -17,8 +17,10 @@ from tvm.ir import GenericConst as Constant
 
 from ...numerics import INTEGER_RANGE
 from ...qdq.dynamic import write_dynamic
+from ..frontend import RejectedOpError
+from ..relax_ops import shape_of
 from .conv import convolution
-from .ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
+from .ops import Converter, NodeContext, input_at
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -37,7 +39,7 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
     quantizes = context.op == "QuantizeLinear"
     dtype = _quantized_dtype(context, zero_point) if quantizes else str(data.ty.dtype)
     if dtype not in INTEGER_RANGE:
-        raise RejectedNodeError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
+        raise RejectedOpError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
     block = int(context.attrs.get("block_size", 0))
     if block:
         return _blocked(context, data, scale, zero_point, dtype, block)
@@ -62,11 +64,11 @@ def _constant_parameters(scale_expr: Any, zero_point_expr: Any, shape: list[int]
     scale = scale_expr.value.numpy()
     zero_point = np.zeros(scale.shape, np.int32) if zero_point_expr is None else zero_point_expr.value.numpy().astype(np.int32)
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise RejectedNodeError("every scale must be finite and positive")
+        raise RejectedOpError("every scale must be finite and positive")
     if scale.size == 1 and zero_point.size == 1:
         scale, zero_point, axis = scale.reshape(()), zero_point.reshape(()), 0
     elif not shape or scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
-        raise RejectedNodeError(f"scales {scale.shape} and zero points {zero_point.shape} do not fit axis {axis} of {shape}")
+        raise RejectedOpError(f"scales {scale.shape} and zero points {zero_point.shape} do not fit axis {axis} of {shape}")
     return relax.const(scale, str(scale.dtype)), relax.const(zero_point, "int32"), axis
 
 
@@ -74,12 +76,12 @@ def _run_time_parameters(context: NodeContext, scale: Any, zero_point: Any, shap
     """Return scale and zero point (int32) as scalars or with one value for each index of the axis."""
     size = int(np.prod(shape_of(scale)))
     if size != 1 and (not shape or shape_of(scale) != [shape[axis]]):
-        raise RejectedNodeError(f"scales {tuple(shape_of(scale))} do not fit axis {axis} of {shape}")
+        raise RejectedOpError(f"scales {tuple(shape_of(scale))} do not fit axis {axis} of {shape}")
     wanted = [] if size == 1 else [size]
     if zero_point is None:
         zero_point = relax.const(np.zeros(wanted, np.int32))
     elif int(np.prod(shape_of(zero_point))) != size:
-        raise RejectedNodeError(f"zero points {tuple(shape_of(zero_point))} do not fit scales {tuple(shape_of(scale))}")
+        raise RejectedOpError(f"zero points {tuple(shape_of(zero_point))} do not fit scales {tuple(shape_of(scale))}")
     return _reshaped(context, scale, wanted), _reshaped(context, _as_int32(context, zero_point), wanted)
 
 
@@ -90,7 +92,7 @@ def _blocked(context: NodeContext, data: Any, scale: Any, zero_point: Any, dtype
     blocks = [-(-dim // block) if at == axis else dim for at, dim in enumerate(shape)]
     for parameter in (scale, zero_point):
         if parameter is not None and shape_of(parameter) != blocks:
-            raise RejectedNodeError(
+            raise RejectedOpError(
                 f"parameters of shape {shape_of(parameter)} do not fit {shape} in blocks of {block} along axis {axis}"
             )
 
@@ -167,7 +169,7 @@ def _centered(context: NodeContext, value: Any, zero_point: Any, axis: int) -> A
         shape = shape_of(zero_point)
     elif size != 1:
         if shape_of(value)[axis] != size:
-            raise RejectedNodeError(f"{size} zero points do not fit axis {axis} of {tuple(shape_of(value))}")
+            raise RejectedOpError(f"{size} zero points do not fit axis {axis} of {tuple(shape_of(value))}")
         shape = [size, *[1] * (-axis - 1)]
     return context.builder.emit(_ops.subtract(wide, _reshaped(context, _as_int32(context, zero_point), shape)))
 
@@ -183,7 +185,7 @@ def _conv_integer(context: NodeContext, inputs: list[Any]) -> Any:
     """int32 convolution of x - x_zero_point by w - w_zero_point: padding stands for x_zero_point."""
     x_zero_point, w_zero_point = input_at(inputs, 2), input_at(inputs, 3)
     if x_zero_point is not None and int(np.prod(shape_of(x_zero_point))) != 1:
-        raise RejectedNodeError("x_zero_point must be one value")
+        raise RejectedOpError("x_zero_point must be one value")
 
     def centered(x: Any, w: Any) -> tuple[Any, Any]:
         return _centered(context, x, x_zero_point, -1), _centered(context, w, w_zero_point, -len(shape_of(w)))

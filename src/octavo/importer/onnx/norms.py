@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import shape_of
+from .ops import Converter, NodeContext, input_at
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -25,7 +27,7 @@ def _layer_norm(context: NodeContext, inputs: list[Any]) -> Any:
     axes = list(range(int(context.attrs.get("axis", -1)) % max(len(shape), 1), len(shape)))
     normalized = [shape[axis] for axis in axes]
     if not axes:
-        raise RejectedNodeError("its input has no axes")
+        raise RejectedOpError("its input has no axes")
     beta = input_at(inputs, 2)
     beta = relax.const(np.zeros(normalized), dtype) if beta is None else _filling(context, beta, normalized)
     result = _ops.nn.layer_norm(data, _filling(context, inputs[1], normalized), beta, axes=axes, epsilon=epsilon)
@@ -51,7 +53,7 @@ def _instance_norm(context: NodeContext, inputs: list[Any]) -> Any:
     data, gamma, beta = inputs[:3]
     shape = shape_of(data)
     if len(shape) < 3:
-        raise RejectedNodeError(f"its input of shape {shape} has no axes behind the channels")
+        raise RejectedOpError(f"its input of shape {shape} has no axes behind the channels")
     epsilon, axes = float(context.attrs.get("epsilon", 1e-5)), list(range(2, len(shape)))
     return _ops.nn.group_norm(data, gamma, beta, num_groups=shape[1], channel_axis=1, axes=axes, epsilon=epsilon)
 
@@ -69,7 +71,7 @@ def _lp_norm(context: NodeContext, inputs: list[Any]) -> Any:
     """x over the sum of its absolute values, or over its Euclidean norm, along an axis; 0 where all are 0, as in ONNX Runtime."""
     data, axis, order = inputs[0], int(context.attrs.get("axis", -1)), int(context.attrs.get("p", 2))
     if order not in (1, 2):
-        raise RejectedNodeError(f"p is {order}, expected 1 or 2")
+        raise RejectedOpError(f"p is {order}, expected 1 or 2")
     emit = context.builder.emit
     parts = emit(_ops.abs(data) if order == 1 else _ops.multiply(data, data))
     total = emit(_ops.sum(parts, [axis], keepdims=True))

@@ -16,12 +16,11 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ..frontend import RejectedOpError
+from ..relax_ops import clamp, same_padding, shape_of
+
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
-
-
-class RejectedNodeError(Exception):
-    """A form of an op that cannot be imported, with the reason; the importer adds the node and the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,26 +60,8 @@ def input_at(inputs: Sequence[Any], index: int) -> Any:
 
 def _value(expr: Any, what: str) -> npt.NDArray[Any]:
     if not isinstance(expr, Constant):
-        raise RejectedNodeError(f"its {what} must be constant")
+        raise RejectedOpError(f"its {what} must be constant")
     return expr.value.numpy()
-
-
-def shape_of(expr: Any) -> list[int]:
-    """Return the static shape of an input."""
-    if not isinstance(expr.ty, relax.TensorType) or expr.ty.shape is None:
-        raise RejectedNodeError("its input has no static shape")
-    dims: Any = expr.ty.shape
-    return [int(dim) for dim in dims]
-
-
-def same_padding(size: int, kernel: int, stride: int, dilation: int, *, lower: bool) -> tuple[int, int]:
-    """Return the padding before and after one axis for auto_pad SAME: ceil(size / stride) results.
-
-    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv).
-    """
-    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
-    small, large = total // 2, total - total // 2
-    return (large, small) if lower else (small, large)
 
 
 def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> list[int]:
@@ -92,7 +73,7 @@ def padding_of(context: NodeContext, spatial: Sequence[int], kernel: Sequence[in
     if mode == "VALID":
         return [0] * 2 * rank
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise RejectedNodeError(f"auto_pad {mode!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+        raise RejectedOpError(f"auto_pad {mode!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
     pairs = [same_padding(*axis, lower=mode == "SAME_LOWER") for axis in zip(spatial, kernel, strides, dilations, strict=True)]
     return [before for before, _ in pairs] + [after for _, after in pairs]
@@ -103,9 +84,9 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
     spatial, kernel = shape_of(inputs[0])[2:], context.ints("kernel_shape", [])
     rank = len(spatial)
     if rank not in (1, 2, 3) or len(kernel) != rank:
-        raise RejectedNodeError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(inputs[0])}")
+        raise RejectedOpError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(inputs[0])}")
     if context.is_read(1):
-        raise RejectedNodeError("its second output (indices) is not supported")
+        raise RejectedOpError("its second output (indices) is not supported")
     ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
     return getattr(_ops.nn, f"{name}{rank}d")(
         inputs[0],
@@ -128,7 +109,6 @@ def _bound(value: Any, what: str) -> float | None:
 
 def _clip(context: NodeContext, inputs: list[Any]) -> Any:
     data = inputs[0]
-    dtype = str(data.ty.dtype)
     if context.opset < 11:
         low, high = (context.attrs.get(name) for name in ("min", "max"))
         low, high = (v if v is not None and abs(v) < np.finfo(np.float32).max else None for v in (low, high))
@@ -139,12 +119,7 @@ def _clip(context: NodeContext, inputs: list[Any]) -> Any:
             result = data if low_expr is None else _ops.maximum(data, low_expr)
             return result if high_expr is None else _ops.minimum(result, high_expr)
         low, high = _bound(bounds[0], "min"), _bound(bounds[1], "max")
-    if low is not None and high is not None:
-        # With min above max ONNX's result is max everywhere (min(max(x, low), high)).
-        return _ops.clip(data, min(low, high), high)
-    if low is not None:
-        return _ops.nn.relu(data) if low == 0 else _ops.maximum(data, relax.const(low, dtype))
-    return data if high is None else _ops.minimum(data, relax.const(high, dtype))
+    return clamp(data, low, high)
 
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -163,12 +138,12 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
     if input_at(inputs, 3) is not None:
         axes = [int(axis) % rank for axis in _value(inputs[3], "axes")]
     if len(pads) != 2 * len(axes):
-        raise RejectedNodeError(f"{len(pads)} pads do not fit {len(axes)} axes")
+        raise RejectedOpError(f"{len(pads)} pads do not fit {len(axes)} axes")
     if min(pads, default=0) < 0:
-        raise RejectedNodeError("negative pads (cropping) are not supported; use Slice")
+        raise RejectedOpError("negative pads (cropping) are not supported; use Slice")
     mode = context.text("mode", "constant")
     if mode not in _PAD_MODES:
-        raise RejectedNodeError(f"mode {mode!r} is none of {', '.join(_PAD_MODES)}")
+        raise RejectedOpError(f"mode {mode!r} is none of {', '.join(_PAD_MODES)}")
     widths = [0] * 2 * rank
     for position, axis in enumerate(axes):
         widths[2 * axis], widths[2 * axis + 1] = pads[position], pads[len(axes) + position]
@@ -178,9 +153,9 @@ def _pad(context: NodeContext, inputs: list[Any]) -> Any:
 def _dropout(context: NodeContext, inputs: list[Any]) -> Any:
     training = input_at(inputs, 2)
     if training is not None and bool(_value(training, "training_mode").any()):
-        raise RejectedNodeError("training_mode must be false; export the model for inference")
+        raise RejectedOpError("training_mode must be false; export the model for inference")
     if context.is_read(1):
-        raise RejectedNodeError("its second output (mask) is not supported")
+        raise RejectedOpError("its second output (mask) is not supported")
     return inputs[0]
 
 
@@ -206,9 +181,9 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
         return None
     has_sizes = sizes is not None and _value(sizes, "sizes").size > 0
     if context.ints("axes", []) or context.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise RejectedNodeError("attributes axes and keep_aspect_ratio_policy are not supported")
+        raise RejectedOpError("attributes axes and keep_aspect_ratio_policy are not supported")
     if context.attrs.get("antialias", 0):
-        raise RejectedNodeError("antialias is not supported")
+        raise RejectedOpError("antialias is not supported")
     if scales_at == 1 and "scales" in context.attrs:
         factors = [float(factor) for factor in context.attrs["scales"]]
     elif has_sizes:
@@ -216,7 +191,7 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     else:
         factors = _value(scales, "scales").astype(np.float64).tolist()
     if len(factors) != 4 or factors[0] != 1 or factors[1] != 1:
-        raise RejectedNodeError("only the two spatial axes can be resized")
+        raise RejectedOpError("only the two spatial axes can be resized")
     target = [int(np.floor(dim * factor + 1e-9)) for dim, factor in zip(shape[2:], factors[2:], strict=True)]
     if has_sizes:
         target = [int(size) for size in _value(sizes, "sizes")[2:]]
@@ -226,7 +201,7 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
         abs(d * f - t) > 1e-4 * t for d, f, t in zip(shape[2:], factors[2:], target, strict=True)
     ):
         # ONNX then samples by the stated scale, Relax's op by the ratio of the sizes.
-        raise RejectedNodeError(f"scales {factors[2:]} of a size {shape[2:]} make no whole numbers; state sizes instead")
+        raise RejectedOpError(f"scales {factors[2:]} of a size {shape[2:]} make no whole numbers; state sizes instead")
     rounding = "floor" if legacy else context.text("nearest_mode", "round_prefer_floor")
     if transform == "tf_crop_and_resize":
         return None

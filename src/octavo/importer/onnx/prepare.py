@@ -19,9 +19,9 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ...errors import ModelError, UnsupportedOpError, check_type
+from ..frontend import conversion_errors
 from ..source_tensor import SourceTensor
 from .graph import STANDARD_DOMAINS, describe, graph_inputs, opset_of, replace_nodes
-from .ops import RejectedNodeError
 from .qoperator import QdqRewriter
 from .quantized_constants import quantized_constant, widen
 
@@ -233,10 +233,8 @@ def _to_qdq(graph: onnx.GraphProto, nodes: tuple[onnx.NodeProto, ...], opset: in
     rewriter = QdqRewriter(graph, opset)
     kept: list[onnx.NodeProto] = []
     for node in graph.node:
-        try:
+        with conversion_errors(lambda at=int(node.name): f"{origin}: {describe(nodes[at])}"):
             rewritten = rewriter.rewrite(node)
-        except RejectedNodeError as error:
-            raise UnsupportedOpError(f"{origin}: {describe(nodes[int(node.name)])}: {error}") from None
         kept.extend((node,) if rewritten is None else rewritten.nodes)
         graph.initializer.extend(() if rewritten is None else rewritten.initializers)
     replace_nodes(graph, kept)

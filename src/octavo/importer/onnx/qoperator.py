@@ -26,7 +26,7 @@ import onnx
 import onnx.helper
 
 from ...identity import NameSupply
-from .ops import RejectedNodeError
+from ..frontend import RejectedOpError
 
 _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = [0, 3, 1, 2], [0, 2, 3, 1]
 
@@ -63,7 +63,7 @@ class NodeRewrite:
         """Return the name of an input that must be there."""
         name = self.input(index)
         if not name:
-            raise RejectedNodeError(f"its {what} (input {index}) is missing")
+            raise RejectedOpError(f"its {what} (input {index}) is missing")
         return name
 
     def emit(self, op: str, inputs: Iterable[str], *, to: str = "", **attrs: Any) -> str:
@@ -211,9 +211,7 @@ def _softmax(r: NodeRewrite) -> None:
     elif axis == -1:
         value = r.emit("Softmax", [x], axis=-1)
     else:
-        raise RejectedNodeError(
-            f"axis {axis} as opset {meant} means it cannot be said in opset {r.opset}; convert the model to 13"
-        )
+        raise RejectedOpError(f"axis {axis} as opset {meant} means it cannot be said in opset {r.opset}; convert the model to 13")
     r.quantize(value, 3, like=2)
 
 
@@ -284,7 +282,7 @@ class QdqRewriter:
         self._opset = opset
 
     def rewrite(self, node: onnx.NodeProto) -> Rewritten | None:
-        """Return what takes the place of a node, None if it stays as it is; RejectedNodeError for a form that QDQ cannot say."""
+        """Return what takes the place of a node, None if it stays as it is; RejectedOpError for a form that QDQ cannot say."""
         rewrite = REWRITES.get(node.op_type)
         if rewrite is None and node.domain == _MICROSOFT and node.op_type in _MICROSOFT_TWINS:
             rewrite = _standard

@@ -13,7 +13,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from .ops import Converter, NodeContext, RejectedNodeError, input_at, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import shape_of
+from .ops import Converter, NodeContext, input_at
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -150,14 +152,14 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
     count = shape_of(weight)[0]
     writer.hidden = shape_of(weight)[1] // _GATES[context.op]
     if not 0 < steps <= _MOST_STEPS:
-        raise RejectedNodeError(f"a sequence of {steps} steps is not written out; from 1 to {_MOST_STEPS} are")
+        raise RejectedOpError(f"a sequence of {steps} steps is not written out; from 1 to {_MOST_STEPS} are")
     if context.attrs.get("input_forget", 0):
-        raise RejectedNodeError("input_forget is not supported")
+        raise RejectedOpError("input_forget is not supported")
     _check_lengths(input_at(inputs, 4), steps)
     initial = [_initial(writer, input_at(inputs, index), layout, [count, batch, writer.hidden]) for index in (5, 6)]
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}.get(context.text("direction", "forward"))
     if backwards is None or len(backwards) != count:
-        raise RejectedNodeError(f"direction {context.text('direction', 'forward')!r} and weights of {count} directions")
+        raise RejectedOpError(f"direction {context.text('direction', 'forward')!r} and weights of {count} directions")
     results = [
         writer.run(_direction(writer, inputs, index), x, *(writer.row(state, index) for state in initial), backwards=turned)
         for index, turned in enumerate(backwards)
@@ -177,7 +179,7 @@ def _check_lengths(lengths: Any | None, steps: int) -> None:
     if lengths is None:
         return
     if not isinstance(lengths, Constant) or (lengths.value.numpy() != steps).any():
-        raise RejectedNodeError(f"sequence_lens other than a constant of {steps} for every sample is not supported; pad and mask")
+        raise RejectedOpError(f"sequence_lens other than a constant of {steps} for every sample is not supported; pad and mask")
 
 
 def _initial(writer: _Writer, state: Any | None, layout: int, shape: list[int]) -> Any:
@@ -199,7 +201,7 @@ def _direction(writer: _Writer, inputs: list[Any], index: int) -> _Direction:
     chosen = names[index * own : (index + 1) * own] or _DEFAULTS[op]
     unknown = next((name for name in chosen if name.lower() not in _ACTIVATIONS), None)
     if unknown is not None:
-        raise RejectedNodeError(f"activation {unknown!r} is none of Sigmoid, Tanh, Relu")
+        raise RejectedOpError(f"activation {unknown!r} is none of Sigmoid, Tanh, Relu")
     return _Direction(
         weight=writer.row(inputs[1], index),
         recurrence=writer.row(inputs[2], index),

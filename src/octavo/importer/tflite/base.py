@@ -15,9 +15,16 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from ...numerics import INTEGER_RANGE
 from ...qdq.dynamic import write_dynamic
+from ..frontend import RejectedOpError
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
+
+
+def float_const(value: float) -> Any:
+    """Return a float32 scalar."""
+    return relax.const(value, "float32")
+
 
 _RELU, _RELU_N1_TO_1, _RELU6 = (
     tflite.ActivationFunctionType.RELU,
@@ -25,10 +32,6 @@ _RELU, _RELU_N1_TO_1, _RELU6 = (
     tflite.ActivationFunctionType.RELU6,
 )
 _ACTIVATION_BOUNDS = {_RELU: (0.0, math.inf), _RELU_N1_TO_1: (-1.0, 1.0), _RELU6: (0.0, 6.0)}
-
-
-class RejectedOpError(Exception):
-    """A form of an op that cannot be imported, with the reason; the importer adds the op, its tensor and the file."""
 
 
 class BaseConverter(tflite_frontend.OperatorConverter):

@@ -13,9 +13,8 @@ from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
 
 from ...errors import ModelError, OctavoError, UnsupportedOpError
 from ..assemble import Assembled, assemble
-from ..quiet import discard, quiet, reason
+from ..frontend import RejectedOpError, discard, quiet, reason
 from ..source_tensor import SourceTensor
-from .base import RejectedOpError
 from .ops import OpConverter
 from .source import TfliteGraph, TfliteOp
 

@@ -14,7 +14,8 @@ import numpy as np
 import tflite
 from tvm import relax
 
-from .base import BaseConverter, RejectedOpError
+from ..frontend import RejectedOpError
+from .base import BaseConverter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op

@@ -15,7 +15,8 @@ import numpy as np
 from flatbuffers import flexbuffers
 from tvm import relax
 
-from .base import BaseConverter, RejectedOpError
+from ..frontend import RejectedOpError
+from .base import BaseConverter, float_const
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -115,10 +116,12 @@ class _Detections:
         halves: list[Any] = []
         for axis in (0, 1):
             size = column(anchors, 2 + axis)
-            away = self.emit(_ops.divide(column(boxes, axis), _float(self._options.scales[axis])))
+            away = self.emit(_ops.divide(column(boxes, axis), float_const(self._options.scales[axis])))
             middles.append(self.emit(_ops.add(self.emit(_ops.multiply(away, size)), column(anchors, axis))))
-            grown = self.emit(_ops.exp(self.emit(_ops.divide(column(boxes, 2 + axis), _float(self._options.scales[2 + axis])))))
-            halves.append(self.emit(_ops.multiply(self.emit(_ops.multiply(_float(0.5), grown)), size)))
+            grown = self.emit(
+                _ops.exp(self.emit(_ops.divide(column(boxes, 2 + axis), float_const(self._options.scales[2 + axis]))))
+            )
+            halves.append(self.emit(_ops.multiply(self.emit(_ops.multiply(float_const(0.5), grown)), size)))
         self._corners = [
             *(self.emit(_ops.subtract(middle, half)) for middle, half in zip(middles, halves, strict=True)),
             *(self.emit(_ops.add(middle, half)) for middle, half in zip(middles, halves, strict=True)),
@@ -151,8 +154,8 @@ class _Detections:
 
     def _rounds(self, scores: Any, count: int) -> tuple[Any, Any]:
         """Return places (int64) and scores, _NOTHING where none is left, of the best `count` in each row of scores [rows, n]."""
-        none = _float(_NOTHING)
-        left = self.emit(_ops.where(self.emit(_ops.greater_equal(scores, _float(self._options.least_score))), scores, none))
+        none = float_const(_NOTHING)
+        left = self.emit(_ops.where(self.emit(_ops.greater_equal(scores, float_const(self._options.least_score))), scores, none))
         everywhere = relax.const(np.arange(self._count, dtype=np.int64))
         places, values = list[Any](), list[Any]()
         for _ in range(count):
@@ -176,8 +179,8 @@ class _Detections:
         area = self._area_of(mine)
         union = self.emit(_ops.subtract(self.emit(_ops.add(area, self._area)), shared))
         overlap = self.emit(_ops.divide(shared, union))
-        solid = [self.emit(_ops.greater(value, _float(0.0))) for value in (area, self._area)]
-        is_beyond = self.emit(_ops.greater(overlap, _float(self._options.most_overlap)))
+        solid = [self.emit(_ops.greater(value, float_const(0.0))) for value in (area, self._area)]
+        is_beyond = self.emit(_ops.greater(overlap, float_const(self._options.most_overlap)))
         return self.emit(_ops.logical_and(is_beyond, self.emit(_ops.logical_and(*solid))))
 
     def _area_of(self, corners: list[Any]) -> Any:
@@ -186,14 +189,10 @@ class _Detections:
 
     def _results(self, places: Any, kinds: Any, values: Any) -> Any:
         """Return boxes [1, most, 4], classes and scores [1, most], and how many there are [1]; 0 behind these."""
-        most, zero = self._options.most, _float(0.0)
-        found = self.emit(_ops.greater(values, _float(_NOTHING)))
+        most, zero = self._options.most, float_const(0.0)
+        found = self.emit(_ops.greater(values, float_const(_NOTHING)))
         corners = [self.emit(_ops.take(corner, places, axis=0, mode="clip")) for corner in self._corners]
         columns = [self.emit(_ops.reshape(self.emit(_ops.where(found, corner, zero)), [1, most, 1])) for corner in corners]
         rows = [self.emit(_ops.reshape(self.emit(_ops.where(found, value, zero)), [1, most])) for value in (kinds, values)]
         number = self.emit(_ops.sum(self.emit(_ops.astype(found, "float32")), axis=[0], keepdims=True))
         return relax.Tuple([self.emit(_ops.concat(columns, 2)), *rows, number])
-
-
-def _float(value: float) -> Any:
-    return relax.const(value, "float32")

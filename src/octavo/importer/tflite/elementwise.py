@@ -9,23 +9,20 @@ import numpy as np
 import tflite
 from tvm import relax
 
-from .base import BaseConverter, RejectedOpError
+from ..frontend import RejectedOpError
+from .base import BaseConverter, float_const
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
 
-def _float(value: float) -> Any:
-    return relax.const(value, "float32")
-
-
 def _elu(x: Any) -> Any:
     # exp(x) - 1 below 0, x above: each relu keeps one side.
-    return _ops.subtract(_ops.nn.relu(x), _ops.nn.relu(_ops.subtract(_float(1.0), _ops.exp(x))))
+    return _ops.subtract(_ops.nn.relu(x), _ops.nn.relu(_ops.subtract(float_const(1.0), _ops.exp(x))))
 
 
 def _hard_swish(x: Any) -> Any:
-    return _ops.multiply(x, _ops.multiply(_ops.clip(_ops.add(x, _float(3.0)), 0.0, 6.0), _float(1.0 / 6.0)))
+    return _ops.multiply(x, _ops.multiply(_ops.clip(_ops.add(x, float_const(3.0)), 0.0, 6.0), float_const(1.0 / 6.0)))
 
 
 _UNARY = {
@@ -154,7 +151,7 @@ class ElementwiseConverter(BaseConverter):
         output, shape = self.get_output_tensors(op)[0], self._shape(data)
         if self.has_expr(slope.tensor_idx):
             x = self._real(data)
-            negative = _ops.multiply(self._real(slope), _ops.minimum(x, _float(0.0)))
+            negative = _ops.multiply(self._real(slope), _ops.minimum(x, float_const(0.0)))
             return self._quantized(_ops.add(_ops.nn.relu(x), negative), output)
         value: Any = self.get_tensor_value_or_prefetched(slope)
         outer = next((axis for axis, dim in enumerate(value.shape) if dim != 1), value.ndim)
@@ -177,7 +174,7 @@ class ElementwiseConverter(BaseConverter):
     def convert_softmax(self, op: Any) -> Any:
         """Convert SOFTMAX with its factor beta, which TVM's converter leaves out."""
         beta = self._get_builtin_options(op, tflite.SoftmaxOptions).Beta()
-        scaled = (lambda x: x) if beta == 1.0 else (lambda x: _ops.multiply(x, _float(beta)))
+        scaled = (lambda x: x) if beta == 1.0 else (lambda x: _ops.multiply(x, float_const(beta)))
         return self._unary(op, lambda x: _ops.nn.softmax(scaled(x), axis=-1))
 
     def convert_log_softmax(self, op: Any) -> Any:
@@ -189,7 +186,7 @@ class ElementwiseConverter(BaseConverter):
         data = self.get_input_tensors(op)[0]
         x = self.bb.emit(self._real(data)) if data.qnn_params else self._real(data)
         norm = _ops.sqrt(_ops.sum(_ops.multiply(x, x), axis=[len(self._shape(data)) - 1], keepdims=True))
-        result = _ops.divide(x, _ops.maximum(norm, _float(1e-6)))
+        result = _ops.divide(x, _ops.maximum(norm, float_const(1e-6)))
         activation = self._get_builtin_options(op, tflite.L2NormOptions).FusedActivationFunction()
         return self._finish(result, self.get_output_tensors(op)[0], activation)
 

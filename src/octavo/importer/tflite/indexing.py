@@ -9,7 +9,7 @@ import numpy as np
 import tflite
 from tvm import relax
 
-from .base import RejectedOpError
+from ..frontend import RejectedOpError
 from .data_movement import MovingConverter
 
 # TVM's stubs claim narrower arguments than its ops take.

@@ -13,16 +13,12 @@ from typing import Any
 from tvm import relax
 
 from ...numerics import INTEGER_RANGE
-from .base import BaseConverter
+from .base import BaseConverter, float_const
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
 _BINARY = {"FLOOR_DIV": _ops.floor_divide, "FLOOR_MOD": _ops.floor_mod}
-
-
-def _float(value: float) -> Any:
-    return relax.const(value, "float32")
 
 
 class StoredConverter(BaseConverter):
@@ -43,9 +39,9 @@ class StoredConverter(BaseConverter):
         if not output.qnn_params:
             return function(*(self._real(tensor) for tensor in inputs))
         low, high = INTEGER_RANGE[self.get_tensor_type_str(output.tensor.Type())]
-        count = _float(high - low + 1.0)
+        count = float_const(high - low + 1.0)
         value = self.bb.emit(function(*(self._integers(tensor) for tensor in inputs)))
-        turns = _ops.floor(_ops.divide(_ops.add(value, _float(-low)), count))
+        turns = _ops.floor(_ops.divide(_ops.add(value, float_const(-low)), count))
         return self._stored(_ops.subtract(value, _ops.multiply(turns, count)), output)
 
     def _sqrt(self, op: Any) -> Any:
@@ -54,15 +50,15 @@ class StoredConverter(BaseConverter):
         root = _ops.sqrt(self._real(data))
         if not output.qnn_params:
             return root
-        scale = _float(float(output.qnn_params["scale"].value.numpy()))
+        scale = float_const(float(output.qnn_params["scale"].value.numpy()))
         # A root of what is below 0 has no value; LiteRT stops at the first one.
         return self.quantize(_ops.multiply(_ops.floor(_ops.divide(root, scale)), scale), output)
 
     def _integers(self, tensor: Any) -> Any:
         """Return a quantized tensor's stored integers as float32."""
-        return _ops.dequantize(self.get_tensor_expr(tensor), _float(1.0), relax.const(0, "int32"), axis=0)
+        return _ops.dequantize(self.get_tensor_expr(tensor), float_const(1.0), relax.const(0, "int32"), axis=0)
 
     def _stored(self, integers: Any, output: Any) -> Any:
         """Return the quantized tensor whose stored integers these float32 values are."""
-        scale, zero_point = (_float(float(output.qnn_params[key].value.numpy())) for key in ("scale", "zero_point"))
+        scale, zero_point = (float_const(float(output.qnn_params[key].value.numpy())) for key in ("scale", "zero_point"))
         return self.quantize(_ops.multiply(_ops.subtract(integers, zero_point), scale), output)

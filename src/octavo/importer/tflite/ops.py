@@ -9,7 +9,8 @@ import numpy as np
 import tflite
 from tvm import relax
 
-from .base import RejectedOpError
+from ..frontend import RejectedOpError
+from ..relax_ops import same_padding
 from .detection_postprocess import DetectionConverter
 from .elementwise import ElementwiseConverter
 from .indexing import IndexingConverter
@@ -22,12 +23,6 @@ _OWN = frozenset(
     {"AVERAGE_POOL_2D", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "FULLY_CONNECTED", "MAX_POOL_2D"}
     | {"QUANTIZE", "TRANSPOSE_CONV"}
 )
-
-
-def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return TFLite's padding SAME before and after one axis: ceil(size / stride) results, the odd one after."""
-    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
-    return total // 2, total - total // 2
 
 
 class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, DetectionConverter):

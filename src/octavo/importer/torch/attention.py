@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import dtype_of, shape_of
+from .ops import Arguments, Converter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -23,7 +25,7 @@ def _attention(args: Arguments) -> Any:
     Formula of torch.nn.functional.scaled_dot_product_attention; scale is 1 / sqrt(width of a query) where none is stated.
     """
     if args["dropout_p"]:
-        raise RejectedNodeError("it drops values out; call model.eval() before torch.export.export")
+        raise RejectedOpError("it drops values out; call model.eval() before torch.export.export")
     query, key, value = args["query"], args["key"], args["value"]
     if args["enable_gqa"]:
         key, value = (_repeated(args, side, shape_of(query)[-3]) for side in (key, value))

@@ -11,7 +11,9 @@ from typing import Any
 
 from tvm import relax
 
-from .ops import Arguments, Converter, RejectedNodeError, batch_norm, batched, pair, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import shape_of
+from .ops import Arguments, Converter, batch_norm, batched, spread
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -59,9 +61,9 @@ def _convolution(
 
 
 def _conv2d_padding(args: Arguments) -> Any:
-    weight, dilation = args["weight"], pair(args["dilation"])
+    weight, dilation = args["weight"], spread(args["dilation"], 2)
     padding = _same_or_none(args["padding"], shape_of(weight)[2:], dilation)
-    return batched(args, args["input"], _convolution(args, weight, pair(args["stride"]), padding, dilation))
+    return batched(args, args["input"], _convolution(args, weight, spread(args["stride"], 2), padding, dilation))
 
 
 def _conv1d(args: Arguments) -> Any:
@@ -132,7 +134,7 @@ def _adaptive_avg_pool1d(args: Arguments) -> Any:
 def _adaptive_max_pool1d(args: Arguments) -> Any:
     """Only to one value; the indices are None."""
     if _one(args["output_size"]) != 1:
-        raise RejectedNodeError(f"to {_one(args['output_size'])}: only adaptive maxima over the whole row are supported")
+        raise RejectedOpError(f"to {_one(args['output_size'])}: only adaptive maxima over the whole row are supported")
     return (args.emit(_ops.max(args["self"], axis=[-1], keepdims=True)), None)
 
 

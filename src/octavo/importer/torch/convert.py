@@ -16,9 +16,8 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 from tvm.relax.frontend.torch import exported_program_translator
 
-from ...errors import OctavoError, UnsupportedOpError
 from ..assemble import Assembled, assemble
-from ..quiet import discard, quiet, reason
+from ..frontend import RejectedOpError, conversion_errors, discard, quiet
 from .attention import ATTENTION
 from .constant_folding import computed, is_known
 from .conv1d import ROWS
@@ -26,7 +25,7 @@ from .functionalize import is_writing, without_writes
 from .functions import FUNCTIONS
 from .indexing import INDICES
 from .norms import NORMS
-from .ops import CONVERTERS, Arguments, Converter, RejectedNodeError
+from .ops import CONVERTERS, Arguments, Converter
 from .pt2e import QUANTIZED
 from .source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
 from .torchao_affine import AFFINE
@@ -90,19 +89,13 @@ class _Importer(_Frontend):
         return relax.const(value, dtype_name(tensor.dtype, target))
 
     def _convert(self, node: Any) -> Any:
-        try:
+        with conversion_errors(lambda: f"{ORIGIN}: {describe(node)}"):
             result = self._computed(node)
             if result is None:
                 result = self._bind(self._result(node))
             if isinstance(result, int | float):
                 self._known[node] = result
             return result
-        except RejectedNodeError as error:
-            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)}: {error}") from None
-        except OctavoError:
-            raise
-        except Exception as error:
-            raise UnsupportedOpError(f"{ORIGIN}: {describe(node)} cannot be imported: {reason(error)}") from error
 
     def _computed(self, node: Any) -> Any:
         tensor = computed(node, self._known)
@@ -113,7 +106,7 @@ class _Importer(_Frontend):
 
     def _result(self, node: Any) -> Any:
         if node.op != "call_function":
-            raise RejectedNodeError(f"nodes of kind {node.op} are not supported")
+            raise RejectedOpError(f"nodes of kind {node.op} are not supported")
         arguments = self._retrieve_args(tuple(node.args))
         if not _is_operator(node):
             if node.target.__name__ == "getitem":
@@ -130,14 +123,14 @@ class _Importer(_Frontend):
                 return result
         known = self.convert_map.get(node.target.__name__)
         if known is None:
-            raise RejectedNodeError("there is no converter for this op")
+            raise RejectedOpError("there is no converter for this op")
         return known(node)
 
     def _item(self, node: Any, arguments: tuple[Any, ...]) -> Any:
         value, index = arguments
         if isinstance(value, tuple | list):
             if value[index] is None and node.users:
-                raise RejectedNodeError(f"result {index} of {node.args[0].name!r} is not supported")
+                raise RejectedOpError(f"result {index} of {node.args[0].name!r} is not supported")
             return value[index]
         return self._getitem(node)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tvm import relax
 
-from ..running_sum import running_sum
-from .ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import celu, dtype_of, running_sum, shape_of
+from .ops import Arguments, Converter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -20,12 +21,7 @@ _PADDINGS = ("zeros", "border", "reflection")
 
 
 def _celu(args: Arguments) -> Any:
-    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
-    x, emit = args["self"], args.emit
-    alpha = relax.const(float(args["alpha"]), dtype_of(x))
-    one, zero = relax.const(1.0, dtype_of(x)), relax.const(0.0, dtype_of(x))
-    grown = emit(_ops.multiply(alpha, emit(_ops.subtract(emit(_ops.exp(emit(_ops.divide(x, alpha)))), one))))
-    return _ops.add(emit(_ops.nn.relu(x)), emit(_ops.minimum(grown, zero)))
+    return celu(args.emit, args["self"], float(args["alpha"]))
 
 
 def _cumsum(args: Arguments) -> Any:
@@ -39,7 +35,7 @@ def _cumsum(args: Arguments) -> Any:
 
 def _grid_sampler(args: Arguments) -> Any:
     if len(shape_of(args["input"])) != 4:
-        raise RejectedNodeError("only images are sampled")
+        raise RejectedOpError("only images are sampled")
     grid = args.emit(_ops.permute_dims(args["grid"], [0, 3, 1, 2]))
     return _ops.image.grid_sample(
         args["input"],

@@ -13,7 +13,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
-from .ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import dtype_of, nonnegative_indices, shape_of
+from .ops import Arguments, Converter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -30,16 +32,7 @@ def _select(args: Arguments) -> Any:
 
 
 def _from_start(args: Arguments, indices: Any, size: int) -> Any:
-    """Count negative indices of an axis of `size` from its start; NumPy for constants."""
-    if isinstance(indices, Constant):
-        values = indices.value.numpy().astype(np.int64)
-        values = np.where(values < 0, values + size, values)
-        if values.size and not 0 <= values.min() <= values.max() < size:
-            raise RejectedNodeError(f"an index is out of range on an axis of {size}")
-        return values
-    kind = dtype_of(indices)
-    behind = args.emit(_ops.add(indices, relax.const(size, kind)))
-    return args.emit(_ops.where(args.emit(_ops.less(indices, relax.const(0, kind))), behind, indices))
+    return nonnegative_indices(args.emit, indices, size, f"on an axis of {size}")
 
 
 def _expression(indices: Any) -> Any:
@@ -78,7 +71,7 @@ def _index(args: Arguments) -> Any:
         return NotImplemented
     axes, shape = [axis for axis, _ in stated], shape_of(x)
     if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
-        raise RejectedNodeError(f"it picks along the axes {axes}; only axes side by side are supported")
+        raise RejectedOpError(f"it picks along the axes {axes}; only axes side by side are supported")
     places: Any = None
     for axis, index in stated:
         index = _from_start(args, index, shape[axis])

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..relax_ops import shape_of
 from .conv1d import on_row
-from .ops import Arguments, Converter, batch_norm, shape_of
+from .ops import Arguments, Converter, batch_norm
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op

@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..frontend import RejectedOpError
+from ..relax_ops import clamp, dtype_of, shape_of
+
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
-
-
-class RejectedNodeError(Exception):
-    """A form of an op that cannot be imported, with the reason; the importer adds the node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,20 +58,10 @@ Converter = Callable[[Arguments], Any]
 """Returns NotImplemented where TVM's converter of the op is right."""
 
 
-def shape_of(expr: Any) -> list[int]:
-    """Return the shape of a tensor, all of it numbers."""
-    return [int(dim) for dim in expr.ty.shape]
-
-
-def dtype_of(expr: Any) -> str:
-    """Return the element type of a tensor."""
-    return str(expr.ty.dtype)
-
-
-def pair(value: int | Sequence[int]) -> list[int]:
-    """Return two numbers where PyTorch takes one for both."""
+def spread(value: int | Sequence[int], rank: int) -> list[int]:
+    """Return one number for each of `rank` axes where PyTorch takes one for all."""
     values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
-    return values * 2 if len(values) == 1 else values
+    return values * rank if len(values) == 1 else values
 
 
 # ---------------------------------------------------------------------------------------------------------------- clamps
@@ -89,12 +78,7 @@ def _clamped(x: Any, low: Any, high: Any) -> Any:
     if any(bound is not None and not isinstance(bound, int | float) for bound in bounds):
         result = x if low is None else _ops.maximum(x, _operand(low, dtype))
         return result if high is None else _ops.minimum(result, _operand(high, dtype))
-    if low is not None and high is not None:
-        # With min above max PyTorch's result is max everywhere.
-        return _ops.clip(x, min(low, high), high)
-    if low is not None:
-        return _ops.nn.relu(x) if low == 0 else _ops.maximum(x, relax.const(low, dtype))
-    return x if high is None else _ops.minimum(x, relax.const(high, dtype))
+    return clamp(x, low, high)
 
 
 def _operand(value: Any, dtype: str) -> Any:
@@ -160,9 +144,9 @@ def _cast(side: Any, dtype: str) -> Any:
 def batch_norm(args: Arguments, x: Any) -> Any:
     """Write a normalization of `x`, whose axis 1 has the channels, by the running statistics of the node."""
     if args["running_mean"] is None or args["running_var"] is None:
-        raise RejectedNodeError("it normalizes by the batch that it sees; give the module track_running_stats=True")
+        raise RejectedOpError("it normalizes by the batch that it sees; give the module track_running_stats=True")
     if args.values.get("training", False):
-        raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
+        raise RejectedOpError("it is in training mode; call model.eval() before torch.export.export")
     channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = relax.const(np.ones(channels), dtype) if args["weight"] is None else args["weight"]
     beta = relax.const(np.zeros(channels), dtype) if args["bias"] is None else args["bias"]
@@ -179,80 +163,41 @@ def batched(args: Arguments, x: Any, op: Callable[[Any], Any]) -> Any:
     return _ops.squeeze(args.emit(op(args.emit(_ops.expand_dims(x, 0)))), [0])
 
 
-def _max_pool2d(args: Arguments) -> Any:
-    kernel = pair(args["kernel_size"])
-    return batched(
-        args,
-        args["self"],
-        lambda x: _ops.nn.max_pool2d(
-            x,
-            pool_size=kernel,
-            strides=pair(args["stride"]) if args["stride"] else kernel,
-            padding=pair(args["padding"]),
-            dilation=pair(args["dilation"]),
-            ceil_mode=bool(args["ceil_mode"]),
-        ),
+def _pool(args: Arguments, op: Any, rank: int, **attributes: Any) -> Any:
+    """Pool images (rank 2) or volumes (rank 3), with or without batch; the stride is the kernel's size where it is left out."""
+    x, kernel = args["self"], spread(args["kernel_size"], rank)
+    has_batch = len(shape_of(x)) == rank + 2
+    result = op(
+        x if has_batch else args.emit(_ops.expand_dims(x, 0)),
+        pool_size=kernel,
+        strides=spread(args["stride"], rank) if args["stride"] else kernel,
+        padding=spread(args["padding"], rank),
+        ceil_mode=bool(args["ceil_mode"]),
+        **attributes,
     )
+    return result if has_batch else _ops.squeeze(args.emit(result), [0])
+
+
+def _max_pool(args: Arguments, rank: int) -> Any:
+    return _pool(args, (_ops.nn.max_pool2d, _ops.nn.max_pool3d)[rank - 2], rank, dilation=spread(args["dilation"], rank))
+
+
+def _avg_pool(args: Arguments, rank: int) -> Any:
+    if args["divisor_override"] is not None:
+        raise RejectedOpError("divisor_override is not supported")
+    op, counts_pad = (_ops.nn.avg_pool2d, _ops.nn.avg_pool3d)[rank - 2], bool(args["count_include_pad"])
+    return _pool(args, op, rank, count_include_pad=counts_pad)
 
 
 def _max_pool2d_with_indices(args: Arguments) -> Any:
     """The indices are None: a node that reads them is rejected."""
-    return (args.emit(_max_pool2d(args)), None)
-
-
-def _avg_pool2d(args: Arguments) -> Any:
-    if args["divisor_override"] is not None:
-        raise RejectedNodeError("divisor_override is not supported")
-    kernel = pair(args["kernel_size"])
-    return batched(
-        args,
-        args["self"],
-        lambda x: _ops.nn.avg_pool2d(
-            x,
-            pool_size=kernel,
-            strides=pair(args["stride"]) if args["stride"] else kernel,
-            padding=pair(args["padding"]),
-            ceil_mode=bool(args["ceil_mode"]),
-            count_include_pad=bool(args["count_include_pad"]),
-        ),
-    )
-
-
-def _pool3d(args: Arguments, op: Any, **attributes: Any) -> Any:
-    kernel, stride, padding = (_triple(args[name]) if args[name] else None for name in ("kernel_size", "stride", "padding"))
-    x = args["self"]
-    is_batch = len(shape_of(x)) == 5
-    volume = x if is_batch else args.emit(_ops.expand_dims(x, 0))
-    result = op(
-        volume,
-        pool_size=kernel,
-        strides=stride or kernel,
-        padding=padding or [0, 0, 0],
-        ceil_mode=bool(args["ceil_mode"]),
-        **attributes,
-    )
-    return result if is_batch else _ops.squeeze(args.emit(result), [0])
-
-
-def _triple(value: int | Sequence[int]) -> list[int]:
-    values = [int(value)] if isinstance(value, int) else [int(item) for item in value]
-    return values * 3 if len(values) == 1 else values
-
-
-def _max_pool3d(args: Arguments) -> Any:
-    return _pool3d(args, _ops.nn.max_pool3d, dilation=_triple(args["dilation"]))
-
-
-def _avg_pool3d(args: Arguments) -> Any:
-    if args["divisor_override"] is not None:
-        raise RejectedNodeError("divisor_override is not supported")
-    return _pool3d(args, _ops.nn.avg_pool3d, count_include_pad=bool(args["count_include_pad"]))
+    return (args.emit(_max_pool(args, 2)), None)
 
 
 def _adaptive_max_pool2d(args: Arguments) -> Any:
     """Only to one pixel; the indices are None."""
     if [int(size) for size in args["output_size"]] != [1, 1]:
-        raise RejectedNodeError(f"to {list(args['output_size'])}: only adaptive maxima over the whole image are supported")
+        raise RejectedOpError(f"to {list(args['output_size'])}: only adaptive maxima over the whole image are supported")
     return (args.emit(_ops.max(args["self"], axis=[-2, -1], keepdims=True)), None)
 
 
@@ -272,7 +217,7 @@ def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> An
         size = [int(value + 1e-9) for value in wanted]
         if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
             # PyTorch then samples by the stated factor, Relax's op by the ratio of the sizes.
-            raise RejectedNodeError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
+            raise RejectedOpError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
     return _ops.image.resize2d(
         x,
         size=[int(value) for value in size],
@@ -329,7 +274,7 @@ def _deviation(args: Arguments, *, root: bool) -> Any:
     axes = [int(axis) % len(shape) for axis in ([dim] if isinstance(dim, int) else dim or range(len(shape)))]
     count = math.prod(shape[axis] for axis in axes) - (1 if args["correction"] is None else args["correction"])
     if count <= 0:
-        raise RejectedNodeError("fewer values than its correction: the result is undefined")
+        raise RejectedOpError("fewer values than its correction: the result is undefined")
     centered = args.emit(_ops.subtract(x, _ops.mean(x, axes, keepdims=True)))
     total = _ops.sum(_ops.multiply(centered, centered), axes, keepdims=bool(args["keepdim"]))
     result = _ops.divide(total, relax.const(count, dtype_of(x)))
@@ -365,7 +310,7 @@ def _moved(args: Arguments) -> Any:
 
 def _dropout(args: Arguments) -> Any:
     if args.values.get("train"):
-        raise RejectedNodeError("it is in training mode; call model.eval() before torch.export.export")
+        raise RejectedOpError("it is in training mode; call model.eval() before torch.export.export")
     return args["input"]
 
 
@@ -388,8 +333,8 @@ CONVERTERS: dict[str, Converter] = {
     "aten.alias.default": _identity,
     "aten.amax.default": _extreme(_ops.max),
     "aten.amin.default": _extreme(_ops.min),
-    "aten.avg_pool2d.default": _avg_pool2d,
-    "aten.avg_pool3d.default": _avg_pool3d,
+    "aten.avg_pool2d.default": lambda args: _avg_pool(args, 2),
+    "aten.avg_pool3d.default": lambda args: _avg_pool(args, 3),
     "aten.clamp.Tensor": _clamp,
     "aten.clamp.default": _clamp,
     "aten.clamp_max.default": _clamp,
@@ -405,9 +350,9 @@ CONVERTERS: dict[str, Converter] = {
     "aten.hardtanh.default": _hardtanh,
     "aten.lift_fresh_copy.default": _identity,
     "aten.max.dim": _extreme(_ops.max, _ops.argmax),
-    "aten.max_pool2d.default": _max_pool2d,
+    "aten.max_pool2d.default": lambda args: _max_pool(args, 2),
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
-    "aten.max_pool3d.default": _max_pool3d,
+    "aten.max_pool3d.default": lambda args: _max_pool(args, 3),
     "aten.min.dim": _extreme(_ops.min, _ops.argmin),
     "aten.mul.Scalar": _elementwise(_ops.multiply),
     "aten.mul.Tensor": _elementwise(_ops.multiply),

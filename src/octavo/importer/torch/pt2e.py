@@ -16,7 +16,9 @@ from tvm.ir import GenericConst as Constant
 from ...numerics import INTEGER_RANGE
 from ...numerics.dynamic import TorchStyle
 from ...qdq.dynamic import write_torch_integers, write_torch_parameters
-from .ops import Arguments, Converter, RejectedNodeError, dtype_of, shape_of
+from ..frontend import RejectedOpError
+from ..relax_ops import dtype_of, shape_of
+from .ops import Arguments, Converter
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -31,17 +33,22 @@ def _array(value: Any, what: str) -> npt.NDArray[Any]:
     if isinstance(value, float | int):
         return np.asarray(value)
     if not isinstance(value, Constant):
-        raise RejectedNodeError(f"its {what} must be constant")
+        raise RejectedOpError(f"its {what} must be constant")
     return value.value.numpy()
 
 
-def _integer_range(args: Arguments, dtype: str) -> tuple[int, int]:
+def integer_range(args: Arguments, dtype: str) -> tuple[int, int]:
+    """Return the checked range [quant_min; quant_max] of a node; that of the dtype where none is given."""
     if dtype not in INTEGER_RANGE:
-        raise RejectedNodeError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
-    low, high = (int(_array(args[name], "range").item()) for name in ("quant_min", "quant_max"))
-    least, most = INTEGER_RANGE[dtype]
-    if not least <= low < high <= most:
-        raise RejectedNodeError(f"range [{low}; {high}] lies outside of {dtype}'s [{least}; {most}]")
+        raise RejectedOpError(f"element type {dtype} is none of {', '.join(INTEGER_RANGE)}")
+    dtype_min, dtype_max = INTEGER_RANGE[dtype]
+    given = [args[name] for name in ("quant_min", "quant_max")]
+    low, high = (
+        default if value is None else int(_array(value, "range").item())
+        for value, default in zip(given, (dtype_min, dtype_max), strict=True)
+    )
+    if not dtype_min <= low < high <= dtype_max:
+        raise RejectedOpError(f"range [{low}; {high}] lies outside of {dtype}'s [{dtype_min}; {dtype_max}]")
     return low, high
 
 
@@ -53,10 +60,10 @@ def _parameters(args: Arguments, dtype: str) -> tuple[npt.NDArray[Any], npt.NDAr
     zero_point = np.zeros(scale.shape, np.int32) if zero_argument is None else _array(zero_argument, "zero point")
     in_float32 = scale.astype(np.float32)
     if not (np.isfinite(in_float32).all() and (in_float32 > 0).all()):
-        raise RejectedNodeError("every scale must be finite and positive in float32")
-    least, most = INTEGER_RANGE[dtype]
-    if (zero_point < least).any() or (zero_point > most).any():
-        raise RejectedNodeError(f"a zero point lies outside of {dtype}'s [{least}; {most}]")
+        raise RejectedOpError("every scale must be finite and positive in float32")
+    dtype_min, dtype_max = INTEGER_RANGE[dtype]
+    if (zero_point < dtype_min).any() or (zero_point > dtype_max).any():
+        raise RejectedOpError(f"a zero point lies outside of {dtype}'s [{dtype_min}; {dtype_max}]")
     zero_point = zero_point.astype(np.int32)
     if not per_channel:
         return scale.reshape(()), zero_point.reshape(()), 0
@@ -64,7 +71,7 @@ def _parameters(args: Arguments, dtype: str) -> tuple[npt.NDArray[Any], npt.NDAr
     axis = int(args["axis"]) % max(len(shape), 1)
     scale, zero_point = scale.reshape(-1), zero_point.reshape(-1)
     if scale.shape != (shape[axis],) or zero_point.shape != scale.shape:
-        raise RejectedNodeError(f"{scale.size} scales and {zero_point.size} zero points do not fit axis {axis} of {shape}")
+        raise RejectedOpError(f"{scale.size} scales and {zero_point.size} zero points do not fit axis {axis} of {shape}")
     return scale, zero_point, axis
 
 
@@ -81,7 +88,7 @@ def _expressions(args: Arguments, dtype: str) -> tuple[Any, Any, int]:
 def _quantize(args: Arguments) -> Any:
     """A range narrower than the dtype's becomes a clip of the integers."""
     dtype, x = _dtype_argument(args["dtype"]), args["input"]
-    low, high = _integer_range(args, dtype)
+    low, high = integer_range(args, dtype)
     if isinstance(x, Constant):
         return relax.const(_quantized(args, x.value.numpy(), dtype, low, high), dtype)
     if isinstance(args.values.get("scale"), relax.Var):
@@ -111,11 +118,11 @@ def _quantized(args: Arguments, x: npt.NDArray[Any], dtype: str, low: int, high:
 def _dequantize(args: Arguments) -> Any:
     stated, dtype = _dtype_argument(args["dtype"]), dtype_of(args["input"])
     if stated != dtype:
-        raise RejectedNodeError(f"it reads {dtype} but states {stated}")
+        raise RejectedOpError(f"it reads {dtype} but states {stated}")
     result = args["out_dtype"]
     if result is not None and _dtype_argument(result) != "float32":
-        raise RejectedNodeError(f"its result is {_dtype_argument(result)}; only float32 is supported")
-    _integer_range(args, dtype)
+        raise RejectedOpError(f"its result is {_dtype_argument(result)}; only float32 is supported")
+    integer_range(args, dtype)
     scale, zero_point, axis = _expressions(args, dtype)
     return _ops.dequantize(args["input"], scale, zero_point, axis=axis, out_dtype="float32")
 
@@ -125,10 +132,10 @@ def _choose(args: Arguments, *, symmetric: bool) -> Any:
     x, dtype = args["input"], _dtype_argument(args["dtype"])
     qmin, qmax, eps = int(args["quant_min"]), int(args["quant_max"]), float(args["eps"])
     if dtype not in ("int8", "uint8") or dtype_of(x) != "float32":
-        raise RejectedNodeError(f"it finds scales of {dtype_of(x)} for {dtype}; only those of float32 for 8 bits are supported")
-    _integer_range(args, dtype)
+        raise RejectedOpError(f"it finds scales of {dtype_of(x)} for {dtype}; only those of float32 for 8 bits are supported")
+    integer_range(args, dtype)
     if not 0 < eps < np.inf:
-        raise RejectedNodeError(f"its smallest scale is {eps}, which is not positive")
+        raise RejectedOpError(f"its smallest scale is {eps}, which is not positive")
     style = TorchStyle(dtype=dtype, qmin=qmin, qmax=qmax, eps=eps, is_symmetric=symmetric)
     return write_torch_parameters(x, style, args.emit)
 
@@ -136,7 +143,7 @@ def _choose(args: Arguments, *, symmetric: bool) -> Any:
 def _convert_element_type(args: Arguments) -> Any:
     dtype, x = _dtype_argument(args["dtype"]), args["input"]
     if dtype not in ("float16", "float32"):
-        raise RejectedNodeError(f"conversion to {dtype} is not supported")
+        raise RejectedOpError(f"conversion to {dtype} is not supported")
     return relax.const(x.value.numpy().astype(dtype)) if isinstance(x, Constant) else _ops.astype(x, dtype)
 
 

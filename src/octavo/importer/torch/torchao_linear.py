@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ModelError
-from ..quiet import quiet, reason
+from ..frontend import quiet, reason
 
 _WRAPPED = "export.access_subclass_inner_tensor"
 _CHOOSE = "torchao.choose_qparams_affine.default"

@@ -1,6 +1,6 @@
-"""Silence around TVM's frontends, which warn on every rename and print before they raise; one line of what they raise.
+"""Driving TVM's frontends: silence around them, one line of what they raise, and errors that name the op under conversion.
 
-Hides no exception.
+Knows no source format; hides no exception.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
+
+from ..errors import OctavoError, UnsupportedOpError
+
+
+class RejectedOpError(Exception):
+    """A form of an op that cannot be imported, with the reason; the importer adds the op, its tensor and the file."""
 
 
 @contextlib.contextmanager
@@ -37,3 +43,16 @@ def reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("File ", "at ", "[", "#", "Traceback"))]
     return wanted[-1][:300] if wanted else type(error).__name__
+
+
+@contextlib.contextmanager
+def conversion_errors(describe: Callable[[], str]) -> Generator[None]:
+    """Turn whatever a converter raises into an UnsupportedOpError that opens with what `describe` returns."""
+    try:
+        yield
+    except RejectedOpError as error:
+        raise UnsupportedOpError(f"{describe()}: {error}") from None
+    except OctavoError:
+        raise
+    except Exception as error:
+        raise UnsupportedOpError(f"{describe()} cannot be imported: {reason(error)}") from error

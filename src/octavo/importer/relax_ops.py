@@ -1,0 +1,104 @@
+"""Ops written as plain Relax ops in one way for every source format: clamps, paddings, indices, running sums.
+
+Knows no file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst as Constant
+
+from .frontend import RejectedOpError
+
+# TVM's stubs claim narrower arguments than its ops take.
+_ops: Any = relax.op
+
+
+def shape_of(expr: Any) -> list[int]:
+    """Return the static shape of a tensor."""
+    if not isinstance(expr.ty, relax.TensorType) or expr.ty.shape is None:
+        raise RejectedOpError("its input has no static shape")
+    dims: Any = expr.ty.shape
+    return [int(dim) for dim in dims]
+
+
+def dtype_of(expr: Any) -> str:
+    """Return the element type of a tensor."""
+    return str(expr.ty.dtype)
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int, *, lower: bool = False) -> tuple[int, int]:
+    """Return the padding SAME before and after one axis: ceil(size / stride) results (TFLite, PyTorch, ONNX's auto_pad).
+
+    The odd one of an uneven total goes after, or before if `lower` (ONNX operator reference, Conv).
+    """
+    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    small, large = total // 2, total - total // 2
+    return (large, small) if lower else (small, large)
+
+
+def clamp(x: Any, low: float | None, high: float | None) -> Any:
+    """Write a clamp to bounds that are known, None for none: clip of two, relu, maximum or minimum of one."""
+    if low is not None and high is not None:
+        # With min above max the result is max everywhere (min(max(x, low), high)), in ONNX as in PyTorch.
+        return _ops.clip(x, min(low, high), high)
+    if low is not None:
+        return _ops.nn.relu(x) if low == 0 else _ops.maximum(x, relax.const(low, dtype_of(x)))
+    return x if high is None else _ops.minimum(x, relax.const(high, dtype_of(x)))
+
+
+def nonnegative_indices(emit: Callable[[Any], Any], indices: Any, extent: int | Sequence[int], where: str) -> Any:
+    """Count negative indices of axes of size `extent` from their start; of a constant, return a checked int64 array.
+
+    `where` names the axis in the error of an index that is out of range.
+    """
+    sizes = np.asarray(extent, np.int64)
+    if isinstance(indices, Constant):
+        values = indices.value.numpy().astype(np.int64)
+        values = np.where(values < 0, values + sizes, values)
+        if not ((values >= 0) & (values < sizes)).all():
+            raise RejectedOpError(f"an index is out of range {where}")
+        return values
+    dtype = dtype_of(indices)
+    wrapped = emit(_ops.add(indices, relax.const(sizes.astype(dtype), dtype)))
+    return emit(_ops.where(emit(_ops.less(indices, relax.const(0, dtype))), wrapped, indices))
+
+
+def celu(emit: Callable[[Any], Any], x: Any, alpha: float) -> Any:
+    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    if not alpha:
+        raise RejectedOpError("alpha must not be 0")
+    factor, one, zero = (relax.const(value, dtype_of(x)) for value in (alpha, 1.0, 0.0))
+    grown = emit(_ops.exp(emit(_ops.divide(emit(_ops.minimum(x, zero)) if alpha > 0 else x, factor))))
+    below = emit(_ops.minimum(emit(_ops.multiply(factor, emit(_ops.subtract(grown, one)))), zero))
+    return _ops.add(emit(_ops.nn.relu(x)), below)
+
+
+def running_sum(
+    emit: Callable[[Any], Any], data: Any, shape: list[int], axis: int, *, reverse: bool = False, exclusive: bool = False
+) -> Any:
+    """Cumulative sum in steps of 1, 2, 4 ... elements, for TVM's own op does not build.
+
+    The tensor is shifted and added to itself as many times as the axis has binary digits.
+    `axis` is counted from the front; `exclusive` leaves each element out of its own sum.
+    """
+    size = shape[axis]
+
+    def shifted(value: Any, places: int) -> Any:
+        dtype = dtype_of(data)
+        gap = relax.const(np.zeros([places if i == axis else dim for i, dim in enumerate(shape)], dtype), dtype)
+        begin, end = (places, size) if reverse else (0, size - places)
+        kept = emit(_ops.strided_slice(value, axes=[axis], begin=[begin], end=[end])) if places < size else None
+        parts = [part for part in ([kept, gap] if reverse else [gap, kept]) if part is not None]
+        return emit(_ops.concat(parts, axis)) if len(parts) > 1 else parts[0]
+
+    total = shifted(data, 1) if exclusive and size else data
+    places = 1
+    while places < size:
+        total = emit(_ops.add(total, shifted(total, places)))
+        places *= 2
+    return total
