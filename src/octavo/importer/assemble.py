@@ -159,12 +159,12 @@ class _Assembly:
         return self.renamed.get(_key(expr), expr) if isinstance(expr, relax.Var) else expr
 
     def _add(self, source: SourceTensor, holder: Any) -> None:
-        held = isinstance(holder, relax.Var | Constant)
-        group = self.by_holder.get(_key(holder)) if held else None
+        is_expr = isinstance(holder, relax.Var | Constant)
+        group = self.by_holder.get(_key(holder)) if is_expr else None
         if group is None:
             group = _Group(members=[source], holder=holder)
             self.groups.append(group)
-            if held:
+            if is_expr:
                 self.by_holder[_key(holder)] = group
         else:
             group.members.append(source)

@@ -35,7 +35,7 @@ class Window:
 def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape of at least one dimension, each a whole number of at least 1."""
     dims = listed(name, "shape", shape)
-    if not dims or not all(_is_whole(dim) and dim >= 1 for dim in dims):
+    if not dims or not all(_is_integer(dim) and dim >= 1 for dim in dims):
         raise ModelError(f"{name}: shape {dims} must list whole numbers of at least 1")
     return tuple(int(dim) for dim in dims)
 
@@ -47,14 +47,14 @@ def listed(name: str, what: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def check_whole(name: str, what: str, value: Any) -> int:
+def check_integer(name: str, what: str, value: Any) -> int:
     """Return a whole number."""
-    if not _is_whole(value):
+    if not _is_integer(value):
         raise ModelError(f"{name}: {what} must be a whole number, got {value!r}")
     return int(value)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -143,7 +143,7 @@ def window(
         sides = (rows[0], columns[0], rows[1], columns[1])
     else:
         given = tuple(padding) if isinstance(padding, Iterable) else (padding,)
-        if len(given) != 4 or not all(_is_whole(side) and side >= 0 for side in given):
+        if len(given) != 4 or not all(_is_integer(side) and side >= 0 for side in given):
             raise ModelError(f"{name}: padding must be 'VALID', 'SAME' or (top, left, bottom, right), got {given}")
         sides = (int(given[0]), int(given[1]), int(given[2]), int(given[3]))
     padded = (shape[1] + sides[0] + sides[2], shape[2] + sides[1] + sides[3])
@@ -157,6 +157,6 @@ def _pair(name: str, what: str, value: Sequence[int]) -> tuple[int, int]:
     if isinstance(value, int | np.integer):
         raise ModelError(f"{name}: {what} must be a pair (along height, along width), got {value}")
     pair = tuple(value)
-    if len(pair) != 2 or not all(_is_whole(item) and item >= 1 for item in pair):
+    if len(pair) != 2 or not all(_is_integer(item) and item >= 1 for item in pair):
         raise ModelError(f"{name}: {what} must be a pair of whole numbers of at least 1, got {pair}")
     return int(pair[0]), int(pair[1])

@@ -18,8 +18,17 @@ from ...numerics import QuantParams
 from ..assemble import assemble
 from ..relax_source import relax_fingerprint
 from ..source_tensor import SourceTensor
-from .checks import Padding, check_params, check_shape, check_weight, check_whole, listed, quantized_bias, window
-from .steps import FLOAT, Activation, BuilderTensor, Step, activated, dequantized, pooling, written
+from .checks import (
+    Padding,
+    check_integer,
+    check_params,
+    check_shape,
+    check_weight,
+    listed,
+    quantized_bias,
+    window,
+)
+from .steps import FLOAT, Activation, BuilderTensor, Step, add_activation, dequantized, pooling, write_step
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -133,7 +142,7 @@ class ModelBuilder:
         x_params = self._quantized(name, x, rank=4)
         w_params = check_weight(name, weight, weight_scale, weight_zero_point, rank=4)
         kernel_height, kernel_width, inner, outputs = weight.shape
-        if check_whole(name, "groups", groups) < 1 or inner * groups != x.shape[3] or outputs % groups:
+        if check_integer(name, "groups", groups) < 1 or inner * groups != x.shape[3] or outputs % groups:
             raise ModelError(
                 f"{name}: weight {weight.shape} (HWIO) with groups={groups} does not fit an input of {x.shape[3]} channels"
             )
@@ -153,7 +162,7 @@ class ModelBuilder:
                 data_layout="NHWC",
                 kernel_layout="HWIO",
             )
-            return activated(add_bias(builder, result), activation)
+            return add_activation(add_bias(builder, result), activation)
 
         shape = (x.shape[0], *taps.out, outputs)
         return self._add(name, "conv2d", (x,), shape, params, make)
@@ -185,7 +194,7 @@ class ModelBuilder:
 
         def make(builder: Any, values: list[Any]) -> Any:
             result = _ops.matmul(values[0], builder.emit(dequantized(weights, w_params)))
-            return activated(add_bias(builder, result), activation)
+            return add_activation(add_bias(builder, result), activation)
 
         return self._add(name, "dense", (x,), (*x.shape[:-1], outputs), params, make)
 
@@ -209,7 +218,9 @@ class ModelBuilder:
         if a.shape != b.shape:
             raise ModelError(f"{name}: {a.name} {a.shape} and {b.name} {b.shape} must have one shape")
         params = check_params(name, a.dtype if out_dtype is None else out_dtype, out_scale, out_zero_point)
-        return self._add(name, "add", (a, b), a.shape, params, lambda _builder, v: activated(_ops.add(v[0], v[1]), activation))
+        return self._add(
+            name, "add", (a, b), a.shape, params, lambda _builder, v: add_activation(_ops.add(v[0], v[1]), activation)
+        )
 
     def max_pool2d(
         self,
@@ -273,7 +284,7 @@ class ModelBuilder:
             raise ModelError(f"{name}: give at least one tensor")
         params = self._params_like(name, self._quantized(name, tensors[0]), out_scale, out_zero_point)
         first = tensors[0].shape
-        if not -len(first) <= check_whole(name, "axis", axis) < len(first):
+        if not -len(first) <= check_integer(name, "axis", axis) < len(first):
             raise ModelError(f"{name}: axis {axis} does not exist in the shape {first}")
         at = axis % len(first)
         for tensor in tensors:
@@ -290,7 +301,7 @@ class ModelBuilder:
     def reshape(self, name: str, x: BuilderTensor, shape: Sequence[int]) -> BuilderTensor:
         """Give a tensor another shape of as many values; one dimension may be -1. Keeps scale and zero point."""
         self._own(name, x)
-        dims = [check_whole(name, "a dimension", dim) for dim in listed(name, "shape", shape)]
+        dims = [check_integer(name, "a dimension", dim) for dim in listed(name, "shape", shape)]
         if dims.count(-1) == 1:
             rest = int(np.prod([dim for dim in dims if dim != -1]))
             dims[dims.index(-1)] = int(np.prod(x.shape)) // max(rest, 1)
@@ -358,7 +369,7 @@ class ModelBuilder:
         with builder.function("main", params=list(values.values()), attrs={"num_input": len(inputs)}):
             with builder.dataflow():
                 for step in self._steps:
-                    values[step.tensor.name] = builder.emit(written(builder, step, values))
+                    values[step.tensor.name] = builder.emit(write_step(builder, step, values))
                 results = [values[tensor.name] for tensor in outputs]
                 returned = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
             builder.emit_func_output(returned)

@@ -60,7 +60,7 @@ _ON_INTEGERS = ("max_pool2d", "reshape")
 """Ops that keep scale and zero point, and so work on the integers themselves."""
 
 
-def written(builder: Any, step: Step, values: dict[str, Any]) -> Any:
+def write_step(builder: Any, step: Step, values: dict[str, Any]) -> Any:
     """Return the result of one step: dequantize what it reads, compute in float, quantize. `values` are by name."""
     operands = [values[tensor.name] for tensor in step.inputs]
     if step.op in _ON_INTEGERS:
@@ -87,7 +87,7 @@ def dequantized(value: Any, params: QuantParams) -> Any:
     return _ops.dequantize(value, *_literals(params), axis=axis)
 
 
-def activated(value: Any, activation: Activation | None) -> Any:
+def add_activation(value: Any, activation: Activation | None) -> Any:
     """Return a float value after its activation."""
     if activation is None:
         return value

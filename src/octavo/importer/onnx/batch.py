@@ -1,4 +1,4 @@
-"""Whether an ONNX graph keeps the samples of a batch apart, so that it may run one sample after the other. Runs nothing.
+"""Whether an ONNX graph computes the samples of a batch independently, so that it may run one after the other. Runs nothing.
 
 The graph is shaped for two batch sizes. A tensor holds the batch along the axis whose size grows with it; what an op does to that
 axis says whether results of one sample depend on that sample alone. An op that is not known to do so counts as one that does not.
@@ -20,12 +20,12 @@ from .graph import describe, graph_inputs
 from .prepare import PreparedOnnx, prepare
 
 _SIZES = (2, 3)
-_MOST_VALUES = 1024
+_MAX_VALUES = 1024
 """Constants of more values are no shapes; their values are left out."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Along:
+class _BatchAxis:
     """The axis that holds the batch, and how many neighbours there each sample has."""
 
     axis: int
@@ -37,9 +37,9 @@ class _Step:
     """A node with what is known of its inputs and its first output; shapes are those of the smaller batch."""
 
     attrs: Mapping[str, Any]
-    ins: Sequence[_Along | None]
+    ins: Sequence[_BatchAxis | None]
     shapes: Sequence[tuple[int, ...]]
-    out: _Along
+    out: _BatchAxis
     out_shape: tuple[int, ...]
     values: Sequence[npt.NDArray[Any] | None]
     opset: int
@@ -144,7 +144,7 @@ def _product(step: _Step) -> bool:
 def _gemm(step: _Step) -> bool:
     rows = 1 if step.attrs.get("transA", 0) else 0
     bias_fits = len(step.ins) < 3 or step.ins[2] is None or (len(step.shapes[2]) == 2 and step.ins[2] == step.out)
-    return step.ins[0] == _Along(rows, step.out.count) and step.ins[1] is None and step.out.axis == 0 and bias_fits
+    return step.ins[0] == _BatchAxis(rows, step.out.count) and step.ins[1] is None and step.out.axis == 0 and bias_fits
 
 
 def _recurrent(step: _Step) -> bool:
@@ -188,14 +188,14 @@ _RULES: dict[str, Callable[[_Step], bool]] = {
     "TopK": _other_axis(-1),
     "Transpose": _transposed,
 }
-"""Op -> whether a step of it keeps the samples apart. Ops that are missing are not known to."""
+"""Op -> whether a step of it treats the samples independently. Ops that are missing are not known to."""
 
 _SHAPE_INPUTS = frozenset({"Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "Squeeze", "Unsqueeze", "Split"})
 """Ops that read sizes from all inputs but the first: these may grow with the batch."""
 
 
 def batch_obstacle(proto: onnx.ModelProto, supported: Callable[[onnx.NodeProto], bool], origin: str) -> str:
-    """Return why a graph whose inputs all leave their first axis open must see a batch as a whole; "" where it need not."""
+    """Return why a graph with an open batch must see all its samples at once; "" where it need not."""
     light = _without_large_values(proto)
     prepared: list[PreparedOnnx] = []
     for size in _SIZES:
@@ -218,7 +218,7 @@ def _without_large_values(proto: onnx.ModelProto) -> onnx.ModelProto:
     small: list[onnx.TensorProto] = []
     listed = {value.name for value in proto.graph.input}
     for tensor in light.graph.initializer:
-        if int(np.prod(tensor.dims)) <= _MOST_VALUES:
+        if int(np.prod(tensor.dims)) <= _MAX_VALUES:
             small.append(onnx.TensorProto.FromString(tensor.SerializeToString()))
         elif tensor.name not in listed:
             light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
@@ -233,7 +233,7 @@ class _Walk:
     def __init__(self, small: PreparedOnnx, large: PreparedOnnx, inputs: list[str]) -> None:
         self._pair = (small, large)
         self._values = [{tensor.name: tensor for tensor in each.graph.initializer} for each in self._pair]
-        self._along: dict[str, _Along | None] = dict.fromkeys(inputs, _Along(0, 1))
+        self._along: dict[str, _BatchAxis | None] = dict.fromkeys(inputs, _BatchAxis(0, 1))
 
     def obstacle(self) -> str:
         """Return the first reason found."""
@@ -242,23 +242,23 @@ class _Walk:
             return "its ops depend on the size of the batch"
         for node in small.graph.node:
             source = small.nodes[int(node.name)]
-            if not self._keeps_apart(node):
-                return f"{describe(source)} joins the samples of a batch, or is not known to keep them apart"
+            if not self._is_batch_independent(node):
+                return f"{describe(source)} joins the samples of a batch, or is not known to keep them independent"
         for output in small.graph.output:
-            along = self._along_of(output.name)
+            along = self._batch_axis_of(output.name)
             if along is None or along.axis != 0:
                 return f"output {output.name!r} does not hold the batch along its first axis"
         return ""
 
-    def _keeps_apart(self, node: onnx.NodeProto) -> bool:
+    def _is_batch_independent(self, node: onnx.NodeProto) -> bool:
         names = [name for name in node.input if name]
         sizes = set(names[1:]) if node.op_type in _SHAPE_INPUTS else set[str]()
-        ins: list[_Along | None] = []
+        ins: list[_BatchAxis | None] = []
         for position, name in enumerate(names):
             if position and name in sizes and name not in self._along:
                 ins.append(None)
                 continue
-            if name not in self._along and not self._know_constant(name):
+            if name not in self._along and not self._add_constant(name):
                 return False
             ins.append(self._along[name])
         outputs = [name for name in node.output if name]
@@ -268,7 +268,7 @@ class _Walk:
         rule = _RULES.get(node.op_type)
         shapes = [self._shape(name, 0) for name in names]
         for name in outputs:
-            along, shape = self._grown(name), self._shape(name, 0)
+            along, shape = self._inferred_batch_axis(name), self._shape(name, 0)
             if rule is None or along is None or shape is None or None in shapes:
                 return False
             step = _Step(
@@ -285,12 +285,12 @@ class _Walk:
             self._along[name] = along
         return True
 
-    def _along_of(self, name: str) -> _Along | None:
+    def _batch_axis_of(self, name: str) -> _BatchAxis | None:
         if name not in self._along:
-            self._know_constant(name)
+            self._add_constant(name)
         return self._along.get(name)
 
-    def _know_constant(self, name: str) -> bool:
+    def _add_constant(self, name: str) -> bool:
         """Take in a constant: the same for both sizes, or one that repeats its values for each sample."""
         pair = [values.get(name) for values in self._values]
         if pair[0] is None or pair[1] is None:  # a large one, or an absent value
@@ -300,14 +300,14 @@ class _Walk:
         if small.shape == large.shape and small.tobytes() == large.tobytes():
             self._along[name] = None
             return True
-        along = self._grown(name)
+        along = self._inferred_batch_axis(name)
         if along is None:
             return False
         samples = [part for array, size in ((small, 2), (large, 3)) for part in np.split(array, size, axis=along.axis)]
         self._along[name] = along
         return all(np.array_equal(part, samples[0]) for part in samples)
 
-    def _grown(self, name: str) -> _Along | None:
+    def _inferred_batch_axis(self, name: str) -> _BatchAxis | None:
         """Return the one axis whose size grows with the batch."""
         small, large = (self._shape(name, at) for at in range(2))
         if small is None or large is None or len(small) != len(large):
@@ -315,7 +315,7 @@ class _Walk:
         axes = [axis for axis, pair in enumerate(zip(small, large, strict=True)) if pair[0] != pair[1]]
         if len(axes) != 1 or small[axes[0]] * _SIZES[1] != large[axes[0]] * _SIZES[0]:
             return None
-        return _Along(axes[0], small[axes[0]] // _SIZES[0])
+        return _BatchAxis(axes[0], small[axes[0]] // _SIZES[0])
 
     def _shape(self, name: str, at: int) -> tuple[int, ...] | None:
         shape = self._pair[at].shapes.get(name)

@@ -1,10 +1,10 @@
-"""Make of an ONNX model one straight graph of float32 ops.
+"""Canonicalize an ONNX model: one graph of float32 ops without functions, branches and opaque ops.
 
-Functions are inlined, branches taken, Einsums written as MatMuls, 16-bit floats widened. Ops that nothing converts and that ONNX
-defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
+Functions and the taken branches of If are inlined, Einsums decomposed to MatMuls, 16-bit floats widened.
+Ops that nothing converts and that ONNX defines by simpler ones (RotaryEmbedding, Attention of opset 23) are functions, too.
 
-The result is what a Model calls its source, and what is written back; a model that is straight already is returned as it is.
-Names of tensors stay, but for those inside of a branch that are used outside, too.
+The result is what a Model calls its source, and what is exported; a model that is canonical already is returned as it is.
+Names of tensors stay, but for those of a branch that the graph around it uses, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import onnx.shape_inference
 
 from ...errors import UnsupportedOpError
 from ...identity import NameSupply
-from .einsum import write_einsums
-from .float16 import compute_in_float32, has_halves
+from .einsum import decompose_einsums
+from .float16 import compute_in_float32, has_float16
 from .graph import STANDARD_DOMAINS, describe, opset_of, replace_nodes
 from .prepare import known_values
 
-_WRITTEN_OUT = frozenset({"Attention"})
+_ALWAYS_DECOMPOSED = frozenset({"Attention"})
 """Ops that have a converter, but for another op of that name."""
 
 _DEFINITIONS = "octavo.definitions"
@@ -60,17 +60,17 @@ def canonicalize(
         model = onnx.inliner.inline_local_functions(_copy(source))
     if any(_definition(node, opset_of(model), supported) is not None for node in model.graph.node):
         model = onnx.inliner.inline_local_functions(_with_definitions(model, supported))
-    if {"If", "Einsum"}.intersection(node.op_type for node in model.graph.node) or has_halves(model.graph):
+    if {"If", "Einsum"}.intersection(node.op_type for node in model.graph.node) or has_float16(model.graph):
         model = _copy(model)
-        _take_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
-        write_einsums(model)
+        _inline_branches(model, shapes, origin)  # first: what else is rewritten may lie in them
+        decompose_einsums(model)
         compute_in_float32(model.graph)
     return model
 
 
 def _definition(node: onnx.NodeProto, opset: int, supported: Callable[[onnx.NodeProto], bool]) -> Any:
-    """Return the schema of a standard op that is to be written out as ONNX defines it; None for any other."""
-    if node.domain not in STANDARD_DOMAINS or (supported(node) and node.op_type not in _WRITTEN_OUT):
+    """Return the schema of a standard op that is to be decomposed as ONNX defines it; None for any other."""
+    if node.domain not in STANDARD_DOMAINS or (supported(node) and node.op_type not in _ALWAYS_DECOMPOSED):
         return None
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "") if onnx.defs.has(node.op_type, opset, "") else None
     return schema if schema is not None and (schema.has_function or schema.has_context_dependent_function) else None
@@ -111,8 +111,8 @@ def _copy(source: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _take_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> None:
-    """Put the branch that each If takes in its place, those inside of branches, too."""
+def _inline_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, origin: str) -> None:
+    """Inline the branch that each If takes, nested ones too."""
     while conditionals := [node for node in model.graph.node if node.op_type == "If"]:
         known = known_values(model, shapes, origin)
         if not any(node.input[0] in known for node in conditionals):
@@ -126,7 +126,7 @@ def _take_branches(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
             if node.op_type == "If" and node.input[0] in known:
                 wanted = "then_branch" if bool(known[node.input[0]].reshape(-1)[0]) else "else_branch"
                 branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
-                nodes.extend(_taken(branch, list(node.output), supply, model.graph))
+                nodes.extend(_inlined(branch, list(node.output), supply, model.graph))
             else:
                 nodes.append(node)
         replace_nodes(model.graph, nodes)
@@ -140,7 +140,7 @@ def _names_in(graph: onnx.GraphProto) -> Iterable[str]:
         yield from (name for name in node.output if name)
 
 
-def _taken(branch: Any, outputs: list[str], supply: NameSupply, graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+def _inlined(branch: Any, outputs: list[str], supply: NameSupply, graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
     """Return the nodes of a branch with its results under the names of the If's; its constants go to `graph`."""
     made = {name for node in branch.node for name in node.output if name}
     inner = {tensor.name for tensor in branch.initializer}

@@ -124,7 +124,7 @@ def _is_wide(dequantize: Any) -> bool:
 def _wide_conv_transpose(
     context: NodeContext, x: Any, w: Any, strides: list[int], windows: list[tuple[int, int]], attributes: dict[str, Any]
 ) -> Any:
-    reach = [(taps - 1) * apart for taps, apart in zip(shape_of(w)[2:], attributes["dilation"], strict=True)]
+    reach = [(taps - 1) * dilation for taps, dilation in zip(shape_of(w)[2:], attributes["dilation"], strict=True)]
     befores = [far - before for far, (before, _) in zip(reach, windows, strict=True)]
     behinds = [far - after - stride + 1 for far, (_, after), stride in zip(reach, windows, strides, strict=True)]
     if min(befores) < 0:
@@ -132,7 +132,7 @@ def _wide_conv_transpose(
     integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(behind, 0) for behind in behinds])
     return _ops.nn.conv2d(
         context.builder.emit(_ops.dequantize(integers, *x.args[1:], axis=0, out_dtype=str(w.ty.dtype))),
-        _turned(context, w, attributes["groups"]),
+        _flipped_kernel(context, w, attributes["groups"]),
         padding=[*befores, *(max(behind, 0) for behind in behinds)],
         kernel_layout="OIHW",
         **attributes,
@@ -148,18 +148,18 @@ def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int
     rank = len(sizes)
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
     extra, pads = context.ints("output_padding", [0] * rank), context.ints("pads", [0] * 2 * rank)
-    mode, stated = context.text("auto_pad", "NOTSET"), context.ints("output_shape", [])
+    mode, declared = context.text("auto_pad", "NOTSET"), context.ints("output_shape", [])
     windows: list[tuple[int, int]] = []
     for axis, (size, taps, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
         reach = (taps - 1) * dilations[axis]
         whole = stride * (size - 1) + extra[axis] + reach + 1
         before, after = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + rank])
-        if mode in ("SAME_UPPER", "SAME_LOWER") or stated:
-            wanted = stated[axis - rank] if stated else size * stride
+        if mode in ("SAME_UPPER", "SAME_LOWER") or declared:
+            wanted = declared[axis - rank] if declared else size * stride
             total = max(whole - wanted, 0)
             before = total // 2 if mode != "SAME_LOWER" else total - total // 2
-            # Where the sizes are stated, only SAME_UPPER puts the odd one behind.
-            before = total - total // 2 if stated and mode != "SAME_UPPER" else before
+            # Where the sizes are declared, only SAME_UPPER puts the odd one behind.
+            before = total - total // 2 if declared and mode != "SAME_UPPER" else before
             after = whole - wanted - before
         after -= extra[axis]
         if -after >= stride:
@@ -184,7 +184,7 @@ def _spread(context: NodeContext, x: Any, zero_point: int, strides: list[int], d
     return x
 
 
-def _turned(context: NodeContext, weight: Any, groups: int) -> Any:
+def _flipped_kernel(context: NodeContext, weight: Any, groups: int) -> Any:
     """Return a transposed convolution's weight [in, out / groups, rows, columns] as a convolution's [out, in / groups, ...]."""
     emit = context.builder.emit
     channels, outputs, *kernel = shape_of(weight)

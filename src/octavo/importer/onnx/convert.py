@@ -3,7 +3,7 @@
 TVM's converters do most ops. Ours come first, for these: Clip, Pad and Tile (TVM: PrimFuncs), Conv and the pools (auto_pad as
 attributes), ConvTranspose, Gemm and Expand (forms that integer kernels take), Gather (indices in range), Dropout (the identity of
 inference), Softmax before opset 13, Resize of opset 10; normalizations by layer and instance (one op each); LSTM, GRU and RNN
-(written out), CumSum and scattering (TVM: code that does not build), Celu; QuantizeLinear and DequantizeLinear (one spelling of
+(unrolled), CumSum and scattering (TVM: code that does not build), Celu; QuantizeLinear and DequantizeLinear (one spelling of
 parameters) and ops that compute in integers.
 """
 
@@ -75,8 +75,8 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
 
     def _parse_attr(self, attr_proto: Any) -> dict[str, Any]:
         """Read the attributes; an empty list, which TVM's importer rejects, means the default."""
-        stated: Any = [a for a in attr_proto if onnx.helper.get_attribute_value(a) not in ([], ())]
-        return super()._parse_attr(stated)
+        declared: Any = [a for a in attr_proto if onnx.helper.get_attribute_value(a) not in ([], ())]
+        return super()._parse_attr(declared)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node = self._prepared.nodes[int(attrs["tvm_custom"]["name"])]

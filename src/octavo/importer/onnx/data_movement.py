@@ -63,16 +63,16 @@ def _expand(context: NodeContext, inputs: list[Any]) -> Any:
     """Repeat along axes of size 1; an axis of the target that is 1 keeps the input's size."""
     if isinstance(inputs[1], relax.ShapeExpr):
         dims: Any = inputs[1].values
-        stated = [int(dim) for dim in dims]
+        declared = [int(dim) for dim in dims]
     elif isinstance(inputs[1], Constant):
-        stated = [int(value) for value in inputs[1].value.numpy().reshape(-1)]
+        declared = [int(value) for value in inputs[1].value.numpy().reshape(-1)]
     else:
         return None
     shape = shape_of(inputs[0])
-    rank = max(len(shape), len(stated))
-    wide, target = [1] * (rank - len(shape)) + shape, [1] * (rank - len(stated)) + stated
+    rank = max(len(shape), len(declared))
+    wide, target = [1] * (rank - len(shape)) + shape, [1] * (rank - len(declared)) + declared
     if any(have not in (want, 1) and want != 1 for have, want in zip(wide, target, strict=True)) or min(target, default=1) < 1:
-        raise RejectedOpError(f"an input of shape {shape} does not broadcast to {stated}")
+        raise RejectedOpError(f"an input of shape {shape} does not broadcast to {declared}")
     data = inputs[0] if wide == shape else context.builder.emit(_ops.reshape(inputs[0], wide))
     repeats = [want if have == 1 else 1 for have, want in zip(wide, target, strict=True)]
     return data if set(repeats) <= {1} else _ops.tile(data, repeats)

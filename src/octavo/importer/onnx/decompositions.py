@@ -20,7 +20,7 @@ from .ops import Converter, NodeContext
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
-_MOST_PAIRS = 1 << 22
+_MAX_PAIRS = 1 << 22
 """Places times updates that are compared where places are known at run time only."""
 
 
@@ -126,7 +126,7 @@ def _placed(context: NodeContext, data: Any, places: Any, updates: Any, rows: in
         source[places] = rows + np.arange(count)
         chosen: Any = relax.const(source, "int64")
     else:
-        if rows * count > _MOST_PAIRS:
+        if rows * count > _MAX_PAIRS:
             raise RejectedOpError(f"{count} updates at run-time indices of {rows} places; make the indices constant")
         here = relax.const(np.arange(rows).reshape(rows, 1), "int64")
         meets = emit(_ops.equal(here, emit(_ops.reshape(places, [1, count]))))

@@ -29,7 +29,7 @@ _Size = int | str
 """A whole number, or the name of an open size."""
 
 
-def write_einsums(model: onnx.ModelProto) -> None:
+def decompose_einsums(model: onnx.ModelProto) -> None:
     """Rewrite the graph of `model`."""
     if all(node.op_type != "Einsum" for node in model.graph.node):
         return  # shapes are not inferred for nothing
@@ -38,9 +38,9 @@ def write_einsums(model: onnx.ModelProto) -> None:
     constants: list[onnx.TensorProto] = []
     for node in model.graph.node:
         contraction = _contraction(node, shapes) if node.op_type == "Einsum" else None
-        written = None if contraction is None else contraction.write()
-        nodes.extend([node] if written is None else written)
-        constants.extend([] if written is None or contraction is None else contraction.constants)
+        replacement = None if contraction is None else contraction.write()
+        nodes.extend([node] if replacement is None else replacement)
+        constants.extend([] if replacement is None or contraction is None else contraction.constants)
     replace_nodes(model.graph, nodes)
     model.graph.initializer.extend(constants)
 
@@ -99,8 +99,8 @@ class _Contraction:
         rows, columns = self._free
         if any(set(term) - {*self._batch, *self._summed, *free} for term, free in zip(self._terms, self._free, strict=True)):
             return None  # a letter of one operand alone is summed: rare
-        left = self._laid(0, [self._batch, rows, self._summed], keeps_rows=not self._batch and bool(rows))
-        right = self._laid(1, [self._batch, self._summed, columns], keeps_rows=False)
+        left = self._as_matrices(0, [self._batch, rows, self._summed], keeps_rows=not self._batch and bool(rows))
+        right = self._as_matrices(1, [self._batch, self._summed, columns], keeps_rows=False)
         letters = [*self._batch, *rows, *columns]
         shape = self._open([self._sizes[letter] for letter in letters])
         if left is None or right is None or shape is None:
@@ -114,7 +114,7 @@ class _Contraction:
         self._nodes[-1].output[0] = self._node.output[0]
         return self._nodes
 
-    def _laid(self, side: int, groups: list[list[str]], *, keeps_rows: bool) -> str | None:
+    def _as_matrices(self, side: int, groups: list[list[str]], *, keeps_rows: bool) -> str | None:
         """Return an operand as matrices: the batch as it is, then one axis for each of the other two groups.
 
         Rows stay several axes with `keeps_rows`: a MatMul takes them as they are.

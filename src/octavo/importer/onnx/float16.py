@@ -16,17 +16,17 @@ from onnx import TensorProto
 
 from .graph import replace_nodes
 
-_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_NARROW_FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 
 
-def has_halves(graph: onnx.GraphProto) -> bool:
-    """Return whether anything in the graph is stated to be a 16-bit float."""
+def has_float16(graph: onnx.GraphProto) -> bool:
+    """Return whether anything in the graph is declared to be a 16-bit float."""
     values = (*graph.input, *graph.output)
     return (
-        any(value.type.tensor_type.elem_type in _HALVES for value in values)
-        or any(tensor.data_type in _HALVES for tensor in graph.initializer)
-        or any(_states_half(attribute) for node in graph.node for attribute in node.attribute)
+        any(value.type.tensor_type.elem_type in _NARROW_FLOATS for value in values)
+        or any(tensor.data_type in _NARROW_FLOATS for tensor in graph.initializer)
+        or any(_names_float16(attribute) for node in graph.node for attribute in node.attribute)
     )
 
 
@@ -38,11 +38,11 @@ def compute_in_float32(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 _widen_tensor(attribute.t)
-            elif _states_half(attribute):
+            elif _names_float16(attribute):
                 attribute.i = TensorProto.FLOAT
     constants = {tensor.name for tensor in graph.initializer}
-    inputs = _halves_of(graph.input, listed=constants)
-    outputs = [name for name in _halves_of(graph.output) if name not in inputs]
+    inputs = _float16_names(graph.input, listed=constants)
+    outputs = [name for name in _float16_names(graph.output) if name not in inputs]
     _rename(graph, inputs, outputs)
     first = [onnx.helper.make_node("Cast", [name], [_wide(name)], to=TensorProto.FLOAT) for name in inputs]
     last = [onnx.helper.make_node("Cast", [_wide(name)], [name], to=TensorProto.FLOAT16) for name in outputs]
@@ -53,26 +53,26 @@ def _wide(name: str) -> str:
     return f"{name}::float32"
 
 
-def _states_half(attribute: onnx.AttributeProto) -> bool:
+def _names_float16(attribute: onnx.AttributeProto) -> bool:
     if attribute.HasField("t"):
-        return attribute.t.data_type in _HALVES
-    return attribute.name in _TYPE_ATTRIBUTES and attribute.type == onnx.AttributeProto.INT and attribute.i in _HALVES
+        return attribute.t.data_type in _NARROW_FLOATS
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.type == onnx.AttributeProto.INT and attribute.i in _NARROW_FLOATS
 
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _HALVES:
+    if tensor.data_type in _NARROW_FLOATS:
         values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
 
 
-def _halves_of(values: Iterable[onnx.ValueInfoProto], *, listed: Collection[str] = ()) -> list[str]:
+def _float16_names(values: Iterable[onnx.ValueInfoProto], *, listed: Collection[str] = ()) -> list[str]:
     """Return the names of the float16 values; let what is bfloat16, or a constant `listed` among the inputs, be float32."""
     found: list[str] = []
     for value in values:
         tensor = value.type.tensor_type
         if tensor.elem_type == TensorProto.FLOAT16 and value.name not in listed:
             found.append(value.name)
-        elif tensor.elem_type in _HALVES:
+        elif tensor.elem_type in _NARROW_FLOATS:
             tensor.elem_type = TensorProto.FLOAT
     return found
 

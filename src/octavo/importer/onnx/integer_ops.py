@@ -55,8 +55,8 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
 
 
 def _quantized_dtype(context: NodeContext, zero_point: Any) -> str:
-    stated = int(context.attrs.get("output_dtype", 0))
-    default = str(onnx.helper.tensor_dtype_to_np_dtype(stated)) if stated else "uint8"
+    declared = int(context.attrs.get("output_dtype", 0))
+    default = str(onnx.helper.tensor_dtype_to_np_dtype(declared)) if declared else "uint8"
     return default if zero_point is None else str(zero_point.ty.dtype)
 
 

@@ -200,7 +200,7 @@ def _resize(context: NodeContext, inputs: list[Any]) -> Any:
     if transform != "align_corners" and any(
         abs(d * f - t) > 1e-4 * t for d, f, t in zip(shape[2:], factors[2:], target, strict=True)
     ):
-        # ONNX then samples by the stated scale, Relax's op by the ratio of the sizes.
+        # ONNX then samples by the declared scale, Relax's op by the ratio of the sizes.
         raise RejectedOpError(f"scales {factors[2:]} of a size {shape[2:]} make no whole numbers; state sizes instead")
     rounding = "floor" if legacy else context.text("nearest_mode", "round_prefer_floor")
     if transform == "tf_crop_and_resize":

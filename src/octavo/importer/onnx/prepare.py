@@ -189,26 +189,26 @@ def _is_open(dim: Any) -> bool:
 
 
 def _static_shape(name: str, tensor: Any, origin: str) -> list[int]:
-    """Return the stated shape, with 1 for a symbolic first dimension (the batch)."""
+    """Return the declared shape, with 1 for a symbolic first dimension (the batch)."""
     if not tensor.HasField("shape"):
         raise ModelError(f"{origin}: input {name!r} states no shape; pass shapes={{{name!r}: (...)}}")
-    stated: list[int | str] = [dim.dim_param or "?" if _is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
-    if 0 in stated:
+    declared: list[int | str] = [dim.dim_param or "?" if _is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
+    if 0 in declared:
         raise ModelError(
-            f"{origin}: input {name!r} of shape ({', '.join(map(str, stated))}) has no elements; "
+            f"{origin}: input {name!r} of shape ({', '.join(map(str, declared))}) has no elements; "
             f"pass shapes={{{name!r}: (...)}} if a dimension of 0 stands for any size"
         )
-    wanted = [1 if position == 0 and isinstance(dim, str) else dim for position, dim in enumerate(stated)]
+    wanted = [1 if position == 0 and isinstance(dim, str) else dim for position, dim in enumerate(declared)]
     if any(isinstance(dim, str) for dim in wanted):
         raise ModelError(
-            f"{origin}: input {name!r} has unknown dimensions ({', '.join(map(str, stated))}); "
+            f"{origin}: input {name!r} has unknown dimensions ({', '.join(map(str, declared))}); "
             f"pass shapes={{{name!r}: (...)}} with a size for each"
         )
     return [int(dim) for dim in wanted]
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
-    """Drop the shapes stated for everything but inputs: they may be of another batch size."""
+    """Drop the shapes declared for everything but inputs: they may be of another batch size."""
     del graph.value_info[:]
     for value in graph.output:
         if value.type.HasField("tensor_type"):

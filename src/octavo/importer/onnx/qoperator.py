@@ -72,8 +72,8 @@ class NodeRewrite:
         Cast's own attribute `to` is spelled `to_type` here.
         """
         name = to or self._names.fresh(f"{self.node.output[0]}_{op}")
-        stated = {key.removesuffix("_type"): value for key, value in attrs.items() if value is not None}
-        self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], name=self.node.name, **stated))
+        declared = {key.removesuffix("_type"): value for key, value in attrs.items() if value is not None}
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], name=self.node.name, **declared))
         return name
 
     def constant(self, values: Any) -> str:
@@ -229,7 +229,7 @@ def _where(r: NodeRewrite) -> None:
     r.quantize(r.emit("Where", [condition, r.dequantized(1, "X"), r.dequantized(4, "Y")]), 7, like=3)
 
 
-def _standard(r: NodeRewrite) -> None:
+def _to_standard_domain(r: NodeRewrite) -> None:
     """Take com.microsoft's QuantizeLinear and DequantizeLinear, older than 16-bit types in ONNX, for the standard ops."""
     attrs = {name: value for name, value in r.attrs.items() if name in ("axis", "block_size", "output_dtype", "saturate")}
     r.emit(r.node.op_type, r.node.input, to=r.node.output[0], **attrs)
@@ -285,7 +285,7 @@ class QdqRewriter:
         """Return what takes the place of a node, None if it stays as it is; RejectedOpError for a form that QDQ cannot say."""
         rewrite = REWRITES.get(node.op_type)
         if rewrite is None and node.domain == _MICROSOFT and node.op_type in _MICROSOFT_TWINS:
-            rewrite = _standard
+            rewrite = _to_standard_domain
         if rewrite is None:
             return None
         rewritten = NodeRewrite(node, self._names, self._types, self._opset)

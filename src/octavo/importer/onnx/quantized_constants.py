@@ -36,8 +36,8 @@ def quantized_constant(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
     if len(data) != len(values) or attrs.get("block_size", 0) or not 2 <= len(data) <= 3 or data[0].dtype != np.float32:
         return None
     x, scale = data[0], data[1].astype(np.float32)
-    stated = int(attrs.get("output_dtype", 0))
-    default = np.dtype(np.uint8) if not stated else onnx.helper.tensor_dtype_to_np_dtype(stated)
+    declared = int(attrs.get("output_dtype", 0))
+    default = np.dtype(np.uint8) if not declared else onnx.helper.tensor_dtype_to_np_dtype(declared)
     zero_point = data[2] if len(data) == 3 else np.zeros(scale.shape, default)
     dtype = str(zero_point.dtype)
     if dtype not in INTEGER_RANGE or zero_point.size != scale.size:
@@ -68,9 +68,9 @@ def widen(graph: onnx.GraphProto) -> dict[str, str]:
     constants: dict[str, str] = {}
     for tensor in graph.initializer:
         if tensor.data_type in _NARROW:
-            name, held, _, _ = _NARROW[tensor.data_type]
+            name, container_type, _, _ = _NARROW[tensor.data_type]
             constants[tensor.name] = name
-            container = onnx.helper.tensor_dtype_to_np_dtype(held)
+            container = onnx.helper.tensor_dtype_to_np_dtype(container_type)
             wide = onnx.numpy_helper.to_array(tensor).astype(container)
             tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
     for value in (*graph.input, *graph.output):
@@ -87,17 +87,17 @@ def _clipped(node: onnx.NodeProto, types: Mapping[str, int], graph: onnx.GraphPr
     """Return the nodes of a node, two for a QuantizeLinear to less than 8 bits."""
     if node.op_type != "QuantizeLinear":
         return [node]
-    stated = next((attribute for attribute in node.attribute if attribute.name == "output_dtype"), None)
+    declared = next((attribute for attribute in node.attribute if attribute.name == "output_dtype"), None)
     elem_type = types.get(node.input[2], 0) if len(node.input) > 2 else 0
-    if stated is not None and stated.i:
-        elem_type = stated.i
+    if declared is not None and declared.i:
+        elem_type = declared.i
     if elem_type not in _NARROW:
         return [node]
-    _, held, low, high = _NARROW[elem_type]
-    if stated is not None:
-        stated.i = held
+    _, container_type, low, high = _NARROW[elem_type]
+    if declared is not None:
+        declared.i = container_type
     output, wide = node.output[0], f"{node.output[0]}::byte"
-    container = onnx.helper.tensor_dtype_to_np_dtype(held)
+    container = onnx.helper.tensor_dtype_to_np_dtype(container_type)
     bounds = [f"{output}::{bound}" for bound in ("low", "high")]
     for name, bound in zip(bounds, (low, high), strict=True):
         graph.initializer.append(onnx.numpy_helper.from_array(np.array(bound, container), name))

@@ -1,4 +1,4 @@
-"""Our converters of ONNX's recurrent ops, LSTM, GRU and RNN: their steps written out, as products, sums and activations.
+"""Our converters of ONNX's recurrent ops, LSTM, GRU and RNN: unrolled into products, sums and activations.
 
 The input's products of all steps are one matmul, before the first; a step adds the product of what the step before it left.
 """
@@ -20,7 +20,7 @@ from .ops import Converter, NodeContext, input_at
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
 
-_MOST_STEPS = 1024
+_MAX_STEPS = 1024
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"sigmoid": _ops.sigmoid, "tanh": _ops.tanh, "relu": _ops.nn.relu}
@@ -143,7 +143,7 @@ class _Writer:
 
 
 def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
-    """Write out the steps; shapes follow `layout`: 0 has steps first, 1 samples."""
+    """Unroll the steps; shapes follow `layout`: 0 has steps first, 1 samples."""
     writer = _Writer(context)
     x, weight, layout = inputs[0], inputs[1], int(context.attrs.get("layout", 0))
     if layout:
@@ -151,8 +151,8 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
     steps, batch, _ = shape_of(x)
     count = shape_of(weight)[0]
     writer.hidden = shape_of(weight)[1] // _GATES[context.op]
-    if not 0 < steps <= _MOST_STEPS:
-        raise RejectedOpError(f"a sequence of {steps} steps is not written out; from 1 to {_MOST_STEPS} are")
+    if not 0 < steps <= _MAX_STEPS:
+        raise RejectedOpError(f"a sequence of {steps} steps is not unrolled; from 1 to {_MAX_STEPS} are")
     if context.attrs.get("input_forget", 0):
         raise RejectedOpError("input_forget is not supported")
     _check_lengths(input_at(inputs, 4), steps)

@@ -131,11 +131,11 @@ class _GraphConverter(OpConverter):
         if len(types) != len(op.outputs):
             raise RejectedOpError(f"{len(op.outputs)} results where it has {len(types)}")
         for found, index in zip(types, op.outputs, strict=True):
-            stated = self.graph.tensors[index]
+            declared = self.graph.tensors[index]
             shape = tuple(int(dim) for dim in found.shape) if isinstance(found.shape, relax.ShapeExpr) else None
             # Some writers state no shape at all.
-            if (stated.shape and shape is not None and shape != stated.shape) or str(found.dtype) != stated.dtype:
-                raise RejectedOpError(f"a result {stated.dtype} {stated.shape} where it computes {found.dtype} {shape}")
+            if (declared.shape and shape is not None and shape != declared.shape) or str(found.dtype) != declared.dtype:
+                raise RejectedOpError(f"a result {declared.dtype} {declared.shape} where it computes {found.dtype} {shape}")
 
     def _set_outputs(self, op: TfliteOp, result: Any) -> None:
         """Bind the result, or each of several, to a variable that the tensor's key leads to."""

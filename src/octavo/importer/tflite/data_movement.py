@@ -40,21 +40,21 @@ class MovingConverter(BaseConverter):
         same_dtype = all(output.tensor.Type() == data.tensor.Type() for output in outputs)
         if keeps and same_dtype:
             source = self.get_tensor_expr(data)
-            results = [self._by_steps(result, source, data) for result in move(source)]
+            results = [self._requantized_steps(result, source, data) for result in move(source)]
         else:
             results = [self._quantized(result, output) for result, output in zip(move(self._real(data)), outputs, strict=True)]
         return results[0] if len(results) == 1 else relax.Tuple([self.bb.emit(result) for result in results])
 
-    def _moved_only(self, data: Any, move: Callable[[Any], Any]) -> Any:
+    def _moved_with_params(self, data: Any, move: Callable[[Any], Any]) -> Any:
         """Apply `move` and keep the parameters of `data`."""
         source = self.get_tensor_expr(data)
-        return self._by_steps(move(source), source, data)
+        return self._requantized_steps(move(source), source, data)
 
-    def _by_steps(self, result: Any, source: Any, data: Any) -> Any:
+    def _requantized_steps(self, result: Any, source: Any, data: Any) -> Any:
         """Put each step that leads from `source` to `result` between a dequantize and a quantize."""
         if not data.qnn_params or result.same_as(source):
             return result
-        inner = self._by_steps(result.args[0], source, data)
+        inner = self._requantized_steps(result.args[0], source, data)
         step = relax.Call(result.op, [self.dequantize(inner, data), *result.args[1:]], result.attrs)
         return self.quantize(step, data)
 
@@ -99,7 +99,7 @@ class MovingConverter(BaseConverter):
         return self._one(op, data, lambda x: _ops.strided_slice(x, axes=list(range(len(shape))), begin=begin, end=end))
 
     def convert_strided_slice(self, op: Any) -> Any:
-        """Convert STRIDED_SLICE; Python's slices resolve masks and negative positions, the result has the stated shape."""
+        """Convert STRIDED_SLICE; Python's slices resolve masks and negative positions, the result has the declared shape."""
         data, *bounds = self.get_input_tensors(op)
         begin, end, strides = ([int(v) for v in self._constant(bound, "bounds")] for bound in bounds)
         options = self._get_builtin_options(op, tflite.StridedSliceOptions)
@@ -138,7 +138,7 @@ class MovingConverter(BaseConverter):
         return self._split(op, data, axis)
 
     def convert_split_v(self, op: Any) -> Any:
-        """Convert SPLIT_V into parts of the stated sizes."""
+        """Convert SPLIT_V into parts of the declared sizes."""
         data, _, axis = self.get_input_tensors(op)
         return self._split(op, data, axis)
 
@@ -177,7 +177,7 @@ class MovingConverter(BaseConverter):
 
         def form(tensor: Any) -> Any:
             source = self.get_tensor_expr(tensor)
-            moved = self._by_steps(_ops.reshape(source, part), source, tensor)
+            moved = self._requantized_steps(_ops.reshape(source, part), source, tensor)
             return self.dequantize(moved, tensor) if tensor.qnn_params else moved
 
         return self._joined([form(tensor) for tensor in self.get_input_tensors(op)], output, axis, 0)

@@ -22,8 +22,8 @@ from .base import BaseConverter, float_const
 _ops: Any = relax.op
 
 DETECTIONS = "CUSTOM TFLite_Detection_PostProcess"
-_MOST_ROUNDS = 128
-"""Rounds that are written out: one for each detection, or for each of a class."""
+_MAX_ROUNDS = 128
+"""Rounds that are unrolled: one for each detection, or for each of a class."""
 _NOTHING = -1e38
 """Score of a box that is struck off. It is finite: reductions may take the lowest number for no element at all."""
 
@@ -32,11 +32,11 @@ _NOTHING = -1e38
 class _Options:
     """The op's options; `scales` of y, x, height and width."""
 
-    most: int
+    max_detections: int
     classes: int
-    most_of_class: int
-    least_score: float
-    most_overlap: float
+    max_per_class: int
+    score_threshold: float
+    iou_threshold: float
     scales: tuple[float, ...]
     by_class: bool
 
@@ -47,11 +47,11 @@ class _Options:
             loads: Any = flexbuffers.Loads
             values: dict[str, Any] = dict(loads(data))
             found = _Options(
-                most=int(values["max_detections"]),
+                max_detections=int(values["max_detections"]),
                 classes=int(values["num_classes"]),
-                most_of_class=int(values.get("detections_per_class", 100)),
-                least_score=float(values["nms_score_threshold"]),
-                most_overlap=float(values["nms_iou_threshold"]),
+                max_per_class=int(values.get("detections_per_class", 100)),
+                score_threshold=float(values["nms_score_threshold"]),
+                iou_threshold=float(values["nms_iou_threshold"]),
                 scales=tuple(float(values[f"{name}_scale"]) for name in "yxhw"),
                 by_class=bool(values.get("use_regular_nms", False)),
             )
@@ -59,9 +59,9 @@ class _Options:
             raise RejectedOpError(f"options that cannot be read ({type(error).__name__})") from error
         if int(values.get("max_classes_per_detection", 1)) != 1 and not found.by_class:
             raise RejectedOpError(f"max_classes_per_detection {values['max_classes_per_detection']}: only 1")
-        rounds = found.most_of_class if found.by_class else found.most
-        if not (1 <= rounds <= _MOST_ROUNDS and found.classes > 0 and found.most > 0):
-            raise RejectedOpError(f"{rounds} detections (at most {_MOST_ROUNDS}) of {found.classes} classes")
+        rounds = found.max_per_class if found.by_class else found.max_detections
+        if not (1 <= rounds <= _MAX_ROUNDS and found.classes > 0 and found.max_detections > 0):
+            raise RejectedOpError(f"{rounds} detections (at most {_MAX_ROUNDS}) of {found.classes} classes")
         if not all(math.isfinite(scale) and scale > 0 for scale in found.scales):
             raise RejectedOpError(f"scales {found.scales}, which must be above 0")
         return found
@@ -105,26 +105,26 @@ class _Detections:
         return self._bb.emit(value)
 
     def decode(self, encoded: Any, anchors: Any) -> None:
-        """Compute the corners, top, left, bottom, right: center = e / scale * size + middle, half = exp(e / scale) * size / 2."""
+        """Compute the corners, top, left, bottom, right: center = e / scale * size + center, half = exp(e / scale) * size / 2."""
 
         def column(value: Any, index: int) -> Any:
             part = self.emit(_ops.strided_slice(value, axes=[1], begin=[index], end=[index + 1]))
             return self.emit(_ops.reshape(part, [self._count]))
 
         boxes = self.emit(_ops.reshape(encoded, [self._count, 4]))
-        middles: list[Any] = []
-        halves: list[Any] = []
+        centers: list[Any] = []
+        half_sizes: list[Any] = []
         for axis in (0, 1):
             size = column(anchors, 2 + axis)
             away = self.emit(_ops.divide(column(boxes, axis), float_const(self._options.scales[axis])))
-            middles.append(self.emit(_ops.add(self.emit(_ops.multiply(away, size)), column(anchors, axis))))
+            centers.append(self.emit(_ops.add(self.emit(_ops.multiply(away, size)), column(anchors, axis))))
             grown = self.emit(
                 _ops.exp(self.emit(_ops.divide(column(boxes, 2 + axis), float_const(self._options.scales[2 + axis]))))
             )
-            halves.append(self.emit(_ops.multiply(self.emit(_ops.multiply(float_const(0.5), grown)), size)))
+            half_sizes.append(self.emit(_ops.multiply(self.emit(_ops.multiply(float_const(0.5), grown)), size)))
         self._corners = [
-            *(self.emit(_ops.subtract(middle, half)) for middle, half in zip(middles, halves, strict=True)),
-            *(self.emit(_ops.add(middle, half)) for middle, half in zip(middles, halves, strict=True)),
+            *(self.emit(_ops.subtract(center, half)) for center, half in zip(centers, half_sizes, strict=True)),
+            *(self.emit(_ops.add(center, half)) for center, half in zip(centers, half_sizes, strict=True)),
         ]
         self._area = self._area_of(self._corners)
 
@@ -133,29 +133,31 @@ class _Detections:
         by_box = self.emit(_ops.reshape(scores, [self._count, self._options.classes]))
         best = self.emit(_ops.reshape(self.emit(_ops.max(by_box, axis=[1])), [1, self._count]))
         kinds = self.emit(_ops.astype(self.emit(_ops.argmax(by_box, axis=1)), "float32"))
-        places, values = self._rounds(best, self._options.most)
-        places, values = (self.emit(_ops.reshape(value, [self._options.most])) for value in (places, values))
+        places, values = self._rounds(best, self._options.max_detections)
+        places, values = (self.emit(_ops.reshape(value, [self._options.max_detections])) for value in (places, values))
         return self._results(places, self.emit(_ops.take(kinds, places, axis=0, mode="clip")), values)
 
     def of_each_class(self, scores: Any) -> Any:
         """Keep boxes of each class for itself, then the best of all."""
         by_box = self.emit(_ops.reshape(scores, [self._count, self._options.classes]))
-        rounds, most = self._options.most_of_class, self._options.most
+        rounds, limit = self._options.max_per_class, self._options.max_detections
         places, values = self._rounds(self.emit(_ops.permute_dims(by_box, [1, 0])), rounds)
         total = rounds * self._options.classes
         places, values = (self.emit(_ops.reshape(value, [total])) for value in (places, values))
-        if total < most:
-            places = self.emit(_ops.concat([places, relax.const(np.zeros(most - total, np.int64))], 0))
-            values = self.emit(_ops.concat([values, relax.const(np.full(most - total, _NOTHING, np.float32))], 0))
-        kinds = relax.const(np.minimum(np.arange(max(total, most)) // rounds, self._options.classes).astype(np.float32))
-        order = self.emit(_ops.topk(values, most, ret_type="indices", dtype="int64"))
+        if total < limit:
+            places = self.emit(_ops.concat([places, relax.const(np.zeros(limit - total, np.int64))], 0))
+            values = self.emit(_ops.concat([values, relax.const(np.full(limit - total, _NOTHING, np.float32))], 0))
+        kinds = relax.const(np.minimum(np.arange(max(total, limit)) // rounds, self._options.classes).astype(np.float32))
+        order = self.emit(_ops.topk(values, limit, ret_type="indices", dtype="int64"))
         places, kinds, values = (self.emit(_ops.take(value, order, axis=0, mode="clip")) for value in (places, kinds, values))
         return self._results(places, kinds, values)
 
     def _rounds(self, scores: Any, count: int) -> tuple[Any, Any]:
         """Return places (int64) and scores, _NOTHING where none is left, of the best `count` in each row of scores [rows, n]."""
         none = float_const(_NOTHING)
-        left = self.emit(_ops.where(self.emit(_ops.greater_equal(scores, float_const(self._options.least_score))), scores, none))
+        left = self.emit(
+            _ops.where(self.emit(_ops.greater_equal(scores, float_const(self._options.score_threshold))), scores, none)
+        )
         everywhere = relax.const(np.arange(self._count, dtype=np.int64))
         places, values = list[Any](), list[Any]()
         for _ in range(count):
@@ -180,7 +182,7 @@ class _Detections:
         union = self.emit(_ops.subtract(self.emit(_ops.add(area, self._area)), shared))
         overlap = self.emit(_ops.divide(shared, union))
         solid = [self.emit(_ops.greater(value, float_const(0.0))) for value in (area, self._area)]
-        is_beyond = self.emit(_ops.greater(overlap, float_const(self._options.most_overlap)))
+        is_beyond = self.emit(_ops.greater(overlap, float_const(self._options.iou_threshold)))
         return self.emit(_ops.logical_and(is_beyond, self.emit(_ops.logical_and(*solid))))
 
     def _area_of(self, corners: list[Any]) -> Any:
@@ -188,11 +190,11 @@ class _Detections:
         return self.emit(_ops.multiply(*extents))
 
     def _results(self, places: Any, kinds: Any, values: Any) -> Any:
-        """Return boxes [1, most, 4], classes and scores [1, most], and how many there are [1]; 0 behind these."""
-        most, zero = self._options.most, float_const(0.0)
+        """Return boxes [1, limit, 4], classes and scores [1, limit], and how many there are [1]; 0 behind these."""
+        limit, zero = self._options.max_detections, float_const(0.0)
         found = self.emit(_ops.greater(values, float_const(_NOTHING)))
         corners = [self.emit(_ops.take(corner, places, axis=0, mode="clip")) for corner in self._corners]
-        columns = [self.emit(_ops.reshape(self.emit(_ops.where(found, corner, zero)), [1, most, 1])) for corner in corners]
-        rows = [self.emit(_ops.reshape(self.emit(_ops.where(found, value, zero)), [1, most])) for value in (kinds, values)]
+        columns = [self.emit(_ops.reshape(self.emit(_ops.where(found, corner, zero)), [1, limit, 1])) for corner in corners]
+        rows = [self.emit(_ops.reshape(self.emit(_ops.where(found, value, zero)), [1, limit])) for value in (kinds, values)]
         number = self.emit(_ops.sum(self.emit(_ops.astype(found, "float32")), axis=[0], keepdims=True))
         return relax.Tuple([self.emit(_ops.concat(columns, 2)), *rows, number])

@@ -94,7 +94,7 @@ class ElementwiseConverter(BaseConverter):
         return self._finish(result, self.get_output_tensors(op)[0], activation)
 
     def _convert_logical_binary(self, relax_op: Any, op: Any) -> Any:
-        """Convert LOGICAL_AND and LOGICAL_OR, which take truth values only."""
+        """Convert LOGICAL_AND and LOGICAL_OR, which take booleans only."""
         tensors = self.get_input_tensors(op)
         dtypes = [self.get_tensor_type_str(tensor.tensor.Type()) for tensor in tensors]
         if set(dtypes) != {"bool"}:
@@ -103,7 +103,7 @@ class ElementwiseConverter(BaseConverter):
         return relax_op(left, right)
 
     def convert_logical_not(self, op: Any) -> Any:
-        """Convert LOGICAL_NOT, which takes truth values only."""
+        """Convert LOGICAL_NOT, which takes booleans only."""
         data = self.get_input_tensors(op)[0]
         dtype = self.get_tensor_type_str(data.tensor.Type())
         if dtype != "bool":

@@ -158,7 +158,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
 
     def convert_transpose_conv(self, op: Any) -> Any:
         """Convert TRANSPOSE_CONV of a constant weight; of int16 and float to the convolution of a spread input that it is."""
-        stated, weight, data, *bias = self.get_input_tensors(op)
+        declared, weight, data, *bias = self.get_input_tensors(op)
         options = self._get_builtin_options(op, tflite.TransposeConvOptions)
         if self.has_expr(weight.tensor_idx):
             raise RejectedOpError("a weight computed at run time")
@@ -166,7 +166,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         if weight.qnn_params and weight.qnn_params["scale"].value.numpy().ndim and weight.qnn_params["axis"] != 0:
             raise RejectedOpError(f"weight quantized along axis {weight.qnn_params['axis']}, not its output channels")
         strides = [options.StrideH(), options.StrideW()]
-        target = [int(dim) for dim in self._constant(stated, "an output shape")][1:3]
+        target = [int(dim) for dim in self._constant(declared, "an output shape")][1:3]
         sizes, kernel = self._shape(data)[1:3], [int(dim) for dim in value.shape[1:3]]
         same = options.Padding() == tflite.Padding.SAME
         # LiteRT pads a transposed convolution as the convolution that goes the other way.
@@ -206,7 +206,7 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         kernel = value.shape[1:3]
         leading = [int(taps) - 1 - before for taps, before in zip(kernel, befores, strict=True)]
         behind = [int(taps) - stride - after for taps, stride, after in zip(kernel, strides, afters, strict=True)]
-        spread = self._moved_only(data, lambda x: self._spread(x, self._shape(data), strides, behind))
+        spread = self._moved_with_params(data, lambda x: self._spread(x, self._shape(data), strides, behind))
         # OHWI, both ways turned -> HWIO
         return _ops.nn.conv2d(
             self.dequantize(spread, data) if data.qnn_params else spread,

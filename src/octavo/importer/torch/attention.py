@@ -22,7 +22,7 @@ _ops: Any = relax.op
 def _attention(args: Arguments) -> Any:
     """softmax(query @ key^T * scale + mask) @ value, over the last two axes.
 
-    Formula of torch.nn.functional.scaled_dot_product_attention; scale is 1 / sqrt(width of a query) where none is stated.
+    Formula of torch.nn.functional.scaled_dot_product_attention; scale is 1 / sqrt(width of a query) where none is declared.
     """
     if args["dropout_p"]:
         raise RejectedOpError("it drops values out; call model.eval() before torch.export.export")
@@ -40,8 +40,8 @@ def _attention(args: Arguments) -> Any:
 
 def _repeated(args: Arguments, side: Any, heads: int) -> Any:
     """Give each head of keys or values to as many heads of queries as share it."""
-    held = shape_of(side)[-3]
-    return side if held == heads else args.emit(_ops.repeat(side, heads // held, len(shape_of(side)) - 3))
+    kv_heads = shape_of(side)[-3]
+    return side if kv_heads == heads else args.emit(_ops.repeat(side, heads // kv_heads, len(shape_of(side)) - 3))
 
 
 def _masked(args: Arguments, scores: Any) -> Any:

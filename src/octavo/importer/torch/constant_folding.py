@@ -10,13 +10,13 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-_KNOWN_DTYPES = ("torch.int64", "torch.bool")
+_FOLDED_DTYPES = ("torch.int64", "torch.bool")
 """Of parameters and buffers: positions and masks."""
 
 
-def is_known(tensor: Any) -> bool:
+def is_foldable(tensor: Any) -> bool:
     """Whether nodes that read this parameter or buffer, and nothing else that is unknown, are computed while loading."""
-    return str(getattr(tensor, "dtype", "")) in _KNOWN_DTYPES
+    return str(getattr(tensor, "dtype", "")) in _FOLDED_DTYPES
 
 
 def computed(node: Any, known: Mapping[Any, Any]) -> Any:

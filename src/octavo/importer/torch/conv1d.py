@@ -138,7 +138,7 @@ def _adaptive_max_pool1d(args: Arguments) -> Any:
     return (args.emit(_ops.max(args["self"], axis=[-1], keepdims=True)), None)
 
 
-ROWS: dict[str, Converter] = {
+CONV1D: dict[str, Converter] = {
     "aten._native_batch_norm_legit_no_training.default": lambda args: (args.emit(_batch_norm(args)), None, None),
     "aten.adaptive_avg_pool1d.default": _adaptive_avg_pool1d,
     "aten.adaptive_max_pool1d.default": _adaptive_max_pool1d,

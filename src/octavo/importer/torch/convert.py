@@ -19,19 +19,28 @@ from tvm.relax.frontend.torch import exported_program_translator
 from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, conversion_errors, discard, quiet
 from .attention import ATTENTION
-from .constant_folding import computed, is_known
-from .conv1d import ROWS
-from .functionalize import is_writing, without_writes
+from .constant_folding import computed, is_foldable
+from .conv1d import CONV1D
+from .functionalize import functionalized, is_mutating
 from .functions import FUNCTIONS
 from .indexing import INDICES
 from .norms import NORMS
 from .ops import CONVERTERS, Arguments, Converter
-from .pt2e import QUANTIZED
-from .source import ORIGIN, TorchProgram, check_straight_line, describe, dtype_name, read, source_tensors, to_numpy
-from .torchao_affine import AFFINE
+from .pt2e import PT2E
+from .source import ORIGIN, TorchProgram, check_no_control_flow, describe, dtype_name, read, source_tensors, to_numpy
+from .torchao_affine import TORCHAO_AFFINE
 
 _Frontend: Any = exported_program_translator.ExportedProgramImporter
-_CONVERTERS: dict[str, Converter] = {**CONVERTERS, **ROWS, **NORMS, **FUNCTIONS, **ATTENTION, **INDICES, **QUANTIZED, **AFFINE}
+_CONVERTERS: dict[str, Converter] = {
+    **CONVERTERS,
+    **CONV1D,
+    **NORMS,
+    **FUNCTIONS,
+    **ATTENTION,
+    **INDICES,
+    **PT2E,
+    **TORCHAO_AFFINE,
+}
 
 _EINSUM = "aten.einsum.default"
 """Its decomposition has products, which quantize; TVM's converter leaves one op that it sums element by element."""
@@ -83,7 +92,7 @@ class _Importer(_Frontend):
         if name in self._source.literals:
             return self._source.literals[name]
         target, tensor = self._source.constants[name]
-        if is_known(tensor):
+        if is_foldable(tensor):
             self._known[node] = tensor
         value = to_numpy(tensor, target)
         return relax.const(value, dtype_name(tensor.dtype, target))
@@ -171,9 +180,9 @@ def _prepared(source: TorchProgram) -> TorchProgram:
     """Return the program with unknown ops decomposed and in-place ones made functional; most need neither."""
     importer = _Importer(source)
     done: set[Any] = set()
-    writes = any(is_writing(node) for node in source.nodes)
+    writes = any(is_mutating(node) for node in source.nodes)
     if writes:
-        functional = without_writes(source)
+        functional = functionalized(source)
         if functional is not None:
             source, importer, writes = functional, _Importer(functional), False
     while True:
@@ -211,7 +220,7 @@ def convert(source: TorchProgram) -> Assembled:
     UnsupportedOpError
         If a node has an op or a form that no converter takes.
     """
-    check_straight_line(source)
+    check_no_control_flow(source)
     with quiet():
         source = _prepared(source)
         importer = _Importer(source)

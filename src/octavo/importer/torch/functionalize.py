@@ -1,7 +1,7 @@
 """Ops of a torch program that write in place become those that return: on a copy of the graph, ids unchanged.
 
 PyTorch's own way traces the whole program anew, which takes many times as long as all the rest of loading it, and names the nodes
-differently. It stays the way where a value that is written may share its memory with another one. Using this needs PyTorch.
+differently. It is used where a value that is mutated may alias another one. Using this needs PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from .source import TorchProgram
 
-_OWN_RESULT = frozenset(
+_NEVER_ALIASED = frozenset(
     f"aten.{name}"
     for name in (
         "batch_norm.default",
@@ -33,13 +33,13 @@ _OWN_RESULT = frozenset(
 """Ops that PyTorch composes of others, and that never return what they were given; of others one can't tell."""
 
 
-def is_writing(node: Any) -> bool:
+def is_mutating(node: Any) -> bool:
     """Whether a node calls an op that changes an argument."""
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
 
 
-def without_writes(source: TorchProgram) -> TorchProgram | None:
+def functionalized(source: TorchProgram) -> TorchProgram | None:
     """Return the program with each op in place replaced by its twin, None where one can't be.
 
     Before::
@@ -59,18 +59,18 @@ def without_writes(source: TorchProgram) -> TorchProgram | None:
     inputs = frozenset(source.inputs)
     position = {node: index for index, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
-        if not is_writing(node):
+        if not is_mutating(node):
             continue
-        twin = _twin(node, aten)
+        twin = _functional_variant(node, aten)
         target: Any = node.args[0] if node.args else None
-        if twin is None or not hasattr(target, "users") or not _is_alone(target, node, position, inputs, composed):
+        if twin is None or not hasattr(target, "users") or not _has_no_alias(target, node, position, inputs, composed):
             return None
         node.target = twin
         target.replace_all_uses_with(node, delete_user_cb=lambda user, at=position[node]: position[user] > at)
     return replace(source, graph=graph)
 
 
-def _twin(node: Any, aten: Any) -> Any:
+def _functional_variant(node: Any, aten: Any) -> Any:
     """Return the op that returns what `node` would write into its first argument, None if there is none with its arguments."""
     schema, (name, _, overload) = node.target._schema, str(node.target).removeprefix("aten.").partition(".")
     writes = [bool(argument.is_write) for argument in schema.arguments]
@@ -84,16 +84,16 @@ def _twin(node: Any, aten: Any) -> Any:
     return twin if len(dtypes) == 1 else None
 
 
-def _is_alone(target: Any, writer: Any, position: dict[Any, int], inputs: Collection[str], composed: Any) -> bool:
+def _has_no_alias(target: Any, writer: Any, position: dict[Any, int], inputs: Collection[str], composed: Any) -> bool:
     """Whether no other value can lie in the memory of `target` when `writer` changes it."""
-    made = target.name in inputs if target.op == "placeholder" else _is_new(target, composed)
+    made = target.name in inputs if target.op == "placeholder" else _owns_memory(target, composed)
     earlier = [user for user in target.users if position[user] < position[writer]]
-    return made and all(_is_new(user, composed) for user in earlier)
+    return made and all(_owns_memory(user, composed) for user in earlier)
 
 
-def _is_new(node: Any, composed: Any) -> bool:
+def _owns_memory(node: Any, composed: Any) -> bool:
     """Whether the result of a node lies in memory of its own."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or any(result.alias_info is not None for result in schema.returns):
         return False
-    return str(node.target) in _OWN_RESULT or not node.target.has_kernel_for_dispatch_key(composed)
+    return str(node.target) in _NEVER_ALIASED or not node.target.has_kernel_for_dispatch_key(composed)

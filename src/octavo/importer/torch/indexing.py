@@ -64,16 +64,16 @@ def _embedding(args: Arguments) -> Any:
 
 
 def _index(args: Arguments) -> Any:
-    """Indices of axes side by side, which count as one axis. Where truth values choose, TVM's converter does it."""
+    """Indices of axes side by side, which count as one axis. Where booleans choose, TVM's converter does it."""
     x = args["self"]
-    stated = [(axis, index) for axis, index in enumerate(args["indices"]) if index is not None]
-    if any(dtype_of(index) not in ("int32", "int64") for _, index in stated):
+    declared = [(axis, index) for axis, index in enumerate(args["indices"]) if index is not None]
+    if any(dtype_of(index) not in ("int32", "int64") for _, index in declared):
         return NotImplemented
-    axes, shape = [axis for axis, _ in stated], shape_of(x)
+    axes, shape = [axis for axis, _ in declared], shape_of(x)
     if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
         raise RejectedOpError(f"it picks along the axes {axes}; only axes side by side are supported")
     places: Any = None
-    for axis, index in stated:
+    for axis, index in declared:
         index = _from_start(args, index, shape[axis])
         places = index if places is None else _joined(args, places, index, shape[axis])
     if len(axes) > 1:

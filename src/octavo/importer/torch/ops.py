@@ -203,7 +203,9 @@ def _adaptive_max_pool2d(args: Arguments) -> Any:
 
 def _adaptive_avg_pool2d(args: Arguments) -> Any:
     x = args["self"]
-    sizes = [stated if size is None else int(size) for size, stated in zip(args["output_size"], shape_of(x)[-2:], strict=True)]
+    sizes = [
+        declared if size is None else int(size) for size, declared in zip(args["output_size"], shape_of(x)[-2:], strict=True)
+    ]
     return batched(args, x, lambda image: _ops.nn.adaptive_avg_pool2d(image, sizes))
 
 
@@ -216,7 +218,7 @@ def _upsample(args: Arguments, method: str, transform: str, rounding: str) -> An
         wanted = [height * float(factors[0]), width * float(factors[1])]
         size = [int(value + 1e-9) for value in wanted]
         if any(abs(value - rounded) > 1e-6 for value, rounded in zip(wanted, size, strict=True)):
-            # PyTorch then samples by the stated factor, Relax's op by the ratio of the sizes.
+            # PyTorch then samples by the declared factor, Relax's op by the ratio of the sizes.
             raise RejectedOpError(f"factors {list(factors)} of an image {height} x {width} make no whole sizes; state sizes")
     return _ops.image.resize2d(
         x,
@@ -241,8 +243,8 @@ def _upsample_bilinear(args: Arguments) -> Any:
 
 def _squeeze(args: Arguments) -> Any:
     shape = shape_of(args["self"])
-    stated = args.values.get("dim", list(range(len(shape))))
-    axes = sorted({int(axis) % len(shape) for axis in ([stated] if isinstance(stated, int) else stated)}) if shape else []
+    declared = args.values.get("dim", list(range(len(shape))))
+    axes = sorted({int(axis) % len(shape) for axis in ([declared] if isinstance(declared, int) else declared)}) if shape else []
     axes = [axis for axis in axes if shape[axis] == 1]
     return _ops.squeeze(args["self"], axes) if axes else args["self"]
 

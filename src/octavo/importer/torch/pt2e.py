@@ -53,7 +53,7 @@ def integer_range(args: Arguments, dtype: str) -> tuple[int, int]:
 
 
 def _parameters(args: Arguments, dtype: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], int]:
-    """Return scale (as stated, float32 or float64), zero point and axis that a quantize or dequantize states, checked."""
+    """Return scale (as declared, float32 or float64), zero point and axis that a quantize or dequantize states, checked."""
     per_channel = "scales" in args.values
     scale = _array(args["scales"] if per_channel else args["scale"], "scale")
     zero_argument = args["zero_points"] if per_channel else args["zero_point"]
@@ -81,8 +81,8 @@ def _expressions(args: Arguments, dtype: str) -> tuple[Any, Any, int]:
     if isinstance(scale, relax.Var):
         scale = args.emit(_ops.reshape(scale, []))
         return scale, args.emit(_ops.reshape(zero_point, [])), 0
-    stated, zeros, axis = _parameters(args, dtype)
-    return relax.const(stated.astype(np.float32), "float32"), relax.const(zeros, "int32"), axis
+    declared, zeros, axis = _parameters(args, dtype)
+    return relax.const(declared.astype(np.float32), "float32"), relax.const(zeros, "int32"), axis
 
 
 def _quantize(args: Arguments) -> Any:
@@ -116,9 +116,9 @@ def _quantized(args: Arguments, x: npt.NDArray[Any], dtype: str, low: int, high:
 
 
 def _dequantize(args: Arguments) -> Any:
-    stated, dtype = _dtype_argument(args["dtype"]), dtype_of(args["input"])
-    if stated != dtype:
-        raise RejectedOpError(f"it reads {dtype} but states {stated}")
+    declared, dtype = _dtype_argument(args["dtype"]), dtype_of(args["input"])
+    if declared != dtype:
+        raise RejectedOpError(f"it reads {dtype} but states {declared}")
     result = args["out_dtype"]
     if result is not None and _dtype_argument(result) != "float32":
         raise RejectedOpError(f"its result is {_dtype_argument(result)}; only float32 is supported")
@@ -147,7 +147,7 @@ def _convert_element_type(args: Arguments) -> Any:
     return relax.const(x.value.numpy().astype(dtype)) if isinstance(x, Constant) else _ops.astype(x, dtype)
 
 
-QUANTIZED: dict[str, Converter] = {
+PT2E: dict[str, Converter] = {
     **{f"quantized_decomposed.quantize_per_tensor.{kind}": _quantize for kind in ("default", "tensor", "tensor2")},
     **{f"quantized_decomposed.dequantize_per_tensor.{kind}": _dequantize for kind in ("default", "tensor", "tensor2")},
     "quantized_decomposed.quantize_per_channel.default": _quantize,

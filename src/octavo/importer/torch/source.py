@@ -111,7 +111,7 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
             else:
                 inputs[name] = (_input_shape(name, value, wanted.pop(name, None), sizes), dtype_name(value.dtype, name))
         elif kind in _STORED:
-            constants[name] = (str(spec.target), _stored(program, str(spec.target)))
+            constants[name] = (str(spec.target), _value_of(program, str(spec.target)))
         else:
             raise ModelError(f"{ORIGIN}: input {name!r} is a {kind.lower()}, which is not supported")
     if wanted:
@@ -131,8 +131,8 @@ def read(program: Any, shapes: Mapping[str, tuple[int, ...]] | None) -> TorchPro
 def check_ranges(program: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ModelError for a size outside of what the program says of its dimension (torch.export.Dim)."""
     for node in program.graph.nodes:
-        stated: list[Any] = list(getattr(node.meta.get("val"), "shape", ())) if str(node.name) in shapes else []
-        for position, dim in enumerate(stated):
+        declared: list[Any] = list(getattr(node.meta.get("val"), "shape", ())) if str(node.name) in shapes else []
+        for position, dim in enumerate(declared):
             size = shapes[str(node.name)][position]
             allowed = None if isinstance(dim, int) else program.range_constraints.get(dim.node.expr)
             if allowed is not None and not (allowed.lower <= size <= allowed.upper):
@@ -143,9 +143,9 @@ def check_ranges(program: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def batch_range(source: TorchProgram) -> tuple[int, int | None]:
-    """Return the fewest and the most samples that the program states for an open batch; None: no bound.
+    """Return the smallest and the largest batch that the program states for an open batch; None: no bound.
 
-    A fewest of 2 is PyTorch's own (it looks at sizes 0 and 1 apart), so one sample is allowed there.
+    A smallest of 2 is PyTorch's own (it specializes sizes 0 and 1), so one sample is allowed there.
     """
     name = next(iter(source.inputs), None)
     node = next((node for node in source.nodes if str(node.name) == name), None)
@@ -154,8 +154,8 @@ def batch_range(source: TorchProgram) -> tuple[int, int | None]:
     allowed: Any = source.program.range_constraints.get(node.meta["val"].shape[0].node.expr)
     if allowed is None:
         return 1, None
-    fewest, most = (int(bound) if bound.is_Integer else None for bound in (allowed.lower, allowed.upper))
-    return (1 if fewest is None or fewest <= 2 else fewest), most
+    min_batch, max_batch = (int(bound) if bound.is_Integer else None for bound in (allowed.lower, allowed.upper))
+    return (1 if min_batch is None or min_batch <= 2 else min_batch), max_batch
 
 
 def _leaves_batch_open(program: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...]) -> bool:
@@ -196,35 +196,38 @@ def _symbol_sizes(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[in
             check_type(size, int | np.integer, ModelError, expected)
         value: Any = placeholders[name].meta.get("val") if name in placeholders else None
         symbols: tuple[Any, ...] = tuple(getattr(value, "shape", ()))
-        for stated, size in zip(symbols, given, strict=False):
-            if not isinstance(stated, int) and sizes.setdefault(str(stated), int(size)) != size:
+        for declared, size in zip(symbols, given, strict=False):
+            if not isinstance(declared, int) and sizes.setdefault(str(declared), int(size)) != size:
                 raise ModelError(
-                    f"{ORIGIN}: dimension {stated} of input {name!r} is {size}, and {sizes[str(stated)]} elsewhere; give one size"
+                    f"{ORIGIN}: dimension {declared} of input {name!r} is {size}, and {sizes[str(declared)]} elsewhere; "
+                    "give one size"
                 )
     return sizes
 
 
 def _input_shape(name: str, value: Any, wanted: tuple[int, ...] | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return a shape of numbers; what is symbolic comes from `wanted` or another input, the batch (the first) is 1 without."""
-    stated: tuple[Any, ...] = tuple(value.shape)
+    declared: tuple[Any, ...] = tuple(value.shape)
     if wanted is not None:
-        fits = len(wanted) == len(stated) and all(not isinstance(s, int) or s == w for s, w in zip(stated, wanted, strict=False))
-        if not fits or any(size < 1 for size in wanted):
-            raise ModelError(f"{ORIGIN}: input {name!r} has shape {_text(stated)}; {tuple(wanted)} does not fit it")
-        return tuple(int(size) for size in wanted)
-    stated = tuple(size if isinstance(size, int) else sizes.get(str(size), size) for size in stated)
-    if any(not isinstance(size, int) for size in stated[1:]):
-        raise ModelError(
-            f"{ORIGIN}: input {name!r} has shape {_text(stated)}; give its sizes: load(..., shapes={{{name!r}: (...)}})"
+        fits = len(wanted) == len(declared) and all(
+            not isinstance(s, int) or s == w for s, w in zip(declared, wanted, strict=False)
         )
-    return tuple(size if isinstance(size, int) else 1 for size in stated)
+        if not fits or any(size < 1 for size in wanted):
+            raise ModelError(f"{ORIGIN}: input {name!r} has shape {_text(declared)}; {tuple(wanted)} does not fit it")
+        return tuple(int(size) for size in wanted)
+    declared = tuple(size if isinstance(size, int) else sizes.get(str(size), size) for size in declared)
+    if any(not isinstance(size, int) for size in declared[1:]):
+        raise ModelError(
+            f"{ORIGIN}: input {name!r} has shape {_text(declared)}; give its sizes: load(..., shapes={{{name!r}: (...)}})"
+        )
+    return tuple(size if isinstance(size, int) else 1 for size in declared)
 
 
 def _text(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(str(size) for size in shape)})"
 
 
-def _stored(program: Any, target: str) -> Any:
+def _value_of(program: Any, target: str) -> Any:
     for place in (program.state_dict, program.constants):
         if target in place:
             return place[target]
@@ -267,7 +270,7 @@ def describe(node: Any) -> str:
     return f"node {node.name!r} ({node.target})"
 
 
-def check_straight_line(source: TorchProgram) -> None:
+def check_no_control_flow(source: TorchProgram) -> None:
     """Raise UnsupportedOpError where the graph has control flow, calls modules, or spells integers out (reference form)."""
     for node in source.nodes:
         name = str(node.target)

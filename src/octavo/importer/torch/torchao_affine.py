@@ -22,7 +22,7 @@ from .pt2e import integer_range
 _ops: Any = relax.op
 
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-"""What torchao takes where no smallest scale is stated."""
+"""What torchao takes where no smallest scale is declared."""
 _DTYPES: dict[str, Literal["int8", "uint8"]] = {"torch.int8": "int8", "torch.uint8": "uint8"}
 
 
@@ -88,7 +88,7 @@ def _dequantize(args: Arguments) -> Any:
     return _ops.reshape(args.emit(_ops.dequantize(rows, *parameters, axis=0, out_dtype="float32")), shape)
 
 
-AFFINE: dict[str, Converter] = {
+TORCHAO_AFFINE: dict[str, Converter] = {
     "torchao.choose_qparams_affine.default": _choose,
     "torchao.quantize_affine.default": _quantize,
     "torchao.dequantize_affine.default": _dequantize,

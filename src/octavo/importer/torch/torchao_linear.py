@@ -2,7 +2,7 @@
 
 torchao multiplies integers and scales their sums behind the product, in steps that differ with its version and the machine. What
 they come to is one `linear`, of activations that are quantized row by row or not at all, by a weight with its scales. Changes a
-program of its own alone, which PyTorch made when it took the weights apart. Using this needs PyTorch.
+program of its own alone, which PyTorch made when it unwrapped the weights. Using this needs PyTorch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ASSERT = "aten._assert_tensor_metadata.default"
 
 
 def unwrapped(program: Any) -> Any:
-    """Return a program whose weights are plain tensors: torchao's are classes of their own, which PyTorch can take apart.
+    """Return a program whose weights are plain tensors: torchao's are classes of their own, which PyTorch can unwrap.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def unwrapped(program: Any) -> Any:
             program.graph_module.recompile()
     except Exception as error:
         raise ModelError(
-            f"torch program: weights that torchao's quantize_ replaced cannot be taken apart: {reason(error)}; quantize with "
+            f"torch program: weights that torchao's quantize_ replaced cannot be unwrapped: {reason(error)}; quantize with "
             "PT2E (prepare_pt2e, convert_pt2e), or load the float program and call octavo.quantize"
         ) from error
     return program
@@ -63,17 +63,17 @@ def _rewrite(graph: Any) -> None:
     rows: dict[Any, _Rows] = {}
     for node in list(graph.nodes):
         if str(node.target) == _CHOOSE:
-            rows.update(_by_row(graph, node))
+            rows.update(_quantized_rows(graph, node))
     for node in list(graph.nodes):
         name = str(node.target)
         if name in (_INTEGER_PRODUCT, _PRODUCT):
             _as_linear(graph, node, rows)
         elif name == _LINEAR:
-            _of_rows(graph, node, rows)
+            _by_matrix(graph, node, rows)
     graph.eliminate_dead_code()
 
 
-def _by_row(graph: Any, choose: Any) -> dict[Any, _Rows]:
+def _quantized_rows(graph: Any, choose: Any) -> dict[Any, _Rows]:
     """Write the quantization of an activation, whose rows have scales of their own, over a matrix of all rows."""
     source, block = choose.args[0], list(choose.args[2])
     shape = list(source.meta["val"].shape)
@@ -89,10 +89,10 @@ def _by_row(graph: Any, choose: Any) -> dict[Any, _Rows]:
             mapping, rest = choose.args[1], choose.args[3:9]
             chosen = graph.call_function(torchao.choose_qparams_affine.default, (matrix, mapping, [1, size], *rest, True))
             scale, zero_point = (graph.call_function(_getitem(), (chosen, place)) for place in (0, 1))
-            stated = tuple(node.args[4:])
-            integers = graph.call_function(torchao.quantize_affine.default, (matrix, [1, size], scale, zero_point, *stated))
-            real = graph.call_function(torchao.dequantize_affine.default, (integers, [1, size], scale, zero_point, *stated))
-        # By its shape one tells which values hold the samples apart.
+            declared = tuple(node.args[4:])
+            integers = graph.call_function(torchao.quantize_affine.default, (matrix, [1, size], scale, zero_point, *declared))
+            real = graph.call_function(torchao.dequantize_affine.default, (integers, [1, size], scale, zero_point, *declared))
+        # By its shape one tells which values keep the batch axis.
         for made in (matrix, chosen, scale, zero_point, integers, real):
             made.meta["val"] = source.meta["val"]
         found[node] = _Rows(real=real)
@@ -146,8 +146,8 @@ def _as_linear(graph: Any, product: Any, rows: dict[Any, _Rows]) -> None:
     torch: Any = importlib.import_module("torch")
     inputs = weight.meta["val"].shape[1]
     with graph.inserting_before(end):
-        stated = (torch.int8, -128, 127)
-        real = graph.call_function(torch.ops.torchao.dequantize_affine.default, (weight, [1, inputs], scale, None, *stated))
+        declared = (torch.int8, -128, 127)
+        real = graph.call_function(torch.ops.torchao.dequantize_affine.default, (weight, [1, inputs], scale, None, *declared))
         x = source if quantized is None else quantized.real
         linear = graph.call_function(torch.ops.aten.linear.default, (x, real))
     _replaced(graph, end, linear)
@@ -187,7 +187,7 @@ def _is_sum(node: Any, weight: Any, shift: int) -> bool:
     return str(total.target) == "aten.sum.dim_IntList" and total.args[0] is weight and list(total.args[1]) == [0]
 
 
-def _of_rows(graph: Any, linear: Any, rows: dict[Any, _Rows]) -> None:
+def _by_matrix(graph: Any, linear: Any, rows: dict[Any, _Rows]) -> None:
     """Let a linear layer of an activation that was quantized row by row read the matrix of all rows."""
     source = linear.args[0]
     if str(getattr(source, "target", "")) != _DEQUANTIZE or source.args[0] not in rows:
