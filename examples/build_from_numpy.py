@@ -88,7 +88,7 @@ class Oracle:
 
         def accumulate(q: np.ndarray, weight: Weight) -> np.ndarray:
             return numerics.conv2d_accumulate(
-                q, weight.q, x_zero_point=x.zero_point, bias=weight.bias, padding=padding, groups=groups
+                q, weight.q, x_zero_point=x.zero_point, bias=weight.bias, window=numerics.Window(padding=padding), groups=groups
             )
 
         return self.layer(name, x, shape, accumulate, top)
@@ -97,7 +97,7 @@ class Oracle:
         """Return every activation of the network for int8 pixels (batch, 28, 28, 1), scale 1/255, zero point -128."""
         x = Activation(pixels, np.float32(1 / 255), -128)
         stem = self.conv("stem", x, (3, 3, 1, 16), padding=SAME_3X3, groups=1, top=np.inf)
-        pooled_q = numerics.max_pool2d(stem.q, kernel=(2, 2), strides=(2, 2), out_shape=(14, 14), qmin=-128, qmax=127)
+        pooled_q = numerics.max_pool2d(stem.q, kernel=(2, 2), window=numerics.Window(strides=(2, 2)), out_shape=(14, 14))
         pooled = Activation(pooled_q, stem.scale, stem.zero_point)
         depthwise = self.conv("depthwise", pooled, (3, 3, 1, 16), padding=SAME_3X3, groups=16, top=6.0)
         project = self.conv("project", depthwise, (1, 1, 16, 16), padding=(0, 0, 0, 0), groups=1, top=0.0)

@@ -78,7 +78,7 @@ def test_shift_rounds_half_up() -> None:
 
 def test_wrong_range() -> None:
     with pytest.raises(ValueError, match=r"\[0; 255\] must lie in the range \[-128; 127\] of int8"):
-        add(A, B, a_scale=1, a_zero_point=0, b_scale=1, b_zero_point=0, out_scale=1, zero_point=0, dtype="int8")
+        add(A, B, a_scale=1, a_zero_point=0, b_scale=1, b_zero_point=0, out_scale=1, zero_point=0, qmin=0, qmax=255, dtype="int8")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from octavo.numerics import (
+    Window,
     conv2d,
     conv2d_accumulate,
     conv2d_transpose_accumulate,
@@ -64,7 +65,9 @@ def test_accumulators_equal_plain_loops(case: dict, x_dtype: str) -> None:
     x = integers(low, low + 256, (2, *case["size"], in_channels), x_dtype)
     w = integers(-128, 128, (*case["kernel"], in_channels // groups, out_channels), "int8")
     bias, w_zero_point = integers(-9999, 9999, (out_channels,), "int32"), integers(-128, 128, (out_channels,), "int32")
-    got = conv2d_accumulate(x, w, x_zero_point=low + 7, w_zero_point=w_zero_point, bias=bias, groups=groups, **window)
+    got = conv2d_accumulate(
+        x, w, x_zero_point=low + 7, w_zero_point=w_zero_point, bias=bias, groups=groups, window=Window(**window)
+    )
     assert np.array_equal(got, loops(x, w, low + 7, w_zero_point, bias, groups=groups, **window))
     assert got.dtype == np.int32
 
@@ -136,8 +139,7 @@ def test_equals_onnx_runtime_bit_for_bit(groups: int, per_axis: bool) -> None:
         bias=bias,
         multiplier=requantize_multiplier(x_scale, w_scale, y_scale),
         zero_point=133,
-        strides=(2, 1),
-        padding=(1, 0, 1, 2),
+        window=Window(strides=(2, 1), padding=(1, 0, 1, 2)),
         groups=groups,
     )
     zero_points = (np.uint8(121), w_zero_point, np.uint8(133))
@@ -149,8 +151,9 @@ def test_equals_onnx_runtime_bit_for_bit(groups: int, per_axis: bool) -> None:
 def test_a_transposed_convolution_adds_each_pixel_times_the_kernel():
     x, w = integers(0, 256, (2, 3, 4, 4), "uint8"), integers(-128, 128, (3, 2, 2, 6), "int8")
     bias = integers(-99, 99, (6,), "int32")
-    window = {"strides": (2, 3), "padding": (1, 0, 2, 1), "output_padding": (1, 2), "dilation": (1, 2)}
-    y = conv2d_transpose_accumulate(x, w, x_zero_point=9, w_zero_point=-5, bias=bias, groups=2, **window)
+    window = Window(strides=(2, 3), padding=(1, 0, 2, 1), dilation=(1, 2))
+    given = {"x_zero_point": 9, "w_zero_point": -5, "bias": bias, "window": window, "output_padding": (1, 2), "groups": 2}
+    y = conv2d_transpose_accumulate(x, w, **given)
     want = np.zeros((2, 5, 13, 6), np.int32) + bias
     for n, iy, ix, ic, ky, kx in np.ndindex(*x.shape, 3, 2):
         oy, ox, group = iy * 2 + ky - 1, ix * 3 + kx * 2, ic // 2

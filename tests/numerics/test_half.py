@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from octavo.numerics import Window
 from octavo.numerics.floats.half import MAX_FINITE, MIN_NORMAL, bfloat16_conv2d, bfloat16_dot, from_half, round_half, to_half
 
 RNG = np.random.default_rng(4)
@@ -92,7 +93,7 @@ def test_sums_that_leave_the_range_of_float32() -> None:
 
 def test_a_convolution_sums_its_window_as_it_lies() -> None:
     x, w = (to_half(RNG.normal(size=shape), "bfloat16") for shape in ((1, 5, 4, 3), (3, 2, 3, 7)))
-    got = bfloat16_conv2d(x, w, strides=(2, 1), padding=(1, 0, 1, 1))
+    got = bfloat16_conv2d(x, w, window=Window(strides=(2, 1), padding=(1, 0, 1, 1)))
     padded = np.pad(x, ((0, 0), (1, 1), (0, 1), (0, 0)))
     assert got.shape == (1, 3, 4, 7)
     total = np.float32(0)

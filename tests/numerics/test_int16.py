@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from octavo.numerics import QuantParams, avg_pool2d
-from octavo.numerics.quantized.binary import add_int16, mul_int16
-from octavo.numerics.quantized.conv2d import conv2d_int16
+from octavo.numerics import QuantParams, Window, avg_pool2d, conv2d, matmul, mul, reduce_sum
+from octavo.numerics.quantized.binary import add_int16, mul_int16_multiplier
 from octavo.numerics.quantized.int16_functions import logistic_table, tanh_table
-from octavo.numerics.quantized.matmul import matmul_int16
-from octavo.numerics.quantized.reduce import mean_int16
+from octavo.numerics.quantized.reduce import mean_int16_multiplier
 from octavo.numerics.quantized.rescale import int16_rescale_table
 from octavo.numerics.quantized.softmax import softmax_int16
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
@@ -70,16 +68,13 @@ def test_convolution(bias_dtype, rounding, dilation):
     if dilation == 2:
         fields, strides = {"strideH": 1, "strideW": 1, "dilationHFactor": 2, "dilationWFactor": 2}, (1, 1)
     kernel = weights.reshape(3, 3, 24, 32)
-    dilations = (dilation, dilation)
-    factor = fixed_point_multiplier(real, rounding)
-    actual = conv2d_int16(x, kernel, bias=bias, multiplier=factor, strides=strides, dilation=dilations)
+    given = {"bias": bias, "window": Window(strides=strides, dilation=(dilation, dilation)), "out_dtype": "int16"}
+    actual = conv2d(x, kernel, multiplier=fixed_point_multiplier(real, rounding), **given)
     table = options("Conv2DOptions", padding=schema.Padding.VALID, quantizedBiasType=BIAS_TYPE[bias_dtype], **fields)
     operands = [tensor(x, X_SCALE), constant(kernel.transpose(3, 0, 1, 2).copy(), scales), constant(bias, scales * X_SCALE)]
     np.testing.assert_array_equal(actual, litert_op.run("CONV_2D", table, operands, result(actual.shape, out_scale)))
     other = "twice" if rounding == "reduced" else "reduced"
-    changed = conv2d_int16(
-        x, kernel, bias=bias, multiplier=fixed_point_multiplier(real, other), strides=strides, dilation=dilations
-    )
+    changed = conv2d(x, kernel, multiplier=fixed_point_multiplier(real, other), **given)
     assert (changed != actual).any(), "the values do not tell the roundings apart"
 
 
@@ -88,8 +83,8 @@ def test_depthwise_convolution_with_padding():
     weights, scales, bias, out_scale, real = layer(rng, 9, 40, "int64")
     x = draw(rng, (1, 9, 10, 20))
     kernel = weights.reshape(3, 3, 1, 40)
-    padding = (1, 1, 1, 1)
-    actual = conv2d_int16(x, kernel, bias=bias, multiplier=fixed_point_multiplier(real, "reduced"), padding=padding, groups=20)
+    given = {"bias": bias, "window": Window(padding=(1, 1, 1, 1)), "groups": 20, "out_dtype": "int16"}
+    actual = conv2d(x, kernel, multiplier=fixed_point_multiplier(real, "reduced"), **given)
     fields = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "depthMultiplier": 2}
     table = options("DepthwiseConv2DOptions", padding=schema.Padding.SAME, **fields)
     operands = [tensor(x, X_SCALE), constant(kernel.reshape(1, 3, 3, 40), scales, 3), constant(bias, scales * X_SCALE)]
@@ -101,7 +96,7 @@ def test_fully_connected(bias_dtype, rounding):
     rng = np.random.default_rng(2)
     weights, scales, bias, out_scale, real = layer(rng, 40, 128, bias_dtype)
     x = draw(rng, (100, 40))
-    actual = matmul_int16(x, weights, bias=bias, multiplier=fixed_point_multiplier(real, rounding))
+    actual = matmul(x, weights, bias=bias, multiplier=fixed_point_multiplier(real, rounding), out_dtype="int16")
     operands = [tensor(x, X_SCALE), constant(weights.T.copy(), scales)]
     operands += [] if bias_dtype is None else [constant(bias, scales * X_SCALE)]
     table = options("FullyConnectedOptions", quantizedBiasType=BIAS_TYPE.get(bias_dtype, 0))
@@ -155,7 +150,7 @@ def test_product(scales):
     expected = litert_op.run(
         "MUL", schema.MulOptionsT(), [tensor(a, scales[0]), tensor(b, scales[1])], result(a.shape, scales[2])
     )
-    np.testing.assert_array_equal(mul_int16(a, b, a_scale=scales[0], b_scale=scales[1], out_scale=scales[2]), expected)
+    np.testing.assert_array_equal(mul(a, b, multiplier=mul_int16_multiplier(*scales), dtype="int16"), expected)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.4, 0.5, 0.03])
@@ -163,7 +158,8 @@ def test_product(scales):
 def test_mean(ratio, axes):
     x = draw(np.random.default_rng(5), (1, 6, 7, 500))
     out_scale = X_SCALE / ratio
-    actual = mean_int16(x, axes, in_scale=X_SCALE, out_scale=out_scale, keepdims=False)
+    multiplier = mean_int16_multiplier(X_SCALE, out_scale, int(np.prod([x.shape[axis] for axis in axes])))
+    actual = reduce_sum(x, axes, multiplier=multiplier, dtype="int16")
     operands = [tensor(x, X_SCALE), litert_op.Quantized(shape=(len(axes),), dtype="int32", values=np.int32(axes), constant=True)]
     table = options("ReducerOptions", keepDims=False)
     np.testing.assert_array_equal(actual, litert_op.run("MEAN", table, operands, result(actual.shape, out_scale)))
@@ -176,14 +172,14 @@ def test_average_pool(kernel):
     table.filterHeight, table.filterWidth = kernel
     out = (7 - kernel[0], 8 - kernel[1])
     fields = {"kernel": kernel, "out_shape": out, "multiplier": 1.0, "input_zero_point": 0, "zero_point": 0}
-    actual = avg_pool2d(x, qmin=-32768, qmax=32767, dtype="int16", rounding="half_away", **fields)
+    actual = avg_pool2d(x, dtype="int16", rounding="half_away", **fields)
     expected = litert_op.run("AVERAGE_POOL_2D", table, [tensor(x, X_SCALE)], result((1, *out, 500), X_SCALE))
     np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_product_stays_within_64_bits():
     factor = fixed_point_multiplier([0.001, 0.5, 3.0], "twice_away")
-    most = np.full(3, factor.most)
+    most = np.full(3, factor.max_value)
     for value in (most, -most):
         exact = [(int(v) * int(f) + (1 << 30)) >> 31 for v, f in zip(value, factor.factor, strict=True)]
         assert all(-(2**63) <= int(v) * int(f) < 2**63 for v, f in zip(value, factor.factor, strict=True))

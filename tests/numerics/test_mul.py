@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from octavo.numerics import INTEGER_RANGE, mul, requantize_multiplier, sub
+from octavo.numerics import INTEGER_RANGE, add, mul, requantize_multiplier
 
 SHAPE = (1, 256, 256, 1)
 
@@ -34,11 +34,11 @@ def test_equals_litert(operator: str, dtype: str, seed: int) -> None:
         got = mul(a, b, a_zero_point=a_zero, b_zero_point=b_zero, multiplier=multiplier, **result)
     else:
         common = {"a_scale": a_scale, "b_scale": b_scale, "out_scale": out_scale}
-        got = sub(a, b, a_zero_point=a_zero, b_zero_point=b_zero, **common, **result)
+        got = add(a, b, subtract=True, a_zero_point=a_zero, b_zero_point=b_zero, **common, **result)
     assert np.array_equal(got, want)
 
 
 def test_wrong_range() -> None:
     a = np.zeros(1, np.uint8)
     with pytest.raises(ValueError, match=r"\[0; 255\] must lie in the range \[-128; 127\] of int8"):
-        sub(a, a, a_scale=1, a_zero_point=0, b_scale=1, b_zero_point=0, out_scale=1, zero_point=0, dtype="int8")
+        mul(a, a, multiplier=1.0, qmin=0, qmax=255, dtype="int8")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from octavo.numerics import INTEGER_RANGE, avg_pool2d, global_avg_pool2d, max_pool2d
+from octavo.numerics import INTEGER_RANGE, Window, avg_pool2d, global_avg_pool2d, max_pool2d
 
 rng = np.random.default_rng(3)
+RING = Window(padding=(1, 1, 1, 1))
 
 
 def bytes_of(*shape: int, dtype: str = "uint8") -> np.ndarray:
@@ -20,9 +21,7 @@ def bytes_of(*shape: int, dtype: str = "uint8") -> np.ndarray:
 def test_average_of_an_exact_multiplier_is_exact() -> None:
     # Counts 4, 6 and 9: with 36 / 16 every quotient is a float32, and every product too.
     x = bytes_of(2, 5, 6, 3)
-    got = avg_pool2d(
-        x, kernel=(3, 3), padding=(1, 1, 1, 1), out_shape=(5, 6), multiplier=2.25, input_zero_point=100, zero_point=90
-    )
+    got = avg_pool2d(x, kernel=(3, 3), window=RING, out_shape=(5, 6), multiplier=2.25, input_zero_point=100, zero_point=90)
     for n, i, j, c in np.ndindex(got.shape):
         window = x[n, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2, c].astype(int) - 100
         exact = Fraction(int(window.sum()), window.size) * Fraction(9, 4)
@@ -33,34 +32,35 @@ def test_padding_that_counts_is_real_zero() -> None:
     x = bytes_of(1, 4, 4, 5)
     padded = np.pad(x, ((0, 0), (2, 1), (1, 2), (0, 0)), constant_values=17)
     common = {"kernel": (3, 2), "out_shape": (5, 6), "multiplier": 0.7, "input_zero_point": 17, "zero_point": 3}
-    got = avg_pool2d(x, padding=(2, 1, 1, 2), count_include_pad=True, **common)
+    got = avg_pool2d(x, window=Window(padding=(2, 1, 1, 2)), count_include_pad=True, **common)
     assert np.array_equal(got, avg_pool2d(padded, **common))
 
 
 def test_dilation_and_stride_skip_pixels() -> None:
     x = bytes_of(1, 9, 9, 2)
     common = {"multiplier": 1.0, "input_zero_point": 0, "zero_point": 0}
-    got = avg_pool2d(x, kernel=(2, 2), dilation=(3, 3), strides=(3, 3), out_shape=(2, 2), **common)
+    thirds = Window(dilation=(3, 3), strides=(3, 3))
+    got = avg_pool2d(x, kernel=(2, 2), window=thirds, out_shape=(2, 2), **common)
     assert np.array_equal(got, avg_pool2d(x[:, ::3, ::3], kernel=(2, 2), out_shape=(2, 2), **common))
-    got = max_pool2d(x, kernel=(2, 2), dilation=(3, 3), strides=(3, 3), out_shape=(2, 2))
+    got = max_pool2d(x, kernel=(2, 2), window=thirds, out_shape=(2, 2))
     assert np.array_equal(got, max_pool2d(x[:, ::3, ::3], kernel=(2, 2), out_shape=(2, 2)))
 
 
 def test_maximum() -> None:
     x = bytes_of(2, 6, 8, 3)
-    got = max_pool2d(x, kernel=(2, 2), strides=(2, 2), out_shape=(3, 4), qmin=20, qmax=230)
+    got = max_pool2d(x, kernel=(2, 2), window=Window(strides=(2, 2)), out_shape=(3, 4), qmin=20, qmax=230)
     assert np.array_equal(got, np.clip(x.reshape(2, 3, 2, 4, 2, 3).max(axis=(2, 4)), 20, 230))
 
 
 def test_padding_never_is_the_maximum() -> None:
     x = np.full((1, 2, 2, 1), -100, np.int8)
-    got = max_pool2d(x, kernel=(3, 3), padding=(1, 1, 1, 1), out_shape=(2, 2), qmin=-128, qmax=127)
+    got = max_pool2d(x, kernel=(3, 3), window=RING, out_shape=(2, 2))
     assert got.tolist() == x.tolist()
 
 
 def test_window_without_a_pixel() -> None:
     x = bytes_of(1, 1, 1, 4)
-    window = {"kernel": (1, 1), "padding": (1, 1, 0, 0), "out_shape": (2, 2)}
+    window = {"kernel": (1, 1), "window": Window(padding=(1, 1, 0, 0)), "out_shape": (2, 2)}
     average = avg_pool2d(x, **window, multiplier=1.0, input_zero_point=9, zero_point=77)
     assert np.unique(average[:, 0]).tolist() == [77]
     assert np.unique(max_pool2d(x, **window, qmin=5)[:, 0]).tolist() == [5]

@@ -76,7 +76,8 @@ def expected(x: np.ndarray, dtype: str, sums: str) -> Stages:
     relu = {**limits, "qmin": zero["a"]}
     if sums == "half_up":
         scales = {"a_scale": P[0], "b_scale": 0.005, "out_scale": A[0]}
-        a = numerics.sub(p, c, **scales, a_zero_point=zero["p"], b_zero_point=c_zero, zero_point=zero["a"], **relu)
+        zeros = {"a_zero_point": zero["p"], "b_zero_point": c_zero, "zero_point": zero["a"]}
+        a = numerics.add(p, c, subtract=True, **scales, **zeros, **relu)
         scales = {"a_scale": A[0], "b_scale": X[0], "out_scale": Y[0]}
         y = numerics.add(a, x, **scales, a_zero_point=zero["a"], b_zero_point=zero["x"], zero_point=zero["y"], **limits)
     else:

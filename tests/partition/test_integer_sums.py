@@ -63,19 +63,20 @@ def test_conv2d_leaves_its_sums(dtypes, groups, has_bias):
     x, w = values(rng, (2, 6, 7, 8), dtypes[0]), values(rng, (3, 3, 8 // groups, 16), dtypes[1])
     zeros = rng.integers(100, 120, 16).astype(np.int32)
     bias = rng.integers(-(10**6), 10**6, 16).astype(np.int32)
-    window = {"padding": (1, 0, 1, 2), "strides": (2, 1), "groups": groups}
+    window = {"padding": (1, 0, 1, 2), "strides": (2, 1)}
 
     def body(writer, params):
         steps = Steps(writer)
         weight = relax.const(np.ascontiguousarray(w.transpose(3, 2, 0, 1)))
         operands = steps.centered(params["x"], np.int32(17)), steps.centered(weight, zeros.reshape(16, 1, 1, 1))
-        sums = relax.op.nn.conv2d(*operands, **window, **INT32)
+        sums = relax.op.nn.conv2d(*operands, **window, groups=groups, **INT32)
         if has_bias:
             sums = relax.op.add(steps(sums), relax.const(bias.reshape(1, 16, 1, 1)))
         return steps.result(sums)
 
     offset = bias if has_bias else None
-    want = numerics.conv2d_accumulate(x, w, x_zero_point=17, w_zero_point=zeros, bias=offset, **window)
+    given = {"bias": offset, "window": numerics.Window(**window), "groups": groups}
+    want = numerics.conv2d_accumulate(x, w, x_zero_point=17, w_zero_point=zeros, **given)
     module = graph({"x": ((2, 8, 6, 7), dtypes[0])}, body)
     check(module, [np.ascontiguousarray(x.transpose(0, 3, 1, 2))], want.transpose(0, 3, 1, 2), ["conv2d"])
 

@@ -69,7 +69,7 @@ def test_conv2d(style, layout, groups):
     weight = rng.integers(-127, 128, (3, 3, 8 // groups, 16)).astype(np.int8)
     scale, bias = rng.uniform(0.001, 0.02, 16).astype(np.float32), rng.normal(size=16).astype(np.float32)
     shape = (2, 6, 7, 8) if layout == "NHWC" else (2, 8, 6, 7)
-    window = {"padding": (1, 0, 1, 2), "strides": (2, 1), "groups": groups}
+    window = {"padding": (1, 0, 1, 2), "strides": (2, 1)}
 
     def body(writer, params):
         x = dequantized(writer, "x", params["x"], shape, style)
@@ -77,13 +77,15 @@ def test_conv2d(style, layout, groups):
         axis = order.index(3)
         w = Qdq(writer, "int8").weight("w", np.ascontiguousarray(weight.transpose(order)), scale, axis=axis)
         kernel_layout = "HWIO" if layout == "NHWC" else "OIHW"
-        conv = writer.emit("conv", relax.op.nn.conv2d(x, w, **window, data_layout=layout, kernel_layout=kernel_layout))
+        conv = writer.emit(
+            "conv", relax.op.nn.conv2d(x, w, **window, groups=groups, data_layout=layout, kernel_layout=kernel_layout)
+        )
         b = bias if layout == "NHWC" else bias.reshape(1, -1, 1, 1)
         return writer.emit("y", relax.op.nn.relu(writer.emit("sum", relax.op.add(conv, relax.const(b)))), is_output=True)
 
     x = rng.normal(size=shape).astype(np.float32) * np.float32([1, 30]).reshape(2, 1, 1, 1)
     centered, x_scale = quantized(x if layout == "NHWC" else x.transpose(0, 2, 3, 1), style)
-    acc = numerics.conv2d_accumulate(centered, weight, x_zero_point=0, **window)
+    acc = numerics.conv2d_accumulate(centered, weight, window=numerics.Window(**window), groups=groups)
     want = numerics.dequantize_accumulator(acc, scale, bias, input_scale=x_scale, low=0.0)
     module, result = graph({"x": (shape, "float32")}, body), want if layout == "NHWC" else want.transpose(0, 3, 1, 2)
     # Styles and layouts make other graphs; the convolution they are lowered to is one kernel.

@@ -53,8 +53,8 @@ def conv_case(layout: str, dtype: str, groups: int = 1, *, clamp: bool = True, q
 
     x = rng.integers(low, high + 1, shape).astype(dtype)
     nhwc = x if is_nhwc else x.transpose(0, 2, 3, 1)
-    window = {"strides": (2, 1), "padding": (1, 0, 1, 2), "groups": groups}
-    acc = numerics.conv2d_accumulate(nhwc, weight, x_zero_point=zero, **window)
+    window = numerics.Window(strides=(2, 1), padding=(1, 0, 1, 2))
+    acc = numerics.conv2d_accumulate(nhwc, weight, x_zero_point=zero, window=window, groups=groups)
     real = integers.astype(np.float32) * (x_scale * scale) if quantized_bias else bias
     want = numerics.dequantize_accumulator(acc, x_scale * scale, real, **({"low": 0.0, "high": 6.0} if clamp else {}))
     return graph({"x": (shape, dtype)}, body), x, want if is_nhwc else want.transpose(0, 3, 1, 2)

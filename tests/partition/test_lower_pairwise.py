@@ -29,9 +29,8 @@ def oracle(kind: str, a: np.ndarray, b: np.ndarray, dtype: str, qmin: int | None
     if kind == "mul":
         multiplier = float(numerics.requantize_multiplier(A[0], B[0], Y[0]))
         return numerics.mul(a, b, a_zero_point=A[1] + moved, b_zero_point=B[1] + moved, multiplier=multiplier, **result)
-    call = numerics.add if kind == "add" else numerics.sub
     common = {"a_scale": A[0], "b_scale": B[0], "out_scale": Y[0]}
-    return call(a, b, a_zero_point=A[1] + moved, b_zero_point=B[1] + moved, **common, **result)
+    return numerics.add(a, b, subtract=kind == "sub", a_zero_point=A[1] + moved, b_zero_point=B[1] + moved, **common, **result)
 
 
 def case(kind: str, dtype: str, a_shape, b_shape, *, constant: bool = False, relu: bool = False, seed: int = 0):

@@ -6,7 +6,7 @@ from qdq_graph import Qdq, graph, run_lowered
 from tvm import relax
 
 from octavo.backends.cpu.lowering import partition_module
-from octavo.numerics import FloatMeanParameters, QuantParams, avg_pool2d, float_avg_pool2d, softmax
+from octavo.numerics import FloatMeanParameters, QuantParams, Window, avg_pool2d, float_avg_pool2d, softmax
 from octavo.numerics.quantized.rescale import rescale_table
 from octavo.target import CPU
 
@@ -50,7 +50,7 @@ def test_averages_round_as_the_attribute_says():
     plain, away = pooled(), pooled(nn__avg_pool2d="half_away")
     assert "rounding" not in info(plain)
     assert info(away)["rounding"] == "half_away"
-    fields = {"kernel": (2, 2), "strides": (2, 2), "out_shape": (2, 2), "multiplier": 1.0, "qmin": -128, "qmax": 127}
+    fields = {"kernel": (2, 2), "window": Window(strides=(2, 2)), "out_shape": (2, 2), "multiplier": 1.0}
     expected = avg_pool2d(x, input_zero_point=0, zero_point=0, dtype="int8", rounding="half_away", **fields)
     np.testing.assert_array_equal(run_lowered(away, x), expected)
     half_even = avg_pool2d(x, input_zero_point=3, zero_point=3, dtype="int8", **fields)
@@ -66,7 +66,7 @@ def test_averages_in_float32(out):
     module = pooled(out, window, nn__avg_pool2d="float32")
     assert info(module)["rounding"] == "float32"
     parameters = FloatMeanParameters(in_scale=X[0], input_zero_point=X[1], out_scale=out[0], zero_point=out[1])
-    fields = {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "out_shape": (3, 3), "qmin": -128, "qmax": 127}
+    fields = {"kernel": (3, 3), "window": Window(strides=(2, 2), padding=(1, 1, 1, 1)), "out_shape": (3, 3)}
     expected = float_avg_pool2d(x, parameters, count_include_pad=True, dtype="int8", **fields)
     np.testing.assert_array_equal(run_lowered(module, x), expected)
     assert not any(

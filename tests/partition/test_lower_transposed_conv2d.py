@@ -12,7 +12,7 @@ from tvm import relax
 
 from octavo.backends.cpu.lowering import partition_module
 from octavo.graph.dataflow import BodyWriter
-from octavo.numerics import conv2d_transpose_accumulate, requantize, requantize_multiplier
+from octavo.numerics import Window, conv2d_transpose_accumulate, requantize, requantize_multiplier
 from octavo.target import CPU
 
 X, Y = (0.05, 7), (0.4, 131)
@@ -85,7 +85,9 @@ def test_a_transposed_convolution_equals_its_definition(case):
     scale, zero_point = (np.tile(arrays[name], repeats) for name in ("w_scale", "w_zero_point"))
     turned = arrays["w"].reshape(groups, inputs // groups, of_group, *kernel).transpose(3, 4, 1, 0, 2)
     w = turned.reshape(*kernel, inputs // groups, groups * of_group)
-    sums = conv2d_transpose_accumulate(arrays["x"], w, x_zero_point=X[1], w_zero_point=zero_point, bias=None, **attributes)
+    window = Window(**{name: attributes[name] for name in ("strides", "padding", "dilation") if name in attributes})
+    given = {"window": window, "output_padding": attributes.get("output_padding", (0, 0)), "groups": groups}
+    sums = conv2d_transpose_accumulate(arrays["x"], w, x_zero_point=X[1], w_zero_point=zero_point, **given)
     multiplier = requantize_multiplier(np.float32(X[0]), scale, np.float32(Y[0]))
     real_bias = arrays["bias"].astype(np.float32) * (np.float32(X[0]) * scale) / np.float64(np.float32(Y[0]))
     want = requantize(sums, multiplier, Y[1], Y[1], 255, "uint8", real_bias=real_bias.astype(np.float32))

@@ -71,9 +71,7 @@ def conv_case(layout: str, dtype: str, *, groups: int = 1, relu: bool = True, we
         zero_point=y_zero,
         qmin=qmin,
         qmax=qmax,
-        strides=(2, 1),
-        padding=(1, 0, 1, 2),
-        dilation=(1, 1),
+        window=numerics.Window(strides=(2, 1), padding=(1, 0, 1, 2)),
         groups=groups,
         out_dtype=dtype,
     )

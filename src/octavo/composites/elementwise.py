@@ -17,7 +17,6 @@ from ..numerics import (
     minimum,
     requantize,
     requantize_multiplier,
-    sub,
 )
 from ..numerics.quantized.compare import CompareRounding, Comparison
 from .base import UNQUANTIZED, CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor
@@ -241,7 +240,7 @@ def integer_sum(
     out = output_spec(y)
     constants, relabelling = float_sum_of(rounding, a, b, y.tensor, subtract=subtract)
     if constants is None:
-        result = (sub if subtract else add)(
+        result = add(
             a_values,
             b_values,
             a_scale=float(a.params.scale),
@@ -249,6 +248,7 @@ def integer_sum(
             b_scale=float(b.params.scale),
             b_zero_point=b.zero_point,
             out_scale=float(y.tensor.params.scale),
+            subtract=subtract,
             zero_point=out.zero_point,
             qmin=out.qmin,
             qmax=out.qmax,

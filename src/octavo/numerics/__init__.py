@@ -15,8 +15,6 @@ from .quantized.binary import (
     maximum,
     minimum,
     mul,
-    sub,
-    sub_parameters,
 )
 from .quantized.conv2d import conv2d, conv2d_accumulate, conv2d_transpose_accumulate
 from .quantized.data_movement import concat, gather
@@ -49,6 +47,7 @@ from .quantized.resize import (
 from .quantized.softmax import SOFTMAX_MAX_COLUMNS, softmax, softmax_table
 from .rounding.fused_multiply_add import fused_multiply_add
 from .rounding.requantize import dequantize_accumulator, requantize, requantize_multiplier
+from .window import UNIT_WINDOW, Window
 
 __all__ = [
     "BATCH_MATMUL_MAX_INNER",
@@ -61,6 +60,7 @@ __all__ = [
     "LOG_SOFTMAX_MIN_SCALE",
     "PAIR_LOOKUP_MAX_ROWS",
     "SOFTMAX_MAX_COLUMNS",
+    "UNIT_WINDOW",
     "AddParameters",
     "AffineRows",
     "FloatMeanParameters",
@@ -72,6 +72,7 @@ __all__ = [
     "PerAxis",
     "PerTensor",
     "QuantParams",
+    "Window",
     "add",
     "add_parameters",
     "affine_rows",
@@ -125,7 +126,5 @@ __all__ = [
     "resize_bilinear",
     "softmax",
     "softmax_table",
-    "sub",
-    "sub_parameters",
     "top_k_indices",
 ]

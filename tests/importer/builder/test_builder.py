@@ -74,8 +74,10 @@ def test_conv2d_equals_the_oracle(dtype, weight_dtype, shape, weight_shape, opti
         qmin=out_zero,
         qmax=RANGES[dtype][1],
         out_dtype=dtype,
-        padding=padding,
-        **{key: value for key, value in options.items() if key != "padding"},
+        window=numerics.Window(
+            **{name: value for name, value in options.items() if name in ("strides", "dilation")}, padding=padding
+        ),
+        groups=options.get("groups", 1),
     )
     assert y.shape == expected.shape
     actual = run(b, y, x)
@@ -127,7 +129,7 @@ def test_ops_without_weights_equal_the_oracles():
     flat = b.reshape("flat", joined, (1, -1))
     model = b.build([largest, average, total, joined, mean, flat, b.quantize("again", flat, out_scale=0.1, out_zero_point=0)])
     actual = octavo.compile(model)(x)
-    windows = {"kernel": (3, 2), "strides": (1, 2), "padding": (1, 0, 1, 0), "out_shape": (6, 4)}
+    windows = {"kernel": (3, 2), "window": numerics.Window(strides=(1, 2), padding=(1, 0, 1, 0)), "out_shape": (6, 4)}
     full = {"qmin": -128, "qmax": 127}
     expected = {"largest": numerics.max_pool2d(x, **windows, **full)}
     ratio = np.float32(0.05) / np.float32(0.04)

@@ -7,10 +7,12 @@ float16 is that of IEEE 754, subnormal numbers included. A NaN stays one, made q
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ..window import UNIT_WINDOW, Window
 
 HalfDtype = Literal["bfloat16", "float16"]
 HALF_DTYPES: tuple[HalfDtype, ...] = ("bfloat16", "float16")
@@ -74,39 +76,23 @@ def bfloat16_dot(acc: Floats, a: Bits, b: Bits) -> Floats:
     return total
 
 
-def bfloat16_conv2d(
-    x: Bits,
-    weight: Bits,
-    *,
-    strides: tuple[int, int] = (1, 1),
-    padding: Any = (0, 0, 0, 0),
-    dilation: tuple[int, int] = (1, 1),
-    groups: int = 1,
-) -> Floats:
+def bfloat16_conv2d(x: Bits, weight: Bits, *, window: Window = UNIT_WINDOW, groups: int = 1) -> Floats:
     """Return the float32 sums of a convolution of bfloat16, NHWC by HWIO.
 
     The products of a window are paired as they lie in memory: over a whole row of taps where the taps are neighbours and there
     is one group, else over the channels of each tap.
     """
     kernel_h, kernel_w, inputs, outputs = weight.shape
-    top, left, bottom, right = padding
-    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
-    rows = (padded.shape[1] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    columns = (padded.shape[2] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    result = np.zeros((x.shape[0], rows, columns, outputs), np.float32)
+    padded = window.pad(x)
+    out_shape = window.out_shape(padded, weight.shape[:2])
+    result = np.zeros((x.shape[0], *out_shape, outputs), np.float32)
     group_outputs = outputs // groups
-    joined = groups == 1 and (dilation[1] == 1 or kernel_w == 1)
-
-    def window(i: int, j: int, group: int) -> Bits:
-        """The inputs of tap (i, j) of all outputs."""
-        first = i * dilation[0], j * dilation[1]
-        pixels = padded[:, first[0] :: strides[0], first[1] :: strides[1]][:, :rows, :columns]
-        return pixels[..., group * inputs : (group + 1) * inputs]
-
+    joined = groups == 1 and (window.dilation[1] == 1 or kernel_w == 1)
     for group in range(groups):
         own = slice(group * group_outputs, (group + 1) * group_outputs)
+        channels = slice(group * inputs, (group + 1) * inputs)
         for i in range(kernel_h):
-            taps = [window(i, j, group) for j in range(kernel_w)]
+            taps = [window.tap(padded, i, j, out_shape)[..., channels] for j in range(kernel_w)]
             weights = [weight[i, j, :, own] for j in range(kernel_w)]
             runs = [(np.concatenate(taps, -1), np.concatenate(weights, 0))] if joined else list(zip(taps, weights, strict=True))
             for values, factors in runs:
@@ -114,24 +100,17 @@ def bfloat16_conv2d(
     return result
 
 
-def bfloat16_depthwise(
-    x: Bits, weight: Bits, bias: Floats, *, strides: tuple[int, int], padding: Any, dilation: tuple[int, int]
-) -> Floats:
+def bfloat16_depthwise(x: Bits, weight: Bits, bias: Floats, *, window: Window) -> Floats:
     """Return a depthwise convolution of bfloat16, NHWC by (kernel_h, kernel_w, 1, channels), in float32.
 
     The bias comes first, then one product after the other, row by row of the window, each added with one rounding: float32 holds
     the product.
     """
-    top, left, bottom, right = padding
-    padded = from_half(np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0))), "bfloat16")
-    factors = from_half(weight, "bfloat16")
-    rows = (padded.shape[1] - dilation[0] * (weight.shape[0] - 1) - 1) // strides[0] + 1
-    columns = (padded.shape[2] - dilation[1] * (weight.shape[1] - 1) - 1) // strides[1] + 1
-    total = np.broadcast_to(bias, (x.shape[0], rows, columns, x.shape[3])).astype(np.float32)
-    for i in range(weight.shape[0]):
-        for j in range(weight.shape[1]):
-            taps = padded[:, i * dilation[0] :: strides[0], j * dilation[1] :: strides[1]][:, :rows, :columns]
-            total = total + taps * factors[i, j, 0]
+    padded, factors = from_half(window.pad(x), "bfloat16"), from_half(weight, "bfloat16")
+    out_shape = window.out_shape(padded, weight.shape[:2])
+    total = np.broadcast_to(bias, (x.shape[0], *out_shape, x.shape[3])).astype(np.float32)
+    for i, j in np.ndindex(weight.shape[:2]):
+        total = total + window.tap(padded, i, j, out_shape) * factors[i, j, 0]
     return total
 
 
@@ -141,9 +120,7 @@ def half_pool2d(
     kind: Literal["max", "avg"],
     *,
     kernel: tuple[int, int],
-    strides: tuple[int, int],
-    padding: Any,
-    dilation: tuple[int, int] = (1, 1),
+    window: Window = UNIT_WINDOW,
     count_include_pad: bool = False,
 ) -> Bits:
     """Return the pooling of NHWC by windows; padding is left out of a maximum.
@@ -151,22 +128,15 @@ def half_pool2d(
     An average is the float32 sum of the window, row by row, divided by the count of its pixels, rounded to the format: of those
     inside the image, or with `count_include_pad` of all.
     """
-    top, left, bottom, right = padding
     fill = -np.inf if kind == "max" else 0.0
-    widths = ((0, 0), (top, bottom), (left, right), (0, 0))
-    padded = np.pad(from_half(x, dtype), widths, constant_values=np.float32(fill))
-    inside = np.pad(np.ones((1, *x.shape[1:3], 1), np.float32), widths)
-    rows = (padded.shape[1] - dilation[0] * (kernel[0] - 1) - 1) // strides[0] + 1
-    columns = (padded.shape[2] - dilation[1] * (kernel[1] - 1) - 1) // strides[1] + 1
+    padded = window.pad(from_half(x, dtype), fill)
+    inside = window.pad(np.ones((1, *x.shape[1:3], 1), np.float32))
+    out_shape = window.out_shape(padded, kernel)
     total, count = np.float32(fill), np.float32(0)
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            taps, counted = (
-                values[:, i * dilation[0] :: strides[0], j * dilation[1] :: strides[1]][:, :rows, :columns]
-                for values in (padded, inside)
-            )
-            total = np.maximum(total, taps) if kind == "max" else total + taps
-            count = count + counted
+    for i, j in np.ndindex(kernel):
+        taps = window.tap(padded, i, j, out_shape)
+        total = np.maximum(total, taps) if kind == "max" else total + taps
+        count = count + window.tap(inside, i, j, out_shape)
     if kind == "max":
         return to_half(total, dtype)
     return to_half(total / (np.float32(kernel[0] * kernel[1]) if count_include_pad else count), dtype)

@@ -1,7 +1,7 @@
 """Oracles of elementwise ops of two quantized tensors: add, subtract, multiply, maximum, minimum. No TVM here.
 
 Sums of 8 bits have two arithmetics: integers alone, as XNNPACK (LiteRT) has them, and float32, as ONNX Runtime has them; those of
-16 bits as well: TFLite's fixed point, and float32.
+16 bits as well: TFLite's fixed point, and float32. Products differ in their multiplier only.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..quant_params import INTEGER_RANGE
 from ..rounding.fixed_point import FixedPointMultiplier, fixed_point_multiplier
 from ..rounding.fused_multiply_add import fused_multiply_add
-from ..rounding.requantize import requantize
+from ..rounding.requantize import clamp, requantize
+
+Integers = npt.NDArray[np.integer]
 
 _MULTIPLIER_BITS = 20
 """The larger multiplier lies in [2**20; 2**21]."""
@@ -31,7 +32,7 @@ class AddParameters:
     Parameters
     ----------
     a_multiplier, b_multiplier
-        int32 in [0; 2**21].
+        int32 in [0; 2**21]; that of b is negated in a difference.
     bias
         int32: 2**(shift - 1), which makes the shift round half up, less the zero points times the multipliers.
     shift
@@ -44,8 +45,10 @@ class AddParameters:
     shift: int
 
 
-def add_parameters(a_scale: float, a_zero_point: int, b_scale: float, b_zero_point: int, out_scale: float) -> AddParameters:
-    """Choose multipliers and shift for a + b, with 8-bit a and b.
+def add_parameters(
+    a_scale: float, a_zero_point: int, b_scale: float, b_zero_point: int, out_scale: float, *, subtract: bool = False
+) -> AddParameters:
+    """Choose multipliers and shift for a + b, or a - b, with 8-bit a and b.
 
     Parameters
     ----------
@@ -61,8 +64,8 @@ def add_parameters(a_scale: float, a_zero_point: int, b_scale: float, b_zero_poi
 
     Notes
     -----
-    The form is that of XNNPACK's quantized addition (qs8-vadd and qu8-vadd), which LiteRT runs, so that TFLite models agree with
-    it bit for bit: shift = 20 - floor(log2(larger ratio)). XNNPACK takes ratios in [2**-10; 2**8) only. Beyond:
+    The form is that of XNNPACK's quantized addition (qs8-vadd, qu8-vadd, vsub), which LiteRT runs, so TFLite models agree with it
+    bit for bit: shift = 20 - floor(log2(larger ratio)). XNNPACK takes ratios in [2**-10; 2**8) only. Beyond:
 
     * larger ratio < 2**-10: the shift stays at 30 and the multipliers shrink. The sum is below 510 * 2**-10 < 0.5 in size, so the
       result is the zero point, exactly.
@@ -81,131 +84,74 @@ def add_parameters(a_scale: float, a_zero_point: int, b_scale: float, b_zero_poi
     shift = min(max(wanted, _SHIFT_MIN), _SHIFT_MAX)
     # `wanted` bits keep the larger multiplier in its range where the shift could not follow the ratio down.
     a_multiplier, b_multiplier = (int(np.rint(math.ldexp(ratio, min(wanted, _SHIFT_MAX)))) for ratio in ratios)
+    b_multiplier = -b_multiplier if subtract else b_multiplier
     bias = (1 << (shift - 1)) - a_zero_point * a_multiplier - b_zero_point * b_multiplier
     return AddParameters(a_multiplier=a_multiplier, b_multiplier=b_multiplier, bias=bias, shift=shift)
 
 
 def add(
-    a: npt.NDArray[np.integer],
-    b: npt.NDArray[np.integer],
+    a: Integers,
+    b: Integers,
     *,
     a_scale: float,
     a_zero_point: int,
     b_scale: float,
     b_zero_point: int,
     out_scale: float,
+    subtract: bool = False,
     zero_point: int,
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
-) -> npt.NDArray[np.integer]:
-    """Return the quantized sum of two 8-bit tensors.
+) -> Integers:
+    """Return the quantized sum of two 8-bit tensors whose shapes broadcast, or their difference a - b.
 
     Parameters
     ----------
     a, b
-        uint8 or int8, of shapes that broadcast.
-    a_scale, a_zero_point, b_scale, b_zero_point, out_scale
+        uint8 or int8.
+    a_scale, a_zero_point, b_scale, b_zero_point, out_scale, subtract
         As `add_parameters` takes them.
     zero_point, qmin, qmax, dtype
-        Of the result.
+        Of the result; None means the dtype's own bound, here and below.
 
     Returns
     -------
     array
         Of `dtype`: clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point, qmin, qmax), half up.
     """
-    low, high = INTEGER_RANGE[dtype]
-    if not low <= qmin <= qmax <= high:
-        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
-    p = add_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale)
+    p = add_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale, subtract=subtract)
     acc = p.bias + a.astype(np.int64) * p.a_multiplier + b.astype(np.int64) * p.b_multiplier
-    return np.clip((acc >> p.shift) + zero_point, qmin, qmax).astype(dtype)
+    return clamp((acc >> p.shift) + zero_point, qmin, qmax, dtype)
 
 
 def mul(
-    a: npt.NDArray[np.integer],
-    b: npt.NDArray[np.integer],
+    a: Integers,
+    b: Integers,
     *,
-    a_zero_point: int,
-    b_zero_point: int,
-    multiplier: float,
-    zero_point: int,
-    qmin: int = 0,
-    qmax: int = 255,
+    a_zero_point: int = 0,
+    b_zero_point: int = 0,
+    multiplier: float | FixedPointMultiplier,
+    zero_point: int = 0,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
-) -> npt.NDArray[np.integer]:
-    """Return the quantized product of two 8-bit tensors.
+) -> Integers:
+    """Return `requantize` of the product (a - a_zero_point) * (b - b_zero_point) of two tensors whose shapes broadcast.
 
     Parameters
     ----------
     a, b
-        uint8 or int8, of shapes that broadcast.
-    a_zero_point, b_zero_point
-        Within the range of their dtypes.
-    multiplier
-        float32 a_scale * b_scale / out_scale, as `requantize_multiplier` forms it.
-    zero_point, qmin, qmax, dtype
-        Of the result.
-
-    Returns
-    -------
-    array
-        Of `dtype`: clamp(rint(float32((a - a_zero_point) * (b - b_zero_point)) * multiplier) + zero_point, qmin, qmax), half to
-        even. The product is at most 255 * 255 in size, so float32 holds it exactly.
-
-    Notes
-    -----
-    The form of XNNPACK's qs8-vmul and qu8-vmul ("fp32"), which LiteRT runs.
+        Integers of 8 bits, whose product float32 holds exactly, or of 16.
+    multiplier, zero_point, qmin, qmax, dtype
+        As `requantize` takes them; a float32 multiplier is a_scale * b_scale / out_scale as `requantize_multiplier` forms it
+        (XNNPACK's qs8-vmul and qu8-vmul), a fixed-point one is `mul_int16_multiplier`'s (TFLite's 16-bit MUL).
     """
-    product = (a.astype(np.int32) - np.int32(a_zero_point)) * (b.astype(np.int32) - np.int32(b_zero_point))
-    return requantize(product, np.float32(multiplier), zero_point, qmin, qmax, dtype)
+    product = (a.astype(np.int64) - a_zero_point) * (b.astype(np.int64) - b_zero_point)
+    return requantize(product, multiplier, zero_point, qmin, qmax, dtype)
 
 
-def sub_parameters(a_scale: float, a_zero_point: int, b_scale: float, b_zero_point: int, out_scale: float) -> AddParameters:
-    """Choose multipliers and shift for a - b: those of the addition, with b's multiplier negated (as XNNPACK's vsub has them).
-
-    Takes what `add_parameters` takes. `b_multiplier` is in [-2**21; 0]. int32 does not overflow, by the same count of terms.
-    """
-    p = add_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale)
-    return AddParameters(
-        a_multiplier=p.a_multiplier,
-        b_multiplier=-p.b_multiplier,
-        bias=p.bias + 2 * b_zero_point * p.b_multiplier,
-        shift=p.shift,
-    )
-
-
-def sub(
-    a: npt.NDArray[np.integer],
-    b: npt.NDArray[np.integer],
-    *,
-    a_scale: float,
-    a_zero_point: int,
-    b_scale: float,
-    b_zero_point: int,
-    out_scale: float,
-    zero_point: int,
-    qmin: int = 0,
-    qmax: int = 255,
-    dtype: str = "uint8",
-) -> npt.NDArray[np.integer]:
-    """Return the quantized difference a - b of two 8-bit tensors; parameters as `numerics.add` takes them.
-
-    Returns
-    -------
-    array
-        Of `dtype`: clamp(((bias + a * a_multiplier + b * b_multiplier) >> shift) + zero_point, qmin, qmax), half up.
-    """
-    low, high = INTEGER_RANGE[dtype]
-    if not low <= qmin <= qmax <= high:
-        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
-    p = sub_parameters(a_scale, a_zero_point, b_scale, b_zero_point, out_scale)
-    acc = p.bias + a.astype(np.int64) * p.a_multiplier + b.astype(np.int64) * p.b_multiplier
-    return np.clip((acc >> p.shift) + zero_point, qmin, qmax).astype(dtype)
-
-
-_LARGEST_RATIO = 2.0**100
+_MAX_RATIO = 2.0**100
 """Beyond it every result saturates anyway; products stay finite."""
 
 
@@ -252,7 +198,7 @@ def float_sum_parameters(
     many parameters: fixed = zero_point - fma(a_ratio, a_zero_point, b_ratio * b_zero_point), ratios are float32 quotients.
     """
     with np.errstate(over="ignore"):
-        ratios = [min(float(np.float32(scale) / np.float32(out_scale)), _LARGEST_RATIO) for scale in (a_scale, b_scale)]
+        ratios = [min(float(np.float32(scale) / np.float32(out_scale)), _MAX_RATIO) for scale in (a_scale, b_scale)]
     a_ratio, b_ratio = np.float32(ratios[0]), np.float32(-ratios[1] if subtract else ratios[1])
     zeros = fused_multiply_add(a_ratio, np.float32(a_zero_point), np.float32(b_ratio * np.float32(b_zero_point)))
     fixed = np.float32(np.float32(zero_point if stored else 0) - zeros)
@@ -262,25 +208,19 @@ def float_sum_parameters(
 
 
 def float_sum(
-    a: npt.NDArray[np.integer],
-    b: npt.NDArray[np.integer],
+    a: Integers,
+    b: Integers,
     parameters: FloatSumParameters,
     *,
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
-) -> npt.NDArray[np.integer]:
+) -> Integers:
     """Return the quantized sum of two 8-bit tensors of shapes that broadcast; see FloatSumParameters for the formula."""
-    low, high = INTEGER_RANGE[dtype]
-    if not low <= qmin <= qmax <= high:
-        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
     p = parameters
     inner = fused_multiply_add(b.astype(np.float32), np.float32(p.b_ratio), np.float32(p.fixed))
     real = fused_multiply_add(a.astype(np.float32), np.float32(p.a_ratio), inner)
-    return np.clip(np.rint(real).astype(np.float64) + p.after, qmin, qmax).astype(dtype)
-
-
-Integers = npt.NDArray[np.integer]
+    return clamp(np.rint(real).astype(np.float64) + p.after, qmin, qmax, dtype)
 
 
 def maximum(a: Integers, b: Integers, *, qmin: int, qmax: int) -> Integers:
@@ -289,7 +229,7 @@ def maximum(a: Integers, b: Integers, *, qmin: int, qmax: int) -> Integers:
     Parameters
     ----------
     a, b
-        int8 or uint8, both the same; shapes that broadcast.
+        Of one dtype; shapes that broadcast.
     qmin, qmax
         Clamp of the result.
     """
@@ -309,7 +249,7 @@ _LEFT_SHIFT = 15
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class AddInt16Multipliers:
-    """Factors of both addends and of their sum; addends are shifted to the left by 15 first."""
+    """Multipliers of both addends and of their sum; addends are shifted to the left by 15 first."""
 
     a: FixedPointMultiplier
     b: FixedPointMultiplier
@@ -317,7 +257,7 @@ class AddInt16Multipliers:
 
 
 def add_int16_multipliers(a_scale: float, b_scale: float, out_scale: float) -> AddInt16Multipliers:
-    """Return the factors of a sum or difference: addends in units of twice the larger scale, less the 15 digits."""
+    """Return the multipliers of a sum or difference: addends in units of twice the larger scale, less the 15 digits."""
     a, b, y = (float(np.float32(scale)) for scale in (a_scale, b_scale, out_scale))
     unit = 2 * max(a, b)
     factors = (a / unit, b / unit, unit / (y * 2**_LEFT_SHIFT))
@@ -333,28 +273,20 @@ def add_int16(
     b_scale: float,
     out_scale: float,
     subtract: bool = False,
-    qmin: int = -32768,
-    qmax: int = 32767,
-) -> Int16Array:
+    qmin: int | None = None,
+    qmax: int | None = None,
+) -> Integers:
     """Return the quantized a + b, or a - b, of int16 tensors whose shapes broadcast, clamped to [qmin; qmax]."""
     f = add_int16_multipliers(a_scale, b_scale, out_scale)
     first = f.a.apply(a.astype(np.int64) << _LEFT_SHIFT)
     second = f.b.apply(b.astype(np.int64) << _LEFT_SHIFT)
-    return np.clip(f.y.apply(first - second if subtract else first + second), qmin, qmax).astype(np.int16)
+    return requantize(first - second if subtract else first + second, f.y, 0, qmin, qmax, "int16")
 
 
 def mul_int16_multiplier(a_scale: float, b_scale: float, out_scale: float) -> FixedPointMultiplier:
-    """Return the factor of a product, from float32 a_scale * b_scale / out_scale."""
+    """Return the multiplier of a product, from float32 a_scale * b_scale / out_scale."""
     real = np.float32(a_scale) * np.float32(b_scale) / np.float32(out_scale)
     return fixed_point_multiplier(float(real), "twice_away")
-
-
-def mul_int16(
-    a: Int16Array, b: Int16Array, *, a_scale: float, b_scale: float, out_scale: float, qmin: int = -32768, qmax: int = 32767
-) -> Int16Array:
-    """Return the quantized a * b of int16 tensors whose shapes broadcast, clamped to [qmin; qmax]."""
-    product = a.astype(np.int64) * b.astype(np.int64)
-    return np.clip(mul_int16_multiplier(a_scale, b_scale, out_scale).apply(product), qmin, qmax).astype(np.int16)
 
 
 _REAL: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
@@ -371,15 +303,15 @@ def float_binary_int16(
     b_zero_point: int,
     out_scale: float,
     zero_point: int,
-    qmin: int = -32768,
-    qmax: int = 32767,
-) -> Int16Array:
+    qmin: int | None = None,
+    qmax: int | None = None,
+) -> Integers:
     """Return the quantized a op b of int16 tensors whose shapes broadcast, every operation rounded to float32.
 
     Parameters
     ----------
     kind
-        "add", "sub" or "mul"; "max" or "min" of the integers themselves, which share scale and zero point.
+        "add", "sub" or "mul".
     a_scale, b_scale, out_scale
         Positive finite scales; used as float32.
     a_zero_point, b_zero_point, zero_point
@@ -391,11 +323,9 @@ def float_binary_int16(
         clamp(rint(real / out_scale) + zero_point, qmin, qmax), half to even, of (a - a_zero_point) * a_scale op
         (b - b_zero_point) * b_scale.
     """
-    if kind in ("max", "min"):
-        return np.clip(np.maximum(a, b) if kind == "max" else np.minimum(a, b), qmin, qmax).astype(np.int16)
 
     def real(values: Int16Array, scale: float, zero: int) -> npt.NDArray[np.float32]:
         return (values.astype(np.int32) - np.int32(zero)).astype(np.float32) * np.float32(scale)
 
     steps = _REAL[kind](real(a, a_scale, a_zero_point), real(b, b_scale, b_zero_point)) / np.float32(out_scale)
-    return np.clip(np.rint(steps).astype(np.float64) + zero_point, qmin, qmax).astype(np.int16)
+    return clamp(np.rint(steps).astype(np.float64) + zero_point, qmin, qmax, "int16")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..rounding.requantize import clamp
+
 _UNIT = 2.0**-24
 """Largest relative error of one rounding to float32."""
 
@@ -50,8 +52,8 @@ def float_mean(
     *,
     axis: int,
     count: int,
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
 ) -> npt.NDArray[np.integer]:
     """Return the quantized mean of 8-bit x over `axis`, every operation rounded to float32.
@@ -85,4 +87,4 @@ def float_mean(
         total = total + values
     with np.errstate(over="ignore"):  # infinity saturates as it should
         stored = total / np.float32(count) / np.float32(p.out_scale) + np.float32(p.zero_point - p.relabelling)
-    return np.clip(np.rint(stored).astype(np.float64) + p.relabelling, qmin, qmax).astype(dtype)
+    return clamp(np.rint(stored).astype(np.float64) + p.relabelling, qmin, qmax, dtype)

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..rounding.requantize import requantize
+from ..rounding.requantize import clamp, clamp_bounds, requantize
+from ..window import UNIT_WINDOW, Window
 from .float_mean import FloatMeanParameters, float_mean
 
 IntegerArray = npt.NDArray[np.integer]
@@ -20,16 +21,14 @@ def avg_pool2d(
     x: IntegerArray,
     *,
     kernel: tuple[int, int],
-    strides: tuple[int, int] = (1, 1),
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    dilation: tuple[int, int] = (1, 1),
+    window: Window = UNIT_WINDOW,
     out_shape: tuple[int, int],
     count_include_pad: bool = False,
     multiplier: float,
     input_zero_point: int,
     zero_point: int,
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
     rounding: PoolRounding = "half_even",
 ) -> IntegerArray:
@@ -39,10 +38,8 @@ def avg_pool2d(
     ----------
     x
         8-bit (batch, height, width, channels).
-    kernel, strides, dilation
-        Of rows and columns.
-    padding
-        (top, left, bottom, right).
+    kernel, window
+        Taps of rows and columns, and where they lie.
     out_shape
         (rows, columns) of the result; a window may reach beyond the padding (ceil mode).
     count_include_pad
@@ -71,12 +68,12 @@ def avg_pool2d(
     if rounding == "half_away" and multiplier != 1:
         raise ValueError(f"half_away takes a multiplier of 1, got {multiplier}")
     out = np.empty((x.shape[0], *out_shape, x.shape[3]), dtype)
-    for row, column, taps in _windows(x, kernel, strides, padding, dilation, out_shape):
+    for row, column, taps in _windows(x, kernel, window, out_shape):
         count = kernel[0] * kernel[1] if count_include_pad else max(taps.shape[1] * taps.shape[2], 1)
         acc = (taps.astype(np.int32) - np.int32(input_zero_point)).sum(axis=(1, 2), dtype=np.int32)
         if rounding == "half_away":
             mean = np.sign(acc) * ((2 * np.abs(acc) + count) // (2 * count))
-            out[:, row, column] = np.clip(mean + zero_point, qmin, qmax)
+            out[:, row, column] = clamp(mean + zero_point, qmin, qmax, dtype)
             continue
         quotient, stored_even = np.float32(multiplier) / np.float32(count), rounding == "half_even_stored"
         out[:, row, column] = requantize(acc, quotient, zero_point, qmin, qmax, dtype, stored_even=stored_even)
@@ -88,26 +85,24 @@ def float_avg_pool2d(
     parameters: FloatMeanParameters,
     *,
     kernel: tuple[int, int],
-    strides: tuple[int, int] = (1, 1),
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    dilation: tuple[int, int] = (1, 1),
+    window: Window = UNIT_WINDOW,
     out_shape: tuple[int, int],
     count_include_pad: bool = False,
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
 ) -> IntegerArray:
     """Return the average over each window in float32, as ONNX Runtime's QLinearAveragePool forms it.
 
     Parameters
     ----------
-    x, kernel, strides, padding, dilation, out_shape, count_include_pad, qmin, qmax, dtype
+    x, kernel, window, out_shape, count_include_pad, qmin, qmax, dtype
         As `avg_pool2d` takes them.
     parameters
         Scales and zero points; the taps of a window are summed row by row. A window that holds no pixel is real 0.
     """
     out = np.empty((x.shape[0], *out_shape, x.shape[3]), dtype)
-    for row, column, taps in _windows(x, kernel, strides, padding, dilation, out_shape):
+    for row, column, taps in _windows(x, kernel, window, out_shape):
         count = kernel[0] * kernel[1] if count_include_pad else max(taps.shape[1] * taps.shape[2], 1)
         flat = taps.reshape(taps.shape[0], -1, taps.shape[3])
         out[:, row, column] = float_mean(flat, parameters, axis=1, count=count, qmin=qmin, qmax=qmax, dtype=dtype)
@@ -120,8 +115,8 @@ def global_avg_pool2d(
     multiplier: float,
     input_zero_point: int,
     zero_point: int,
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
 ) -> IntegerArray:
     """Return the mean over rows and columns: `avg_pool2d` with one window over the whole image.
@@ -155,12 +150,10 @@ def max_pool2d(
     x: IntegerArray,
     *,
     kernel: tuple[int, int],
-    strides: tuple[int, int] = (1, 1),
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    dilation: tuple[int, int] = (1, 1),
+    window: Window = UNIT_WINDOW,
     out_shape: tuple[int, int],
-    qmin: int = 0,
-    qmax: int = 255,
+    qmin: int | None = None,
+    qmax: int | None = None,
 ) -> IntegerArray:
     """Return the maximum over the pixels of each window, clamped to [qmin; qmax]; scale and zero point stay as they are.
 
@@ -168,35 +161,32 @@ def max_pool2d(
     ----------
     x
         8-bit (batch, height, width, channels).
-    kernel, strides, padding, dilation, out_shape
+    kernel, window, out_shape
         As `avg_pool2d` takes them. Padding never counts.
     qmin, qmax
-        Clamp of the result.
+        Clamp of the result, None being the bound of the dtype of `x`.
 
     Returns
     -------
     array
         Of the dtype of `x`, (batch, *out_shape, channels). A window that holds no pixel gives qmin.
     """
+    qmin, qmax = clamp_bounds(qmin, qmax, str(x.dtype))
     out = np.full((x.shape[0], *out_shape, x.shape[3]), qmin, x.dtype)
-    for row, column, taps in _windows(x, kernel, strides, padding, dilation, out_shape):
+    for row, column, taps in _windows(x, kernel, window, out_shape):
         if taps.shape[1] and taps.shape[2]:
             out[:, row, column] = np.clip(taps.max(axis=(1, 2)), qmin, qmax)
     return out
 
 
 def _windows(
-    x: IntegerArray,
-    kernel: tuple[int, int],
-    strides: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    out_shape: tuple[int, int],
+    x: IntegerArray, kernel: tuple[int, int], window: Window, out_shape: tuple[int, int]
 ) -> Iterator[tuple[int, int, IntegerArray]]:
     """Yield (row, column, pixels of x in that window) of every output pixel."""
+    (down, right), (top, left, *_), (row_step, column_step) = window.strides, window.padding, window.dilation
     for row in range(out_shape[0]):
-        rows = [r for i in range(kernel[0]) if 0 <= (r := row * strides[0] - padding[0] + i * dilation[0]) < x.shape[1]]
+        rows = [r for i in range(kernel[0]) if 0 <= (r := row * down - top + i * row_step) < x.shape[1]]
         for column in range(out_shape[1]):
-            start = column * strides[1] - padding[1]
-            columns = [c for j in range(kernel[1]) if 0 <= (c := start + j * dilation[1]) < x.shape[2]]
+            start = column * right - left
+            columns = [c for j in range(kernel[1]) if 0 <= (c := start + j * column_step) < x.shape[2]]
             yield row, column, x[:, rows][:, :, columns]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..rounding.fixed_point import FixedPointMultiplier, quantize_multiplier
-from ..rounding.requantize import requantize
+from ..rounding.requantize import clamp, requantize
 
 Integers = npt.NDArray[np.integer]
 
@@ -17,40 +17,43 @@ def reduce_sum(
     x: Integers,
     axes: tuple[int, ...],
     *,
-    multiplier: float,
-    input_zero_point: int,
-    zero_point: int,
-    qmin: int = 0,
-    qmax: int = 255,
+    multiplier: float | FixedPointMultiplier,
+    input_zero_point: int = 0,
+    zero_point: int = 0,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
     stored_even: bool = False,
 ) -> Integers:
-    """Return clamp(rint(float32(sum of x - input_zero_point) * multiplier) + zero_point), without the axes.
+    """Return `requantize` of the sum of x - input_zero_point, without the axes.
 
     Parameters
     ----------
     x
-        8-bit, of any shape.
+        Integers of 8 or 16 bits, of any shape.
     axes
         Axes to sum over.
     multiplier
-        float32 in_scale / out_scale for a sum; that divided by the number of summed elements, in float32, for a mean.
+        float32 in_scale / out_scale for a sum; that divided by the number of summed elements, in float32, for a mean. TFLite's
+        16-bit mean has `mean_int16_multiplier`.
     input_zero_point
         Of `x`.
     zero_point, qmin, qmax, dtype, stored_even
         Of the result, as `requantize` takes them.
     """
-    acc = (x.astype(np.int32) - np.int32(input_zero_point)).sum(axis=axes, dtype=np.int32)
-    return requantize(np.asarray(acc), np.float32(multiplier), zero_point, qmin, qmax, dtype, stored_even=stored_even)
+    acc = np.asarray((x.astype(np.int64) - input_zero_point).sum(axis=axes))
+    return requantize(acc, multiplier, zero_point, qmin, qmax, dtype, stored_even=stored_even)
 
 
-def reduce_extreme(x: Integers, axes: tuple[int, ...], *, largest: bool, qmin: int = 0, qmax: int = 255) -> Integers:
+def reduce_extreme(
+    x: Integers, axes: tuple[int, ...], *, largest: bool, qmin: int | None = None, qmax: int | None = None
+) -> Integers:
     """Return the largest (or the least) integer over the axes, clamped to [qmin; qmax]; scale and zero point stay."""
-    return np.clip(x.max(axis=axes) if largest else x.min(axis=axes), qmin, qmax).astype(x.dtype)
+    return clamp(x.max(axis=axes) if largest else x.min(axis=axes), qmin, qmax, str(x.dtype))
 
 
 def arg_reduce(x: Integers, axis: int, *, largest: bool) -> npt.NDArray[np.int64]:
-    """Return along `axis` the place, from 0, of the largest (or the least) integer; the first where several are equal.
+    """Return along `axis` the index of the largest (or the least) integer; the first where several are equal.
 
     Order among integers of one scale is order among the real values that they stand for.
     """
@@ -58,7 +61,7 @@ def arg_reduce(x: Integers, axis: int, *, largest: bool) -> npt.NDArray[np.int64
 
 
 def top_k_indices(x: npt.NDArray[np.integer[Any]], count: int, *, axis: int = -1, largest: bool = True) -> npt.NDArray[np.int64]:
-    """Return where the `count` greatest (or least) elements along `axis` are, the greatest (least) first.
+    """Return the indices of the `count` greatest (or least) elements along `axis`, the greatest (least) first.
 
     Of equal elements the first comes first, as in TFLite's TOPK_V2 and ONNX's TopK.
     """
@@ -68,7 +71,7 @@ def top_k_indices(x: npt.NDArray[np.integer[Any]], count: int, *, axis: int = -1
 
 
 def mean_int16_multiplier(in_scale: float, out_scale: float, count: int) -> FixedPointMultiplier:
-    """Return the factor from the sum of `count` integers to their mean: TFLite divides the mantissa, rounding it down."""
+    """Return the multiplier from the sum of `count` integers to their mean: TFLite divides the mantissa, rounding it down."""
     mantissa, exponent = quantize_multiplier(float(np.float32(in_scale)) / float(np.float32(out_scale)))
     gained = min(count.bit_length() - 1, 32, 31 + exponent)
     mantissa, exponent = (mantissa << gained) // count, exponent - gained
@@ -78,19 +81,3 @@ def mean_int16_multiplier(in_scale: float, out_scale: float, count: int) -> Fixe
         second=np.asarray(max(-exponent, 0), np.int64),
         is_away=True,
     )
-
-
-def mean_int16(
-    x: npt.NDArray[np.int16],
-    axes: tuple[int, ...],
-    *,
-    in_scale: float,
-    out_scale: float,
-    keepdims: bool = True,
-    qmin: int = -32768,
-    qmax: int = 32767,
-) -> npt.NDArray[np.int16]:
-    """Return the quantized mean of int16 values over `axes`."""
-    total = x.astype(np.int64).sum(axis=axes, keepdims=keepdims)
-    count = int(np.prod([x.shape[axis] for axis in axes]))
-    return np.clip(mean_int16_multiplier(in_scale, out_scale, count).apply(total), qmin, qmax).astype(np.int16)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..quant_params import INTEGER_RANGE
+from ..rounding.requantize import clamp
 
 FRACTION_BITS = 11
 """Bits of a bilinear weight, as in XNNPACK's 8-bit kernels."""
@@ -73,12 +73,13 @@ def nearest_indices(extent: int, out_extent: int, mode: str, rounding: str) -> t
 class LinearTaps:
     """The two pixels that each pixel of the result lies between along one axis, and its distance from the first.
 
-    `fractions` are in [0; 2**11], in units of 2**-11 pixels.
+    `fractions` are in [0; 2**bits], in units of 2**-bits pixels.
     """
 
     first: tuple[int, ...]
     second: tuple[int, ...]
     fractions: tuple[int, ...]
+    bits: int = FRACTION_BITS
 
 
 def linear_taps(extent: int, out_extent: int, mode: str) -> LinearTaps:
@@ -91,34 +92,40 @@ def linear_taps(extent: int, out_extent: int, mode: str) -> LinearTaps:
 
 
 def resize_bilinear(
-    x: npt.NDArray[np.integer], rows: LinearTaps, columns: LinearTaps, *, rounding: Literal["half_up", "half_even"] = "half_up"
+    x: npt.NDArray[np.integer],
+    rows: LinearTaps,
+    columns: LinearTaps,
+    *,
+    rounding: Literal["half_up", "half_even", "half_away"] = "half_up",
 ) -> npt.NDArray[np.integer]:
-    """Return 8-bit [batch, height, width, channels] resized; scale and zero point stay.
+    """Return [batch, height, width, channels] of 8 or 16 bits resized; scale and zero point stay.
+
+    Parameters
+    ----------
+    rows, columns
+        Taps with as many bits: `linear_taps`, or `int16_linear_taps`.
+    rounding
+        "half_up" is what XNNPACK's s8-ibilinear and u8-ibilinear compute, which LiteRT runs; "half_away" what TFLite's reference
+        kernel has for 16 bits.
 
     Returns
     -------
     array
-        Of x's dtype. Across: top = t0 * 2**11 + (t1 - t0) * fraction, and so the bottom row; down: the same of both, then a shift
-        by 22 bits that rounds as `rounding` says. int32 holds everything: |x| <= 255 < 2**8, and 8 + 22 bits are less than 31.
-
-    Notes
-    -----
-    "half_up" is what XNNPACK's s8-ibilinear and u8-ibilinear compute, which LiteRT runs.
+        Of x's dtype. Across: top = t0 * 2**bits + (t1 - t0) * fraction, and so the bottom row; down: the same of both, then a
+        shift by 2 * bits that rounds. int32 holds 8-bit images: |x| <= 255 < 2**8, and 8 + 22 bits are less than 31.
     """
-    values = x.astype(np.int64)
+    values, bits = x.astype(np.int64), rows.bits
 
     def across(line: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         left, right = line[:, :, list(columns.first)], line[:, :, list(columns.second)]
-        return (left << FRACTION_BITS) + (right - left) * np.asarray(columns.fractions)[None, None, :, None]
+        return (left << bits) + (right - left) * np.asarray(columns.fractions)[None, None, :, None]
 
     top, bottom = across(values[:, list(rows.first)]), across(values[:, list(rows.second)])
-    acc = (top << FRACTION_BITS) + (bottom - top) * np.asarray(rows.fractions)[None, :, None, None]
-    shift = 2 * FRACTION_BITS
-    half = 1 << (shift - 1)
-    # Half to even: one less than half, and one more where the bit above is odd.
-    addend = half if rounding == "half_up" else half - 1 + ((acc >> shift) & 1)
-    low, high = INTEGER_RANGE[str(x.dtype)]
-    return np.clip((acc + addend) >> shift, low, high).astype(x.dtype)
+    acc = (top << bits) + (bottom - top) * np.asarray(rows.fractions)[None, :, None, None]
+    half = 1 << (2 * bits - 1)
+    # Half to even: one less than half, and one more where the bit above is odd. Half away: one less for negative numbers.
+    addend = {"half_up": half, "half_even": half - 1 + ((acc >> 2 * bits) & 1), "half_away": half - (acc < 0)}[rounding]
+    return clamp((acc + addend) >> 2 * bits, None, None, str(x.dtype))
 
 
 INT16_FRACTION_BITS = 10
@@ -154,21 +161,12 @@ def int16_linear_taps(extent: int, out_extent: int, mode: str) -> LinearTaps:
     first = np.clip(position // one, 0, extent - 1)
     second = np.clip(-(-position // one), 0, extent - 1)
     fractions = np.where(first == second, 0, position - first * one)
-    return LinearTaps(first=tuple(first.tolist()), second=tuple(second.tolist()), fractions=tuple(fractions.tolist()))
-
-
-def resize_bilinear_int16(x: npt.NDArray[np.int16], rows: LinearTaps, columns: LinearTaps) -> npt.NDArray[np.int16]:
-    """Return int16 [batch, height, width, channels] resized; scale and zero point stay, and results round half away from 0."""
-    values = x.astype(np.int64)
-
-    def across(line: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        left, right = line[:, :, list(columns.first)], line[:, :, list(columns.second)]
-        return (left << INT16_FRACTION_BITS) + (right - left) * np.asarray(columns.fractions)[None, None, :, None]
-
-    top, bottom = across(values[:, list(rows.first)]), across(values[:, list(rows.second)])
-    acc = (top << INT16_FRACTION_BITS) + (bottom - top) * np.asarray(rows.fractions)[None, :, None, None]
-    shift = 2 * INT16_FRACTION_BITS
-    return ((acc + (1 << (shift - 1)) - (acc < 0)) >> shift).astype(np.int16)
+    return LinearTaps(
+        first=tuple(first.tolist()),
+        second=tuple(second.tolist()),
+        fractions=tuple(fractions.tolist()),
+        bits=INT16_FRACTION_BITS,
+    )
 
 
 _HALF = np.float32(0.5)
@@ -262,4 +260,4 @@ def float_resize_bilinear(
             total = term if total is None else total + term
     assert total is not None
     steps = np.rint(total / np.float32(out_scale)).astype(np.float64)
-    return np.clip(steps + zero_point, qmin, qmax).astype(x.dtype)
+    return clamp(steps + zero_point, qmin, qmax, str(x.dtype))

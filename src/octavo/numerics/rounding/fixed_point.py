@@ -21,9 +21,9 @@ FixedPointRounding = Literal["reduced", "once", "twice", "twice_away"]
 "twice_away"  as "twice", but the exponent's shift rounds half away from 0.
 """
 
-_LEAST_EXPONENT, _MOST_EXPONENT = -31, 30
+_MIN_EXPONENT, _MAX_EXPONENT = -31, 30
 _REDUCED_BITS = 16
-_REDUCED_MOST = 0x7FFF
+_REDUCED_MAX = 0x7FFF
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,12 +48,12 @@ class FixedPointMultiplier:
     is_away: bool
 
     @property
-    def most(self) -> int:
+    def max_value(self) -> int:
         """The largest |value| whose product is sure to stay within int64."""
         return int((2**62) // max(int(self.factor.max(initial=1)), 1))
 
     def apply(self, value: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-        """Return the scaled integers, channels last; |value| is `most` at most."""
+        """Return the scaled integers, channels last; |value| is `max_value` at most."""
         scaled = (value.astype(np.int64) * self.factor + _half(self.first)) >> self.first
         away = (scaled < 0) & (self.second > 0) if self.is_away else False
         return (scaled + _half(self.second) - away) >> self.second
@@ -85,7 +85,7 @@ def fixed_point_multiplier(real: npt.ArrayLike, rounding: FixedPointRounding) ->
         factor, first = mantissa, 31 - exponent
         if rounding == "reduced":
             rounded = (mantissa + (1 << (_REDUCED_BITS - 1))) >> _REDUCED_BITS
-            factor, first = np.minimum(rounded, _REDUCED_MOST), 31 - _REDUCED_BITS - exponent
+            factor, first = np.minimum(rounded, _REDUCED_MAX), 31 - _REDUCED_BITS - exponent
         # A shift to the left is one of the factor.
         missing = np.maximum(1 - first, 0)
         return FixedPointMultiplier(
@@ -105,9 +105,9 @@ def quantize_multiplier(value: float) -> tuple[int, int]:
     mantissa = math.floor(fraction * 2**31 + 0.5)
     if mantissa == 2**31:
         mantissa, exponent = 2**30, exponent + 1
-    if exponent < _LEAST_EXPONENT:
+    if exponent < _MIN_EXPONENT:
         return 0, 0
-    return (2**31 - 1, _MOST_EXPONENT) if exponent > _MOST_EXPONENT else (mantissa, exponent)
+    return (2**31 - 1, _MAX_EXPONENT) if exponent > _MAX_EXPONENT else (mantissa, exponent)
 
 
 def half_up_shift(value: npt.NDArray[np.int64], times: int) -> npt.NDArray[np.int64]:

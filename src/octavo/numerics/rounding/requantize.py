@@ -6,7 +6,7 @@ It defines that rounding, and nothing else does: kernels and the other oracles c
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +43,30 @@ def requantize_multiplier(
     return np.asarray(np.minimum(quotient, np.finfo(np.float32).max))
 
 
+Multiplier = FixedPointMultiplier | npt.NDArray[np.float32]
+"""A fixed-point multiplier, or float32 in_scale * weight_scale / out_scale: a number or one for each output channel."""
+
+
+def clamp_bounds(qmin: int | None, qmax: int | None, dtype: str) -> tuple[int, int]:
+    """Return the bounds of a clamp, None being the dtype's own; ValueError where they leave its range."""
+    low, high = INTEGER_RANGE[dtype]
+    qmin, qmax = low if qmin is None else qmin, high if qmax is None else qmax
+    if not low <= qmin <= qmax <= high:
+        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
+    return qmin, qmax
+
+
+def clamp(values: npt.NDArray[Any], qmin: int | None, qmax: int | None, dtype: str) -> npt.NDArray[np.integer]:
+    """Return whole numbers clamped to the `clamp_bounds`, as `dtype`."""
+    return np.clip(values, *clamp_bounds(qmin, qmax, dtype)).astype(dtype)
+
+
 def requantize(
     acc: npt.NDArray[np.signedinteger],
-    multiplier: npt.ArrayLike,
+    multiplier: npt.ArrayLike | FixedPointMultiplier,
     zero_point: int,
-    qmin: int,
-    qmax: int,
+    qmin: int | None = None,
+    qmax: int | None = None,
     dtype: str = "uint8",
     *,
     real_bias: npt.ArrayLike | None = None,
@@ -61,9 +79,10 @@ def requantize(
     acc
         int32 or int64 accumulators, channels last.
     multiplier
-        float32, a number or (channels,), finite and not negative.
+        float32, a number or (channels,), finite and not negative. Or a FixedPointMultiplier, whose `apply` takes the place of
+        rint(product): |acc| is its `max_value` at most, and there is no `real_bias`.
     zero_point, qmin, qmax
-        Of the output, within the range of `dtype`, qmin <= qmax.
+        Of the output, within the range of `dtype`, qmin <= qmax; None means the dtype's own bound.
     dtype
         Quantized dtype of the result.
     real_bias
@@ -81,9 +100,8 @@ def requantize(
     The accumulator is rounded to float32 (half to even), the product is a float32, and rint rounds half to even. Clamping
     happens before the zero point is added, so that no product is too large to be an integer.
     """
-    low, high = INTEGER_RANGE[dtype]
-    if not low <= qmin <= qmax <= high:
-        raise ValueError(f"[{qmin}; {qmax}] must lie in the range [{low}; {high}] of {dtype}")
+    if isinstance(multiplier, FixedPointMultiplier):
+        return clamp(multiplier.apply(acc) + zero_point, qmin, qmax, dtype)
     with np.errstate(over="ignore"):  # a product beyond float32 is infinite, and the clamp makes it qmin or qmax
         if real_bias is None:
             product = acc.astype(np.float32) * np.asarray(multiplier, np.float32)
@@ -91,6 +109,7 @@ def requantize(
             product = fused_multiply_add(acc.astype(np.float32), multiplier, real_bias)
     parity = zero_point & 1 if stored_even else 0
     # float64 holds the sum of a clamped float32 product and 1 without rounding.
+    qmin, qmax = clamp_bounds(qmin, qmax, dtype)
     clamped = np.clip(product.astype(np.float64), qmin - zero_point, qmax - zero_point)
     rounded = np.rint(clamped + parity) - parity
     return (rounded.astype(np.int32) + np.int32(zero_point)).astype(dtype)
@@ -142,26 +161,3 @@ def dequantize_accumulator(
     else:
         result = fused_multiply_add(real if scale is None else real * scale, factor, bias)
     return np.minimum(np.maximum(result, np.float32(low)), np.float32(high))
-
-
-Multiplier = FixedPointMultiplier | npt.NDArray[np.float32]
-"""A fixed-point factor, or float32 in_scale * weight_scale / out_scale: a number or one for each output channel."""
-
-
-def requantize_int16(
-    acc: npt.NDArray[np.int64], multiplier: Multiplier, zero_point: int, qmin: int, qmax: int
-) -> npt.NDArray[np.int16]:
-    """Return int64 accumulators as int16: clamp(scaled + zero_point, qmin, qmax).
-
-    Parameters
-    ----------
-    acc
-        Channels last. With a fixed-point factor |acc| is `FixedPointMultiplier.most` at most.
-    multiplier
-        Scales: `FixedPointMultiplier.apply`, or rint(float32(acc) * multiplier) as `requantize` has it.
-    zero_point, qmin, qmax
-        Of the result, qmin <= qmax, all within [-32768; 32767].
-    """
-    if isinstance(multiplier, FixedPointMultiplier):
-        return np.clip(multiplier.apply(acc) + zero_point, qmin, qmax).astype(np.int16)
-    return requantize(acc, multiplier, zero_point, qmin, qmax, "int16").astype(np.int16)

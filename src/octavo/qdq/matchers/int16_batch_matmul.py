@@ -34,7 +34,9 @@ def match_int16_batch_matmul(view: DataflowView, core: Var, support: OpSupport) 
     if is_fixed_int16(view):
         multiplier = fixed_point_multiplier(base.unit / y_scale, "reduced")
         largest = a.shape[-1] * (2**15 + abs(a.zero_point)) * (2**15 + abs(b.zero_point))
-        if largest > multiplier.most:
-            return Rejection(reason=f"a sum of {core.name} can reach {largest}; its factor allows {multiplier.most} in 64 bits")
+        if largest > multiplier.max_value:
+            return Rejection(
+                reason=f"a sum of {core.name} can reach {largest}; its factor allows {multiplier.max_value} in 64 bits"
+            )
     form = Int16BatchMatmulOp(base=base, y=y, multiplier=multiplier)
     return replace(found, attrs={**found.attrs, "quantize_info": form.quantize_info()}, form=form)

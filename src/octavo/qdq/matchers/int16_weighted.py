@@ -61,6 +61,6 @@ def _overflow(base: Conv2dOp | MatmulOp, factor: FixedPointMultiplier) -> Reject
     """Prove that no sum times its factor leaves int64."""
     weight, zero_point = base.weight, int(base.x.params.zero_point)
     largest = int(max_accumulator(weight.values, weight.zero_point, weight.bias, zero_point, -32768, 32767).max(initial=0))
-    if largest <= factor.most:
+    if largest <= factor.max_value:
         return None
-    return Rejection(reason=f"a sum of {base.y.tensor.name} can reach {largest}; its factor allows {factor.most} in 64 bits")
+    return Rejection(reason=f"a sum of {base.y.tensor.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")

@@ -103,9 +103,7 @@ def exact_case(
         zero_point=spec.output.zero_point,
         qmin=spec.output.qmin,
         qmax=spec.output.qmax,
-        strides=spec.strides,
-        padding=spec.padding,
-        dilation=spec.dilation,
+        window=numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
         groups=spec.groups,
     )
     assert expected.shape == (spec.batch, spec.out_height, spec.out_width, spec.out_channels)

@@ -7,6 +7,7 @@ import pytest
 from kernel_runner import Case, check, host_target
 
 from octavo.backends.cpu.kernels import AVX512_BF16, Bfloat16Conv2dSpec, bfloat16_conv2d, bfloat16_matmul, extensions_of
+from octavo.numerics import Window
 from octavo.numerics.floats.half import bfloat16_conv2d as oracle
 from octavo.numerics.floats.half import bfloat16_depthwise as depthwise_oracle
 from octavo.numerics.floats.half import from_half, to_half
@@ -28,8 +29,8 @@ def case(spec: Bfloat16Conv2dSpec, x: np.ndarray | None = None, weight: np.ndarr
     if weight is None:
         weight = RNG.normal(size=(*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)).astype(np.float32)
     bias = RNG.normal(size=spec.out_channels).astype(np.float32)
-    geometry = {"strides": spec.strides, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups}
-    total = oracle(x, to_half(weight, "bfloat16"), **geometry) + bias
+    window = Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation)
+    total = oracle(x, to_half(weight, "bfloat16"), window=window, groups=spec.groups) + bias
     inputs = [x]
     if spec.adds:
         addend = RNG.normal(size=total.shape).astype(np.float32)
@@ -88,7 +89,7 @@ def test_depthwise_windows_and_channels() -> None:
         x = to_half(RNG.normal(size=(1, 9, 12, channels)), "bfloat16")
         weight = RNG.normal(size=(3, 3, 1, channels)).astype(np.float32)
         bias = RNG.normal(size=channels).astype(np.float32)
-        total = np.maximum(depthwise_oracle(x, to_half(weight, "bfloat16"), bias, **options), np.float32(-1))
+        total = np.maximum(depthwise_oracle(x, to_half(weight, "bfloat16"), bias, window=Window(**options)), np.float32(-1))
         expected = total if output == "float32" else to_half(total, "bfloat16")
         kernel = bfloat16_conv2d(spec, weight=weight, bias=bias)
         found.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=spec))

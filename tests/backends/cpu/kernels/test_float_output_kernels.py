@@ -60,9 +60,7 @@ class FloatLayers(Layers):
             w,
             x_zero_point=spec.input_zero_point if row is None else int(row[1]),
             w_zero_point=w_zero_point,
-            strides=spec.strides,
-            padding=spec.padding,
-            dilation=spec.dilation,
+            window=numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
             groups=spec.groups,
         )
         bounds = {"low": spec.output.low, "high": spec.output.high, "rounding": spec.output.form}

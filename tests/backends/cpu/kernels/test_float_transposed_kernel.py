@@ -7,7 +7,7 @@ import pytest
 from kernel_runner import HOST_ISAS, Case, check
 
 from octavo.backends.cpu.kernels import FloatConv2dTransposeSpec, float_conv2d_transpose, transposed_obstacle
-from octavo.numerics import conv2d_transpose_accumulate
+from octavo.numerics import Window, conv2d_transpose_accumulate
 
 Pair = tuple[int, int]
 
@@ -57,10 +57,8 @@ def case(isa: str, spec: FloatConv2dTransposeSpec, extra: Pair) -> Case:
         w,
         x_zero_point=0,
         bias=bias,
-        strides=spec.strides,
-        padding=(*spec.padding, *spec.padding),
+        window=Window(strides=spec.strides, padding=(*spec.padding, *spec.padding), dilation=spec.dilation),
         output_padding=extra,
-        dilation=spec.dilation,
         groups=spec.groups,
     )
     inputs = [x.astype(np.float32)]

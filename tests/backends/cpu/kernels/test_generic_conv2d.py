@@ -67,9 +67,7 @@ def case(given: Conv2dSpec) -> Case:
         zero_point=given.output.zero_point,
         qmin=given.output.qmin,
         qmax=given.output.qmax,
-        strides=given.strides,
-        padding=given.padding,
-        dilation=given.dilation,
+        window=numerics.Window(strides=given.strides, padding=given.padding, dilation=given.dilation),
         groups=given.groups,
     )
     assert expected.shape == (given.batch, given.out_height, given.out_width, given.out_channels)

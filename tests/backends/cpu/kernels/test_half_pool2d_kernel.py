@@ -5,6 +5,7 @@ import pytest
 from kernel_runner import HOST_ISAS, Case, baseline_target, check
 
 from octavo.backends.cpu.kernels import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
+from octavo.numerics import Window
 from octavo.numerics.floats.half import half_pool2d as oracle
 from octavo.numerics.floats.half import to_half
 
@@ -20,8 +21,8 @@ GEOMETRIES = (
 
 def pool(dtype: str, kind: str, channels: int, geometry: dict, isa: str, *, counts_all: bool, threads: int) -> Case:
     x = to_half(RNG.normal(size=(2, 7, 9, channels)) * 100, dtype)
-    options = {**geometry, "count_include_pad": counts_all}
-    expected = oracle(x, dtype, kind, **options)
+    window = Window(**{name: value for name, value in geometry.items() if name != "kernel"})
+    expected = oracle(x, dtype, kind, kernel=geometry["kernel"], window=window, count_include_pad=counts_all)
     top, left, *_ = geometry["padding"]
     spec = HalfPool2dSpec(
         dtype=dtype,
@@ -33,7 +34,8 @@ def pool(dtype: str, kind: str, channels: int, geometry: dict, isa: str, *, coun
         out_width=expected.shape[2],
         channels=channels,
         threads=threads,
-        **{**options, "padding": (top, left)},
+        **{**geometry, "padding": (top, left)},
+        count_include_pad=counts_all,
     )
     return Case(kernel=half_pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 

@@ -8,7 +8,7 @@ from octavo.backends.cpu.kernels.int16_conv2d import int16_conv2d
 from octavo.backends.cpu.kernels.int16_requantize import safe_steps
 from octavo.backends.cpu.kernels.int16_spec import INT16, Int16Conv2dSpec
 from octavo.backends.cpu.kernels.spec import Output
-from octavo.numerics.quantized.conv2d import conv2d_int16
+from octavo.numerics import Window, conv2d
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
 SIZES = (1, 3, 15, 16, 17, 33, 65)
@@ -50,7 +50,9 @@ def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None,
     )
     kernel = int16_conv2d(spec, weight=weight, bias=bias, multiplier=scale, isa=isa)
     bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
-    expected = conv2d_int16(x, weight, x_zero_point=zero_point, bias=bias, multiplier=scale, **bounds, **fields)
+    window = Window(**{name: value for name, value in fields.items() if name != "groups"})
+    given = {"x_zero_point": zero_point, "bias": bias, "window": window, "groups": fields.get("groups", 1)}
+    expected = conv2d(x, weight, multiplier=scale, **given, **bounds, out_dtype="int16")
     return Case(kernel=kernel, inputs=(x,), expected=expected, about=(isa, rounding, shape, weight_shape, fields))
 
 

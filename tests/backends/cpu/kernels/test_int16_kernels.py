@@ -23,13 +23,24 @@ from octavo.backends.cpu.kernels.int16_spec import (
     Int16SoftmaxSpec,
 )
 from octavo.backends.cpu.kernels.spec import ConcatSpec, Output, Pool2dSpec
-from octavo.numerics import QuantParams, avg_pool2d, max_pool2d, reduce_extreme, reduce_sum
-from octavo.numerics.quantized.binary import add_int16, float_binary_int16, mul_int16
+from octavo.numerics import (
+    QuantParams,
+    Window,
+    avg_pool2d,
+    batch_matmul,
+    max_pool2d,
+    maximum,
+    minimum,
+    mul,
+    reduce_extreme,
+    reduce_sum,
+    resize_bilinear,
+)
+from octavo.numerics.quantized.binary import add_int16, float_binary_int16, mul_int16_multiplier
 from octavo.numerics.quantized.int16_functions import tanh_table
-from octavo.numerics.quantized.matmul import batch_matmul_int16
-from octavo.numerics.quantized.reduce import mean_int16
+from octavo.numerics.quantized.reduce import mean_int16_multiplier
 from octavo.numerics.quantized.rescale import int16_rescale_table, prelu_int16
-from octavo.numerics.quantized.resize import int16_linear_taps, resize_bilinear_int16
+from octavo.numerics.quantized.resize import int16_linear_taps
 from octavo.numerics.quantized.softmax import exact_softmax_int16, softmax_int16
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
@@ -55,12 +66,14 @@ def test_elementwise(isa):
                 own = {**fields, "out_scale": 0.02} if kind == "mul" else fields
                 kernel = int16_pairwise(Int16PairwiseSpec(kind=kind, output=output, **own), isa=isa)
                 given = {name: own[name] for name in scales}
-                sums = add_int16(a, b, subtract=kind == "sub", **given, **bounds)
-                expected = mul_int16(a, b, **given, **bounds) if kind == "mul" else sums
+                if kind == "mul":
+                    expected = mul(a, b, multiplier=mul_int16_multiplier(**given), dtype="int16", **bounds)
+                else:
+                    expected = add_int16(a, b, subtract=kind == "sub", **given, **bounds)
                 cases.append(Case(kernel=kernel, inputs=(a, b), expected=expected, about=(kind, shapes)))
         x = draw(rng, (3, 5, size))
         kernel = int16_mean(Int16MeanSpec(outer=3, count=5, inner=size, in_scale=0.001, out_scale=0.0007), isa=isa)
-        expected = mean_int16(x, (1,), in_scale=0.001, out_scale=0.0007)
+        expected = reduce_sum(x, (1,), multiplier=mean_int16_multiplier(0.001, 0.0007, 5), dtype="int16")
         cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("mean", size)))
         for kind in ("sum", "max", "min"):
             own = Output(zero_point=-90, **bounds)
@@ -91,7 +104,10 @@ def test_pairs_in_float32(isa):
         spec = Int16FloatPairwiseSpec(
             kind=kind, a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given
         )
-        expected = float_binary_int16(kind, a, b, zero_point=-90, **given, **bounds)
+        if kind in ("max", "min"):
+            expected = (maximum if kind == "max" else minimum)(a, b, **bounds)
+        else:
+            expected = float_binary_int16(kind, a, b, zero_point=-90, **given, **bounds)
         cases.append(Case(kernel=int16_float_pairwise(spec, isa=isa), inputs=(a, b), expected=expected, about=(kind, size)))
     check(cases)
 
@@ -145,7 +161,8 @@ def test_pools(isa):
     cases = []
     for size in SIZES:
         x = draw(rng, (2, 6, 7, size))
-        window = {"kernel": (3, 2), "strides": (2, 1), "padding": (1, 0, 1, 1), "out_shape": (3, 7)}
+        lattice = {"strides": (2, 1), "padding": (1, 0, 1, 1)}
+        window = {"kernel": (3, 2), "window": Window(**lattice), "out_shape": (3, 7)}
         bounds = {"qmin": -20_000, "qmax": 30_000}
         for rounding, ratio, points in (("half_away", 1.0, (0, 0)), ("half_even", 0.7, (100, -7))):
             average = {"multiplier": ratio, "input_zero_point": points[0], "rounding": rounding}
@@ -159,7 +176,7 @@ def test_pools(isa):
 
 
 def pool_spec(x, kind, window, output, **fields):
-    fields |= {name: window[name] for name in ("kernel", "strides", "padding")}
+    fields |= {"kernel": window["kernel"], "strides": window["window"].strides, "padding": window["window"].padding}
     rows, columns = window["out_shape"]
     return Pool2dSpec(
         kind=kind,
@@ -183,7 +200,7 @@ def test_batch_matmul(isa):
         a, b, multiplier = draw(rng, (2, 3, rows, inner)), draw(rng, (3, inner, columns)), next(factors)
         given = {"a_zero_point": 300, "b_zero_point": -7000, "multiplier": multiplier}
         spec = Int16BatchMatmulSpec(a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given)
-        expected = batch_matmul_int16(a, b, zero_point=-90, **given, **bounds)
+        expected = batch_matmul(a, b, zero_point=-90, out_dtype="int16", **given, **bounds)
         about = (rows, inner, columns)
         cases.append(Case(kernel=int16_batch_matmul(spec, isa=isa), inputs=(a, b), expected=expected, about=about))
     check(cases)
@@ -198,7 +215,7 @@ def test_resize(isa):
         x.flat[:8] = np.repeat([-32768, 32767], 4)
         rows, columns = int16_linear_taps(4, 11, mode), int16_linear_taps(7, 3, mode)
         spec = Int16ResizeSpec(batch=2, in_height=4, in_width=7, channels=channels, rows=rows, columns=columns)
-        expected = resize_bilinear_int16(x, rows, columns)
+        expected = resize_bilinear(x, rows, columns, rounding="half_away")
         cases.append(Case(kernel=int16_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=(channels, mode)))
     check(cases)
 

@@ -56,9 +56,9 @@ def cases(isa: str) -> Iterator[Case]:
             choose = numerics.maximum if kind == "max" else numerics.minimum
             expected = choose(a, b, qmin=output.qmin, qmax=output.qmax)
         else:
-            oracle = numerics.add if kind == "add" else numerics.sub
             common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": out_scale}
-            expected = oracle(a, b, a_zero_point=a_zero, b_zero_point=b_zero, **common, **result)
+            common |= {"a_zero_point": a_zero, "b_zero_point": b_zero, "subtract": kind == "sub"}
+            expected = numerics.add(a, b, **common, **result)
         kernel = kernels.pairwise(spec, isa=isa)
         yield Case(kernel=kernel, inputs=(a, b), expected=expected, about=spec)
 

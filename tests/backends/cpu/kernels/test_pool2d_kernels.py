@@ -62,9 +62,7 @@ def case(spec: Pool2dSpec, isa: str) -> Case:
     out = spec.output
     window = {
         "kernel": spec.kernel,
-        "strides": spec.strides,
-        "padding": spec.padding,
-        "dilation": spec.dilation,
+        "window": numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
         "out_shape": (spec.out_height, spec.out_width),
         "qmin": out.qmin,
         "qmax": out.qmax,

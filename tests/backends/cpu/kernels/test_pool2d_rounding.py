@@ -101,7 +101,9 @@ def test_float_mean(isa):
                 float_mean=parameters,
                 **window,
             )
-            expected = numerics.float_avg_pool2d(x, parameters, out_shape=size, qmin=3, qmax=250, **window)
+            taps = {"kernel": kernel, "window": numerics.Window(padding=window["padding"])}
+            taps |= {"count_include_pad": window["count_include_pad"], "out_shape": size}
+            expected = numerics.float_avg_pool2d(x, parameters, qmin=3, qmax=250, **taps)
             yield Case(
                 kernel=kernels.pool2d(spec, isa="generic" if isa == "baseline" else isa),
                 inputs=(x,),

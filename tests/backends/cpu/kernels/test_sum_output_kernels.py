@@ -31,11 +31,10 @@ def sum_case(layers: Layers, spec: Conv2dSpec, isa: str, mode: str) -> Case:
     zero_points = rng.choice([0, 255, *rng.integers(0, 256, 2)], spec.scales)
     parameters = np.stack([np.full(spec.scales, np.nan), zero_points], axis=1).astype(np.float32)
     of_image = np.broadcast_to(zero_points, spec.batch) if spec.scales else [spec.input_zero_point] * spec.batch
-    window = {name: getattr(spec, name) for name in ("strides", "padding", "dilation", "groups")}
+    window = numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation)
+    layer = {"w_zero_point": w_zero_point, "bias": bias, "window": window, "groups": spec.groups}
     sums = [
-        numerics.conv2d_accumulate(
-            x[image : image + 1], w, x_zero_point=int(zero_point), w_zero_point=w_zero_point, bias=bias, **window
-        )
+        numerics.conv2d_accumulate(x[image : image + 1], w, x_zero_point=int(zero_point), **layer)
         for image, zero_point in enumerate(of_image)
     ]
     inputs = (x, parameters) if spec.scales else (x,)

@@ -26,7 +26,7 @@ def int16_conv2d(
     isa: str,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
-    """Return a kernel that computes `numerics.int16_conv2d.conv2d_int16`, bit for bit.
+    """Return a kernel that computes `numerics.conv2d`, bit for bit.
 
     Parameters
     ----------

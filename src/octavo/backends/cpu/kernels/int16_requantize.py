@@ -1,7 +1,7 @@
 """From int32 and int64 sums of each output channel to int16: the epilogue of convolutions of 16-bit activations.
 
 Constants are folded at compile time; which of them there are depends on how the multiplier is given. Oracle:
-`numerics.int16_conv2d.requantize_int16`.
+`numerics.requantize`.
 """
 
 from __future__ import annotations

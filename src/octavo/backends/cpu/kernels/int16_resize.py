@@ -1,4 +1,4 @@
-"""Bilinear resizing of int16 images in fixed point. Oracle: `numerics.int16_resize.resize_bilinear_int16`."""
+"""Bilinear resizing of int16 images in fixed point. Oracle: `numerics.resize_bilinear`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sum, difference, product, maximum and minimum of two uint8 tensors that broadcast.
 
-Oracles: `numerics.add`, `sub`, `mul`, `float_sum` and `maximum`, `minimum`.
+Oracles: `numerics.add`, `mul`, `float_sum` and `maximum`, `minimum`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from tvm.script.ir_builder import tirx as B
 
-from ....numerics import AddParameters, FloatSumParameters, add_parameters, requantize_multiplier, sub_parameters
+from ....numerics import AddParameters, FloatSumParameters, add_parameters, requantize_multiplier
 from .broadcast import Axis, broadcast_shape, for_each_pair
 from .float_sum import float_sum
 from .isa import lanes_of
@@ -86,8 +86,8 @@ def _result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
         return requantized(product, multiplier, spec.output, lanes, stored_even=spec.stored_even)
     if spec.float_sum is not None:
         return float_sum(spec.float_sum, spec.output, spec.relabelling, a, b, lanes)
-    choose = add_parameters if spec.kind == "add" else sub_parameters
-    p = choose(spec.a_scale, spec.a_zero_point, spec.b_scale, spec.b_zero_point, spec.out_scale)
+    operands = spec.a_scale, spec.a_zero_point, spec.b_scale, spec.b_zero_point
+    p = add_parameters(*operands, spec.out_scale, subtract=spec.kind == "sub")
     return _weighted_sum(p, spec.output, a, b, lanes)
 
 

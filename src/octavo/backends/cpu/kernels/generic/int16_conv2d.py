@@ -1,6 +1,6 @@
 """Convolution of int16 activations of any kernel, stride, padding, dilation and group count, in plain TIR.
 
-Oracle: `numerics.int16_conv2d.conv2d_int16`. Vectors of output channels, one pixel at a time; no intrinsic of any CPU. Products
+Oracle: `numerics.conv2d`. Vectors of output channels, one pixel at a time; no intrinsic of any CPU. Products
 add up in int32 as long as that is proven not to overflow, and then in int64.
 """
 
