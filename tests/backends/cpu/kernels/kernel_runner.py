@@ -8,8 +8,9 @@ import numpy as np
 import tvm
 from tvm_ffi import StructuralKey
 
-from octavo.backends.cpu.kernels import AVX2, AVX_VNNI, GENERIC, KERNEL_ATTR, Kernel, isas_of, without_vbmi
+from octavo.backends.cpu.kernels import AVX2, AVX_VNNI, GENERIC, Kernel, isas_of, without_vbmi
 from octavo.build import llvm_module
+from octavo.graph.kernel_attributes import KERNEL_ATTR
 from octavo.target.llvm_host import host_target
 
 GUARD = 256
