@@ -50,9 +50,9 @@ def test_the_stages_take_what_the_design_says() -> None:
         "load": ["source", "shapes"],
         "profile": ["model", "batches", "tensors", "threads", "numbers", "checkpoint", "every", "resume", "progress"],
         "quantize": ["model", "profile", "target", "recipe"],
-        "compile": ["model", "target", "threads", "precision", "profile", "tuning"],
+        "compile": ["model", "target", "threads", "precision", "profile", "recipe", "tuning"],
         "load_executable": ["path"],
-        "explain": ["subject", "target", "precision", "profile"],
+        "explain": ["subject", "target", "precision", "profile", "recipe"],
         "export_onnx": ["model", "path"],
         "relax_pipeline": ["target", "threads", "ids"],
     }

@@ -191,6 +191,7 @@ def compile(
     threads: int | None = None,
     precision: str | None = None,
     profile: Profile | None = None,
+    recipe: Recipe | None = None,
     tuning: str | Path | Tuning | None = None,
 ) -> Executable:
     """Compile a model, float, QDQ or pre-quantized, to machine code.
@@ -209,8 +210,11 @@ def compile(
         gives, stay float32. Products are those of bfloat16 where the machine has them (avx512_bf16), else of float32. None, or
         "float32", leaves the model as it is.
     profile
-        Of this model, with a 16-bit `precision`: tensors whose values that cannot hold stay float32, and `explain` says so.
-        Without one, what leaves float16's range becomes infinite.
+        Of this model, which is float: it is quantized first, as `quantize(model, profile, target=target, recipe=recipe)` does.
+        With a 16-bit `precision` nothing is quantized: tensors whose values that cannot hold stay float32, and `explain` says so.
+        Without a profile, what leaves float16's range becomes infinite.
+    recipe
+        How to quantize by that profile.
     tuning
         What `octavo.tune` returns, or its file: kernels that it knows take the schedules that it measured to be best, the others
         choose their own. Results don't depend on it.
@@ -221,6 +225,8 @@ def compile(
         An unknown target, or one that isn't a CPU.
     ProfileError
         A profile of another model.
+    QuantizationError
+        A profile for a model that is quantized already, or a recipe without anything to quantize by.
     TuningError
         `tuning` can't be read, or was measured on another processor or for another ISA.
     CompileError
@@ -229,22 +235,32 @@ def compile(
     chosen = resolve_target(target)
     check_runs_here(chosen)
     count = resolve_threads(threads)
-    wanted = wanted_precision(model, chosen, precision, profile)
+    model, wanted = prepared(model, chosen, precision, profile, recipe)
     measured = tuning_of(tuning)
     schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
     lowered = lower(checked_model(model).bound(), chosen.description, chosen.isas, count, model.tensors, wanted, schedules)
     return _build(lowered, model, chosen, count, outputs=output_specs(model))
 
 
-def wanted_precision(model: Model, target: ResolvedTarget, precision: str | None, profile: Profile | None) -> Precision | None:
+def prepared(
+    model: Model, target: ResolvedTarget, precision: str | None, profile: Profile | None, recipe: Recipe | None = None
+) -> tuple[Model, Precision | None]:
+    """Return the model that is lowered, quantized first where `profile` is for that, and what it is downcast to."""
+    wanted = _wanted_precision(model, target, precision, profile)
+    if profile is not None and wanted is None:
+        return quantize(model, profile, target=target.description, recipe=recipe), None
+    if recipe is not None:
+        raise QuantizationError("a recipe says how to quantize by a profile: give one, and no 16-bit precision")
+    return model, wanted
+
+
+def _wanted_precision(model: Model, target: ResolvedTarget, precision: str | None, profile: Profile | None) -> Precision | None:
     """Return what a float model is downcast to on a target; None where it is not."""
     check_type(precision, str | None, CompileError, f"a precision ({', '.join(PRECISIONS)})")
     check_type(profile, Profile | None, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     if precision not in (None, *PRECISIONS):
         raise CompileError(f"unknown precision {precision!r}: choose from {', '.join(PRECISIONS)}")
     if precision not in HALF_DTYPES:
-        if profile is not None:
-            raise CompileError("a profile says what 16 bits cannot hold: give a 16-bit precision too, or octavo.quantize it")
         return None
     dtype: HalfDtype = "bfloat16" if precision == "bfloat16" else "float16"
     kept: dict[str, str] = {}
@@ -343,16 +359,21 @@ class Explanation:
 
 
 def explain(
-    subject: Model | Executable, *, target: TargetLike = None, precision: str | None = None, profile: Profile | None = None
+    subject: Model | Executable,
+    *,
+    target: TargetLike = None,
+    precision: str | None = None,
+    profile: Profile | None = None,
+    recipe: Recipe | None = None,
 ) -> Explanation:
     """Say for each op whether it is integer, which kernel runs, why where it is float, and of a downcast model what is 16 bits.
 
-    A Model is lowered for `target`, `precision` and `profile` (see `compile`), not built; an Executable tells what it is made of.
+    A Model is lowered as `compile` does with these options, not built; an Executable says what it is made of.
     """
     if isinstance(subject, Executable):
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
     chosen = resolve_target(target)
-    wanted = wanted_precision(subject, chosen, precision, profile)
+    subject, wanted = prepared(subject, chosen, precision, profile, recipe)
     lowered = lower(checked_model(subject).bound(), chosen.description, chosen.isas, 1, subject.tensors, wanted)
     return Explanation(ops=_explained(lowered.records, subject))
 

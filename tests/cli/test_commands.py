@@ -75,6 +75,21 @@ def test_compile_from_the_float_model_and_its_profile_computes_the_same(workplac
     assert command("compile m.onnx --profile profile.json -o direct.so") == 0
     assert command("run direct.so --input x.npz -o direct.npz") == 0
     assert np.array_equal(read("direct.npz")["logits"], read("y.npz")["logits"])
+    model, profile = octavo.load("m.onnx"), octavo.Profile.load("profile.json")
+    [x] = read("x.npz").values()
+    assert np.array_equal(octavo.compile(model, profile=profile)(x[:1])["logits"], read("y.npz")["logits"][:1])
+    assert octavo.explain(model, profile=profile) == octavo.explain(octavo.quantize(model, profile))
+
+
+def test_options_reach_the_recipe_of_compile(workplace: Path) -> None:
+    assert command("compile m.onnx --profile profile.json --activation int8 --exclude Gemm -o i8.so") == 0
+    model, profile = octavo.load("m.onnx"), octavo.Profile.load("profile.json")
+    recipe = octavo.Recipe(activation_dtype="int8", exclude=("Gemm",))
+    built = octavo.explain(octavo.load_executable("i8.so"))
+    assert [(op.op, op.integer) for op in built.ops] == [
+        (op.op, op.integer) for op in octavo.explain(octavo.compile(model, profile=profile, recipe=recipe)).ops
+    ]
+    assert built != octavo.explain(model, profile=profile)
 
 
 def test_a_float_model_is_downcast(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,7 +193,7 @@ def test_an_unexpected_failure_is_one_line_and_says_how_to_see_more(
     def fail(*_args: object, **_options: object) -> None:
         raise RuntimeError("first line\n\nlast line")
 
-    monkeypatch.setattr(explain, "load_for_precision", fail)
+    monkeypatch.setattr(explain, "load_to_compile", fail)
     assert command("explain m.onnx") == 1
     error = capsys.readouterr().err
     assert error.startswith("octavo: error: unexpected RuntimeError: last line; this is a bug in Octavo")
@@ -209,7 +209,7 @@ def test_an_interrupt_leaves_with_130(
     def interrupt(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explain, "load_for_precision", interrupt)
+    monkeypatch.setattr(explain, "load_to_compile", interrupt)
     assert command("explain m.onnx") == 130
     assert capsys.readouterr().err == "octavo: interrupted\n"
 

@@ -13,7 +13,7 @@ import octavo
 from datasets import imagenet_normalized, images
 from nets import model_of, residual_net
 from octavo.backends.cpu.kernels import AVX512_BF16, AVX512_VNNI, extensions_of, isas_of
-from octavo.errors import CompileError, ProfileError
+from octavo.errors import CompileError, ProfileError, QuantizationError
 from octavo.report.bench import random_inputs
 from octavo.target.llvm_host import host_target
 
@@ -142,8 +142,10 @@ def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(CompileError, match=r"float16.*, got int 16"):
         octavo.compile(model, precision=16)
     profile = octavo.profile(model, [next(iter(random_inputs(model).values()))])
-    with pytest.raises(CompileError, match="give a 16-bit precision too, or octavo"):
-        octavo.compile(model, profile=profile)
+    with pytest.raises(QuantizationError, match="give one, and no 16-bit precision"):
+        octavo.compile(model, precision="float16", profile=profile, recipe=octavo.Recipe())
+    with pytest.raises(ProfileError, match="the profile belongs to another model"):
+        octavo.compile(octavo.quantize(model, profile), profile=profile)
     with pytest.raises(ProfileError, match="the profile belongs to another model"):
         octavo.compile(scaled_net(2), precision="float16", profile=profile)
     with pytest.raises(CompileError, match="precision 'bfloat16' is for float models, and this one is quantized"):

@@ -7,7 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from ..pipeline import export_onnx
+from ..pipeline import export_onnx, quantize
 from ..report import PEERS, bench, roofline
 from .options import (
     Subcommands,
@@ -22,7 +22,7 @@ from .options import (
     thread_counts,
 )
 from .progress import progress_bar
-from .sources import is_downcast, load_for_precision
+from .sources import is_downcast, load_to_compile
 
 
 def add_to(commands: Subcommands) -> None:
@@ -65,7 +65,10 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    model, profile = load_for_precision(args)
+    model, profile, recipe = load_to_compile(args)
+    if profile is not None and not is_downcast(args):
+        # The peers read the same model in QDQ form.
+        model, profile = quantize(model, profile, target=args.target, recipe=recipe), None
     if args.layers:
         measured = roofline(model, args.model.name, target=args.target, precision=args.precision, profile=profile)
         print(json.dumps(measured.to_json(), indent=2) if args.json else measured.to_markdown())

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..pipeline import compile, explain
 from .options import Subcommands, add_command, add_model, add_output, add_precision, add_recipe, add_target, add_threads
 from .outputs import check_output
-from .sources import load_for_precision
+from .sources import load_to_compile
 
 
 def add_to(commands: Subcommands) -> None:
@@ -32,13 +32,14 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     check_output(args.output, args.model, *(path for path in (args.profile, args.tuning) if path))
-    model, profile = load_for_precision(args)
+    model, profile, recipe = load_to_compile(args)
     executable = compile(
         model,
         target=args.target,
         threads=args.threads,
         precision=args.precision,
         profile=profile,
+        recipe=recipe,
         tuning=args.tuning,
     )
     executable.save(args.output)

@@ -10,7 +10,7 @@ from ..build import is_executable
 from ..pipeline import explain, load_executable
 from ..report import markdown_table, shortened
 from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
-from .sources import load_for_precision
+from .sources import load_to_compile
 
 EXECUTABLE_SUFFIX = ".so"
 
@@ -36,8 +36,8 @@ def call(args: argparse.Namespace) -> int:
     if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
         explanation = explain(load_executable(args.model))
     else:
-        model, profile = load_for_precision(args)
-        explanation = explain(model, target=args.target, precision=args.precision, profile=profile)
+        model, profile, recipe = load_to_compile(args)
+        explanation = explain(model, target=args.target, precision=args.precision, profile=profile, recipe=recipe)
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0

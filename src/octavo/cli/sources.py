@@ -41,25 +41,23 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def load_quantized(args: argparse.Namespace) -> Model:
     """Load MODEL; with --profile, quantize it too."""
-    if not args.profile and recipe_of(args) != Recipe():
-        raise UsageError(
-            "--method, --percentile, --activation, --per-tensor and --exclude say how to quantize; give --profile too"
-        )
-    model = load_model(args)
-    if not args.profile:
-        return model
-    return quantize(model, Profile.load(args.profile), target=args.target, recipe=recipe_of(args))
+    model, profile, recipe = load_to_compile(args)
+    return model if profile is None else quantize(model, profile, target=args.target, recipe=recipe)
 
 
 def is_downcast(args: argparse.Namespace) -> bool:
     """Return whether --precision asks for 16 bits: then nothing is quantized."""
-    return args.precision != "float32"
+    return getattr(args, "precision", "float32") != "float32"
 
 
-def load_for_precision(args: argparse.Namespace) -> tuple[Model, Profile | None]:
-    """Load MODEL; with a --precision of 16 bits return the profile that goes with it, else quantize by it."""
-    if not is_downcast(args):
-        return load_quantized(args), None
-    if recipe_of(args) != Recipe():
+def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Recipe | None]:
+    """Load MODEL and --profile, and return them with the recipe, as `compile` takes them; UsageError where options do nothing."""
+    recipe = recipe_of(args)
+    if recipe != Recipe() and is_downcast(args):
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
-    return load_model(args), Profile.load(args.profile) if args.profile else None
+    if recipe != Recipe() and not args.profile:
+        raise UsageError(
+            "--method, --percentile, --activation, --per-tensor and --exclude say how to quantize; give --profile too"
+        )
+    profile = Profile.load(args.profile) if args.profile else None
+    return load_model(args), profile, None if recipe == Recipe() else recipe

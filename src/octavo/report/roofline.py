@@ -26,7 +26,7 @@ from ..build import llvm_module, timed_calls
 from ..errors import CompileError
 from ..graph import Model
 from ..graph.kernel_attributes import KERNEL_ATTR
-from ..pipeline import Profile, wanted_precision
+from ..pipeline import Profile, prepared
 from ..target.llvm_host import host_target
 from ..target_choice import TargetLike, check_runs_here, resolve_target
 from .bench import processor_name, random_inputs
@@ -123,7 +123,7 @@ def roofline(
     """
     chosen = resolve_target(target)
     check_runs_here(chosen)
-    wanted = wanted_precision(model, chosen, precision, profile)
+    model, wanted = prepared(model, chosen, precision, profile)
     lowered = lower(model.bound(), chosen.description, chosen.isas, 1, model.tensors, wanted)
     linked = link(lowered, chosen.llvm)
     calls = timed_calls(linked, chosen.llvm, list(random_inputs(model).values()))
