@@ -16,7 +16,7 @@ from typing import Any
 
 SUMMARIES = {
     "demo": "profile, quantize, compile and run a small network on handwritten digits",
-    "profile": "measure the range of every tensor of a float model on sample inputs",
+    "profile": "measure the range of every tensor of a float model on sample inputs; merge, compare, judge and convert profiles",
     "profile merge": "merge profiles of one model, over parts of the samples, into the profile of all of them",
     "profile diff": "say which tensors moved between two profiles of one model, and by how much",
     "profile adequacy": "say whether the samples were enough: ranges that still grow, channels that never fired",
@@ -32,7 +32,7 @@ SUMMARIES = {
     "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
     "report": "show a profile as one HTML page: every tensor's histogram, range, channels and outliers",
 }
-"""What each command does; a command of two words is one command to argparse."""
+"""What each command does; one of two words is a subcommand of the first."""
 
 _DESCRIPTION = """\
 Profile, quantize and compile neural networks to integer kernels, on Apache TVM.
@@ -46,9 +46,28 @@ A model that is quantized already (a .tflite, an ONNX file in QDQ form) goes str
 `octavo COMMAND --help` shows each command with an example."""
 
 
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command, which may have both subcommands and arguments of its own: the first word decides."""
+
+    subcommands: Any = None
+    """What subcommands are added to; None for a command that has none."""
+
+    def add_subcommands(self) -> Any:
+        """Let this command have subcommands, and return what they are added to (argparse keeps its class private)."""
+        self.subcommands = self.add_subparsers(title="subcommands", metavar="SUBCOMMAND", prog=self.prog)
+        return self.subcommands
+
+    # typeshed writes overloads, of which this is the union.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Parse as a subcommand does where the first word names one: argparse alone would take that word for an argument."""
+        words = list(sys.argv[1:] if args is None else args)
+        chosen = self.subcommands.choices.get(words[0]) if self.subcommands is not None and words else None
+        return super().parse_known_args(words, namespace) if chosen is None else chosen.parse_known_args(words[1:], namespace)
+
+
 def base_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Return the parser without a command, and what commands are added to (argparse keeps its class private)."""
-    parser = argparse.ArgumentParser(
+    """Return the parser without a command, and what commands are added to."""
+    parser = CommandParser(
         prog="octavo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"octavo {metadata.version('octavo')}")
@@ -61,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] not in SUMMARIES:
         parser, commands = base_parser()
         for name, summary in SUMMARIES.items():
-            commands.add_parser(name, help=summary)
+            if " " not in name:
+                commands.add_parser(name, help=summary)
         parser.parse_args(words)
     # No command takes a PyTorch program. Not to be found is how a module says that it isn't installed, which TVM provides for.
     sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 import octavo_command
-from octavo.cli import options
+from octavo.cli import options, profile, profiles
 from octavo.cli.main import COMMANDS, build_parser, main
 
+SUBCOMMANDS = [name for name in octavo_command.SUMMARIES if " " in name]
 NAMES = [command.__name__.rsplit(".", 1)[-1] for command in COMMANDS]
 
 
@@ -25,14 +26,15 @@ def test_the_commands_are_those_of_the_design() -> None:
     assert NAMES == ["demo", "profile", "quantize", "compile", "tune", "run", "bench", "explain", "trace", "report"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SUBCOMMANDS])
 def test_help_ends_with_an_example_that_parses(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_expecting_exit([name, "--help"]) == 0
+    assert run_expecting_exit([*name.split(), "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     example = lines[lines.index("example:") + 1]
     program, *words = shlex.split(example)
     assert program == "octavo"
-    assert words[0] == name
+    assert words[: len(name.split())] == name.split()
+    assert lines[0].startswith(f"usage: octavo {name} ")
     assert callable(build_parser().parse_args(words).call)
 
 
@@ -40,6 +42,22 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_expecting_exit(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n    {name} " in shown for name in NAMES)
+
+
+def test_help_of_profile_lists_its_subcommands_and_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit(["profile", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "usage: octavo profile MODEL --data FILE -o FILE [options]\n       octavo profile SUBCOMMAND ...\n" in shown
+    assert [name for name in SUBCOMMANDS if f"\n    {name.split()[1]} " not in shown] == []
+    assert "  --checkpoint N " in shown
+
+
+def test_the_first_word_decides_whether_profile_measures() -> None:
+    parser = build_parser()
+    measured = parser.parse_args(shlex.split("profile ./merge --data x.npz -o p.json"))
+    assert measured.call is profile.call
+    assert str(measured.model) == "merge"
+    assert parser.parse_args(shlex.split("profile merge a.json b.json -o c.json")).call is profiles.call_merge
 
 
 def test_the_front_door_says_what_the_parser_of_all_commands_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +101,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("profile m.onnx", "--data, -o/--output"),
         ("profile m.onnx --data x.npz -o p.json --threads 0", "expected a number of threads, 1 or more, got '0'"),
         ("profile m.onnx --data x.npz -o p.json --checkpoint 0", "expected a number of samples, 1 or more, got '0'"),
-        ("profile merge a.json -o c.json", "PROFILE"),
+        ("profile merge a.json -o c.json", "octavo profile merge: error: the following arguments are required: PROFILE"),
+        ("profile merge a.json b.json -o c.json --fast", "unrecognized arguments: --fast"),
+        ("profile m.onnx merge --data x.npz -o p.json", "merge"),
+        ("profile", "MODEL, --data, -o/--output"),
         ("compile m.onnx -o m.so --shape x=1,a", "expected NAME=1,3,224,224, got 'x=1,a'"),
         ("compile m.onnx -o m.so --shape 1,3", "expected NAME=1,3,224,224, got '1,3'"),
         ("compile m.onnx -o m.so --shape x=0,3", "expected NAME=1,3,224,224, got 'x=0,3'"),

@@ -15,14 +15,12 @@ from .options import Subcommands, add_command, add_json, add_model, add_threads
 from .progress import progress_bar
 from .sources import load_model
 
-(CHECK,) = NAMES = ("profile check",)
-
 
 def add_to(commands: Subcommands) -> None:
     """Add the command."""
     parser = add_command(
         commands,
-        CHECK,
+        "profile check",
         call,
         example="octavo profile check m.int8.onnx --data x.npz",
     )

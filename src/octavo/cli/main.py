@@ -16,7 +16,7 @@ from octavo_command import base_parser
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
-from . import bench, check, compile, demo, explain, profile, profiles, quantize, report, run, tables, trace, tune
+from . import bench, compile, demo, explain, profile, quantize, report, run, trace, tune
 from .sources import UsageError
 
 COMMANDS = (demo, profile, quantize, compile, tune, run, bench, explain, trace, report)
@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
-    args = build_parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    args = build_parser().parse_args(argv)
     debug = bool(os.environ.get(DEBUG))
     try:
         if debug:
@@ -59,12 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         _report(f"error: {_describe(error)}")
         return EXIT_FAILED
-
-
-def _joined(words: Sequence[str]) -> list[str]:
-    """Make one word of a command of two; a model file of that name is reached as "./merge"."""
-    command = " ".join(words[:2])
-    return [command, *words[2:]] if command in (*profiles.NAMES, *tables.NAMES, *check.NAMES) else list(words)
 
 
 def _describe(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from octavo_command import SUMMARIES
+from octavo_command import SUMMARIES, CommandParser
 
 from ..quantize.ranges import range_estimator, range_estimator_help
 
@@ -17,13 +17,14 @@ Group = Any
 """A parser, or a group of its options; argparse's class of groups is private."""
 
 
-def add_command(
-    commands: Subcommands, name: str, call: Callable[[argparse.Namespace], int], *, example: str
-) -> argparse.ArgumentParser:
-    """Add a command of `octavo_command.SUMMARIES`, whose --help ends with `example`; `call` runs it and returns the exit code."""
+def add_command(commands: Subcommands, name: str, call: Callable[[argparse.Namespace], int], *, example: str) -> CommandParser:
+    """Add a command of `octavo_command.SUMMARIES`, whose --help ends with `example`; `call` runs it and returns the exit code.
+
+    `commands` is what the command's last word is added to: a subcommand of `profile` to what that command's parser gives.
+    """
     summary = SUMMARIES[name]
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
+    parser: CommandParser = commands.add_parser(
+        name.split()[-1],
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog=f"example:\n  {example}",

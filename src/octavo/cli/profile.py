@@ -21,7 +21,7 @@ CHECKPOINT_SUFFIX = ".checkpoint"
 
 
 def add_to(commands: Subcommands) -> None:
-    """Add the command."""
+    """Add the command and its subcommands; a model file that is called like one is reached as "./merge"."""
     parser = add_command(
         commands,
         "profile",
@@ -54,9 +54,10 @@ def add_to(commands: Subcommands) -> None:
     )
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
-    profiles.add_to(commands)
-    tables.add_to(commands)
-    check.add_to(commands)
+    parser.usage = "octavo profile MODEL --data FILE -o FILE [options]\n       octavo profile SUBCOMMAND ..."
+    subcommands = parser.add_subcommands()
+    for module in (profiles, tables, check):
+        module.add_to(subcommands)
 
 
 def call(args: argparse.Namespace) -> int:

@@ -12,8 +12,6 @@ from ..report import markdown_table, shortened
 from .options import Subcommands, add_command, add_json, add_output
 from .outputs import check_output
 
-MERGE, DIFF, ADEQUACY = NAMES = "profile merge", "profile diff", "profile adequacy"
-"""Each is one command to argparse."""
 _MAX_CHANNELS = 8
 
 
@@ -21,7 +19,7 @@ def add_to(commands: Subcommands) -> None:
     """Add the commands."""
     merge = add_command(
         commands,
-        MERGE,
+        "profile merge",
         call_merge,
         example="octavo profile merge monday.json tuesday.json -o week.json",
     )
@@ -30,7 +28,7 @@ def add_to(commands: Subcommands) -> None:
     add_output(merge, help="profile to write, JSON")
     compare = add_command(
         commands,
-        DIFF,
+        "profile diff",
         call_diff,
         example="octavo profile diff monday.json tuesday.json",
     )
@@ -39,7 +37,7 @@ def add_to(commands: Subcommands) -> None:
     add_json(compare)
     judge = add_command(
         commands,
-        ADEQUACY,
+        "profile adequacy",
         call_adequacy,
         example="octavo profile adequacy profile.json",
     )

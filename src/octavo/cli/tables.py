@@ -11,7 +11,6 @@ from .options import Subcommands, add_command, add_method, add_model, add_output
 from .outputs import check_output
 from .sources import load_model, method_of
 
-EXPORT, IMPORT = NAMES = "profile export", "profile import"
 _MAX_NAMED = 5
 
 
@@ -19,7 +18,7 @@ def add_to(commands: Subcommands) -> None:
     """Add both commands."""
     export = add_command(
         commands,
-        EXPORT,
+        "profile export",
         call_export,
         example="octavo profile export profile.json --format tensorrt -o calibration.cache",
     )
@@ -29,7 +28,7 @@ def add_to(commands: Subcommands) -> None:
     add_output(export, help="table to write")
     take = add_command(
         commands,
-        IMPORT,
+        "profile import",
         call_import,
         example="octavo profile import m.onnx calibration.json -o profile.json",
     )
