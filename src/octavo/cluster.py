@@ -25,7 +25,7 @@ from .errors import DataError, OctavoError, ProfileError, check_path
 from .graph.inputs import input_specs, split_batch
 from .graph.model import Model
 from .pipeline import Profile, load, preprocessing_of, profile, resolve_threads
-from .profile import select
+from .profile import checked_batches, select
 
 DEATHS = 10
 """How often one part may take its worker down before the run is given up: the part itself is to blame then."""
@@ -117,16 +117,12 @@ def _content(path: Path) -> bytes:
 
 def _parts(model: Model, batches: Any, samples: int) -> Iterator[tuple[list[int], Runs]]:
     """Cut a stream into parts: the numbers of its samples, and its runs."""
-    if isinstance(batches, (np.ndarray, Mapping)):
-        batches = [batches]
-    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
-        raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
     specs = input_specs(model)
     sizes = {spec.shape[0] if spec.shape else 1 for spec in specs}
     rows = sizes.pop() if len(sizes) == 1 else 1
     runs: Runs = []
     first = 0
-    for index, batch in enumerate(batches):
+    for index, batch in enumerate(checked_batches(batches)):
         for arrays in split_batch(specs, batch, where=f"batch {index}", finite=False):
             runs.append({spec.id: np.ascontiguousarray(array) for spec, array in zip(specs, arrays, strict=True)})
             if len(runs) * rows >= samples:

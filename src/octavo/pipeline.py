@@ -86,18 +86,15 @@ def profile(
     Parameters
     ----------
     batches
-        An iterable of arrays or {input name: array}, read as a stream; an ImageFolder is one. The first dimension of a batch may
-        be any multiple of the model's.
+        A stream of arrays or {input name: array}, or an ImageFolder; their first dimension is any multiple of the model's.
     tensors
         Patterns of the tensors to profile: ids, names in the source, or ops ("Conv", "features.1*"); all by default.
     threads
         As `compile` takes it.
     numbers
-        The samples' numbers in the whole data set, where `batches` are a part of it; 0, 1, 2 ... by default. A profile says in
-        which sample a tensor first held NaN or infinity.
+        The samples' numbers in the whole data set, where `batches` are a part of it; 0, 1, 2 ... by default.
     checkpoint, every
-        A file that always holds the profile of the samples so far, all but the last `every` of them at most, whatever kills this
-        process. It stays when all is done.
+        A file that always holds the profile of the samples so far, less the last `every` at most. It stays when all is done.
     resume
         That file: its samples are skipped, so `batches` must give the same samples as before. The result is the profile of all.
     progress
@@ -116,21 +113,18 @@ def profile(
         `resume` is no profile, or one of another model or of other tensors; `checkpoint` can't be written.
     """
     checked = checked_model(model)
-    kept = None
-    if checkpoint is not None:
-        kept = Checkpoint(path=check_path(checkpoint, ProfileError, "the path of a checkpoint to write"), every=every)
+    path = None if checkpoint is None else check_path(checkpoint, ProfileError, "the path of a checkpoint to write")
     start = None if resume is None else Profile.load(resume)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
-    preprocessing = preprocessing_of(batches)
     return collect(
         checked,
         instrumented,
         executable.attach,
         batches,
         numbers=numbers,
-        preprocessing=preprocessing,
-        checkpoint=kept,
+        preprocessing=preprocessing_of(batches),
+        checkpoint=None if path is None else Checkpoint(path=path, every=every),
         resume=start,
         progress=progress,
     )

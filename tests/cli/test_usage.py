@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import octavo_command
+import octavo_parser
 from octavo.cli import options, profile, profiles
 from octavo.cli.main import COMMANDS, build_parser, main
 
-SUBCOMMANDS = [name for name in octavo_command.SUMMARIES if " " in name]
+SUBCOMMANDS = [name for name in octavo_parser.SUMMARIES if " " in name]
 NAMES = [command.__name__.rsplit(".", 1)[-1] for command in COMMANDS]
 
 

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from octavo_command import base_parser
+from octavo_parser import base_parser
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError

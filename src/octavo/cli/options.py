@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from octavo_command import SUMMARIES, CommandParser
+from octavo_parser import SUMMARIES, CommandParser
 
 from ..quantize.ranges import range_estimator, range_estimator_help
 
@@ -18,7 +18,7 @@ Group = Any
 
 
 def add_command(commands: Subcommands, name: str, call: Callable[[argparse.Namespace], int], *, example: str) -> CommandParser:
-    """Add a command of `octavo_command.SUMMARIES`, whose --help ends with `example`; `call` runs it and returns the exit code.
+    """Add a command of `octavo_parser.SUMMARIES`, whose --help ends with `example`; `call` runs it and returns the exit code.
 
     `commands` is what the command's last word is added to: a subcommand of `profile` to what that command's parser gives.
     """

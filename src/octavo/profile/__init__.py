@@ -6,7 +6,7 @@ from .accumulator import Accumulator, Attach
 # Its product, and what it tells
 from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_channels
 from .checkpoint import Checkpoint
-from .collect import collect
+from .collect import checked_batches, collect
 from .compare import Move, ProfileDiff, check_model, check_same_model, diff
 from .half_ranges import unfit_tensors
 from .images import ImageFolder, ImagePreprocessing
@@ -40,6 +40,7 @@ __all__ = [
     "adequacy_of",
     "check_model",
     "check_same_model",
+    "checked_batches",
     "collect",
     "diff",
     "from_table",

@@ -57,11 +57,7 @@ def collect(
     ProfileError
         `resume` belongs to another model, or observes other tensors; `checkpoint` can't be written.
     """
-    if isinstance(batches, (np.ndarray, Mapping)):
-        batches = [batches]
-    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
-        raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
-    specs = input_specs(model)
+    stream = checked_batches(batches)
     accumulator = Accumulator(model, instrumented, attach)
     rows = accumulator.rows_per_run
     supply = _Numbers(count() if numbers is None else numbers, rows)
@@ -69,14 +65,7 @@ def collect(
         check_resumable(resume, model, accumulator.observed(), preprocessing, rows)
     known = 0 if resume is None else resume.samples
     taken = kept = 0
-
-    def so_far() -> Profile:
-        if resume is not None and not accumulator.runs:
-            return resume
-        part = replace(accumulator.profile(), preprocessing=preprocessing)
-        return part if resume is None else resume.merge(part)
-
-    for where, arrays in _runs(specs, batches):
+    for where, arrays in _runs(input_specs(model), stream):
         number = supply.next(where)
         if taken >= known:
             accumulator.fold(arrays, number=number)
@@ -84,11 +73,28 @@ def collect(
         if progress is not None:
             progress(taken)
         if checkpoint is not None and taken > known and checkpoint.is_due(taken - max(kept, known), rows):
-            checkpoint.write(so_far())
+            checkpoint.write(_merged(accumulator, preprocessing, resume))
             kept = taken
     if taken < known:
         raise DataError(f"cannot resume: the checkpoint holds {known} samples, these are {taken}; give the same samples again")
-    return so_far()
+    return _merged(accumulator, preprocessing, resume)
+
+
+def checked_batches(batches: Any) -> Iterable[Any]:
+    """Return `batches` as an iterable, of one batch where it is a single one; DataError for what holds none."""
+    if isinstance(batches, (np.ndarray, Mapping)):
+        return [batches]
+    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
+        raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
+    return batches
+
+
+def _merged(accumulator: Accumulator, preprocessing: str, resume: Profile | None) -> Profile:
+    """Return the profile of what `resume` holds and of the samples since."""
+    if resume is not None and not accumulator.runs:
+        return resume
+    part = replace(accumulator.profile(), preprocessing=preprocessing)
+    return part if resume is None else resume.merge(part)
 
 
 def _runs(specs: tuple[InputSpec, ...], batches: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -1,0 +1,70 @@
+"""What the command line looks like before a command is known: names, summaries, and the parser that they hang on.
+
+It stands outside the package, and imports the standard library only, so that `octavo_command` need not import TVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import metadata
+from typing import Any
+
+SUMMARIES = {
+    "demo": "profile, quantize, compile and run a small network on handwritten digits",
+    "profile": "measure the range of every tensor of a float model on sample inputs; merge, compare, judge and convert profiles",
+    "profile merge": "merge profiles of one model, over parts of the samples, into the profile of all of them",
+    "profile diff": "say which tensors moved between two profiles of one model, and by how much",
+    "profile adequacy": "say whether the samples were enough: ranges that still grow, channels that never fired",
+    "profile export": "write the ranges of a profile as ONNX Runtime, TensorRT or AIMET read them",
+    "profile import": "make a profile of a model from a table of ranges that ONNX Runtime, TensorRT or AIMET wrote",
+    "profile check": "run a quantized model on samples and say which tensors leave their ranges, and how much of them saturates",
+    "quantize": "quantize a float ONNX model from its profile",
+    "compile": "compile a model to one executable file",
+    "tune": "measure how the kernels of a model run best on this machine",
+    "run": "run an executable on samples",
+    "bench": "time a model against other runtimes, in alternating rounds of one process",
+    "explain": "say of each op whether it runs in integers, on which kernel, and why not",
+    "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
+    "report": "show a profile as one HTML page: every tensor's histogram, range, channels and outliers",
+}
+"""What each command does; one of two words is a subcommand of the first."""
+
+_DESCRIPTION = """\
+Profile, quantize and compile neural networks to integer kernels, on Apache TVM.
+
+  octavo profile m.onnx --data calib.npz -o profile.json
+  octavo quantize m.onnx --profile profile.json -o m.int8.onnx
+  octavo compile m.int8.onnx -o m.so
+  octavo run m.so --input x.npz -o y.npz
+
+A model that is quantized already (a .tflite, an ONNX file in QDQ form) goes straight to compile.
+`octavo COMMAND --help` shows each command with an example."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command, which may have both subcommands and arguments of its own: the first word decides."""
+
+    subcommands: Any = None
+    """What subcommands are added to; None for a command that has none."""
+
+    def add_subcommands(self) -> Any:
+        """Let this command have subcommands, and return what they are added to (argparse keeps its class private)."""
+        self.subcommands = self.add_subparsers(title="subcommands", metavar="SUBCOMMAND", prog=self.prog)
+        return self.subcommands
+
+    # typeshed writes overloads, of which this is the union.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Parse as a subcommand does where the first word names one: argparse alone would take that word for an argument."""
+        words = list(sys.argv[1:] if args is None else args)
+        chosen = self.subcommands.choices.get(words[0]) if self.subcommands is not None and words else None
+        return super().parse_known_args(words, namespace) if chosen is None else chosen.parse_known_args(words[1:], namespace)
+
+
+def base_parser() -> tuple[argparse.ArgumentParser, Any]:
+    """Return the parser without a command, and what commands are added to."""
+    parser = CommandParser(
+        prog="octavo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"octavo {metadata.version('octavo')}")
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
