@@ -126,9 +126,9 @@ def peer_of(path: Path) -> Runner:
             return interpreter.get_tensor(wanted["index"])
 
         return litert
-    import onnxruntime
+    from reference_sessions import reference_session
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = reference_session(path)
     name = session.get_inputs()[0].name
     return lambda x: np.asarray(session.run(None, {name: x})[0])
 

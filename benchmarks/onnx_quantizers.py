@@ -46,13 +46,13 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import onnx.version_converter
-import onnxruntime
 from onnxruntime import quantization as ort_quantization
 
 import datasets
 import octavo
 from exact_qdq import ExactEvaluation
 from octavo.numerics.statistics.metrics import sqnr_db
+from reference_sessions import reference_openvino, reference_session
 
 HEAVY_OPS = ("conv2d", "matmul", "nn.conv2d")
 THEIR_INTEGER_OPS = ("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "ConvInteger")
@@ -281,15 +281,10 @@ def agreement(a: np.ndarray, b: np.ndarray) -> float:
 
 def onnx_runtime(path: Path, images: list[np.ndarray], *, int8_allowed: bool = False, optimized: bool = True) -> Session:
     """Run a file on ONNX Runtime, and count what its optimizer made of the convolutions and matmuls."""
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
-    settings.add_session_config_entry("session.qdqisint8allowed", str(int(int8_allowed)))
-    if not optimized:
-        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory() as folder:
-        settings.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-        session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        ops = [node.op_type for node in onnx.load(settings.optimized_model_filepath).graph.node]
+        written = Path(folder) / "optimized.onnx"
+        session = reference_session(path, optimized=optimized, int8_allowed=int8_allowed, optimized_model_filepath=written)
+        ops = [node.op_type for node in onnx.load(written).graph.node]
     name = session.get_inputs()[0].name
     integer, real = (sum(op in names for op in ops) for names in (THEIR_INTEGER_OPS, THEIR_FLOAT_OPS))
     outputs = np.concatenate([np.asarray(session.run(None, {name: x})[0]) for x in images])
@@ -303,13 +298,11 @@ def exact(path: Path, images: list[np.ndarray]) -> np.ndarray:
 
 
 def openvino(path: Path, images: list[np.ndarray]) -> np.ndarray | None:
-    """Run a file on OpenVINO, its float ops in float32; None where it is not installed."""
+    """Run a file on OpenVINO, its quantized layers in float32; None where it is not installed."""
     if importlib.util.find_spec("openvino") is None:
         return None
-    import openvino
-
-    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return np.concatenate([np.array(compiled([x])[0]) for x in images])
+    run = reference_openvino(path)
+    return np.concatenate([run(x) for x in images])
 
 
 @contextlib.contextmanager

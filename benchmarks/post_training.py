@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 import datasets
 import octavo
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.report.timing import time_alternating
+from reference_sessions import reference_session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +117,7 @@ def _is_order_free(model: octavo.Model, batches: list[np.ndarray]) -> bool:
 
 
 def _onnxruntime(path: Path, batches: list[np.ndarray]) -> np.ndarray:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = reference_session(path)
     name = session.get_inputs()[0].name
     return np.concatenate([np.asarray(session.run(None, {name: x})[0]).reshape(1, -1) for x in batches])
 

@@ -120,3 +120,14 @@ def test_the_licence_is_apache_2() -> None:
     assert "Apache License" in text
     assert "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_sessions_whose_values_count_are_made_in_one_place() -> None:
+    """Left to its defaults, ONNX Runtime gives other integers on other CPUs. A benchmark of time alone may leave it to them."""
+    made = {
+        str(path.relative_to(ROOT))
+        for folder in ("tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"\bInferenceSession\(\w|\.compile_model\(\w", path.read_text(encoding="utf-8"))
+    }
+    assert made == {"benchmarks/reference_sessions.py", "benchmarks/profiling.py"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.errors import OctavoError
+from reference_sessions import reference_session
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def batch():
 
 def test_a_float_model_takes_any_batch(proto, batch):
     executable = octavo.compile(octavo.load(proto))
-    (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": batch})
+    (want,) = reference_session(proto).run(None, {"x": batch})
     np.testing.assert_allclose(executable(batch)["y"], want, rtol=1e-5, atol=1e-6)
     assert executable(batch[:1])["y"].shape == (1, 4)
 
@@ -53,7 +53,7 @@ def test_a_quantized_model_takes_any_batch_also_from_its_file(proto, batch, tmp_
 
 def test_a_given_shape_is_compiled_as_it_is(proto, batch):
     executable = octavo.compile(octavo.load(proto, shapes={"x": (5, 3, 8, 8)}))
-    (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": batch})
+    (want,) = reference_session(proto).run(None, {"x": batch})
     np.testing.assert_allclose(executable(batch)["y"], want, rtol=1e-5, atol=1e-6)
     with pytest.raises(OctavoError, match="shape"):
         executable(batch[:2])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.errors import DataError
+from reference_sessions import reference_session
 
 RNG = np.random.default_rng(0)
 CONSTANTS = {
@@ -93,7 +93,7 @@ MIXING = {
 
 
 def at_once(proto: ModelProto, batch: np.ndarray) -> np.ndarray:
-    return onnxruntime.InferenceSession(proto.SerializeToString()).run(["y"], {"input": batch})[0]
+    return reference_session(proto).run(["y"], {"input": batch})[0]
 
 
 @pytest.mark.parametrize("name", APART)

@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import octavo
 from child_python import OCTAVO
 from octavo.cli.demo import DATA
+from reference_sessions import reference_session
 
 FILES = {"digits.profile.json", "digits.int8.onnx", "digits.int8.so", "digits.float.so"}
 
@@ -49,7 +49,7 @@ def test_int8_is_within_a_point_of_float(demo: tuple[Path, dict]) -> None:
 
 def test_float_accuracy_is_what_onnx_runtime_finds(demo: tuple[Path, dict], held_out: tuple[np.ndarray, np.ndarray]) -> None:
     pixels, labels = held_out
-    session = onnxruntime.InferenceSession(DATA / "digits.onnx", providers=["CPUExecutionProvider"])
+    session = reference_session(DATA / "digits.onnx")
     answers = top1(lambda x: session.run(None, {"pixels": x})[0], pixels)
     assert np.mean(answers == labels) == demo[1]["top1_float"]
 
@@ -73,7 +73,7 @@ def test_the_int8_onnx_file_agrees_with_the_executable_in_onnx_runtime(
     demo: tuple[Path, dict], held_out: tuple[np.ndarray, np.ndarray]
 ) -> None:
     pixels, _ = held_out
-    session = onnxruntime.InferenceSession(demo[0] / "digits.int8.onnx", providers=["CPUExecutionProvider"])
+    session = reference_session(demo[0] / "digits.int8.onnx")
     executable = octavo.load_executable(demo[0] / "digits.int8.so")
     theirs = top1(lambda x: session.run(None, {"pixels": x})[0], pixels)
     ours = top1(lambda x: executable(x)["logits"], pixels)

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import octavo
+from reference_sessions import reference_session
 
 RNG = np.random.default_rng(0)
 
@@ -54,7 +54,7 @@ def test_equals_onnx_runtime(tmp_path, make, weights, per_channel):
     layers = [op for op in octavo.explain(model).ops if op.macs]
     assert layers
     assert all(op.integer for op in layers), [op.reason for op in layers]
-    session = InferenceSession(path)
+    session = reference_session(path)
     x = RNG.normal(size=session.get_inputs()[0].shape).astype(np.float32)
     (want,) = session.run(None, {"x": x})
     (got,) = octavo.compile(model)(x).values()

@@ -2,13 +2,13 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from flatbuffers import Builder
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import octavo
+from reference_sessions import reference_session
 
 TYPES = {"float32": schema.TensorType.FLOAT32, "int8": schema.TensorType.INT8, "int32": schema.TensorType.INT32}
 
@@ -136,7 +136,7 @@ def test_an_onnx_file_with_an_unquantized_island(tmp_path):
     macs = [(op.integer, op.macs) for op in explained.ops if op.macs]
     assert macs == [(True, 4 * 24 * 16), (False, 4 * 16 * 12), (True, 4 * 12 * 7)]
     assert f"{100 * (24 * 16 + 12 * 7) / (24 * 16 + 16 * 12 + 12 * 7):.1f}% of MACs" in explained.summary
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(model)
     for _ in range(5):
         fed = rng.normal(size=(4, 24)).astype(np.float32)
         (got,), (want,) = executable(fed).values(), session.run(None, {"x": fed})

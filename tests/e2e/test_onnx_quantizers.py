@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnxruntime import quantization
@@ -16,6 +15,7 @@ from onnxruntime import quantization
 import accuracy
 import octavo
 import onnx_quantizers
+from reference_sessions import reference_session
 
 
 @pytest.mark.parametrize("part", ["mobilenet_v2_1.0_224_qoperator", "dscnn_kws_qoperator"])
@@ -72,7 +72,7 @@ def test_quantized_at_run_time_by_onnx_runtime(weight, ops, tmp_path):
     x = rng.normal(size=(2, 3, 9, 9)).astype(np.float32)
     executable = octavo.compile(octavo.load(path))
     assert all(op.integer for op in octavo.explain(executable).ops if op.macs)
-    np.testing.assert_array_equal(executable(x)["y"], onnxruntime.InferenceSession(path).run(None, {"x": x})[0])
+    np.testing.assert_array_equal(executable(x)["y"], reference_session(path).run(None, {"x": x})[0])
 
 
 def check(result: onnx_quantizers.Result) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import octavo
 from octavo.errors import UnsupportedOpError
+from reference_sessions import reference_session
 
 STEPS, SAMPLES, FEATURES, HIDDEN = 3, 2, 5, 4
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -76,7 +76,7 @@ def test_recurrent_ops(tmp_path):
     constants = {name: value for _, own, _ in parts for name, value in own.items()}
     outputs = {name: kind for _, _, own in parts for name, kind in own.items()}
     source = model([node for node, _, _ in parts], inputs, constants, outputs)
-    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(source)
     check(compiled(source, tmp_path)(inputs), session.run(None, inputs))
 
 
@@ -90,7 +90,7 @@ def test_samples_first(tmp_path):
         constants,
         {"y": "float32", "last": "float32"},
     )
-    session = onnxruntime.InferenceSession(steps_first.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(steps_first)
     expected = session.run(None, {"x": np.ascontiguousarray(x.transpose(1, 0, 2))})
     constants["a_h"] = np.ascontiguousarray(constants["a_h"].transpose(1, 0, 2))
     node = make_node("GRU", ["x", *constants], ["y", "last"], hidden_size=HIDDEN, layout=1)
@@ -119,7 +119,7 @@ def test_running_sums_and_scattering(tmp_path):
     ]
     outputs = {node.output[0]: "int64" if node.output[0] == "whole" else "float32" for node in nodes}
     source = model(nodes, inputs, constants, outputs)
-    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(source)
     results = compiled(source, tmp_path)(inputs)
     expected = dict(zip(outputs, session.run(None, inputs), strict=True))
     # Where indices name a place twice any update may win; here the last one does.

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.numerics.statistics.metrics import sqnr_db
+from reference_sessions import reference_session
 
 RNG = np.random.default_rng(5)
 WEIGHT = RNG.normal(size=(4, 3, 3, 3)).astype(np.float32)
@@ -67,10 +67,7 @@ GRAPHS = {
 
 
 def results_of(proto: Any, x: np.ndarray) -> dict[str, np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = reference_session(proto, optimized=False)
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, {"x": x}), strict=True))
 
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from tvm import relax
 
 from octavo.importer import load
 from octavo.importer.tflite import source as tflite_source
+from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
 ONNX_MODELS = ["squeezenet1.1_224_fp32", "mobilenet_v2_1.0_224_fp32", "yolox_nano_416_fp32"]
@@ -121,7 +121,7 @@ def test_values_of_onnx_intermediates(shared, expose):
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=entry.source_name) for entry in wanted)
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
-    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"input": x})
+    expected = reference_session(proto).run(None, {"input": x})
     actual = tvm_alone(expose(model.bound(), [str(entry.id) for entry in wanted]), is_large=True)(x)
     assert len(actual) == len(wanted) > 60
     for entry, ours, theirs in zip(wanted, actual, expected, strict=True):

@@ -5,13 +5,13 @@ from fractions import Fraction
 import litert_op
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.numerics import INTEGER_RANGE, add, add_parameters
+from reference_sessions import reference_session
 
 positive = st.floats(min_value=2**-149, max_value=float(np.finfo(np.float32).max), width=32)
 byte = st.integers(0, 255)
@@ -134,7 +134,7 @@ def test_within_a_step_of_onnxruntime() -> None:
     )
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(model)
     (expected,) = session.run(None, {"a": A, "b": B})
     got = add(A, B, **common, zero_point=99)
     assert np.abs(got.astype(int) - expected).max() <= 1

@@ -4,12 +4,12 @@ from fractions import Fraction
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize, quantize, relabel, requantize_tensor
+from reference_sessions import reference_session
 
 EIGHT_BITS = ("uint8", "int8")
 float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -96,7 +96,7 @@ def onnxruntime_qdq(x: np.ndarray, params: QuantParams) -> list[np.ndarray]:
         ],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(model)
     return session.run(None, {"x": x})
 
 

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -18,6 +17,7 @@ from octavo.numerics import (
     requantize,
     requantize_multiplier,
 )
+from reference_sessions import reference_session
 
 rng = np.random.default_rng(3)
 
@@ -119,7 +119,7 @@ def qlinear_conv(x, w, scales, zero_points, bias, strides, padding, groups) -> n
     ]
     graph = helper.make_graph([node], "conv", typed[:1], typed[1:], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(model)
     (y,) = session.run(None, {"x": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
     return y.transpose(0, 2, 3, 1)
 

@@ -4,13 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from octavo.numerics import float_sum, float_sum_parameters, fused_multiply_add
+from reference_sessions import reference_session
 
 FLOATS = st.floats(width=32, min_value=-(2.0**40), max_value=2.0**40, allow_subnormal=False)
 
@@ -45,7 +45,7 @@ def runtime_sum(a: np.ndarray, b: np.ndarray, scales: list[np.float32], zeros: l
     initializers = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = make_graph([node], "add", inputs, [make_tensor_value_info("y", elem, a.shape)], initializers)
     model = make_model(graph, opset_imports=[make_opsetid("", 17), make_opsetid("com.microsoft", 1)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(model)
     return np.asarray(session.run(None, {"a": a, "b": b})[0])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx_nets import (
     OnnxWriter,
@@ -32,6 +31,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize import Recipe, export_onnx, quantize
 from octavo.quantize.export.onnx_export import onnx_model
 from octavo.target import OpSupport, TargetDescription
+from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
 from handmade_profile import ranged  # isort: skip
@@ -58,18 +58,10 @@ def profiled(model: Model, count: int = 12) -> tuple[Any, np.ndarray]:
     return octavo.profile(model, samples), samples
 
 
-def session(path: Path, *, optimized: bool) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
 def run_both(model: Model, quantized: Model, path: Path, samples: np.ndarray, *, optimized: bool) -> list[list[np.ndarray]]:
     """Return [simulation, ONNX Runtime], each the outputs of all samples."""
     name = input_specs(model)[0].source_name
-    simulate, runtime = tvm_alone(quantized.bound()), session(path, optimized=optimized)
+    simulate, runtime = tvm_alone(quantized.bound()), reference_session(path, optimized=optimized, threads=1)
     rows = [samples[index : index + 1] for index in range(len(samples))]
     results = [[simulate(row) for row in rows], [runtime.run(None, {name: row}) for row in rows]]
     return [[np.concatenate(parts) for parts in zip(*result, strict=True)] for result in results]

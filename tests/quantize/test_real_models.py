@@ -6,7 +6,6 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from PIL import Image
 
@@ -15,6 +14,7 @@ import octavo.importer
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile import Profile
 from octavo.quantize import Recipe, export_onnx, quantize
+from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
 
@@ -48,9 +48,7 @@ def test_mobilenet_v2_keeps_its_classes_in_onnx_runtime(mobilenet: tuple[Path, P
     assert sum(layer.op == "nn.conv2d" for layer in quantized.plan.layers) == 53
     export_onnx(quantized, tmp_path / "int8.onnx")
     assert (tmp_path / "int8.onnx").stat().st_size < 0.3 * path.stat().st_size
-    real, integer = (
-        onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"]) for file in (path, tmp_path / "int8.onnx")
-    )
+    real, integer = (reference_session(file) for file in (path, tmp_path / "int8.onnx"))
     agree = [
         real.run(None, {"input": image})[0].argmax() == integer.run(None, {"input": image})[0].argmax()
         for image in images(path.parents[2], calibration=False)[::4]

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto
 from onnx.helper import make_graph, make_node, make_tensor_value_info
@@ -10,10 +9,11 @@ from onnx.helper import make_graph, make_node, make_tensor_value_info
 import octavo
 from octavo.errors import ModelError, UnsupportedOpError
 from octavo.importer import load
+from reference_sessions import reference_session
 
 
 def by_onnxruntime(proto, *arrays):
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = reference_session(proto)
     return session.run(None, dict(zip((value.name for value in session.get_inputs()), arrays, strict=True)))
 
 

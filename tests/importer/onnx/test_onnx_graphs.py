@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
@@ -10,6 +9,7 @@ from tvm import relax
 
 from octavo.errors import ModelError
 from octavo.importer import load
+from reference_sessions import reference_session
 
 
 def ids(model):
@@ -244,9 +244,7 @@ def test_qdq_file_of_onnx_runtime(tmp_path, run, per_channel):
             # ONNX Runtime keeps the dense weight per-axis too; a bias follows its weight.
             assert scale.ndim == (1 if of_weight and per_channel else 0)
     x = np.random.default_rng(9).standard_normal((1, 3, 12, 12)).astype(np.float32)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    (expected,) = onnxruntime.InferenceSession(path, options).run(None, {"x": x})
+    (expected,) = reference_session(path, optimized=False).run(None, {"x": x})
     (actual,) = run(model.bound(), x)
     step = float(model.module["main"].body.blocks[0].bindings[-1].value.args[1].value.numpy())
     assert np.abs(actual - expected).max() <= 1.001 * step

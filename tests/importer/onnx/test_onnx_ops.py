@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx.helper import make_node
 from tvm import relax
@@ -10,6 +9,7 @@ from tvm import relax
 from octavo.errors import UnsupportedOpError
 from octavo.importer import load
 from octavo.importer.onnx.ops import same_padding
+from reference_sessions import reference_session
 
 RNG = np.random.default_rng(7)
 X = (1, 4, 9, 11)
@@ -152,9 +152,7 @@ def model_of(make_onnx, op, attributes, shape, constants, opset):
 
 
 def reference(model, *inputs):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session = reference_session(model)
     return session.run(None, dict(zip([i.name for i in session.get_inputs()], inputs, strict=True)))
 
 

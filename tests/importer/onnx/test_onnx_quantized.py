@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx.helper import make_node
 
 import octavo
 from octavo.errors import UnsupportedOpError
+from reference_sessions import reference_session
 
 Build = Callable[["Graph"], None]
 DTYPES = {"u8": np.uint8, "s8": np.int8}
@@ -168,10 +168,7 @@ OPS: dict[str, tuple[Build, bool]] = {
 
 
 def run_ort(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, feeds)[0])
+    return np.asarray(reference_session(model).run(None, feeds)[0])
 
 
 def compare(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> tuple[octavo.Explanation, np.ndarray]:
