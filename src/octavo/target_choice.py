@@ -18,6 +18,9 @@ from .target import CPU, TargetDescription
 from .target.llvm_host import host_target
 
 TargetLike = None | str | Path | TargetDescription | tvm.target.Target
+TARGET_VARIABLE = "OCTAVO_TARGET"
+"""The environment variable that names the ISA to compile for where no target is given."""
+
 SPELLINGS = (
     f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), or a TargetDescription or "
     "the path of one (JSON)"
@@ -43,22 +46,22 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         that a CPU of that ISA lacks; an LLVM target, as text or a tvm Target; a TargetDescription or the path of one, for what it
         describes in kernels of `machine`.
     machine
-        This machine by default.
+        This machine by default; where OCTAVO_TARGET names an ISA, this machine as a CPU of that ISA.
 
     Raises
     ------
     TargetError
-        None of these, an LLVM target that LLVM doesn't know, a description that can't be read.
+        None of these, an LLVM target that LLVM doesn't know, a description that can't be read, an ISA in OCTAVO_TARGET that is
+        unknown or not this machine's.
     """
     if isinstance(target, tvm.target.Target):
         return ResolvedTarget(description=CPU, llvm=target, isas=isas_of(target))
     if isinstance(target, str) and target.split()[:1] == ["llvm"]:
         return resolve_target(_llvm_target(target))
-    machine = machine or host_target()
     if isinstance(target, str) and target in KNOWN_ISAS:
-        return ResolvedTarget(description=CPU, llvm=target_for(target, machine), isas=(target,))
+        return ResolvedTarget(description=CPU, llvm=target_for(target, machine or host_target()), isas=(target,))
     description = CPU if target is None or target == "cpu" else _description(target)
-    offered = isas_of(machine)
+    machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
     isas = tuple(isa for isa in offered if isa in description.isas) or offered
     return ResolvedTarget(description=description, llvm=machine, isas=isas)
@@ -74,6 +77,20 @@ def check_runs_here(target: ResolvedTarget) -> None:
         )
     if len(target.isas) == 1 and target.isas[0] not in (offered := isas_of(host_target())):
         raise TargetError(f"this machine has no {target.isas[0]}; it has {', '.join(offered)}")
+
+
+def _this_machine() -> tuple[tvm.target.Target, tuple[str, ...]]:
+    """Return this machine, or what is left of it on a CPU of the ISA that OCTAVO_TARGET names, and the ISAs of its kernels."""
+    host, isa = host_target(), os.environ.get(TARGET_VARIABLE)
+    if not isa:
+        return host, isas_of(host)
+    if isa not in KNOWN_ISAS:
+        raise TargetError(f"{TARGET_VARIABLE} names the unknown ISA {isa!r}: choose from {', '.join(KNOWN_ISAS)}, or unset it")
+    if isa not in (offered := isas_of(host)):
+        raise TargetError(
+            f"{TARGET_VARIABLE} names {isa}, which this machine lacks: choose from {', '.join(offered)}, or unset it"
+        )
+    return target_for(isa, host), offered[offered.index(isa) :]
 
 
 def _description(target: object) -> TargetDescription:

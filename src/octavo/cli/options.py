@@ -97,7 +97,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="TARGET",
         help='"cpu", an ISA ("x86.avx512_vnni", "x86.avx2", "generic"), an LLVM target ("llvm -mcpu=znver4"), or the path of a '
-        "target description, JSON (default: cpu, all that this machine has)",
+        "target description, JSON (default: cpu, all that this machine has, or the ISA that OCTAVO_TARGET names)",
     )
 
 
