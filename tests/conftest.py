@@ -1,8 +1,10 @@
-"""What every test shares: where models and data lie, how property tests draw their examples, and the cache of machine code."""
+"""What every test shares: models and data, random numbers, how property tests draw their examples, the ISA that a test needs, and
+the cache of machine code."""
 
 import os
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ _CACHE = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """One cache of machine code for all processes of this run, empty at its start: no run sees the code of an earlier one."""
+    config.addinivalue_line("markers", "needs_isa(isa): skip where this machine lacks the ISA or extension, e.g. x86.avx512_vnni")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_CACHE] = os.environ["OCTAVO_CACHE"] = tempfile.mkdtemp(prefix="octavo-test-cache-")
 
@@ -25,6 +28,33 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _CACHE in config.stash:
         shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs_isa"):
+        from machine_isas import machine_isas
+
+        (isa,) = mark.args
+        item.user_properties.append(("needs_isa", isa))
+        if isa not in machine_isas():
+            pytest.skip(f"needs {isa}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests need which ISA, and how many of them this machine could not run."""
+    needed: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            # Collection that failed has a report without properties.
+            for isa in [
+                value for name, value in getattr(report, "user_properties", []) if name == "needs_isa" and value != "generic"
+            ]:
+                needed[isa] += 1
+                skipped[isa] += outcome == "skipped"
+    if needed:
+        counts = ", ".join(f"{count} {isa} ({skipped[isa]} skipped)" for isa, count in sorted(needed.items()))
+        terminalreporter.write_line(f"tests that need an ISA (skipped where this machine lacks it): {counts}")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import tvm
 
 import octavo
 from nets import residual_net
-from octavo.backends.cpu.kernels import KNOWN_ISAS, isas_of
+from octavo.backends.cpu.kernels import AVX2, KNOWN_ISAS, isas_of
 from octavo.errors import TargetError
 from octavo.graph.kernel_attributes import KERNEL_ATTR
 from octavo.target import CPU, OpSupport, TargetDescription
@@ -120,7 +120,8 @@ def test_every_entry_point_refuses_with_the_same_words(target, model, profile):
     assert message.endswith(f": give {SPELLINGS}")
 
 
-def test_what_the_choices_stand_for():
+def test_what_the_choices_stand_for(monkeypatch):
+    monkeypatch.delenv("OCTAVO_TARGET", raising=False)
     host = host_target()
     assert str(resolve_target(None)) == str(resolve_target("cpu"))
     assert resolve_target("cpu").description is CPU
@@ -129,6 +130,31 @@ def test_what_the_choices_stand_for():
     assert resolve_target(DENSE).isas == ("generic",), "only what the description lists"
     assert str(resolve_target(DENSE).llvm) == str(host)
     assert str(resolve_target("cpu", tvm.target.Target("llvm")).llvm) == str(tvm.target.Target("llvm"))
+
+
+@pytest.mark.needs_isa(AVX2)
+def test_the_variable_narrows_what_this_machine_is(model, monkeypatch):
+    monkeypatch.setenv("OCTAVO_TARGET", AVX2)
+    assert resolve_target(None).isas == resolve_target("cpu").isas == (AVX2, "generic")
+    assert str(resolve_target(None).llvm) == str(resolve_target(AVX2).llvm)
+    assert octavo.compile(model).description.isa == AVX2
+    assert resolve_target(DENSE).isas == ("generic",)
+    assert resolve_target("generic").isas == ("generic",), "a target that is given counts"
+    assert isas_of(resolve_target("generic").llvm) == isas_of(host_target())
+    monkeypatch.setenv("OCTAVO_TARGET", "")
+    assert resolve_target(None).isas == isas_of(host_target())
+
+
+def test_a_wrong_variable_is_one_error(model, monkeypatch):
+    monkeypatch.setenv("OCTAVO_TARGET", "x86.sse9")
+    with pytest.raises(TargetError, match=r"OCTAVO_TARGET names the unknown ISA 'x86\.sse9': choose from .*generic, or unset it"):
+        octavo.compile(model)
+    monkeypatch.setenv("OCTAVO_TARGET", AVX2)
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "x86-64")
+    with pytest.raises(
+        TargetError, match=r"OCTAVO_TARGET names x86\.avx2, which this machine lacks: choose from generic, or unset"
+    ):
+        octavo.compile(model)
 
 
 @pytest.mark.parametrize("isa", KNOWN_ISAS)

@@ -12,6 +12,8 @@ import octavo
 import post_training
 from child_python import OCTAVO
 from datasets import images, pixels
+from machine_isas import machine_isas
+from octavo.backends.cpu.kernels import AVX_VNNI
 from octavo.report.timing import time_alternating
 
 
@@ -38,9 +40,8 @@ def test_mobilenet_v2_uint8_chooses_litert_s_classes(shared):
     assert result.heavy_float_ops == ()
 
 
+@pytest.mark.needs_isa("x86.avx512_vnni")
 def test_mobilenet_v2_uint8_is_integer_dot_products(executable, shared):
-    if executable.description.isa != "x86.avx512_vnni":
-        pytest.skip("this machine has no AVX-512 VNNI")
     heavy = [op for op in octavo.explain(executable).ops if op.macs]
     assert len(heavy) == 53
     assert all(op.integer and op.isa == "x86.avx512_vnni" for op in heavy)
@@ -73,7 +74,8 @@ def test_post_training_quantization_of_mobilenet_v2(shared):
     assert result.top1_int8 >= result.top1_float - 0.02
     assert result.agreement_with_onnxruntime >= 0.98
     assert result.same_profile_bytes
-    assert result.float_ms / result.int8_ms >= 2.0
+    # Without an instruction for products of 8 bits int8 saves half of the multiplications at most.
+    assert result.float_ms / result.int8_ms >= (2.0 if AVX_VNNI in machine_isas() else 1.0)
     integer, total = result.explained.split(" ")[0].split("/")
     assert int(total) - int(integer) == 1, "only the softmax stays float"
 

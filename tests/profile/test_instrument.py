@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import tvm
-from octavo.backends.cpu.kernels.observe_state import COUNTS_SIZE, empty_ranges
 from tvm import relax
 
 import octavo
@@ -16,6 +15,7 @@ from octavo.errors import ModelError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
+from octavo.numerics.observer_state import COUNTS_SIZE, empty_ranges
 from octavo.numerics.statistics.histogram import Histogram
 from octavo.pipeline import profiler
 from octavo.profile import Instrumented, instrument

@@ -8,7 +8,8 @@ import numpy as np
 import tvm
 from tvm_ffi import StructuralKey
 
-from octavo.backends.cpu.kernels import AVX2, AVX_VNNI, GENERIC, Kernel, isas_of, without_vbmi
+from machine_isas import each_isa
+from octavo.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, Kernel, isas_of, without_vbmi
 from octavo.build import llvm_module
 from octavo.graph.kernel_attributes import KERNEL_ATTR
 from octavo.target.llvm_host import host_target
@@ -24,10 +25,14 @@ PARALLEL_SIZE = 40_003
 
 ISAS = isas_of(host_target())
 
-NARROW_ISAS = tuple(isa for isa in ISAS if isa in (AVX_VNNI, AVX2))
+EACH_NARROW_ISA = each_isa((AVX_VNNI, AVX2))
 """Those whose kernels are the ones of 512 bits cut in two; test_narrow_kernels.py is about the cut."""
 
-HOST_ISAS = tuple(isa for isa in ISAS if isa not in NARROW_ISAS)
+EACH_ISA = each_isa((AVX512_VNNI, GENERIC))
+"""The others, one test for each."""
+
+HOST_ISAS = tuple(isa for isa in ISAS if isa in (AVX512_VNNI, GENERIC))
+"""Those of the others that this machine has, for a test of several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +106,11 @@ def _equal(function: Callable[..., None], case: Case) -> bool:
 
 
 __all__ = [
+    "EACH_ISA",
+    "EACH_NARROW_ISA",
     "GENERIC",
     "HOST_ISAS",
     "ISAS",
-    "NARROW_ISAS",
     "PARALLEL_SIZE",
     "SIZES",
     "Case",

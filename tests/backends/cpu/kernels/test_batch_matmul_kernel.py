@@ -4,13 +4,24 @@ import dataclasses
 
 import numpy as np
 import pytest
-from kernel_runner import GENERIC, HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, HOST_ISAS, Case, check
 
+from machine_isas import each_isa
 from octavo import numerics
-from octavo.backends.cpu.kernels import BatchMatmulSpec, FloatOutput, MatrixView, Output, SumOutput, batch_matmul, takes_views
+from octavo.backends.cpu.kernels import (
+    AVX512_VNNI,
+    GENERIC,
+    BatchMatmulSpec,
+    FloatOutput,
+    Output,
+    SumOutput,
+    batch_matmul,
+    takes_views,
+)
 from octavo.backends.cpu.kernels.x86.int8_batch_matmul import MAX_INNER
+from octavo.composites.matrix_view import MatrixView
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 RNG = np.random.default_rng(0)
 
 
@@ -69,7 +80,7 @@ def test_results_of_32_bits(isa: str) -> None:
     check(cases)
 
 
-@pytest.mark.parametrize("isa", [isa for isa in HOST_ISAS if takes_views(MAX_INNER, isa=isa)])
+@pytest.mark.parametrize("isa", each_isa(isa for isa in (AVX512_VNNI, GENERIC) if takes_views(MAX_INNER, isa=isa)))
 def test_operands_and_result_of_attention(isa: str) -> None:
     """Heads lie behind the tokens in memory; the keys' features are neighbours."""
     heads, keys, across = (0, 2, 1, 3), (0, 2, 3, 1), (0, 1, 3, 2)

@@ -4,16 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runner import Case, check, host_target
+from kernel_runner import Case, check
 
-from octavo.backends.cpu.kernels import AVX512_BF16, Bfloat16Conv2dSpec, bfloat16_conv2d, bfloat16_matmul, extensions_of
+from octavo.backends.cpu.kernels import AVX512_BF16, Bfloat16Conv2dSpec, bfloat16_conv2d, bfloat16_matmul
 from octavo.numerics import Window
 from octavo.numerics.floats.half import bfloat16_conv2d as oracle
 from octavo.numerics.floats.half import bfloat16_depthwise as depthwise_oracle
 from octavo.numerics.floats.half import from_half, to_half
 
 RNG = np.random.default_rng(9)
-pytestmark = pytest.mark.skipif(AVX512_BF16 not in extensions_of(host_target()), reason="this machine multiplies no bfloat16")
+pytestmark = pytest.mark.needs_isa(AVX512_BF16)
 
 
 def spec_of(

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers, exact_case
-from kernel_runner import GENERIC, HOST_ISAS, check
+from kernel_runner import EACH_ISA, check
 
-from octavo.backends.cpu.kernels import Conv2dSpec, Output, conv2d
+from machine_isas import each_isa
+from octavo.backends.cpu.kernels import AVX512_VNNI, Conv2dSpec, Output, conv2d
 from octavo.errors import TargetError
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
-every_cpu = pytest.mark.parametrize("isa", [isa for isa in HOST_ISAS if isa != GENERIC])
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
+every_cpu = pytest.mark.parametrize("isa", each_isa([AVX512_VNNI]))
 """For sweeps over registers, tiles and blocks; test_generic_conv2d.py has those of the generic kernel."""
 
 

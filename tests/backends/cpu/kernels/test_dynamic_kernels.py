@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, SIZES, Case, baseline_target, check
+from kernel_runner import EACH_ISA, HOST_ISAS, SIZES, Case, baseline_target, check
 
 from octavo.backends.cpu.kernels import GENERIC, DynamicSpec, dynamic_parameters, dynamic_quantize
 from octavo.numerics import dynamic
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 EPS = 2.0**-12
 STYLES = {
     "litert": "litert",

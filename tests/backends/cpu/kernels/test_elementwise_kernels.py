@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import GENERIC, HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check
+from kernel_runner import EACH_ISA, GENERIC, PARALLEL_SIZE, SIZES, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -41,7 +41,7 @@ def bytes_of(size: int, dtype: str = "uint8") -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_requantize(isa: str) -> None:
     check(requantize_cases(isa))
 
@@ -63,7 +63,7 @@ def requantize_cases(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.requantize(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_quantize(isa: str, dtype: str) -> None:
     check(quantize_cases(isa, dtype))
@@ -93,7 +93,7 @@ def quantize_cases(isa: str, dtype: str) -> Iterator[Case]:
         yield Case(kernel=kernels.quantize(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_dequantize(isa: str, dtype: str) -> None:
     def cases() -> Iterator[Case]:
@@ -109,7 +109,7 @@ def test_dequantize(isa: str, dtype: str) -> None:
     check(cases())
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 def test_relabel(isa: str, dtype: str) -> None:
     def cases() -> Iterator[Case]:
@@ -140,7 +140,7 @@ ADD_SCALES = (
 )
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_add(isa: str) -> None:
     check(add_cases(isa))
 
@@ -163,7 +163,7 @@ def add_cases(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.add(spec, isa=isa), inputs=(a, b), expected=expected, about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_concat(isa: str) -> None:
     check(concat_cases(isa))
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import HOST_ISAS, Compiled
+from kernel_runner import EACH_ISA, Compiled
 
-from octavo.backends.cpu.kernels import FloatBatchMatmulSpec, MatrixView, float_batch_matmul
+from octavo.backends.cpu.kernels import FloatBatchMatmulSpec, float_batch_matmul
+from octavo.composites.matrix_view import MatrixView
 from octavo.target.llvm_host import host_target
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 RNG = np.random.default_rng(0)
 
 

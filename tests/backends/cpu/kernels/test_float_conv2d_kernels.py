@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import GUARD, HOST_ISAS, Compiled, baseline_target, host_target
+from kernel_runner import EACH_ISA, GUARD, Compiled, baseline_target, host_target
 
 from octavo.backends.cpu.kernels import GENERIC, FloatConv2dSpec, Kernel, float_conv2d, float_matmul
 from octavo.errors import TargetError
@@ -114,7 +114,7 @@ DEPTHWISE = [
 ]
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("specs", [SPECS, DEPTHWISE], ids=["gemm", "depthwise"])
 def test_convolutions_are_sums_in_float32(specs: list[FloatConv2dSpec], isa: str) -> None:
     check(specs, isa)
@@ -124,7 +124,7 @@ def test_generic_kernels_need_no_vector_extension() -> None:
     check(SPECS[:4] + SPECS[10:12] + DEPTHWISE[:3], GENERIC, baseline_target())
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_threads_leave_every_bit(isa: str) -> None:
     specs = [spec_of((30, 30), (32, 64), threads=threads) for threads in (1, 2, 3)] + [
         spec_of((30, 30), (32, 32), (3, 3), groups=groups, padding=(1, 1, 1, 1), threads=t)
@@ -144,7 +144,7 @@ def test_threads_leave_every_bit(isa: str) -> None:
         assert np.array_equal(got[first], got[first + 2])
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_an_addend_is_added_before_the_clamp_and_changes_no_other_bit(isa: str) -> None:
     specs = [replace(spec, low=-1.0, high=2.0) for spec in (SPECS[1], SPECS[3], SPECS[5], SPECS[10], SPECS[16])]
     specs += [replace(specs[3], threads=2, in_height=30, in_width=30)]
@@ -158,7 +158,7 @@ def test_an_addend_is_added_before_the_clamp_and_changes_no_other_bit(isa: str) 
         assert np.array_equal(got, np.clip(sums + addend, np.float32(-1), np.float32(2))), spec
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_infinite_weights_meet_the_zeros_of_the_padding(isa: str) -> None:
     spec = spec_of((4, 5), (2, 16), (3, 3), padding=(1, 1, 1, 1))
     x, weight, bias = operands(spec)
@@ -167,7 +167,7 @@ def test_infinite_weights_meet_the_zeros_of_the_padding(isa: str) -> None:
     assert np.array_equal(np.isnan(got.reshape(4, 5, 16)[..., 3]), np.repeat([[True], [False], [False], [False]], 5, axis=1))
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 100, 33), (37, 65, 16), (5, 1, 1)])
 def test_matmul_is_a_sum_in_float32(rows: int, inputs: int, outputs: int, isa: str) -> None:
     x, weight, bias = operands(spec_of((rows, 1), (inputs, outputs)))

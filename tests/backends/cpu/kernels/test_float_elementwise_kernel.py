@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, NARROW_ISAS, PARALLEL_SIZE, Case, baseline_target, check
+from kernel_runner import EACH_NARROW_ISA, HOST_ISAS, PARALLEL_SIZE, Case, baseline_target, check
 
 from octavo.backends.cpu.kernels import GENERIC, FloatElementwiseSpec, float_elementwise, target_for
 from octavo.numerics.floats.float_function import FUNCTIONS, TRANSCENDENTAL, FloatFunction, Step
@@ -61,7 +61,7 @@ def test_the_host() -> None:
     check(cases(HOST_ISAS[0]))
 
 
-@pytest.mark.parametrize("isa", NARROW_ISAS)
+@pytest.mark.parametrize("isa", EACH_NARROW_ISA)
 def test_narrower_vectors(isa: str) -> None:
     check(cases(isa)[-1:], target_for(isa, host_target()))
 

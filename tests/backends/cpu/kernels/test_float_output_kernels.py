@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers
-from kernel_runner import HOST_ISAS, Case, baseline_target, check
+from kernel_runner import EACH_ISA, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import GENERIC, Conv2dSpec, FloatOutput, conv2d, matmul
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 every_mode = pytest.mark.parametrize("mode", ["constant", "image", "tensor"])
 BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (-0.5, 0.75))
 

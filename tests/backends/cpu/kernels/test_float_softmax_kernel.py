@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import HOST_ISAS, Compiled
+from kernel_runner import EACH_ISA, Compiled
 
 from octavo.backends.cpu.kernels import FloatSoftmaxSpec, float_softmax
 from octavo.target.llvm_host import host_target
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 
 
 def run(isa: str, x: np.ndarray, threads: int = 1) -> np.ndarray:

@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, HOST_ISAS, Case, check
 
-from octavo.backends.cpu.kernels import FloatConv2dTransposeSpec, float_conv2d_transpose, transposed_obstacle
+from octavo.backends.cpu.kernels import FloatConv2dTransposeSpec, float_conv2d_transpose
+from octavo.backends.cpu.kernels.float_conv2d_transpose import transposed_obstacle
 from octavo.numerics import Window, conv2d_transpose_accumulate
 
 Pair = tuple[int, int]
@@ -69,7 +70,7 @@ def case(isa: str, spec: FloatConv2dTransposeSpec, extra: Pair) -> Case:
     return Case(kernel=kernel, inputs=tuple(inputs), expected=np.clip(expected, -20, 30).astype(np.float32), about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_whole_numbers(isa: str) -> None:
     shapes = [((2, 2), (2, 2), (0, 0)), ((3, 3), (2, 2), (1, 1)), ((4, 5), (2, 3), (1, 2)), ((4, 2), (2, 2), (3, 1))]
     channels = itertools.cycle([(3, 17, 1), (6, 4, 2)])

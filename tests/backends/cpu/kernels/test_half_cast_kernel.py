@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, PARALLEL_SIZE, SIZES, Case, baseline_target, check, few
 
 from octavo.backends.cpu.kernels import HalfCastSpec, half_cast
 from octavo.numerics.floats.half import from_half, to_half
@@ -34,7 +34,7 @@ def cases(dtype: str, isa: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_casts_equal_their_oracle(dtype: str, isa: str) -> None:
     check(cases(dtype, isa))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, baseline_target, check
+from kernel_runner import EACH_ISA, Case, baseline_target, check
 
 from octavo.backends.cpu.kernels import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
 from octavo.numerics import Window
@@ -50,7 +50,7 @@ def cases(isa: str) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_pooling(isa: str) -> None:
     check(cases(isa))
 
@@ -59,7 +59,7 @@ def test_pooling_on_an_old_machine() -> None:
     check(cases("generic"), baseline_target())
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_concatenation(isa: str, threads: int) -> None:
     found: list[Case] = []

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, Case, check
 
 from octavo.backends.cpu.kernels.int16_conv2d import int16_conv2d
 from octavo.backends.cpu.kernels.int16_requantize import safe_steps
@@ -56,7 +56,7 @@ def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None,
     return Case(kernel=kernel, inputs=(x,), expected=expected, about=(isa, rounding, shape, weight_shape, fields))
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_matmul_sizes(isa):
     rng = np.random.default_rng(0)
     check(
@@ -66,7 +66,7 @@ def test_matmul_sizes(isa):
     )
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_convolutions(isa):
     rng = np.random.default_rng(1)
     out = Output(zero_point=-300, qmin=-300, qmax=20_000)
@@ -88,7 +88,7 @@ def test_convolutions(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_depthwise(isa):
     rng = np.random.default_rng(2)
     check(
@@ -98,7 +98,7 @@ def test_depthwise(isa):
     )
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_sums_beyond_32_bits(isa):
     rng = np.random.default_rng(3)
     cases = []

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, Case, check
 
 from octavo.backends.cpu.kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
 from octavo.backends.cpu.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
@@ -52,7 +52,7 @@ def draw(rng, shape, dtype="int16"):
     return rng.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_elementwise(isa):
     rng = np.random.default_rng(4)
     scales = {"a_scale": 0.001, "b_scale": 0.0013, "out_scale": 0.0021}
@@ -92,7 +92,7 @@ def test_elementwise(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_pairs_in_float32(isa):
     rng = np.random.default_rng(7)
     scales = {"a_scale": 0.00131, "a_zero_point": 300, "b_scale": 0.0007, "b_zero_point": -7000}
@@ -112,7 +112,7 @@ def test_pairs_in_float32(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_lookup(isa):
     rng = np.random.default_rng(5)
     tables = [("int16", "int16", tanh_table(0.0003))]
@@ -128,7 +128,7 @@ def test_lookup(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_softmax(isa):
     rng = np.random.default_rng(6)
     cases = []
@@ -141,7 +141,7 @@ def test_softmax(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_softmax_to_any_scale(isa):
     rng = np.random.default_rng(11)
     cases = []
@@ -155,7 +155,7 @@ def test_softmax_to_any_scale(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_pools(isa):
     rng = np.random.default_rng(7)
     cases = []
@@ -191,7 +191,7 @@ def pool_spec(x, kind, window, output, **fields):
     )
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_batch_matmul(isa):
     rng = np.random.default_rng(8)
     bounds, cases = {"qmin": -20_000, "qmax": 30_000}, []
@@ -206,7 +206,7 @@ def test_batch_matmul(isa):
     check(cases)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_resize(isa):
     rng = np.random.default_rng(9)
     cases = []
@@ -225,7 +225,7 @@ def test_taps_of_a_wide_result_stay_within_the_image():
     assert max(taps.first) == max(taps.second) == 3
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_prelu(isa):
     rng = np.random.default_rng(10)
     scales = {"x_scale": 0.001, "slope_scale": 0.01, "out_scale": 0.0007}

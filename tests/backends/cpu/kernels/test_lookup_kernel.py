@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import HOST_ISAS, PARALLEL_SIZE, SIZES, Case, baseline_target, check
+from kernel_runner import EACH_ISA, PARALLEL_SIZE, SIZES, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -25,12 +25,12 @@ def cases(isa: str) -> list[Case]:
     return made
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_equals_the_oracle(isa: str) -> None:
     check(cases(isa))
 
 
-@pytest.mark.skipif(AVX512_VNNI not in HOST_ISAS, reason="tables in registers need AVX-512")
+@pytest.mark.needs_isa(AVX512_VNNI)
 def test_same_bits_without_vbmi() -> None:
     host = dict(host_target().export())
     check(cases(AVX512_VNNI), tvm.target.Target(host | {"mattr": [*host.get("mattr", ()), "-avx512vbmi"]}))

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers, matmul_case
-from kernel_runner import HOST_ISAS, check
+from kernel_runner import EACH_ISA, check
 
 from octavo.backends.cpu.kernels import Output, matmul
 from octavo.errors import TargetError
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 
 
 @every_isa

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tvm
 from conv2d_cases import Layers, matmul_case
-from kernel_runner import NARROW_ISAS, Case, Compiled, check
+from kernel_runner import EACH_NARROW_ISA, Case, Compiled, check
 from test_int16_conv2d_kernels import ROUNDINGS, convolution, extremes
 
 from octavo.backends.cpu.kernels import AVX2, AVX_VNNI, Kernel, LookupSpec, lookup, target_for
 from octavo.target.llvm_host import host_target
 
-every_narrow = pytest.mark.parametrize("isa", NARROW_ISAS)
+every_narrow = pytest.mark.parametrize("isa", EACH_NARROW_ISA)
 SAME = (1, 1, 1, 1)
 CPUS = {AVX_VNNI: "alderlake", AVX2: "haswell"}
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, Case, baseline_target, check, few
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -81,7 +81,7 @@ def group_norms(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernel, inputs=(x,), expected=expected, about=(form, common))
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("cases", [norms, logarithms, layer_norms, group_norms])
 def test_equals_the_oracle(cases, isa: str) -> None:
     check(cases(isa))

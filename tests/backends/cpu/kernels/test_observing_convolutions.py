@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tvm
 from kernel_runner import Compiled
-from octavo.backends.cpu.kernels.observe_state import COUNTS_SIZE, empty_ranges, first_non_finite, total_counts
 
 from octavo.backends.cpu.kernels import (
     AVX512_VNNI,
@@ -18,12 +17,12 @@ from octavo.backends.cpu.kernels import (
     ObserveSpec,
     can_observe,
     float_conv2d,
-    host_target,
-    isas_of,
 )
+from octavo.numerics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, total_counts
 from octavo.numerics.statistics.histogram import Histogram
+from octavo.target.llvm_host import host_target
 
-pytestmark = pytest.mark.skipif(AVX512_VNNI not in isas_of(host_target()), reason="only these kernels observe what they write")
+pytestmark = pytest.mark.needs_isa(AVX512_VNNI)  # only these kernels observe what they write
 
 CASES = [  # batch, height, width, inputs, outputs, kernel, stride, padding, groups, bounds
     (1, 9, 11, 16, 48, 1, 1, 0, 1, (0.0, 6.0)),

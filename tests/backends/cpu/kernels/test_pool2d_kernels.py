@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check
+from kernel_runner import EACH_ISA, GENERIC, HOST_ISAS, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -109,19 +109,19 @@ def large_specs(kind: str, threads: int) -> Iterator[Pool2dSpec]:
         yield Pool2dSpec(kind=kind, batch=1, channels=channels, input_zero_point=3, output=OUTPUTS[0], threads=threads, **window)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_average(isa: str) -> None:
     check(case(spec, isa) for spec in average_specs())
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_maximum(isa: str) -> None:
     check(
         case(dataclasses.replace(spec, kind="max", multiplier=1.0), isa) for spec in itertools.islice(average_specs(), 0, 48, 2)
     )
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("kind", ["avg", "max"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large(isa: str, kind: str, threads: int) -> None:

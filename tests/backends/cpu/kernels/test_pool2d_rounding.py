@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, baseline_target, check
+from kernel_runner import EACH_ISA, HOST_ISAS, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -49,13 +49,13 @@ def case(spec, isa):
     return Case(kernel=kernels.pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_half_away(isa):
     sizes = [(1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (5, 5), (7, 7), (8, 8), (16, 16), (15, 17), (64, 64), (63, 65)]
     check(case(spec_of(size, "half_away", (zero, zero)), isa) for size in sizes for zero in (0, 128))
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_half_even_stored(isa):
     points = [(0, 0), (0, 3), (128, 131), (131, 128), (255, 1), (7, 255)]
     check(

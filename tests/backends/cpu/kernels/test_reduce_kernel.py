@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, Case, baseline_target, check, few
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -50,7 +50,7 @@ def cases(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernel, inputs=(x.ravel(),), expected=expected.ravel(), about=spec)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_equals_the_oracle(isa: str) -> None:
     check(cases(isa))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, GENERIC, Case, baseline_target, check, few
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -61,7 +61,7 @@ def cases(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.float_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=about)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_equals_the_oracle(isa: str) -> None:
     check(cases(isa))
 

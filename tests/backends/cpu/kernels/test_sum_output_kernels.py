@@ -6,12 +6,12 @@ import itertools
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers
-from kernel_runner import HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, Case, check
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import Conv2dSpec, SumOutput, conv2d
 
-every_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 every_mode = pytest.mark.parametrize("mode", ["constant", "image", "tensor"])
 
 

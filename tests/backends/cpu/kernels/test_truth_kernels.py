@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runner import HOST_ISAS, PARALLEL_SIZE, Case, check
+from kernel_runner import EACH_ISA, PARALLEL_SIZE, Case, check
 
 from octavo.backends.cpu.kernels.truth import Chosen, CompareSpec, LogicalSpec, SelectSpec, Side, compare, logical, select
 from octavo.numerics.quantized import compare as oracle
@@ -17,7 +17,7 @@ def draw(rng, shape, dtype):
     return rng.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_comparisons(isa):
     rng = np.random.default_rng(1)
     shapes, dtypes, cases = itertools.cycle(SHAPES), itertools.cycle(itertools.product(("uint8", "int16"), repeat=2)), []
@@ -46,7 +46,7 @@ def test_fixed_point_tells_no_numbers_apart_that_are_closer_than_its_step():
     np.testing.assert_array_equal(equal, [[True, True, False, False, False], [True, False, False, False, False]])
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", EACH_ISA)
 def test_logic_and_choices(isa):
     rng = np.random.default_rng(2)
     functions = {"and": np.logical_and, "or": np.logical_or, "not": np.logical_not}

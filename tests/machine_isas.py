@@ -1,0 +1,24 @@
+"""Which ISAs this machine has, and tests that run once for each ISA: `needs_isa` skips them where the machine lacks theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from octavo.backends.cpu.kernels import AVX512_VNNI, extensions_of
+from octavo.target_choice import resolve_target
+
+
+@cache
+def machine_isas() -> tuple[str, ...]:
+    """The ISAs and extensions that may run here; of OCTAVO_TARGET's ISA where that is set."""
+    machine = resolve_target(None)
+    return (*machine.isas, *(extensions_of(machine.llvm) if AVX512_VNNI in machine.isas else ()))
+
+
+def each_isa(isas: Iterable[str]) -> list[Any]:
+    """Parameters for `pytest.mark.parametrize("isa", ...)`; a test is skipped, and counted, where the machine lacks its ISA."""
+    return [pytest.param(isa, marks=pytest.mark.needs_isa(isa)) for isa in isas]

@@ -1,0 +1,28 @@
+"""A test that needs an ISA is skipped where it is missing, and the run's closing lines count it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_run_ends_with_what_this_machine_could_not_run() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "tests/backends/cpu/kernels/test_lookup_kernel.py",
+        "-k",
+        "oracle or vbmi",
+    ]
+    environment = os.environ | {"OCTAVO_TARGET": "generic"}
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "needs x86.avx512_vnni" in done.stdout
+    *_, last = done.stdout.splitlines()
+    assert last.startswith("1 passed, 2 skipped"), "pytest's own line is the last"
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("tests that need an ISA")]
+    assert said.endswith(": 2 x86.avx512_vnni (2 skipped)")
