@@ -19,7 +19,7 @@ _F = np.float32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchStyle:
-    """What PyTorch's choose_qparams and choose_qparams_symmetric state (torch.ao.quantization.utils.determine_qparams).
+    """What PyTorch's choose_qparams and choose_qparams_symmetric compute (torch.ao.quantization.utils.determine_qparams).
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class TorchStyle:
 
     def __post_init__(self) -> None:
         """Check the range, and that every scale is positive."""
-        least, most = INTEGER_RANGE[self.dtype]
-        assert least <= self.qmin < self.qmax <= most
+        low, high = INTEGER_RANGE[self.dtype]
+        assert low <= self.qmin < self.qmax <= high
         assert 0 < _F(self.eps) < np.inf
 
     @property

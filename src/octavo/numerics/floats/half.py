@@ -150,8 +150,8 @@ def _multiply_add(total: Floats, x: Floats, y: Floats) -> Floats:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         exact = x.astype(np.float64) * y.astype(np.float64)
         product = exact.astype(np.float32)
-        held = product.astype(np.float64) == exact
-        return _flushed(np.where(held, total + product, (total + exact).astype(np.float32)))
+        is_exact = product.astype(np.float64) == exact
+        return _flushed(np.where(is_exact, total + product, (total + exact).astype(np.float32)))
 
 
 def _flushed(values: Floats) -> Floats:

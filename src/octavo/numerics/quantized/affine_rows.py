@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from ..rounding.requantize import requantize
 
-_FEW = 0.01
+_MAX_MISS_RATE = 0.01
 """Share of the entries that a first estimate may miss: more is no affine function, and no rounding of one."""
 
-_STEPS = (0, 1, -1, 2, -2, 4, -4, 8, -8)
+_ULP_OFFSETS = (0, 1, -1, 2, -2, 4, -4, 8, -8)
 """Units in the last place by which multiplier and bias of a row are moved, where ties fall the other way."""
 
 
@@ -55,7 +55,7 @@ def affine_rows(table: npt.NDArray[np.uint8], reals: npt.NDArray[np.floating], z
     if not (np.isfinite(multiplier).all() and np.isfinite(bias).all()):
         return None
     wrong = _misses(table, multiplier, bias, (zero_point, low, high))
-    if np.count_nonzero(wrong) > _FEW * len(table) * 256:
+    if np.count_nonzero(wrong) > _MAX_MISS_RATE * len(table) * 256:
         return None
     for row in np.flatnonzero(wrong):
         moved = _moved(table[row : row + 1], multiplier[row], bias[row], (zero_point, low, high))
@@ -98,7 +98,7 @@ def _moved(
     row: npt.NDArray[np.uint8], multiplier: np.float32, bias: np.float32, output: tuple[int, int, int]
 ) -> tuple[np.float32, np.float32] | None:
     """Return a line close by that gives the one row, None if none of those tried does."""
-    steps = np.array([(m, b) for m in _STEPS for b in _STEPS], np.float32)
+    steps = np.array([(m, b) for m in _ULP_OFFSETS for b in _ULP_OFFSETS], np.float32)
     multipliers = multiplier + steps[:, 0] * np.spacing(multiplier)
     biases = bias + steps[:, 1] * np.spacing(bias)
     found = np.flatnonzero(_misses(np.broadcast_to(row, (len(steps), 256)), multipliers, biases, output) == 0)

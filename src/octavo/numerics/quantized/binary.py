@@ -80,10 +80,10 @@ def add_parameters(
     with np.errstate(over="ignore", under="ignore"):
         ratios = [float(np.minimum(np.float32(scale) / np.float32(out_scale), largest)) for scale in (a_scale, b_scale)]
     exponent = math.frexp(max(ratios))[1] - 1 if max(ratios) > 0 else -_SHIFT_MAX
-    wanted = _MULTIPLIER_BITS - exponent
-    shift = min(max(wanted, _SHIFT_MIN), _SHIFT_MAX)
-    # `wanted` bits keep the larger multiplier in its range where the shift could not follow the ratio down.
-    a_multiplier, b_multiplier = (int(np.rint(math.ldexp(ratio, min(wanted, _SHIFT_MAX)))) for ratio in ratios)
+    exact_shift = _MULTIPLIER_BITS - exponent
+    shift = min(max(exact_shift, _SHIFT_MIN), _SHIFT_MAX)
+    # `exact_shift` bits keep the larger multiplier in its range where the shift could not follow the ratio down.
+    a_multiplier, b_multiplier = (int(np.rint(math.ldexp(ratio, min(exact_shift, _SHIFT_MAX)))) for ratio in ratios)
     b_multiplier = -b_multiplier if subtract else b_multiplier
     bias = (1 << (shift - 1)) - a_zero_point * a_multiplier - b_zero_point * b_multiplier
     return AddParameters(a_multiplier=a_multiplier, b_multiplier=b_multiplier, bias=bias, shift=shift)
@@ -157,15 +157,15 @@ _MAX_RATIO = 2.0**100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatSumParameters:
-    """Constants of one sum: y = clamp(rint(fma(a, a_ratio, fma(b, b_ratio, fixed))) + after, qmin, qmax).
+    """Constants of one sum: y = clamp(rint(fma(a, a_ratio, fma(b, b_ratio, bias))) + zero_point, qmin, qmax).
 
-    All but `after` are float32 values.
+    All but `zero_point` are float32 values; it is 0 where the bias holds the result's zero point, which ties then see.
     """
 
     a_ratio: float
     b_ratio: float
-    fixed: float
-    after: int
+    bias: float
+    zero_point: int
 
 
 def float_sum_parameters(
@@ -195,15 +195,15 @@ def float_sum_parameters(
     Notes
     -----
     With `stored`, and for a sum, this is ONNX Runtime's QLinearAdd on x86 processors, found by trying all pairs of integers under
-    many parameters: fixed = zero_point - fma(a_ratio, a_zero_point, b_ratio * b_zero_point), ratios are float32 quotients.
+    many parameters: bias = zero_point - fma(a_ratio, a_zero_point, b_ratio * b_zero_point), ratios are float32 quotients.
     """
     with np.errstate(over="ignore"):
         ratios = [min(float(np.float32(scale) / np.float32(out_scale)), _MAX_RATIO) for scale in (a_scale, b_scale)]
     a_ratio, b_ratio = np.float32(ratios[0]), np.float32(-ratios[1] if subtract else ratios[1])
     zeros = fused_multiply_add(a_ratio, np.float32(a_zero_point), np.float32(b_ratio * np.float32(b_zero_point)))
-    fixed = np.float32(np.float32(zero_point if stored else 0) - zeros)
+    bias = np.float32(np.float32(zero_point if stored else 0) - zeros)
     return FloatSumParameters(
-        a_ratio=float(a_ratio), b_ratio=float(b_ratio), fixed=float(fixed), after=0 if stored else zero_point
+        a_ratio=float(a_ratio), b_ratio=float(b_ratio), bias=float(bias), zero_point=0 if stored else zero_point
     )
 
 
@@ -218,9 +218,9 @@ def float_sum(
 ) -> Integers:
     """Return the quantized sum of two 8-bit tensors of shapes that broadcast; see FloatSumParameters for the formula."""
     p = parameters
-    inner = fused_multiply_add(b.astype(np.float32), np.float32(p.b_ratio), np.float32(p.fixed))
+    inner = fused_multiply_add(b.astype(np.float32), np.float32(p.b_ratio), np.float32(p.bias))
     real = fused_multiply_add(a.astype(np.float32), np.float32(p.a_ratio), inner)
-    return clamp(np.rint(real).astype(np.float64) + p.after, qmin, qmax, dtype)
+    return clamp(np.rint(real).astype(np.float64) + p.zero_point, qmin, qmax, dtype)
 
 
 def maximum(a: Integers, b: Integers, *, qmin: int, qmax: int) -> Integers:

@@ -48,7 +48,7 @@ def compare(
     b_zero_point: int,
     rounding: CompareRounding,
 ) -> npt.NDArray[np.bool_]:
-    """Return the truth values of `a kind b` for integers of 8 or 16 bits whose shapes broadcast."""
+    """Return the booleans `a kind b` for integers of 8 or 16 bits whose shapes broadcast."""
 
     def compared(x: npt.NDArray[np.integer], scale: float, zero_point: int) -> npt.NDArray[Any]:
         if rounding == "integers":

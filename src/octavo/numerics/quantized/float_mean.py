@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..rounding.requantize import clamp
 
-_UNIT = 2.0**-24
+_UNIT_ROUNDOFF = 2.0**-24
 """Largest relative error of one rounding to float32."""
 
 
@@ -43,7 +43,7 @@ class FloatMeanParameters:
         here, and four roundings there, are of magnitudes up to 512 (what is beyond saturates either way): 7 * 512 * u at most.
         1% more covers products of errors, as long as terms * u is below it.
         """
-        return 1.01 * _UNIT * (terms * 255.0 * float(self.ratio) + 8 * 512) if terms * _UNIT < 0.01 else 1.0
+        return 1.01 * _UNIT_ROUNDOFF * (terms * 255.0 * float(self.ratio) + 8 * 512) if terms * _UNIT_ROUNDOFF < 0.01 else 1.0
 
 
 def float_mean(

@@ -41,9 +41,9 @@ def logistic_table(scale: float) -> npt.NDArray[np.int16]:
     if float(np.float32(scale)) == 2.0**-12:
         return gemmlowp_logistic(q).astype(np.int16)
     scaled, table = _scaled(q, scale), _sigmoid_table()
-    place = np.abs(scaled) >> 9
-    at, part = np.minimum(place, 254), np.abs(scaled) & 511
-    value = np.where(place >= 255, 0x7FFF << 10, (table[at] << 9) + part * (table[at + 1] - table[at]))
+    index = np.abs(scaled) >> 9
+    at, part = np.minimum(index, 254), np.abs(scaled) & 511
+    value = np.where(index >= 255, 0x7FFF << 10, (table[at] << 9) + part * (table[at + 1] - table[at]))
     rounded = np.where(scaled >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1)
     return (rounded >> 10).astype(np.int16)
 
@@ -55,15 +55,15 @@ def tanh_table(scale: float) -> npt.NDArray[np.int16]:
         if float(np.float32(scale)) == 2.0 ** (shift - 12):
             return gemmlowp_tanh(np.clip(q << shift, -32768, 32767)).astype(np.int16)
     scaled, table = _scaled(q, scale), _sigmoid_table()
-    place = np.abs(scaled) >> 8
-    at, part = np.minimum(place, 254), np.abs(scaled) & 255
-    value = np.where(place >= 255, 0xFFFF << 8, (table[at] << 8) + part * (table[at + 1] - table[at]))
+    index = np.abs(scaled) >> 8
+    at, part = np.minimum(index, 254), np.abs(scaled) & 255
+    value = np.where(index >= 255, 0xFFFF << 8, (table[at] << 8) + part * (table[at + 1] - table[at]))
     rounded = np.where(scaled >= 0, value - (1 << 23) + (1 << 7), -value + (1 << 23) + (1 << 7) - 1)
     return (rounded >> 8).astype(np.int16)
 
 
-_BEYOND: Mapping[str, Callable[[np.float32, np.float32], np.float32]] = {"rsqrt": max, "log": min}
-"""What a function is, for TFLite, of numbers that it has no value for: the result's largest number, or its least."""
+_OUT_OF_DOMAIN: Mapping[str, Callable[[np.float32, np.float32], np.float32]] = {"rsqrt": max, "log": min}
+"""What TFLite takes for the result outside a function's domain: the maximum of the result, or its minimum."""
 
 
 def _gelu(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -105,16 +105,16 @@ def interpolated_table(op: str, x_scale: float, out_scale: float) -> npt.NDArray
     f32, function = np.float32, _FUNCTIONS[op]
     bounds = np.asarray([-32768, 32767], f32)
     first, end = bounds * f32(x_scale)
-    least, most = bounds * f32(out_scale)
+    low, high = bounds * f32(out_scale)
     step = (end - first) / f32(512)
-    per_step = f32(65536) / (most - least)
+    per_step = f32(65536) / (high - low)
     here = (first + np.arange(513, dtype=f32) * step).astype(f32)
 
     def steps_at(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         with np.errstate(all="ignore"):
             values = function(x).astype(f32)
-        if op in _BEYOND:
-            values = np.where(x <= 0, _BEYOND[op](least, most), values)
+        if op in _OUT_OF_DOMAIN:
+            values = np.where(x <= 0, _OUT_OF_DOMAIN[op](low, high), values)
         return (values * per_step).astype(f32)
 
     points, middle = _half_away(steps_at(here[:512])), steps_at((here[:512] + step / f32(2)).astype(f32))

@@ -23,7 +23,7 @@ FACTOR_BITS = 40
 """Bits of a factor behind the point."""
 
 LOG_SOFTMAX_MIN_SCALE = 2.0**-12
-"""Least scale of a result whose steps int64 holds."""
+"""Smallest scale of a result whose steps int64 holds."""
 
 _LARGEST_RATIO = 2.0**12
 
@@ -96,11 +96,11 @@ def log_softmax(
     p = log_softmax_parameters(scale, out_scale, rows.shape[1])
     distance = rows.max(axis=1, keepdims=True) - rows
     total = p.exponentials[distance].sum(axis=1, keepdims=True, dtype=np.int64)
-    places = np.floor(np.log2(total.astype(np.float64))).astype(np.int64)  # exact: a float64 holds every sum
-    fraction = (total << (30 - places)) - (1 << 30)
+    exponent = np.floor(np.log2(total.astype(np.float64))).astype(np.int64)  # exact: a float64 holds every sum
+    fraction = (total << (30 - exponent)) - (1 << 30)
     index = fraction >> (30 - LOG_INDEX_BITS)
     rest = (fraction >> (30 - LOG_INDEX_BITS - LOG_REST_BITS)) & ((1 << LOG_REST_BITS) - 1)
     low, high = (p.logarithms[at].astype(np.int64) for at in (index, index + 1))
-    log2 = (places << LOG_FRACTION_BITS) + low + (((high - low) * rest) >> LOG_REST_BITS) - p.log_of_one
+    log2 = (exponent << LOG_FRACTION_BITS) + low + (((high - low) * rest) >> LOG_REST_BITS) - p.log_of_one
     steps = ((1 << (FACTOR_BITS - 1)) - distance * p.distance_factor - log2 * p.log_factor) >> FACTOR_BITS
     return np.clip(steps + zero_point, qmin, qmax).astype(dtype).reshape(q.shape)

@@ -254,9 +254,9 @@ def float_resize_bilinear(
     real = (x.astype(np.int32) - np.int32(input_zero_point)).astype(np.float32) * np.float32(in_scale)
     total: npt.NDArray[np.float32] | None = None
     for lines, down in ((rows.first, rows.first_weights), (rows.second, rows.second_weights)):
-        for places, across in ((columns.first, columns.first_weights), (columns.second, columns.second_weights)):
+        for indices, across in ((columns.first, columns.first_weights), (columns.second, columns.second_weights)):
             weights = np.asarray(down, np.float32)[:, None] * np.asarray(across, np.float32)
-            term = weights[None, :, :, None] * real[:, list(lines)][:, :, list(places)]
+            term = weights[None, :, :, None] * real[:, list(lines)][:, :, list(indices)]
             total = term if total is None else total + term
     assert total is not None
     steps = np.rint(total / np.float32(out_scale)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What the extremes of groups of samples tell of a range: how it converged, how far off its ends may be, whether it still grows.
+"""Convergence of a range over groups of samples: its curve, intervals of its ends, and whether it still grows.
 
 The samples fall into groups by chance, so any k of the groups stand for a smaller data set. All is computed from the sorted
 extremes, over every choice of groups at once: nothing is drawn, and no order of the samples enters. Nothing here needs TVM.
@@ -89,19 +89,19 @@ def convergence_of(minima: Floats, maxima: Floats) -> Convergence | None:
     n = minima.size
     if n < MIN_GROUPS:
         return None
-    least, greatest = float(minima.min()), float(maxima.max())
+    low, high = float(minima.min()), float(maxima.max())
 
     def share(drawn: int) -> float:
         width = expected_maximum(maxima, drawn) + expected_maximum(-minima, drawn)
-        return min(width / (greatest - least), 1.0) if greatest > least else 1.0
+        return min(width / (high - low), 1.0) if high > low else 1.0
 
     steps = sorted({*_doublings(n), n // 2, n})
     curve = tuple((step / n, max(share(step), 0.0)) for step in steps)
     return Convergence(
         groups=n,
         curve=curve,
-        minimum_interval=(least - bootstrap_reach(-minima), least),
-        maximum_interval=(greatest, greatest + bootstrap_reach(maxima)),
+        minimum_interval=(low - bootstrap_reach(-minima), low),
+        maximum_interval=(high, high + bootstrap_reach(maxima)),
         growth=1.0 - share(n // 2),
     )
 

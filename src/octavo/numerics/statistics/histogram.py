@@ -139,7 +139,7 @@ class Histogram:
 
 
 def _summed(bins: Integers, counts: Integers) -> Histogram:
-    unique, place = np.unique(bins, return_inverse=True)
+    unique, inverse = np.unique(bins, return_inverse=True)
     total = np.zeros(unique.size, np.int64)
-    np.add.at(total, place, counts)
+    np.add.at(total, inverse, counts)
     return Histogram(bins=unique, counts=total)

@@ -1,4 +1,4 @@
-"""What a histogram tells of its values: moments, values beyond a range, and the error that a quantization would make.
+"""Estimates from a histogram: moments, values beyond a range, and the error that a quantization would make.
 
 Values are taken as evenly spread within their bin, whose width is at most 1/64 of them: these are estimates, of all values and
 without any of them at hand. They judge a range; choosing one is `ranges`' business.

@@ -27,6 +27,6 @@ def float_sum(
         return stored.astype(real_type)
 
     # The intrinsic, not TVM's fma: that one may be two roundings where the processor has no such instruction.
-    inner = intrinsic("llvm.fma", real_type, real(b), number(p.b_ratio), number(p.fixed))
+    inner = intrinsic("llvm.fma", real_type, real(b), number(p.b_ratio), number(p.bias))
     value = intrinsic("llvm.fma", real_type, real(a), number(p.a_ratio), inner)
-    return rounded(value, zero_point=p.after + relabelling, qmin=out.qmin, qmax=out.qmax, dtype=dtype, lanes=lanes)
+    return rounded(value, zero_point=p.zero_point + relabelling, qmin=out.qmin, qmax=out.qmax, dtype=dtype, lanes=lanes)
