@@ -15,8 +15,8 @@ from octavo.errors import ModelError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
-from octavo.numerics.observer_state import COUNTS_SIZE, empty_ranges
 from octavo.numerics.statistics.histogram import Histogram
+from octavo.numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges
 from octavo.pipeline import profiler
 from octavo.profile import Instrumented, instrument
 

@@ -2,8 +2,8 @@
 
     y_observed = R.call_dps_packed("octavo.observe", (y, ranges, counts, R.const(axis)), out_ty=y's)
 
-`ranges` and `counts` are parameters of the function that the kernel writes to (kernels/observe_state.py). Nobody reads them in
-the graph, so no order between observers matters. Profiling writes these calls, lowering replaces them; TVM knows no such op.
+`ranges` and `counts` are parameters of the function that the kernel writes to (`numerics.statistics.observer_state`). The graph
+reads neither, so no order between observers matters. Profiling writes these calls, lowering replaces them; TVM knows no such op.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from ..errors import DataError
 from ..graph import Model
 from ..graph.inputs import input_specs
 from ..identity import TensorId
-from ..numerics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from ..numerics.statistics.histogram import CODES, LAST_BIN, Histogram
+from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from .buckets import BUCKETS, SampleBuckets
 from .constants import profile_constants
 from .instrument import Instrumented, Observation

@@ -22,7 +22,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, replace_operands, 
 from ..graph.observe import ObserveCall, write_observe
 from ..graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..identity import TensorEntry, TensorId
-from ..numerics.observer_state import COUNTS_SIZE
+from ..numerics.statistics.observer_state import COUNTS_SIZE
 
 MAX_CHANNELS = 4096
 """Axes longer than this (a flattened feature map) are no channels worth keeping apart."""
@@ -68,7 +68,7 @@ class Instrumented:
     ----------
     module
         Constants are bound: "main" takes the graph's inputs, then ranges and counts of each observation, which it writes to (see
-        kernels/observe_state.py). It returns the graph's outputs first.
+        numerics/statistics/observer_state.py). It returns the graph's outputs first.
     observations
         In the order of their parameters.
     clamped

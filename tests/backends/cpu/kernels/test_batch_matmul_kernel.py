@@ -8,7 +8,6 @@ from kernel_runner import EACH_ISA, HOST_ISAS, Case, check
 
 from machine_isas import each_isa
 from octavo import numerics
-<<<<<<< HEAD
 from octavo.backends.cpu.kernels import (
     AVX512_VNNI,
     GENERIC,
@@ -19,9 +18,6 @@ from octavo.backends.cpu.kernels import (
     batch_matmul,
     takes_views,
 )
-=======
-from octavo.backends.cpu.kernels import BatchMatmulSpec, FloatOutput, Output, SumOutput, batch_matmul, takes_views
->>>>>>> a7a0e1f (Rename private words of numerics; mend imports of kernel tests)
 from octavo.backends.cpu.kernels.x86.int8_batch_matmul import MAX_INNER
 from octavo.composites.matrix_view import MatrixView
 

@@ -12,8 +12,8 @@ from kernel_runner import Compiled
 
 from machine_isas import each_isa
 from octavo.backends.cpu.kernels import KNOWN_ISAS, ObserveSpec, observe
-from octavo.numerics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from octavo.numerics.statistics.histogram import Histogram
+from octavo.numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, table, total_counts
 from octavo.target.llvm_host import host_target
 
 EACH_ISA = each_isa(KNOWN_ISAS)

@@ -18,8 +18,8 @@ from octavo.backends.cpu.kernels import (
     can_observe,
     float_conv2d,
 )
-from octavo.numerics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, total_counts
 from octavo.numerics.statistics.histogram import Histogram
+from octavo.numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, first_non_finite, total_counts
 from octavo.target.llvm_host import host_target
 
 pytestmark = pytest.mark.needs_isa(AVX512_VNNI)  # only these kernels observe what they write

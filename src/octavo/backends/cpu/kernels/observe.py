@@ -1,6 +1,7 @@
-"""The observer: reads a float32 tensor once and adds to its statistics (see observe_state.py); may clamp what it read.
+"""The observer: reads a float32 tensor once and adds to its statistics (`numerics.statistics.observer_state`).
 
-One entrance for every instruction set; the plain form of this file defines what the others compute, bit for bit.
+It may clamp what it read. One entrance for every instruction set; the plain form of this file defines what the others compute,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 from tvm.script.ir_builder import tirx as B
 
 from ....errors import TargetError
-from ....numerics.observer_state import COUNTS_SIZE, table
 from ....numerics.statistics.histogram import SHIFT
+from ....numerics.statistics.observer_state import COUNTS_SIZE, table
 from .isa import AVX512_VNNI, KNOWN_ISAS
 from .spec import Kernel
 from .vectors import Buffer, Expr, prim_func

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .....numerics.floats.float_function import FloatFunction
-from .....numerics.observer_state import COUNTS_SIZE
+from .....numerics.statistics.observer_state import COUNTS_SIZE
 from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..isa import AVX512_VNNI

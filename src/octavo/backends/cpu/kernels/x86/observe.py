@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
-from .....numerics.observer_state import TABLES
+from .....numerics.statistics.observer_state import TABLES
 from ..observe import ObserveSpec, Statistics, clamped
 from ..vectors import Buffer, Expr, intrinsic, load, splat, store
 from .observe_tiles import NOT_FINITE, PAIR, codes_of, for_codes, upper_halves

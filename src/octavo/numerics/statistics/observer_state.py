@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .statistics.histogram import CODES
+from .histogram import CODES
 
 HEADER = 16
 """int32 numbers before the first table: one cache line."""
