@@ -22,18 +22,27 @@ JOBS ?= 2
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torch test-torch lint format bench clean
+.PHONY: help demo test test-avx2 torch test-torch lint format bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
 	@echo "usage: make TARGET [PYTHON=python3.12]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real digits; print one table
 	$(BIN)/octavo demo -o $(DEMO_DIR)
 
 test: lint ## Lint, check types, run every test
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
+
+# What compiles models and compares their results. Left out: what compiles none, what times peers, profiles (their bytes don't depend
+# on the ISA), and the slowest, post-training quantization of MobileNetV2, whose kernels the others run too.
+AVX2_TESTS := $(filter-out tests/e2e/test_benchmark_networks.py tests/e2e/test_exact_qdq.py tests/e2e/test_profile_bytes.py \
+  tests/e2e/test_reference_sessions.py tests/e2e/test_speed_table.py, $(wildcard tests/e2e/test_*.py)) \
+  --deselect tests/e2e/test_shared_models.py::test_post_training_quantization_of_mobilenet_v2
+
+test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no more
+	OCTAVO_TARGET=x86.avx2 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(AVX2_TESTS)
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 
