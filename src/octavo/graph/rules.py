@@ -83,7 +83,9 @@ class Partition:
     rejections: dict[str, Rejection]
 
 
-def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeatable) -> Partition:
+def partition(
+    module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeatable, describe: Callable[[Region], Mapping[str, Any]]
+) -> Partition:
     """Outline every region that a rule claims in "main" into a composite function.
 
     Before::
@@ -101,6 +103,8 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
     repeatable
         Says of a value whether it may be computed both inside a composite and outside (it is cheap); a region whose other
         inner values are read outside is dropped by a Rejection.
+    describe
+        Further attributes of a region's composite: all that whoever reads the module needs of it.
     """
     main = module["main"]
     view = DataflowView(main)
@@ -125,7 +129,7 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
             rule_of[found.output] = rule
             taken.update(_claimed(view, found, repeatable))
             break
-    return _outline(module, view, regions, rule_of, rejections)
+    return _outline(module, view, regions, rule_of, rejections, describe)
 
 
 def _claimed(view: DataflowView, region: Region, repeatable: Repeatable) -> Iterator[Var]:
@@ -156,13 +160,14 @@ def _outline(
     regions: dict[Var, Region],
     rule_of: dict[Var, Rule],
     rejections: dict[str, Rejection],
+    describe: Callable[[Region], Mapping[str, Any]],
 ) -> Partition:
     builder = relax.BlockBuilder(module)
     functions: dict[Var, tvm.ir.GlobalVar] = {}
     by_name: dict[str, Region] = {}
     for output, region in regions.items():
         name = f"{rule_of[output].composite.replace('.', '_')}_{output.name}"
-        attrs = {"Composite": rule_of[output].composite, **region.attrs}
+        attrs = {"Composite": rule_of[output].composite, "Primitive": True, **region.attrs, **describe(region)}
         functions[output] = _write_composite(builder, name, view, region, attrs)
         by_name[functions[output].name_hint] = region
     new_main = _rewrite_main(view, regions, functions)

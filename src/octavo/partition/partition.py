@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax import Var
 
+from ..composites.attributes import write_op
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
 from ..graph.rules import Partition, Region, Rejection, Rule, partition
@@ -197,6 +199,11 @@ def _is_repeatable(view: DataflowView, var: Var) -> bool:
     return constant_value(view, var) is not None
 
 
+def _describe(region: Region) -> dict[str, Any]:
+    """Return the attributes from which a back end reads the composite's op."""
+    return write_op(region.form, region.core.name)
+
+
 def partition_quantized(
     module: tvm.IRModule,
     target: TargetDescription,
@@ -223,12 +230,16 @@ def partition_quantized(
         module,
         rules_for(target, _COMPUTE, held, ids, sources),
         repeatable=lambda view, var: var in shared or _is_repeatable(view, var),
+        describe=_describe,
     )
     float_rules = (*(half_rules(precision) if precision else ()), *_FLOAT) if with_float else ()
     floats = partition(
-        compute.module, float_rules, repeatable=lambda view, var: _is_repeatable(view, var) or is_widening(view, var)
+        compute.module,
+        float_rules,
+        repeatable=lambda view, var: _is_repeatable(view, var) or is_widening(view, var),
+        describe=_describe,
     )
-    edges = partition(floats.module, rules_for(target, _EDGES, held, ids, sources), repeatable=_is_repeatable)
+    edges = partition(floats.module, rules_for(target, _EDGES, held, ids, sources), repeatable=_is_repeatable, describe=_describe)
     integer = {region.core.name for region in (*compute.regions.values(), *edges.regions.values())}
     regions = {**compute.regions, **floats.regions, **edges.regions}
     rejections = {name: why for name, why in {**compute.rejections, **edges.rejections}.items() if name not in integer}

@@ -25,10 +25,10 @@ import tvm
 from tvm.ir import Call
 from tvm.relax import Var
 
-from ...composites.base import CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor
+from ...composites.attributes import Composite
+from ...composites.base import ElementFunction, QuantizedOutput, QuantizedTensor
 from ...composites.elementwise import LookupOp
 from ...graph.dataflow import DataflowView, operand_vars
-from ...graph.rules import Partition, Region
 
 _EVERY: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
 
@@ -39,15 +39,15 @@ class Composed:
 
     Parameters
     ----------
-    parts
-        The partition, with the regions of the tables in place of those of their last ops.
+    composites
+        Those of the module, with the tables in place of their last ops.
     inputs
         What each table reads, by the variable of main that holds its result.
     swallowed
         Variables of main that are computed within tables alone.
     """
 
-    parts: Partition
+    composites: dict[str, Composite]
     inputs: dict[Var, Var]
     swallowed: frozenset[Var]
 
@@ -58,10 +58,10 @@ class _Function:
 
     Parameters
     ----------
-    name, region
+    name, composite
         The composite that gives it.
     entrance, x, entry
-        The root within the composite that reads it first: its variable, its form, its entry of the quantize_info.
+        The root within the composite that reads it first: its parameter, the tensor, its entry of the quantize_info.
     table
         The result for each of the root's integers, both as kernels hold them.
     passed
@@ -72,8 +72,8 @@ class _Function:
 
     root: Var
     name: str
-    region: Region
-    entrance: Var
+    composite: Composite
+    entrance: str
     x: QuantizedTensor
     entry: Any
     y: QuantizedOutput
@@ -82,38 +82,36 @@ class _Function:
     is_gain: bool
 
 
-def compose_tables(parts: Partition) -> Composed:
+def compose_tables(module: tvm.IRModule, composites: dict[str, Composite]) -> Composed:
     """Find the composites that one table of another tensor can stand for."""
-    view = DataflowView(parts.module["main"])
+    view = DataflowView(module["main"])
     functions: dict[Var, _Function] = {}
     for binding in view.bindings:
         value = binding.value
         if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
             continue
         name = value.op.name_hint
-        if name in parts.regions:
-            found = _function(name, parts.regions[name], operand_vars(value), functions)
+        if name in composites:
+            found = _function(name, composites[name], operand_vars(value), functions)
             functions |= {} if found is None else {binding.var: found}
     needed = _needed(view, functions)
     tables = {var: function for var, function in functions.items() if function.is_gain and var in needed}
     swallowed = frozenset(var for var in functions if var not in needed)
-    inner = {var: functions[var].region for var in swallowed}
-    regions = {function.name: _region(function, inner) for function in tables.values()}
+    inner = {var: functions[var].composite for var in swallowed}
+    changed = {function.name: _table(function, inner) for function in tables.values()}
     return Composed(
-        parts=replace(parts, regions={**parts.regions, **regions}),
+        composites={**composites, **changed},
         inputs={var: function.root for var, function in tables.items()},
         swallowed=swallowed,
     )
 
 
-def _function(name: str, region: Region, operands: Sequence[Var], functions: dict[Var, _Function]) -> _Function | None:
+def _function(name: str, composite: Composite, operands: Sequence[Var], functions: dict[Var, _Function]) -> _Function | None:
     """Return a composite's result as a function of what its operands are functions of, None if these are several tensors."""
-    form: CompositeOp = region.form
-    own: ElementFunction | None = form.element_function()
+    own: ElementFunction | None = composite.op.element_function()
     if own is None:
         return None
-    entrances = {inner.name: inner for inner in region.inputs}
-    outside = {inner.name: outer for inner, outer in zip(region.inputs, operands, strict=True)}
+    outside = dict(zip(composite.inputs, operands, strict=True))
     variables = [outside[tensor.name] for tensor in own.operands.values()]
     before = [functions.get(var) for var in variables]
     roots = {var if function is None else function.root for var, function in zip(variables, before, strict=True)}
@@ -129,10 +127,10 @@ def _function(name: str, region: Region, operands: Sequence[Var], functions: dic
     return _Function(
         root=roots.pop(),
         name=name,
-        region=region,
-        entrance=entrances[x.name] if first is None else first.entrance,
+        composite=composite,
+        entrance=x.name if first is None else first.entrance,
         x=x if first is None else first.x,
-        entry=region.attrs["quantize_info"][role] if first is None else first.entry,
+        entry=composite.quantize_info[role] if first is None else first.entry,
         y=own.result,
         table=table,
         passed=tuple(dict.fromkeys((*earlier, *passed))),
@@ -151,17 +149,16 @@ def _needed(view: DataflowView, functions: dict[Var, _Function]) -> set[Var]:
     return needed
 
 
-def _region(function: _Function, inner: dict[Var, Region]) -> Region:
-    """Return the region of a table; its attributes tell of the ops in it that nobody else reads."""
-    swallowed = [inner[var].attrs for var in function.passed if var in inner]
-    attrs = function.region.attrs
+def _table(function: _Function, inner: dict[Var, Composite]) -> Composite:
+    """Return the composite of a table; its attributes tell of the ops in it that nobody else reads."""
+    swallowed = [inner[var] for var in function.passed if var in inner]
+    last = function.composite
     own = (function.table.astype(np.int16) - function.y.tensor.relabelling).astype(function.y.tensor.params.dtype)
-    results = {f"inner{number}": each["quantize_info"]["output"] for number, each in enumerate(swallowed)}
-    info = {"input": function.entry, **results, "output": attrs["quantize_info"]["output"]}
-    ids = [tensor for each in (*swallowed, attrs) for tensor in each.get("tensor_ids", ())]
+    results = {f"inner{number}": each.quantize_info["output"] for number, each in enumerate(swallowed)}
     return replace(
-        function.region,
+        last,
         inputs=(function.entrance,),
-        form=LookupOp(x=function.x, y=function.y, table=own),
-        attrs={**attrs, "quantize_info": info, **({"tensor_ids": list(dict.fromkeys(ids))} if ids else {})},
+        op=LookupOp(x=function.x, y=function.y, table=own),
+        quantize_info={"input": function.entry, **results, "output": last.quantize_info["output"]},
+        tensor_ids=tuple(dict.fromkeys(tensor for each in (*swallowed, last) for tensor in each.tensor_ids)),
     )

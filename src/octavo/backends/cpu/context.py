@@ -16,10 +16,10 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
-from ...composites.base import RELABELLING, CompositeOp
+from ...composites.attributes import Composite
+from ...composites.base import RELABELLING
 from ...graph.dataflow import BodyWriter, dtype_of, static_shape
 from ...graph.kernel_attributes import RESULT_ATTR
-from ...graph.rules import Region
 from .emitters import Emitter
 from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable
 from .storage import TO_NHWC, Storage, StorageLayout
@@ -118,15 +118,14 @@ class KernelContext:
         """Activations quantized at run time: integers and parameters by variable and manner."""
         self.storage = Storage(self, isa, threads)
 
-    def write(self, emitter: Emitter, region: Region, inputs: list[Var], output: Var) -> Kernel | None:
+    def write(self, emitter: Emitter, composite: Composite, inputs: list[Var], output: Var) -> Kernel | None:
         """Write the kernel calls of one composite, whose result the source graph calls `output`.
 
         Returns the kernel that does its work, None where it only moves data.
         """
-        form: CompositeOp = region.form
         self._ran = None
-        self._attrs = {key: region.attrs[key] for key in ("quantize_info", "tensor_ids") if key in region.attrs}
-        emitter(form, self, {inner.name: outer for inner, outer in zip(region.inputs, inputs, strict=True)}, output)
+        self._attrs = composite.attrs
+        emitter(composite.op, self, dict(zip(composite.inputs, inputs, strict=True)), output)
         self._attrs = {}
         return self._ran
 
