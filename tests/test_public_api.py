@@ -25,6 +25,7 @@ PUBLIC = {
     "load",
     "load_executable",
     "observe",
+    "partition",
     "profile",
     "quantize",
     "relax_pipeline",
@@ -32,12 +33,12 @@ PUBLIC = {
     "unobserve",
     "verify_lineage",
 }
-STAGES = ("load", "profile", "quantize", "compile", "load_executable", "explain", "export_onnx", "relax_pipeline")
+STAGES = ("load", "profile", "quantize", "compile", "load_executable", "explain", "export_onnx", "partition", "relax_pipeline")
 
 
 def test_the_public_names_are_these() -> None:
     assert set(octavo.__all__) == PUBLIC
-    assert len(octavo.__all__) == len(PUBLIC) < 25
+    assert len(octavo.__all__) == len(PUBLIC) < 30
 
 
 def test_stages_are_functions_and_not_the_packages_of_the_same_name() -> None:
@@ -54,6 +55,7 @@ def test_the_stages_take_what_the_design_says() -> None:
         "load_executable": ["path"],
         "explain": ["subject", "target", "precision", "profile", "recipe"],
         "export_onnx": ["model", "path"],
+        "partition": ["model", "target"],
         "relax_pipeline": ["target", "threads", "ids"],
     }
 

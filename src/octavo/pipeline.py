@@ -18,20 +18,23 @@ from .backends.cpu.kernels import (
     AVX512_BF16,
     AVX512_VNNI,
     NO_SCHEDULES,
+    Schedules,
     Tuning,
     extensions_of,
     tuning_of,
 )
 from .backends.cpu.link import link
-from .backends.cpu.lowering import FLOAT_MODEL, Lowered, OpRecord, lower
+from .backends.cpu.lowering import Lowered, OpRecord, lower_composites
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .graph.lineage import lineage_paused
+from .graph.model import with_model
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
+from .partition.pipeline import FLOAT_MODEL, is_partitioned, partition_module
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
@@ -54,6 +57,7 @@ __all__ = [
     "export_onnx",
     "load",
     "load_executable",
+    "partition",
     "profile",
     "quantize",
     "relax_pipeline",
@@ -140,6 +144,23 @@ _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Execut
 _PROFILERS: WeakKeyDictionary[Model, _Profilers] = WeakKeyDictionary()
 
 
+def lower(
+    module: tvm.IRModule,
+    target: TargetDescription,
+    isas: tuple[str, ...],
+    threads: int,
+    ids: Collection[str] = (),
+    precision: Precision | None = None,
+    schedules: Schedules = NO_SCHEDULES,
+) -> Lowered:
+    """Partition a module whose constants are bound, where it is not yet, and lower its composites to kernel calls.
+
+    `ids` are the source model's TensorIds; see `partition_module` and `lower_composites` for the rest.
+    """
+    parts = module if is_partitioned(module) else partition_module(module, target, ids, precision)
+    return lower_composites(parts, target, isas, threads, precision, schedules)
+
+
 def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None) -> tuple[Instrumented, Executable]:
     """Instrument and build a model once: the parts of a data set profiled one by one share it."""
     built = _PROFILERS.setdefault(model, {})
@@ -176,6 +197,29 @@ def quantize(
     checked = checked_model(model)
     check_model(profile, checked)
     return quantize_model(checked, profile, target=resolve_target(target).description, recipe=recipe or Recipe())
+
+
+def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:
+    """Outline what a target computes in kernels of its own: composites that are complete in their attributes.
+
+    Each composite is a private function with attributes that a code generator reads (see `octavo.composites.attributes`). The
+    module is TVM's own: it can be saved, loaded and printed, and ``octavo.compile(octavo.load(module))`` gives the same bytes as
+    compiling the model.
+
+    Parameters
+    ----------
+    model
+        In QDQ form or float.
+    target
+        As `compile` takes it.
+
+    Raises
+    ------
+    TargetError
+        An unknown target.
+    """
+    checked = checked_model(model)
+    return with_model(partition_module(checked.bound(), resolve_target(target).description, checked.tensors), checked)
 
 
 def compile(

@@ -11,8 +11,8 @@ from tvm import relax
 
 from octavo.backends.cpu.kernels import isas_of
 from octavo.backends.cpu.link import link
-from octavo.backends.cpu.lowering import lower
 from octavo.graph.dataflow import BodyWriter, write_function
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 from tvm_alone import tvm_alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from tvm import relax
 import octavo
 from nets import model_of
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower
 from octavo.graph.dataflow import BodyWriter, DataflowView, call_to, op_name, static_shape
 from octavo.partition.carry_stride import Carried, carry_strides
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 
@@ -97,7 +98,7 @@ def test_a_block_computes_only_the_pixels_that_are_read(
     relax.analysis.well_formed(carried)
     x = np.random.default_rng(1).integers(-128, 128, shape_of(layout, size)).astype(np.int8)
     results = run_lowered(module, x)
-    monkeypatch.setattr("octavo.lower.lowering.carry_strides", lambda unmoved: Carried(module=unmoved))
+    monkeypatch.setattr(import_module("octavo.partition.pipeline"), "carry_strides", lambda unmoved: Carried(module=unmoved))
     for got, wanted in zip(results, run_lowered(module, x), strict=True):
         np.testing.assert_array_equal(got, wanted)
 

@@ -12,8 +12,8 @@ from tvm import relax
 from machine_isas import each_isa
 from octavo import numerics
 from octavo.backends.cpu.kernels import KNOWN_ISAS, isas_of
-from octavo.backends.cpu.lowering import lower
 from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams
+from octavo.pipeline import lower
 from octavo.qdq.rounding import ROUNDING
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target

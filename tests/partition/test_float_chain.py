@@ -8,9 +8,9 @@ import pytest
 from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import lower
 from octavo.graph.dataflow import DataflowView, op_name
 from octavo.numerics.floats import float_function
+from octavo.pipeline import lower
 from octavo.target import CPU
 
 X = np.random.default_rng(3).normal(0, 2, (1, 3, 5, 7)).astype(np.float32)

@@ -7,8 +7,9 @@ import pytest
 from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import Lowered, lower
+from octavo.backends.cpu.lowering import Lowered
 from octavo.graph.dataflow import DataflowView, op_name
+from octavo.pipeline import lower
 from octavo.target import CPU
 
 RNG = np.random.default_rng(8)

@@ -11,9 +11,10 @@ import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import lower, partition_module
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.partition.hoist import hoist_quantize
+from octavo.partition.pipeline import integer_regions
+from octavo.pipeline import lower
 from octavo.target import CPU
 
 SHAPE = (1, 3, 8, 8)
@@ -80,7 +81,7 @@ def test_everything_is_integer_and_the_numbers_are_the_same(chain):
     expected = run_float(module, sample())
     assert len(np.unique(expected)) > 20
     np.testing.assert_array_equal(run_float(hoisted, sample()), expected)
-    assert partition_module(module, CPU).rejections == {}
+    assert integer_regions(module, CPU).rejections == {}
     np.testing.assert_array_equal(run_lowered(module, sample()), expected)
 
 

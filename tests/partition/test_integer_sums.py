@@ -11,8 +11,8 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower
 from octavo.numerics import dynamic
+from octavo.pipeline import lower
 from octavo.qdq.dynamic import write_dynamic
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target

@@ -10,8 +10,8 @@ from tvm import relax
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of, takes_views
 from octavo.backends.cpu.link import link
-from octavo.backends.cpu.lowering import lower
 from octavo.graph.dataflow import DataflowView, call_to
+from octavo.pipeline import lower
 from octavo.qdq.matchers.batch_matmul import match_batch_matmul
 from octavo.target import BATCH_MATMUL, CPU
 from octavo.target.llvm_host import host_target

@@ -11,8 +11,8 @@ import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import partition_module
 from octavo.graph.dataflow import BodyWriter
+from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
 
 SHAPE = (1, 4, 7, 7)
@@ -49,7 +49,7 @@ def sample() -> np.ndarray:
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_scales_for_each_channel_into_a_depthwise_convolution(multiplier):
     module = per_channel(np.zeros(CHANNELS), multiplier=multiplier)
-    parts = partition_module(module, CPU)
+    parts = integer_regions(module, CPU)
     assert parts.rejections == {}
     assert {region.core.name for region in parts.regions.values()} == {"a", "y"}
     difference = np.abs(run_lowered(module, sample()).astype(int) - run_float(module, sample()).astype(int))
@@ -63,7 +63,7 @@ def test_scales_for_each_channel_into_a_depthwise_convolution(multiplier):
 def test_a_zero_point_for_each_channel_of_a_depthwise_convolution(dtype, multiplier, is_float):
     low = 0 if dtype == "uint8" else -128
     module = depthwise_of_channels(dtype, np.array([0, 3, 200, 255, 128, 90]) + low, multiplier, is_float=is_float)
-    parts = partition_module(module, CPU)
+    parts = integer_regions(module, CPU)
     assert {region.core.name for region in parts.regions.values()} >= {"y_float"}
     x = (sample_of(6).astype(int) + low).astype(dtype)
     got, want = run_lowered(module, x), run_float(module, x)
@@ -110,7 +110,7 @@ def sample_of(channels: int) -> np.ndarray:
 )
 def test_what_kernels_cannot_take_says_why(module, reason):
     target = replace(CPU, ops=tuple(replace(op, float_output=False) for op in CPU.ops))
-    rejections = partition_module(module, target).rejections
+    rejections = integer_regions(module, target).rejections
     assert any(reason in rejection.reason for rejection in rejections.values()), rejections
     run_lowered(module, sample())
 
@@ -134,21 +134,21 @@ def biased(bias: int, out_scale: float) -> tvm.IRModule:
 
 def test_a_bias_at_the_edge_of_int32_moves_by_less_than_a_step():
     module = biased(2**31 - 1, 0.01)
-    assert "a" in {region.core.name for region in partition_module(module, CPU).regions.values()}
+    assert "a" in {region.core.name for region in integer_regions(module, CPU).regions.values()}
     got, want = run_lowered(module, sample()), run_float(module, sample())
     assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
 
 
 def test_a_bias_that_would_have_to_move_far_leaves_the_layer_float():
     module = biased(2**31 - 1, 1e-6)
-    (rejection,) = [r for name, r in partition_module(module, CPU).rejections.items() if name == "a"]
+    (rejection,) = [r for name, r in integer_regions(module, CPU).rejections.items() if name == "a"]
     assert "the int32 accumulator of output channel 1 can reach" in rejection.reason
     np.testing.assert_array_equal(run_lowered(module, sample()), run_float(module, sample()))
 
 
 def test_zero_points_that_differ_are_shared_behind_a_clamp():
     module = per_channel(np.arange(CHANNELS))
-    rejections = partition_module(module, CPU).rejections
+    rejections = integer_regions(module, CPU).rejections
     assert not {"a", "y"} & set(rejections)
     difference = np.abs(run_lowered(module, sample()).astype(int) - run_float(module, sample()).astype(int))
     assert difference.max() <= 1

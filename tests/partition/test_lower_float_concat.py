@@ -7,7 +7,7 @@ import pytest
 from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import lower
+from octavo.pipeline import lower
 from octavo.target import CPU
 
 RNG = np.random.default_rng(11)

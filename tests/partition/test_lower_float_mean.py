@@ -8,8 +8,8 @@ from qdq_graph import graph, run_lowered
 from tvm import relax
 
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower
 from octavo.numerics.floats.reduce import mean_in_order
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 

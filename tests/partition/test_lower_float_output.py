@@ -11,7 +11,8 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower, partition_module
+from octavo.partition.pipeline import integer_regions
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 
@@ -97,7 +98,7 @@ def test_a_matmul_read_in_float_twice():
     np.testing.assert_allclose(run_lowered(module, x), real + np.exp(real), rtol=1e-6)
     assert [record.op for record in records(module) if record.integer] == ["matmul"]
     # The relu has two readers, and they read the composite's result.
-    composite = partition_module(module, CPU).module["octavo_matmul_relu"]
+    composite = integer_regions(module, CPU).module["octavo_matmul_relu"]
     info = composite.attrs["quantize_info"]
     assert (str(info["output"]["id"]), str(info["output"]["dtype"])) == ("relu", "float32")
     assert info["output"]["scale"] is None

@@ -11,9 +11,9 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower
 from octavo.graph.dataflow import DataflowView
 from octavo.graph.rules import Rejection
+from octavo.pipeline import lower
 from octavo.qdq.matchers.l2_normalize import match_l2_normalize
 from octavo.target import CPU, OpSupport
 from octavo.target.llvm_host import host_target

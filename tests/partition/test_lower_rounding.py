@@ -5,9 +5,9 @@ import pytest
 from qdq_graph import Qdq, graph, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import partition_module
 from octavo.numerics import FloatMeanParameters, QuantParams, Window, avg_pool2d, float_avg_pool2d, softmax
 from octavo.numerics.quantized.rescale import rescale_table
+from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
 
 X = (0.05, 3)
@@ -41,7 +41,7 @@ def with_rounding(module, rounding):
 
 
 def info(module):
-    (composite,) = [f for _, f in partition_module(module, CPU).module.functions_items() if "quantize_info" in f.attrs]
+    (composite,) = [f for _, f in integer_regions(module, CPU).module.functions_items() if "quantize_info" in f.attrs]
     return composite.attrs["quantize_info"]
 
 
@@ -71,7 +71,7 @@ def test_averages_in_float32(out):
     np.testing.assert_array_equal(run_lowered(module, x), expected)
     assert not any(
         "quantize_info" in f.attrs and "rounding" in f.attrs["quantize_info"]
-        for _, f in partition_module(pooled(out, window), CPU).module.functions_items()
+        for _, f in integer_regions(pooled(out, window), CPU).module.functions_items()
     )
 
 

@@ -10,9 +10,9 @@ import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import partition_module
 from octavo.graph.dataflow import BodyWriter
 from octavo.numerics import Window, conv2d_transpose_accumulate, requantize, requantize_multiplier
+from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
 
 X, Y = (0.05, 7), (0.4, 131)
@@ -76,7 +76,7 @@ def test_a_transposed_convolution_equals_its_definition(case):
     attributes, arrays = operands(CASES[case])
     layout = "NHWC" if case == "upsampling" else "NCHW"
     module = module_of(attributes, arrays, layout, "relu")
-    parts = partition_module(module, CPU)
+    parts = integer_regions(module, CPU)
     assert parts.rejections == {}
     (region,) = parts.regions.values()
     assert region.attrs["quantize_info"]["weight"]["axis"] == int(arrays["axis"])
@@ -99,6 +99,6 @@ def test_a_transposed_convolution_equals_its_definition(case):
 def test_a_result_that_nothing_quantizes_stays_float():
     attributes, arrays = operands(CASES["no phase lacks taps"])
     module = module_of(attributes, arrays, "NCHW", "float")
-    assert partition_module(module, CPU).rejections == {}
+    assert integer_regions(module, CPU).rejections == {}
     x = np.ascontiguousarray(arrays["x"].transpose(0, 3, 1, 2))
     np.testing.assert_allclose(run_lowered(module, x), run_float(module, x), rtol=1e-5, atol=1e-3)

@@ -10,7 +10,7 @@ from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 

@@ -11,7 +11,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from octavo.backends.cpu.lowering import partition_module
+from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU, OpSupport, TargetDescription
 
 
@@ -37,6 +37,8 @@ class Expected:
         R.func_attr(
             {
                 "Composite": "octavo.add",
+                "Primitive": True,
+                "octavo.core": "total",
                 "quantize_info": {
                     "input0": {
                         "id": "a_q",
@@ -89,8 +91,13 @@ class Expected:
 
 
 def test_add_with_its_clamps_becomes_one_composite():
-    partition = partition_module(Before, CPU)
-    tvm.ir.assert_structural_equal(partition.module, Expected)
+    partition = integer_regions(Before, CPU)
+    module, name = partition.module, "octavo_add_z"
+    function = module[name]
+    op = function.attrs["octavo.op"]
+    assert (op["type"], op["a"]["name"], op["y"]["qmin"], op["y"]["qmax"]) == ("AddOp", "a_q", -100, 50)
+    module.update_func(module.get_global_var(name), function.without_attr("octavo.op"))
+    tvm.ir.assert_structural_equal(module, Expected)
     assert partition.rejections == {}
 
 
@@ -106,7 +113,7 @@ def matmul_module(*, weight: np.ndarray, scale: np.ndarray, zero_point: int = 0)
 
 def test_quantize_info_says_all_a_code_generator_needs():
     scale = np.array([0.5, 0.25, 0.125], np.float32)
-    partition = partition_module(matmul_module(weight=np.ones((4, 3), np.int8), scale=scale), CPU)
+    partition = integer_regions(matmul_module(weight=np.ones((4, 3), np.int8), scale=scale), CPU)
     info = partition.module["octavo_matmul_y_q"].attrs["quantize_info"]
     assert info["input"]["id"] == "x_q"
     assert (info["input"]["scale"], info["input"]["zero_point"]) == (float(np.float32(0.1)), 7)
@@ -135,7 +142,7 @@ def test_the_target_description_decides(support, reason):
         scale=np.array([0.5, 0.25, 0.125], np.float32),
         zero_point=1 if reason == "asymmetric" else 0,
     )
-    assert reason in partition_module(module, target).rejections["mm"].reason
+    assert reason in integer_regions(module, target).rejections["mm"].reason
 
 
 def test_a_value_read_inside_and_outside_keeps_the_op_float():
@@ -146,7 +153,7 @@ def test_a_value_read_inside_and_outside_keeps_the_op_float():
         y = qdq.quantize("y", total, (0.2, 9), is_output=True)
         return relax.Tuple([y, writer.emit("s", relax.op.sigmoid(total), is_output=True)])
 
-    partition = partition_module(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
+    partition = integer_regions(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
     assert "read by 2 ops" in partition.rejections["total"].reason
     assert "octavo_add_y_q" not in partition.regions
 
@@ -161,14 +168,14 @@ def test_a_weight_shared_by_two_layers_serves_both():
         again = qdq.dequantize("one", one, (0.2, 9))
         return qdq.quantize("two", writer.emit("mm2", relax.op.matmul(again, moved)), (0.3, 1), is_output=True)
 
-    partition = partition_module(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
+    partition = integer_regions(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
     assert set(partition.regions) == {"octavo_matmul_one_q", "octavo_matmul_two_q"}
 
 
 def test_quantize_info_names_tensors_by_their_ids():
     """t, t_q and t_dq are one tensor of the source, and so are a quantized input and the variable that holds it."""
     module = matmul_module(weight=np.ones((4, 3), np.int8), scale=np.ones(3, np.float32))
-    info = partition_module(module, CPU, ids={"x_q", "mm", "w"}).module["octavo_matmul_y_q"].attrs["quantize_info"]
+    info = integer_regions(module, CPU, ids={"x_q", "mm", "w"}).module["octavo_matmul_y_q"].attrs["quantize_info"]
     assert (info["input"]["id"], info["weight"]["id"], info["output"]["id"]) == ("x_q", "w", "mm")
 
 
@@ -181,6 +188,6 @@ def test_a_weight_bound_to_a_variable_comes_along():
         x = qdq.dequantize("x", params["x_q"], (0.1, 7))
         return qdq.quantize("y", writer.emit("mm", relax.op.matmul(x, w)), (0.2, 9), is_output=True)
 
-    partition = partition_module(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
+    partition = integer_regions(graph({"x_q": ((3, 4), "uint8")}, body), CPU)
     assert set(partition.regions) == {"octavo_matmul_y_q"}
     assert relax.analysis.well_formed(partition.module) is None

@@ -10,10 +10,10 @@ from tvm import relax
 from tvm.ir import assert_structural_equal
 
 from octavo.backends.cpu.link import link
-from octavo.backends.cpu.lowering import lower
 from octavo.build import vm_passes
 from octavo.errors import CompileError
 from octavo.partition.precision import downcast
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 from octavo.target.precision import Precision

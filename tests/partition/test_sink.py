@@ -10,8 +10,8 @@ import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import partition_module
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
+from octavo.partition.pipeline import integer_regions
 from octavo.partition.sink import sink_dequantize
 from octavo.target import CPU
 
@@ -54,7 +54,7 @@ def op_names(module: tvm.IRModule) -> list[str]:
 
 def test_everything_up_to_the_convolution_is_integer():
     module = joined()
-    parts = partition_module(module, CPU)
+    parts = integer_regions(module, CPU)
     assert parts.rejections == {}
     assert {region.core.name for region in parts.regions.values()} == {"c_q", "pool_q", "y"}
     np.testing.assert_array_equal(run_lowered(module, *samples()), run_float(module, *samples()))

@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 import octavo
 from octavo.backends.cpu.kernels import isas_of
 from octavo.backends.cpu.link import link
-from octavo.backends.cpu.lowering import lower, partition_module
+from octavo.partition.pipeline import integer_regions
+from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 
@@ -112,7 +113,7 @@ def test_a_composite_keeps_the_ids_that_it_swallows(quantized: tuple[Any, Any, P
     """The convolution's own output is gone with the batch norm folded into it; what the block still computes is named."""
     _, model, _ = quantized
     ids = {name: model.tensors.find(name) for name in ("conv:0", "block/bn", "block/relu", "head")}
-    partition = partition_module(model.bound(), CPU, model.tensors)
+    partition = integer_regions(model.bound(), CPU, model.tensors)
     kept = swallowed(partition.module)
     assert (ids["block/bn"], ids["block/relu"]) in kept
     assert [fold.gone for fold in model.plan.folds] == [ids["conv:0"]]

@@ -9,8 +9,8 @@ import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
-from octavo.backends.cpu.lowering import partition_module
 from octavo.graph.dataflow import BodyWriter
+from octavo.partition.pipeline import integer_regions
 from octavo.partition.zero_points import share_zero_points
 from octavo.target import CPU
 
@@ -40,7 +40,7 @@ def depthwise(*, clamped: bool = True) -> tvm.IRModule:
 def test_the_convolutions_are_integer_and_give_the_same():
     module = depthwise()
     x = np.random.default_rng(1).integers(-128, 128, SHAPE).astype(np.int8)
-    parts = partition_module(module, CPU)
+    parts = integer_regions(module, CPU)
     assert {"conv", "y"} <= {region.core.name for region in parts.regions.values()}
     assert np.abs(run_lowered(module, x).astype(int) - run_float(module, x).astype(int)).max() == 0
 

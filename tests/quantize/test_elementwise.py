@@ -8,9 +8,9 @@ from tvm import relax
 
 from nets import model_of
 from octavo.backends.cpu.kernels import isas_of
-from octavo.backends.cpu.lowering import lower
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
+from octavo.pipeline import lower
 from octavo.quantize import QuantizedModel, Recipe, quantize
 from octavo.target import CPU, ELEMENTWISE, OpSupport, TargetDescription
 from octavo.target.llvm_host import host_target

@@ -11,9 +11,9 @@ import octavo
 from nets import residual_net
 from octavo.backends.cpu.kernels import Schedule, Tunable, Tuning, Winner
 from octavo.backends.cpu.kernels.x86 import gemm_loops
-from octavo.backends.cpu.lowering import lower
 from octavo.build import TimedCalls
 from octavo.errors import CompileError, TuningError
+from octavo.pipeline import lower
 from octavo.report import tune, tuner
 from octavo.target import CPU
 from octavo.target.llvm_host import processor_name

@@ -9,8 +9,8 @@ A function of a composite has the attributes
     octavo.core      the variable of the op that the matcher started from
     tensor_ids       TensorIds that are computed within, where there are any
 
-Values are plain: numbers, text, lists, maps and tensors; {"type": NAME, field: value ...} is a value of one of `_CLASSES`. Text of
-a number ("inf", "-inf", "nan") stands for what TVMScript cannot spell.
+Values are plain: numbers, text, lists, maps and tensors; {"type": NAME, field: value ...} is a value of one of `_CLASSES`, and
+{"type": "float", "value": "-inf"} a number that TVMScript cannot spell.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -10,8 +10,12 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
-from ..errors import ProfileError
-from ..identity import TensorId, TensorTable
+from ..errors import ModelError, ProfileError
+from ..identity import TensorEntry, TensorId, TensorTable
+from .dataflow import attrs_of
+
+MODEL_ATTR = "octavo.model"
+"""Attribute of "main": what a Model knows besides its module, in a module that goes on its own."""
 
 SourceFormat = Literal["onnx", "tflite", "torch", "relax", "builder"]
 
@@ -95,3 +99,54 @@ def check_fingerprint(model: Model, fingerprint: str) -> None:
             f"the profile belongs to another model: it was made from {fingerprint}, this model is {model.fingerprint}; "
             "profile this model"
         )
+
+
+def with_model(module: tvm.IRModule, model: Model) -> tvm.IRModule:
+    """Return a module made from a model's, with what the model knows besides as an attribute of "main"."""
+    facts: dict[str, Any] = {
+        "tensors": [
+            {each.name: _written(getattr(entry, each.name)) for each in fields(entry)} for entry in model.tensors.values()
+        ],
+        "input_ids": [str(tensor) for tensor in model.input_ids],
+        "output_ids": [str(tensor) for tensor in model.output_ids],
+        "output_names": list(model.output_names),
+        "fingerprint": model.fingerprint,
+        "source_format": model.source_format,
+        "any_batch": model.any_batch,
+        "batch_range": list(model.batch_range),
+        "batch_obstacle": model.batch_obstacle,
+    }
+    main: Any = module["main"]
+    result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    result.update_func(result.get_global_var("main"), main.with_attr(MODEL_ATTR, facts))
+    return result
+
+
+def read_model(module: tvm.IRModule) -> Model | None:
+    """Return the model that `with_model` described, its constants bound in the module; None where it described none.
+
+    Raises
+    ------
+    ModelError
+        The description is not whole.
+    """
+    names = {var.name_hint for var in module.get_global_vars()}
+    facts: Any = attrs_of(module["main"]).get(MODEL_ATTR) if "main" in names else None
+    if facts is None:
+        return None
+    try:
+        entries = [TensorEntry(**{str(key): _read(value) for key, value in entry.items()}) for entry in facts["tensors"]]
+        rest = {str(key): _read(value) for key, value in facts.items() if key != "tensors"}
+        return Model(module=module, tensors=TensorTable(entries), params={}, **rest)
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise ModelError(f"attribute {MODEL_ATTR!r} of main is not what octavo.partition writes: {error!r}") from error
+
+
+def _written(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    return str(value) if isinstance(value, str) else tuple(_read(each) for each in value)

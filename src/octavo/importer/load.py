@@ -16,6 +16,7 @@ import tvm
 
 from ..errors import ModelError, OctavoError, check_path, check_type
 from ..graph import Model
+from ..graph.model import read_model
 from . import relax_source
 from .frontend import reason
 from .onnx import canonicalize, prepare
@@ -38,7 +39,8 @@ def load(
     ----------
     source
         Path of a .onnx or .tflite file (its content decides, not its name), an onnx.ModelProto, a
-        torch.export.ExportedProgram, or an IRModule, whose tensors and results go by the names of the variables that hold them.
+        torch.export.ExportedProgram, or an IRModule: what octavo.partition returned, or one whose tensors and results go by the
+        names of the variables that hold them.
     shapes
         Shapes of ONNX inputs by source name, e.g. {"input": (1, 3, 224, 224)}, in place of those the model states; of a torch
         program's inputs, for dimensions it leaves open. Without one, a symbolic first dimension (the batch) becomes 1.
@@ -58,6 +60,9 @@ def load(
     check_type(shapes, Mapping | None, ModelError, "shapes as a dict of input name: shape")
     if isinstance(source, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
+        known = read_model(source)
+        if known is not None:
+            return known
         assembled = relax_source.convert(source)
         return assembled.model(relax_source.relax_fingerprint(assembled), "relax")
     if isinstance(source, onnx.ModelProto):

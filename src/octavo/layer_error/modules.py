@@ -15,11 +15,11 @@ from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
 from ..backends.cpu.link import link
-from ..backends.cpu.lowering import lower
 from ..build import generate, runner_of
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape, write_function
 from ..graph.lineage import lineage_paused
 from ..identity import TensorId
+from ..pipeline import lower
 from ..target_choice import resolve_target
 from .blocks import Blocks, FoldedNorm, steps_between
 

@@ -16,7 +16,9 @@ from ..target.precision import Precision
 from .carry_stride import Carried, carry_strides
 from .partition import partition_quantized
 from .precision import Downcast, downcast
-from .state import PartitionState
+from .state import PartitionState, is_partitioned
+
+__all__ = ["FLOAT_MODEL", "check_main", "integer_regions", "is_float", "is_partitioned", "partition_module"]
 
 FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"
 """Reason of an op that has integer kernels, in a model that nothing quantized."""

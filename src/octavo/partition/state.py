@@ -58,7 +58,8 @@ class PartitionState:
 
 def is_partitioned(module: tvm.IRModule) -> bool:
     """Return whether "main" calls composites: `partition` made the module."""
-    return PARTITION_ATTR in attrs_of(module["main"])
+    names = {var.name_hint for var in module.get_global_vars()}
+    return "main" in names and PARTITION_ATTR in attrs_of(module["main"])
 
 
 def read_state(module: tvm.IRModule) -> PartitionState:

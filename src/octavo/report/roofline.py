@@ -21,12 +21,12 @@ from ..backends.cpu.kernels import AVX512_VNNI
 from ..backends.cpu.kernels.vectors import load, prim_func, store
 from ..backends.cpu.kernels.x86.vector import dot
 from ..backends.cpu.link import link
-from ..backends.cpu.lowering import OpRecord, lower
+from ..backends.cpu.lowering import OpRecord
 from ..build import llvm_module, timed_calls
 from ..errors import CompileError
 from ..graph import Model
 from ..graph.kernel_attributes import KERNEL_ATTR
-from ..pipeline import Profile, prepared
+from ..pipeline import Profile, lower, prepared
 from ..target.llvm_host import host_target
 from ..target_choice import TargetLike, check_runs_here, resolve_target
 from .bench import processor_name, random_inputs

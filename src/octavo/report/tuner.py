@@ -20,11 +20,10 @@ import numpy.typing as npt
 
 from ..backends.cpu.kernels import Schedule, Tunable, Tuning, Winner
 from ..backends.cpu.link import link
-from ..backends.cpu.lowering import lower
 from ..build import TimedCalls, timed_calls
 from ..errors import CompileError, TuningError, check_type
 from ..graph import Model
-from ..pipeline import checked_model
+from ..pipeline import checked_model, lower
 from ..target.llvm_host import processor_name
 from ..target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
 from .bench import random_inputs

@@ -27,6 +27,7 @@ from ...graph.dataflow import (
     write_function,
 )
 from ...graph.lineage import announce
+from ...graph.model import MODEL_ATTR
 from ...graph.probes import read_probe
 from ...graph.tracking import Announced
 from ...numerics import INTEGER_RANGE
@@ -90,7 +91,7 @@ class Lowered:
     records: tuple[OpRecord, ...]
 
 
-def lower(
+def lower_composites(
     module: tvm.IRModule,
     target: TargetDescription,
     isas: tuple[str, ...],
@@ -161,7 +162,7 @@ def lower(
         return relax.Tuple([*fields, *context.kept])
 
     builder = relax.BlockBuilder()
-    attrs = {key: value for key, value in attrs_of(main).items() if key != PARTITION_ATTR}
+    attrs = {key: value for key, value in attrs_of(main).items() if key not in (PARTITION_ATTR, MODEL_ATTR)}
     write_function(builder, "main", list(main.params), body, attrs)
     lowered = builder.get()
     for var, function in module.functions_items():
