@@ -25,8 +25,8 @@ def floors_of(text: str) -> dict[str, int]:
 
 FLOORS = floors_of(TABLE.read_text(encoding="utf-8"))
 # The command line prints what report lays out. Quantized forms are forms of graphs. What a choice of target names is read by the
-# whole path.
-NEIGHBOURS = {("cli", "report"), ("qdq", "graph"), ("backends", "partition"), ("pipeline", "target_choice")}
+# whole path. A target description speaks of ops.
+NEIGHBOURS = {("cli", "report"), ("qdq", "graph"), ("target", "ops"), ("backends", "partition"), ("pipeline", "target_choice")}
 # Circles of files that are still there, by the files' names; they go with the split of the kernels.
 KNOWN_CIRCLES = (
     {"epilogue.py", "packing.py"},

@@ -20,6 +20,7 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ..ops import movers
 from .memory import Lifetime, align, place
 from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
 from .tir_passes import CALLS_ATTR, PLAIN_CALL
@@ -144,7 +145,7 @@ class _Plan:
         call = call_to(value, "call_tir")
         if call is not None:
             return self._kernel_call(call)
-        moved = call_to(value, "reshape", "expand_dims", "squeeze", "flatten")
+        moved = call_to(value, *movers("view"))
         if moved is not None:  # a view of the same bytes
             return self._memory(moved.args[0])
         if isinstance(value, Tuple):

@@ -37,14 +37,14 @@ from ..graph.dataflow import (
     write_function,
 )
 from ..identity import NameSupply
-from ..numerics import ELEMENTWISE
+from ..ops import CLAMPS, ELEMENTWISE
 from ..qdq.values import constant_value
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
 relax: Any = _relax
 
 
-_CHEAP = frozenset(("quantize", "dequantize", "nn.relu", "clip"))
+_CHEAP = frozenset(("quantize", "dequantize", *CLAMPS))
 """What costs nothing behind the op that makes its input, so that a stride at it alone gains nothing."""
 
 

@@ -26,12 +26,11 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, write_function
 from ..identity import NameSupply
 from ..numerics import INTEGER_RANGE, PerTensor
+from ..ops import CLAMPS, movers
 from ..qdq.values import numpy_constant, params_of
 
-_MOVES = ("nn.max_pool2d", "reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten")
-
-
-_CLAMPS = ("nn.relu", "clip")
+_MOVES = ("nn.max_pool2d", *movers("view", "transpose"))
+"""What stands between a layer and the quantize behind it in practice; before an op that selects, quantize would do more work."""
 
 
 def hoist_quantize(module: tvm.IRModule) -> tvm.IRModule:
@@ -63,7 +62,7 @@ def _chain(view: DataflowView, var: Var) -> list[Var]:
         only, bound = view.only_user(source), view.binding_of(source)
         if only is None or not only.same_as(reader) or bound is None or not bound.same_as(source):
             break
-        if call_to(view.definition(source), *_MOVES, *_CLAMPS) is None:
+        if call_to(view.definition(source), *_MOVES, *CLAMPS) is None:
             break
         chain.insert(0, source)
         reader, source = source, view.definition(source).args[0]
@@ -97,7 +96,7 @@ def _write(view: DataflowView, chains: dict[Var, list[Var]], writer: BodyWriter)
             new[var] = writer.emit(var.name, substitute(value), is_output=is_output)
             continue
         calls = {step: view.definition(step) for step in chains[var]}
-        clamps = [step for step, call in calls.items() if call_to(call, *_CLAMPS) is not None]
+        clamps = [step for step, call in calls.items() if call_to(call, *CLAMPS) is not None]
         moves = [step for step in calls if step not in clamps]
         source = calls[chains[var][0]].args[0]
         data: Any = substitute(source)

@@ -10,6 +10,7 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of
 from ..graph.rules import Region, Rejection
+from ..ops import CLAMPS
 from ..qdq.matchers.edge import match_dequantize, match_quantize
 from ..qdq.matchers.gather import match_gather
 from ..qdq.matchers.int16_batch_matmul import match_int16_batch_matmul
@@ -78,7 +79,7 @@ _RULES: Mapping[str, Matcher] = {
 _WIDE = ("int16", "uint16")
 
 
-_LOOKED_THROUGH = ("nn.pad", "multiply", "nn.relu", "clip")
+_LOOKED_THROUGH = ("nn.pad", "multiply", *CLAMPS)
 
 
 _DEPTH = 4

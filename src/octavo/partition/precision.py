@@ -33,29 +33,22 @@ from ..graph.dataflow import (
     call_to,
     dtype_of,
     op_name,
-    operand_vars,
     static_shape,
     write_function,
 )
 from ..identity import NameSupply
-from ..numerics import ELEMENTWISE
 from ..numerics.floats.half import HalfDtype
+from ..ops import ELEMENTWISE, movers
 from ..qdq.values import constant_value
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
 relax: Any = _relax
 
 
-_MOVES = (
-    *("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "strided_slice", "concat"),
-    *("flip", "tile", "repeat", "broadcast_to"),
-)
+_MOVES = (*movers("view", "transpose", "reverse", "repeat"), "strided_slice", "concat")
+"""Ops that move 16 bits; the others that move data pad with a number, or have indices or several results."""
 
-
-_ELEMENTWISE = frozenset(ELEMENTWISE) | {"nn.relu", "clip", "nn.batch_norm"}
-
-
-_CHOICES = frozenset(("add", "subtract", "multiply", "divide", "maximum", "minimum"))
+_ELEMENTWISE = (*ELEMENTWISE, "nn.batch_norm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -103,7 +96,6 @@ class _Downcasting:
         self._dtype = dtype
         self._kept = kept
         self._made = made
-        self._order = {binding.var: number for number, binding in enumerate(view.bindings)}
         self._new: dict[Var, Var] = {}
         self._half: dict[Var, Var] = {}
         self._rounded: dict[Var, Var] = {}
@@ -168,13 +160,7 @@ class _Downcasting:
         is_computed = isinstance(definition, Call | relax.TupleGetItem)  # an item: of a batch normalization, say
         if user is None or not is_computed or op_name(definition) in _MOVES:
             return False
-        call: Any = self._view.definition(user)
-        if call_to(call, *_ELEMENTWISE) is not None:
-            return True
-        if call_to(call, *_CHOICES) is None or static_shape(user) != static_shape(var):
-            return False
-        others = [arg for arg in operand_vars(call) if constant_value(self._view, arg) is None]
-        return max((self._order.get(other, -1) for other in others), default=-1) == self._order.get(var)
+        return call_to(self._view.definition(user), *_ELEMENTWISE) is not None
 
     def _moved(self, value: Expr) -> Expr | None:
         """Return an op that only moves values, over the 16 bits of what it reads; None for any other."""

@@ -29,19 +29,11 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, operand_vars, replace_operands, write_function
 from ..identity import NameSupply
 from ..numerics import INTEGER_RANGE, PerTensor, QuantParams
+from ..ops import CLAMPS, movers
 from ..qdq.values import params_of
 
-_MOVES = (
-    "nn.max_pool2d",
-    "reshape",
-    "squeeze",
-    "expand_dims",
-    "permute_dims",
-    "nn.batch_flatten",
-    "flatten",
-    "strided_slice",
-    "tile",
-)
+_MOVES = ("nn.max_pool2d", *movers("view", "transpose"), "strided_slice", "tile")
+"""What those quantizers leave unquantized, of the ops that move the data of one tensor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -80,7 +72,7 @@ def _is_candidate(view: DataflowView, var: Var) -> bool:
         value = view.definition(user)
         if call_to(value, "quantize") is not None:
             return False
-        current = user if call_to(value, "nn.relu", "clip") is not None else None
+        current = user if call_to(value, *CLAMPS) is not None else None
     return True
 
 

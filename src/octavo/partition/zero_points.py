@@ -29,6 +29,7 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, static_shape, write_function
 from ..identity import NameSupply
 from ..numerics import PerAxis, QuantParams
+from ..ops import CLAMPS
 from ..qdq.tail import clip_bounds
 from ..qdq.values import params_of
 
@@ -94,7 +95,7 @@ def _reads_alike(view: DataflowView, user: Var, params: QuantParams) -> bool:
 
 def _lower_bound(view: DataflowView, expr: Expr) -> float | None:
     """Return the least value that a clamp leaves."""
-    call = call_to(view.definition(expr), "nn.relu", "clip")
+    call = call_to(view.definition(expr), *CLAMPS)
     if call is None:
         return None
     bounds = (0.0, np.inf) if call_to(call, "nn.relu") is not None else clip_bounds(call)

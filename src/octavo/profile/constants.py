@@ -7,8 +7,9 @@ from typing import Any
 from tvm.relax import Expr, Var
 
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to
+from ..graph.dataflow import DataflowView, call_to, op_name
 from ..identity import TensorId
+from ..ops import FACTS, WEIGHTED, weight_axis
 from .instrument import Selected
 from .statistics import TensorStatistics, constant_statistics
 
@@ -30,21 +31,14 @@ def _channel_axes(model: Model) -> dict[TensorId, int]:
     view = DataflowView(model.module["main"])
     axes: dict[TensorId, int] = {}
     for binding in view.bindings:
-        call: Any = call_to(binding.value, "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv2d_transpose", "matmul")
+        call: Any = call_to(binding.value, *WEIGHTED)
         if call is None:
             continue
-        weight, axis = _source(view, call.args[1], _output_axis(call))
+        operand = call.args[FACTS[op_name(call)].weight]
+        weight, axis = _source(view, operand, weight_axis(call.attrs, len(operand.ty.shape.values)))
         if weight is not None and axis is not None:
             axes.setdefault(TensorId(weight.name), axis)
     return axes
-
-
-def _output_axis(call: Any) -> int | None:
-    layout = getattr(call.attrs, "kernel_layout", None)
-    if layout is not None:
-        return str(layout).index("O") if "O" in str(layout) else None
-    dimensions = len(call.args[1].ty.shape.values)
-    return dimensions - 1 if dimensions > 1 else None
 
 
 def _source(view: DataflowView, expr: Expr, axis: int | None) -> tuple[Var | None, int | None]:

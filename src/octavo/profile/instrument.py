@@ -23,6 +23,7 @@ from ..graph.observe import ObserveCall, write_observe
 from ..graph.probes import BlockWriter, insert_after_bindings, with_body
 from ..identity import TensorEntry, TensorId
 from ..numerics.statistics.observer_state import COUNTS_SIZE
+from ..ops import CLAMPS
 
 MAX_CHANNELS = 4096
 """Axes longer than this (a flattened feature map) are no channels worth keeping apart."""
@@ -187,7 +188,7 @@ class _Plan:
 
     def _clamp_of(self, var: Var, entry: TensorEntry) -> Clamped | None:
         """Return what `var` clamps if that is an observed float32 tensor and both bounds are numbers in order."""
-        call: Any = call_to(self._view.definition(var), "nn.relu", "clip")
+        call: Any = call_to(self._view.definition(var), *CLAMPS)
         if call is None:
             return None
         bound = self._view.binding_of(call.args[0])

@@ -13,6 +13,7 @@ from ..composites.base import QuantizedOutput, QuantizedTensor
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
 from ..numerics import PerAxis, PerTensor, QuantParams
+from ..ops import CLAMPS
 from ..target import OpSupport
 from .values import params_of
 
@@ -50,7 +51,7 @@ def follow_to_quantize(
         quantize = call_to(value, "quantize")
         if quantize is not None:
             return _finish(view, user, quantize, (low, high), members, support, channel_axis)
-        clamp = call_to(value, "nn.relu", "clip")
+        clamp = call_to(value, *CLAMPS)
         if clamp is None or op_name(clamp) not in support.fusions:
             return Rejection(reason=f"its result {current.name} is read in float by {op_name(value)} ({user.name}); quantize it")
         bounds = (0.0, math.inf) if call_to(clamp, "nn.relu") is not None else clip_bounds(clamp)

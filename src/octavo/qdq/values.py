@@ -14,7 +14,9 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of
+from ..graph.moving import MOVED_CONSTANTS, moved
 from ..numerics import PerAxis, PerTensor, QuantParams
+from ..ops import SHARES_PARAMETERS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,7 +98,7 @@ def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
         # The variable itself must come along: whoever reads it inside a composite reads it by name.
         members = () if var is None else (var,)
         return ConstantValue(values=literal, scale=None, zero_point=None, name=getattr(expr, "name", ""), members=members)
-    call = call_to(definition, "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "flip", "astype")
+    call = call_to(definition, "dequantize", "astype", *MOVED_CONSTANTS)
     if call is None or var is None:
         return None
     inner = constant_value(view, call.args[0])
@@ -110,7 +112,13 @@ def constant_value(view: DataflowView, expr: Expr) -> ConstantValue | None:
             return None
         values = inner.values.astype(str(call.attrs.dtype))
         return ConstantValue(values=values, scale=None, zero_point=None, name=inner.name, members=members)
-    return _moved(call, inner, members)
+    return ConstantValue(
+        values=moved(call, inner.values),
+        scale=None if inner.scale is None else moved(call, inner.scale),
+        zero_point=None if inner.zero_point is None else moved(call, inner.zero_point),
+        name=inner.name,
+        members=members,
+    )
 
 
 def _dequantized_constant(call: Any, inner: ConstantValue, var: Var, members: tuple[Var, ...]) -> ConstantValue | None:
@@ -131,39 +139,11 @@ def _dequantized_constant(call: Any, inner: ConstantValue, var: Var, members: tu
     )
 
 
-def _moved(call: Any, inner: ConstantValue, members: tuple[Var, ...]) -> ConstantValue:
-    """Apply a reshape, transposition or flip to values, scales and zero points alike."""
-    shape = tuple(int(dim) for dim in call.ty.shape.values)
-
-    def move(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if call_to(call, "permute_dims") is not None:
-            axes = call.attrs.axes
-            return np.transpose(array, None if axes is None else [int(axis) for axis in axes])
-        if call_to(call, "flip") is not None:
-            return np.flip(array, int(call.attrs.axis))
-        return array.reshape(shape)
-
-    return ConstantValue(
-        values=move(inner.values),
-        scale=None if inner.scale is None else move(inner.scale),
-        zero_point=None if inner.zero_point is None else move(inner.zero_point),
-        name=inner.name,
-        members=members,
-    )
-
-
 def real_values(constant: ConstantValue) -> npt.NDArray[np.float32]:
     """Return a constant's real numbers, as dequantize gives them."""
     if constant.scale is None or constant.zero_point is None:
         return constant.values.astype(np.float32)
     return (constant.values.astype(np.int64) - constant.zero_point).astype(np.float32) * constant.scale
-
-
-_KEEPS_PARAMS = (
-    *("clip", "nn.max_pool2d", "reshape", "permute_dims", "squeeze", "expand_dims", "nn.batch_flatten", "flatten"),
-    *("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d"),
-)
-"""Ops that leave scale and zero point of integers as they are."""
 
 
 def integer_params(view: DataflowView, expr: Expr) -> QuantParams | None:
@@ -173,7 +153,7 @@ def integer_params(view: DataflowView, expr: Expr) -> QuantParams | None:
     """
     seen = expr
     while True:
-        call = call_to(view.definition(seen), "quantize", *_KEEPS_PARAMS)
+        call = call_to(view.definition(seen), "quantize", *SHARES_PARAMETERS)
         if call is None:
             break
         if call_to(call, "quantize") is not None:
@@ -190,7 +170,7 @@ def _params_from_readers(view: DataflowView, expr: Expr, depth: int) -> QuantPar
         call = call_to(value, "dequantize")
         if call is not None:
             return params_of(call, dtype_of(expr))
-        if call_to(value, *_KEEPS_PARAMS) is not None:
+        if call_to(value, *SHARES_PARAMETERS) is not None:
             params = _params_from_readers(view, user, depth - 1)
             if params is not None:
                 return params

@@ -23,6 +23,7 @@ from tvm.relax import Expr, Var
 
 from ..graph import Model
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
+from ..graph.moving import MOVED_CONSTANTS
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams
 from .names import Names
@@ -30,7 +31,7 @@ from .parameters import Parameters
 from .placement import Layer, Placement
 from .plan import IntegerLayer
 from .simplify import with_main
-from .weights.constants import MOVES, root_of
+from .weights.constants import root_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -114,7 +115,7 @@ class QdqWriter:
             if var.name in self.model.tensors:
                 return TensorId(var.name)
             var = self.view.only_user(var)
-            if var is not None and call_to(self.view.definition(var), *MOVES) is None:
+            if var is not None and call_to(self.view.definition(var), *MOVED_CONSTANTS) is None:
                 return None
         return None
 

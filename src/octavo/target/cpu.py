@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from ..ops import CLAMPS, REDUCTIONS
 from .description import OpSupport, TargetDescription
-from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, MOVES, REDUCTIONS, SELECT, VIEWS
+from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, MOVES, SELECT
 
-_WEIGHTED_FUSIONS = ("bias", "nn.relu", "clip")
-
-_CLAMPS = ("nn.relu", "clip")
+_WEIGHTED_FUSIONS = ("bias", *CLAMPS)
 
 _CONSTANTS = ("uint8", "int8")
 
@@ -30,23 +29,26 @@ CPU = TargetDescription(
             for name in ("nn.conv2d", "matmul")
         ),
         OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
-        OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=_CLAMPS, float_output=True, sum_output=True),
+        OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=CLAMPS, float_output=True, sum_output=True),
         *(
-            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=_CLAMPS)
+            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS)
             for name in ("add", "subtract", "multiply")
         ),
-        *(OpSupport(op=name, activations=_WITH_INT16, fusions=_CLAMPS, same_params=True) for name in ("maximum", "minimum")),
+        *(OpSupport(op=name, activations=_WITH_INT16, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(
-            OpSupport(op=name, activations=_WITH_INT16, fusions=_CLAMPS)
+            OpSupport(op=name, activations=_WITH_INT16, fusions=CLAMPS)
             for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS, SELECT)
         ),
         *(OpSupport(op=name) for name in ("argmax", "argmin", "nn.log_softmax", "nn.layer_norm")),
-        *(OpSupport(op=name, fusions=_CLAMPS) for name in ("nn.group_norm", "divide")),
+        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", "divide")),
         OpSupport(op="concat", activations=_WITH_INT16, weights=_CONSTANTS),
-        *(OpSupport(op=name, activations=_WITH_INT16, same_params=True) for name in ("topk", "nn.max_pool2d", *VIEWS, *MOVES)),
+        *(
+            OpSupport(op=name, activations=_WITH_INT16, same_params=True)
+            for name in ("topk", "nn.max_pool2d", *MOVES, "image.resize2d")
+        ),
         *(
             OpSupport(op=name, activations=_WITH_INT16)
-            for name in ("nn.softmax", "nn.relu", "clip", ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, "quantize", "dequantize")
+            for name in ("nn.softmax", *CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, "quantize", "dequantize")
         ),
     ),
 )

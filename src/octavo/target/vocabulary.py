@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Literal, get_args
 
 from ..errors import TargetError, brief
+from ..ops import CLAMPS, REDUCTIONS, movers
 
 Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]
@@ -28,24 +29,27 @@ COMPARE = "compare"
 SELECT = "select"
 """The `op` of hardware that chooses, element by element, between two tensors by a tensor of booleans."""
 
-VIEWS = ("reshape", "nn.batch_flatten", "flatten", "squeeze", "expand_dims", "permute_dims")
-MOVES = ("strided_slice", "take", "flip", "tile", "repeat", "nn.pad", "image.resize2d")
-REDUCTIONS = ("mean", "sum", "max", "min")
+_WITHOUT_COMPOSITE = ("gather_elements", "broadcast_to")
+MOVES = (
+    *movers("view", "transpose"),
+    *(name for name in movers("select", "reverse", "repeat", "pad") if name not in _WITHOUT_COMPOSITE),
+)
+"""The ops that move the data of one tensor and become a composite."""
 
 OPS = (
     *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL),
     *("add", "subtract", "multiply", "divide", "maximum", "minimum"),
     *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.max_pool2d", *REDUCTIONS, "argmax", "argmin", "topk"),
     *("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm"),
-    *("concat", *VIEWS, *MOVES),
-    *("nn.relu", "clip", ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, SELECT),
+    *("concat", *MOVES, "image.resize2d"),
+    *(*CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, COMPARE, SELECT),
     *("quantize", "dequantize"),
 )
 """Every op that Octavo can partition: Relax names without "relax.", and the five above that are no Relax op."""
 
 ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
 WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")
-FUSIONS = ("bias", "nn.relu", "clip")
+FUSIONS = ("bias", *CLAMPS)
 SCHEMES = get_args(Scheme)
 GRANULARITIES = get_args(GranularityName)
 ROUNDINGS = get_args(Rounding)

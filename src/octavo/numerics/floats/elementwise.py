@@ -93,7 +93,6 @@ ELEMENTWISE: Mapping[str, ElementwiseFunction] = {
     "nn.selu": _double(_selu),
     "nn.leakyrelu": _leaky_relu,
     "nn.relu": lambda x: np.maximum(x, np.float32(0)),
-    "nn.relu6": lambda x: _clip(x, 0.0, 6.0),
     "clip": _clip,
     "abs": np.abs,
     "negative": np.negative,

@@ -220,7 +220,6 @@ _EMITTED: dict[str, _Emit] = {
     **{name: _plain(name) for name in ("sigmoid", "tanh", "exp", "erf", "abs", "negative", "sqrt")},
     **{name: _plain(name) for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")},
     "nn.relu": lambda program, _call, operands: program.step("maximum", operands[0], 0.0),
-    "nn.relu6": lambda program, _call, operands: program.step("maximum", program.step("minimum", operands[0], 6.0), 0.0),
     "nn.leakyrelu": lambda program, call, operands: program.step("leaky_relu", operands[0], float(call.attrs.alpha)),
     "clip": _clip,
     "square": lambda program, _call, operands: program.step("multiply", operands[0], operands[0]),

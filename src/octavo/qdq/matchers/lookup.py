@@ -15,15 +15,16 @@ from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.elementwise import LookupOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
-from ...numerics import ELEMENTWISE, lookup_table
+from ...numerics import lookup_table
 from ...numerics.quantized.rescale import has_coarse_multiplier, rescale_table
+from ...ops import CLAMPS, ELEMENTWISE
 from ...target import OpSupport
 from ..cluster import Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
 from ..rounding import rounding_of
 from ..tail import check_activation, integer_clamp
 from ..values import params_of
 
-ELEMENTWISE_OPS = tuple(name for name in ELEMENTWISE if name not in ("nn.relu", "clip"))
+ELEMENTWISE_OPS = tuple(name for name in ELEMENTWISE if name not in CLAMPS)
 """Relax ops that a table can stand for; relu and clip alone change no table but a range, which `move` has."""
 
 

@@ -14,12 +14,16 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_s
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
 from ...numerics.quantized.rescale import rescale_table
+from ...ops import CLAMPS, movers
 from ...target import OpSupport
 from ..rounding import rounding_of
 from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from ..values import dequantized, integer_params
 
-_CLAMPS = OpSupport(op="clip", fusions=("nn.relu", "clip"))
+MOVE_OPS = (*movers("view", "transpose"), *CLAMPS)
+"""Relax ops that this rule takes; `gather` takes those that read by an index for each axis."""
+
+_CLAMPED = OpSupport(op="clip", fusions=CLAMPS)
 
 
 def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -36,7 +40,7 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
-    tail = follow_to_quantize(view, core, _CLAMPS if op_name(call) in ("nn.relu", "clip") else support)
+    tail = follow_to_quantize(view, core, _CLAMPED if op_name(call) in CLAMPS else support)
     if isinstance(tail, Rejection):
         return tail
     y = _with_own_clamp(call, tail.form)
@@ -91,7 +95,7 @@ def _axes(view: DataflowView, core: Var) -> tuple[int, ...] | None:
 
 
 def _with_own_clamp(call: object, y: QuantizedOutput) -> QuantizedOutput | Rejection:
-    clamp = call_to(call, "nn.relu", "clip")
+    clamp = call_to(call, *CLAMPS)
     if clamp is None:
         return y
     bounds = (0.0, math.inf) if call_to(clamp, "nn.relu") is not None else clip_bounds(clamp)

@@ -18,6 +18,7 @@ from tvm.relax import Expr, Var
 from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ...identity import TensorId, TensorTable
 from ...numerics import BATCH_MATMUL_MAX_INNER
+from ...ops import CLAMPS
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from ..plan import FloatOp
 from ..recipe import Recipe
@@ -157,7 +158,7 @@ class Placer:
             return None
         with_rows = pair is not None and self._unlike_recipe(pair) is None
         found = function_of_one(self.view, self.constants, var, with_rows=with_rows)
-        if found is None or (support is not None and len(found.members) == 1 and name in ("nn.relu", "clip")):
+        if found is None or (support is not None and len(found.members) == 1 and name in CLAMPS):
             return None
         members = found.members
         if self.recipe.float_ops and {op_name(self.view.definition(member)) for member in members} & set(self.recipe.float_ops):
@@ -212,7 +213,7 @@ class Placer:
                 bias = bias_operand(self.view, self.constants, value, members[-1], op)
             if bias is not None and not fused:
                 fused.append("bias")
-            elif name in ("nn.relu", "clip") and name in support.fusions:
+            elif name in CLAMPS and name in support.fusions:
                 fused.append(name)
             else:
                 break

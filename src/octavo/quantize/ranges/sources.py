@@ -14,17 +14,15 @@ from tvm.relax import Tuple, TupleGetItem, Var
 
 from ...graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ...identity import TensorId
+from ...ops import movers
 
-_KEPT = (
-    *("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten"),
-    *("flip", "tile", "repeat", "broadcast_to", "split"),
-)
+_KEPT = movers("view", "transpose", "reverse", "repeat", "split")
 """Ops whose result holds all values of their first operand and no others."""
 _PADDED = "nn.pad"
 """Its result holds those values and, at most, 0, which every quantized range has."""
-_CHOSEN = ("strided_slice", "take", "gather_elements", "nn.max_pool2d")
+_CHOSEN = (*movers("select"), "nn.max_pool2d")
 """Ops whose result holds some values of their first operand and no others."""
-_JOINED = ("concat", "stack")
+_JOINED = movers("join")
 """Ops whose result holds all values of each operand."""
 
 

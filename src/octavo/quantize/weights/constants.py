@@ -12,10 +12,8 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...graph.dataflow import DataflowView, call_to, static_shape
+from ...graph.moving import MOVED_CONSTANTS, moved
 from ...identity import TensorId
-
-MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
-"""Ops that move a constant's values without changing them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -85,14 +83,12 @@ class Constants:
             if data is None:
                 return None
             return Constant(root=value, moves=(), positions=np.arange(data.size, dtype=np.int64).reshape(data.shape))
-        call = call_to(value, *MOVES)
+        call = call_to(value, *MOVED_CONSTANTS)
         var = self._view.binding_of(expr)
         inner = None if call is None else self.find(call.args[0])
         if call is None or inner is None or var is None:
             return None
-        shape = static_shape(var)
-        assert shape is not None, "a constant has a known shape"
-        return Constant(root=inner.root, moves=(*inner.moves, var), positions=_moved(call, inner.positions, shape))
+        return Constant(root=inner.root, moves=(*inner.moves, var), positions=moved(call, inner.positions))
 
     def value(self, constant: Constant) -> npt.NDArray[Any]:
         """Return the values as the op reads them."""
@@ -110,10 +106,3 @@ def root_of(view: DataflowView, var: Var) -> Var:
         return value
     bound = view.binding_of(var)
     return var if bound is None else bound
-
-
-def _moved(call: Any, positions: npt.NDArray[np.int64], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    if call_to(call, "permute_dims") is not None:
-        axes = call.attrs.axes
-        return np.transpose(positions, None if axes is None else [int(axis) for axis in axes])
-    return positions.reshape(shape)
