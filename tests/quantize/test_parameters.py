@@ -151,3 +151,21 @@ def test_the_channel_axis_follows_the_layout(layout: str, kernel_layout: str, gr
     plan = plan_of(model_of({"x": (shape, "float32")}, {"w": weight}, body, ("y",)))
     assert plan.weights[W].granularity == PerAxis(axis)
     assert plan.weights[W].scale.shape == (6,)
+
+
+def test_constants_are_read_through_every_op_that_moves_each_of_their_elements_once() -> None:
+    weight, bias = RNG.standard_normal((6, 4)).astype(np.float32), RNG.standard_normal((1, 4)).astype(np.float32)
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
+        reversed_rows = writer.emit("w_flipped", relax.op.flip(w, 0))
+        flat = writer.emit("b_flat", relax.op.flatten(b))
+        return writer.emit("y", relax.op.add(writer.emit("_y", relax.op.matmul(x, reversed_rows)), flat), is_output=True)
+
+    model = model_of({"x": ((1, 6), "float32")}, {"w": weight, "b": bias}, body, ("y",))
+    quantized = quantize(model, ranged(model, {"x": (-1.0, 1.0), "y": (-8.0, 8.0)}))
+    [layer] = [layer for layer in quantized.plan.layers if layer.op == "matmul"]
+    assert (layer.weight, layer.bias, layer.fused) == (W, B, ("bias",))
+    assert quantized.plan.weights[W].scale.shape == (4,), "flipped along its rows, a weight keeps its channels"
+    x = RNG.uniform(-1, 1, (1, 6)).astype(np.float32)
+    [result] = tvm_alone(quantized.module)(x, *quantized.params.values())
+    np.testing.assert_allclose(result, x @ weight[::-1] + bias, atol=0.15)
