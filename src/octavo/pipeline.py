@@ -34,6 +34,7 @@ from .graph.lineage import lineage_paused
 from .graph.model import with_model
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
+from .partition.partition import integer_claims
 from .partition.pipeline import FLOAT_MODEL, is_partitioned, partition_module
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
@@ -196,7 +197,14 @@ def quantize(
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
     checked = checked_model(model)
     check_model(profile, checked)
-    return quantize_model(checked, profile, target=resolve_target(target).description, recipe=recipe or Recipe())
+    description = resolve_target(target).description
+    return quantize_model(
+        checked,
+        profile,
+        target=description,
+        recipe=recipe or Recipe(),
+        claims_of=lambda module: integer_claims(module, description),
+    )
 
 
 def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:

@@ -83,9 +83,19 @@ class Partition:
     rejections: dict[str, Rejection]
 
 
-def partition(
-    module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeatable, describe: Callable[[Region], Mapping[str, Any]]
-) -> Partition:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Claims:
+    """What rules claim of a function: each region by its output, with its rule, and rejections by core; nothing is outlined."""
+
+    regions: dict[Var, Region]
+    rule_of: dict[Var, Rule]
+    rejections: dict[str, Rejection]
+
+
+Describe = Callable[[Region], Mapping[str, Any]]
+
+
+def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeatable, describe: Describe) -> Partition:
     """Outline every region that a rule claims in "main" into a composite function.
 
     Before::
@@ -106,8 +116,12 @@ def partition(
     describe
         Further attributes of a region's composite: all that whoever reads the module needs of it.
     """
-    main = module["main"]
-    view = DataflowView(main)
+    view = DataflowView(module["main"])
+    return _outline(module, view, claim(view, rules, repeatable=repeatable), describe)
+
+
+def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) -> Claims:
+    """Return the regions that `partition` outlines."""
     regions: dict[Var, Region] = {}
     rule_of: dict[Var, Rule] = {}
     rejections: dict[str, Rejection] = {}
@@ -129,7 +143,7 @@ def partition(
             rule_of[found.output] = rule
             taken.update(_claimed(view, found, repeatable))
             break
-    return _outline(module, view, regions, rule_of, rejections, describe)
+    return Claims(regions=regions, rule_of=rule_of, rejections=rejections)
 
 
 def _claimed(view: DataflowView, region: Region, repeatable: Repeatable) -> Iterator[Var]:
@@ -154,14 +168,8 @@ def _check_region(view: DataflowView, region: Region, taken: set[Var], repeatabl
     return region
 
 
-def _outline(
-    module: tvm.IRModule,
-    view: DataflowView,
-    regions: dict[Var, Region],
-    rule_of: dict[Var, Rule],
-    rejections: dict[str, Rejection],
-    describe: Callable[[Region], Mapping[str, Any]],
-) -> Partition:
+def _outline(module: tvm.IRModule, view: DataflowView, claims: Claims, describe: Describe) -> Partition:
+    regions, rule_of = claims.regions, claims.rule_of
     builder = relax.BlockBuilder(module)
     functions: dict[Var, tvm.ir.GlobalVar] = {}
     by_name: dict[str, Region] = {}
@@ -173,7 +181,7 @@ def _outline(
     new_main = _rewrite_main(view, regions, functions)
     result = builder.get()
     result.update_func(result.get_global_var("main"), new_main)
-    return Partition(module=eliminate_dead_code(result), regions=by_name, rejections=rejections)
+    return Partition(module=eliminate_dead_code(result), regions=by_name, rejections=claims.rejections)
 
 
 def _write_composite(

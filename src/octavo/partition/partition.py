@@ -16,7 +16,7 @@ from tvm.relax import Var
 from ..composites.attributes import write_op
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
-from ..graph.rules import Partition, Region, Rejection, Rule, partition
+from ..graph.rules import Claims, Partition, Region, Rejection, Repeatable, Rule, claim, partition
 from ..graph.split import split_to_slices
 from ..qdq.batch_norm import normalizations_as_sums
 from ..qdq.cluster import PRELU
@@ -204,6 +204,22 @@ def _describe(region: Region) -> dict[str, Any]:
     return write_op(region.form, region.core.name)
 
 
+def _repeatable_in(view: DataflowView) -> Repeatable:
+    """Return what says of a value of this function whether it may be computed inside a composite of integers and outside."""
+    shared = dynamic_members(view) | centered_members(view)
+    return lambda view, var: var in shared or _is_repeatable(view, var)
+
+
+def _canonical(module: tvm.IRModule) -> tvm.IRModule:
+    return sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(split_blocks(normalizations_as_sums(module))))))
+
+
+def integer_claims(module: tvm.IRModule, target: TargetDescription) -> Claims:
+    """Return the integer ops that `partition_quantized` outlines, without outlining them; quantize and dequantize are none."""
+    view = DataflowView(_canonical(module)["main"])
+    return claim(view, rules_for(target, _COMPUTE, {}, (), None), repeatable=_repeatable_in(view))
+
+
 def partition_quantized(
     module: tvm.IRModule,
     target: TargetDescription,
@@ -222,15 +238,11 @@ def partition_quantized(
     Rounds: ops first, then (`with_float`) the float ops with weights that they left, then the quantize and dequantize that
     remain at the edges. Rejections say of each float op why it is no integer op; composites of all rounds are in `regions`.
     """
-    module = sink_dequantize(hoist_quantize(share_zero_points(split_to_slices(split_blocks(normalizations_as_sums(module))))))
-    held = held_tensors(DataflowView(module["main"]), ids, sources)
+    module = _canonical(module)
     view = DataflowView(module["main"])
-    shared = dynamic_members(view) | centered_members(view)
+    held = held_tensors(view, ids, sources)
     compute = partition(
-        module,
-        rules_for(target, _COMPUTE, held, ids, sources),
-        repeatable=lambda view, var: var in shared or _is_repeatable(view, var),
-        describe=_describe,
+        module, rules_for(target, _COMPUTE, held, ids, sources), repeatable=_repeatable_in(view), describe=_describe
     )
     float_rules = (*(half_rules(precision) if precision else ()), *_FLOAT) if with_float else ()
     floats = partition(

@@ -96,6 +96,9 @@ class QuantizationPlan:
         a tensor that a float op made read it as it is.
     float_ops
         The ops that stay float, each with its reason.
+    enclosed
+        Results of ops without Q and DQ of their own that run in integers all the same: what they read and what reads them is
+        quantized.
     folds
         The ops that were folded away before quantizing.
     adjustments
@@ -108,6 +111,7 @@ class QuantizationPlan:
     weight_values: dict[TensorId, npt.NDArray[Any]]
     layers: tuple[IntegerLayer, ...] = ()
     float_ops: tuple[FloatOp, ...] = ()
+    enclosed: tuple[TensorId, ...] = ()
     folds: tuple[Fold, ...] = ()
     adjustments: tuple[Adjustment, ...] = ()
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+
+import tvm
+from tvm.relax import Var
 
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name
 from ..graph.lineage import announce, one_step
 from ..graph.model import Model, check_fingerprint
+from ..graph.rules import Claims
 from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
 from .parameters import ParameterChooser, Statistics
-from .placement import Exclusion, Placer
+from .placement import Exclusion, Layer, Placer, rejected_layers, split_enclosed
 from .plan import QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
 from .ranges import RangeSources
@@ -23,9 +29,17 @@ from .simplify import simplify
 from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
 
+ClaimsOf = Callable[[tvm.IRModule], Claims]
+"""Says what is one integer op of a QDQ module with bound constants, as compiling finds it later."""
+
 
 def quantize(
-    model: Model, profile: Statistics, *, target: TargetDescription = CPU, recipe: Recipe | None = None
+    model: Model,
+    profile: Statistics,
+    *,
+    target: TargetDescription = CPU,
+    recipe: Recipe | None = None,
+    claims_of: ClaimsOf | None = None,
 ) -> QuantizedModel:
     """Quantize a float model.
 
@@ -39,6 +53,8 @@ def quantize(
         What the hardware can do; decides which ops become integer.
     recipe
         The user's wishes; Recipe() by default.
+    claims_of
+        The target's integer ops. What they don't take gets no Q and DQ; without it, the target's description alone decides.
 
     Returns
     -------
@@ -53,45 +69,60 @@ def quantize(
         If the model is quantized already, or the recipe excludes what the model doesn't have.
     """
     with one_step():
-        quantized = _quantized(model, profile, target, recipe or Recipe())
+        quantized = _quantized(model, profile, target, recipe or Recipe(), claims_of)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 
 
-def _quantized(model: Model, profile: Statistics, target: TargetDescription, recipe: Recipe) -> QuantizedModel:
+def _quantized(
+    model: Model, profile: Statistics, target: TargetDescription, recipe: Recipe, claims_of: ClaimsOf | None
+) -> QuantizedModel:
     simple, folds = simplify(model)
     if isinstance(model, QuantizedModel) or _is_quantized(simple):
         raise QuantizationError("the model is quantized already; compile it as it is, or quantize the float model it came from")
     check_fingerprint(model, profile.fingerprint)
     view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
-    weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe)
-    chooser = ParameterChooser(
-        params=simple.params, statistics=profile, recipe=recipe, sources=RangeSources(view, profile), weights=weights
-    )
-    placement = Placer(
-        view=view,
-        constants=constants,
-        tensors=simple.tensors,
-        exclusion=Exclusion(recipe.exclude, simple.tensors, folds, view),
-        target=target,
-        recipe=recipe,
-        has_range=chooser.has_range,
-        refuse=weights.refuse,
-    ).place()
-    parameters = chooser.choose(placement)
-    written = QdqWriter(model=simple, view=view, placement=placement, parameters=parameters).write()
+    exclusion = Exclusion(recipe.exclude, simple.tensors, folds, view)
+    sources = RangeSources(view, profile)
+    rejected: dict[Var, str] = {}
+    while True:
+        weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe)
+        chooser = ParameterChooser(params=simple.params, statistics=profile, recipe=recipe, sources=sources, weights=weights)
+        placement = Placer(
+            view=view,
+            constants=constants,
+            tensors=simple.tensors,
+            exclusion=exclusion,
+            target=target,
+            recipe=recipe,
+            has_range=chooser.has_range,
+            refuse=partial(_refusal, rejected, weights),
+        ).place()
+        parameters = chooser.choose(placement)
+        written = QdqWriter(model=simple, view=view, placement=placement, parameters=parameters).write()
+        claims = None if claims_of is None else claims_of(written.model.bound())
+        again = {} if claims is None else rejected_layers(placement, claims)
+        if not again:
+            break
+        rejected |= again
+    float_ops, enclosed = split_enclosed(placement.float_ops, claims)
     plan = QuantizationPlan(
         activations={TensorId(var.name): params for var, params in parameters.activations.items()},
         weights=parameters.weights,
         biases=written.biases,
         weight_values={**parameters.weight_values, **written.bias_values},
         layers=written.layers,
-        float_ops=placement.float_ops,
+        float_ops=float_ops,
+        enclosed=enclosed,
         folds=folds,
         adjustments=parameters.adjustments,
     )
     return QuantizedModel.of(replace(written.model, fingerprint=_fingerprint(model, plan)), plan)
+
+
+def _refusal(rejected: Mapping[Var, str], weights: WeightParameters, layer: Layer) -> str | None:
+    return rejected.get(layer.output) or weights.refuse(layer)
 
 
 def _announced(quantized: QuantizedModel) -> Announced:

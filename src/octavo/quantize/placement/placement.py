@@ -262,7 +262,8 @@ class Placer:
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
-            if readers and count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output):
+            is_inner = count == len(self.view.users(layer.output)) and not self.view.is_returned(layer.output)
+            if readers and is_inner and self.refuse(layer) is None:
                 integer.add(layer.output)
                 self.reasons.pop(layer.core, None)
         return integer, floats
