@@ -5,6 +5,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -449,6 +450,7 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
 
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = resolve_target(target, tvm.target.Target.current(allow_none=True))
+        _warn_of_unbound_parameters(module)
         lowered = lower(module, chosen.description, chosen.isas, threads, ids)
         return vm_passes()(link(lowered, chosen.llvm))
 
@@ -459,6 +461,21 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
 
 
 # ----------------------------------------------------------------------------------------------------------- the edges
+
+
+def _warn_of_unbound_parameters(module: tvm.IRModule) -> None:
+    """Warn where "main" takes weights as arguments: what kernels pack at compile time must be known then."""
+    main: Any = module["main"] if "main" in {var.name_hint for var in module.get_global_vars()} else None
+    if main is None or not main.attrs or "num_input" not in main.attrs:
+        return
+    unbound = [str(param.name) for param in main.params[int(main.attrs["num_input"]) :]]
+    if unbound:
+        some = ", ".join(unbound[:3]) + (", ..." if len(unbound) > 3 else "")
+        warnings.warn(
+            f"main takes {len(unbound)} parameters without values ({some}): no op that reads them can be integer; bind them with "
+            "relax.transform.BindParams before compiling",
+            stacklevel=2,
+        )
 
 
 def checked_model(model: Model) -> Model:

@@ -14,7 +14,15 @@ from tvm.ir import Call, GlobalVar
 from tvm.relax import Expr, Var
 
 from ...errors import CompileError
-from ...graph.dataflow import BodyWriter, DataflowView, attrs_of, operand_vars, replace_operands, write_function
+from ...graph.dataflow import (
+    BodyWriter,
+    DataflowView,
+    attrs_of,
+    eliminate_dead_code,
+    operand_vars,
+    replace_operands,
+    write_function,
+)
 from ...graph.kernel_attributes import KERNEL_ATTR
 from .context import PlacedKernel
 from .kernels import without_vbmi
@@ -37,7 +45,7 @@ def float_passes() -> tvm.transform.Pass:
             relax.transform.FoldConstant(),
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
-            relax.transform.DeadCodeElimination(["main"]),
+            tvm.transform.module_pass(lambda module, _: eliminate_dead_code(module), opt_level=0, name="EliminateDeadCode"),
             # Reshapes become views of the same memory; it must see TIR blocks, so it comes before the kernels.
             relax.transform.RewriteDataflowReshape(),
         ]

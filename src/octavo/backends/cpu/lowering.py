@@ -165,9 +165,12 @@ def lower_composites(
     attrs = {key: value for key, value in attrs_of(main).items() if key not in (PARTITION_ATTR, MODEL_ATTR)}
     write_function(builder, "main", list(main.params), body, attrs)
     lowered = builder.get()
+    # Other entry points, helpers and what other code generators took stay as they are; composites are in "main" by now.
     for var, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc):
+        if var.name_hint != "main" and var.name_hint not in composed.composites:
             lowered.update_func(var, function)
+    if module.attrs:
+        lowered = lowered.with_attrs(dict(module.attrs.items()))
     announce(
         "octavo.lower",
         lambda: lowered,
