@@ -110,6 +110,10 @@ def lists_of_movers(package: Path) -> list[str]:
     ]
 
 
+def test_no_other_module_lists_movers() -> None:
+    assert lists_of_movers(PACKAGE) == []
+
+
 def test_a_planted_list_of_movers_is_caught(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(
         'A = ("reshape", "take", "flip")\nB = ("reshape", "take")\nC = {"reshape", "take", "nn.conv2d"}\n'

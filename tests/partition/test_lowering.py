@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from qdq_graph import Qdq, graph, run_float, run_lowered
@@ -9,6 +11,7 @@ from tvm import relax
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of
+from octavo.graph.dataflow import BodyWriter
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
@@ -198,3 +201,14 @@ def test_a_conv_that_stays_float_says_why(change, reason):
     assert reason in op.reason
     x = np.random.default_rng(0).integers(-100, 100, (1, 4, 3, 3)).astype(dtype)
     np.testing.assert_allclose(run_lowered(module, x), run_float(module, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["reshape", "flatten"])
+def test_a_view_of_floats_is_no_float_op(op: str) -> None:
+    def body(writer: BodyWriter, inputs: dict[str, Any]) -> Any:
+        x = writer.emit("s", relax.op.nn.softmax(inputs["x"], 1))
+        view = relax.op.flatten(x) if op == "flatten" else relax.op.reshape(x, [6])
+        return writer.emit("y", view, is_output=True)
+
+    lowered = lower(graph({"x": ((2, 3), "float32")}, body), CPU, isas_of(host_target()), 1)
+    assert [record.op for record in lowered.records] == ["nn.softmax"]

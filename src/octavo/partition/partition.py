@@ -18,6 +18,7 @@ from ..graph.dataflow import DataflowView, call_to
 from ..graph.observe import OBSERVE
 from ..graph.rules import Claims, Partition, Region, Rejection, Repeatable, Rule, claim, partition
 from ..graph.split import split_to_slices
+from ..ops import CLAMPS, REDUCTIONS
 from ..qdq.batch_norm import normalizations_as_sums
 from ..qdq.cluster import PRELU
 from ..qdq.integer_sums import centered_members
@@ -40,7 +41,7 @@ from ..qdq.matchers.half_float import half_rules, is_widening
 from ..qdq.matchers.l2_normalize import match_l2_normalize
 from ..qdq.matchers.layer_norm import match_layer_norm
 from ..qdq.matchers.lookup import ELEMENTWISE_OPS, match_lookup
-from ..qdq.matchers.move import match_move, match_requantize
+from ..qdq.matchers.move import MOVE_OPS, match_move, match_requantize
 from ..qdq.matchers.observe import match_observe
 from ..qdq.matchers.pair_lookup import match_pair_lookup
 from ..qdq.matchers.pairwise import match_pairwise
@@ -96,9 +97,6 @@ _TABLES: dict[str, str] = {
 """What a target must offer for these composites, whatever the op that they start from."""
 
 
-_MOVES = ("reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten", "nn.relu", "clip")
-
-
 _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
     ("octavo.conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
@@ -111,19 +109,19 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.max", ("maximum",), match_pairwise),
     ("octavo.min", ("minimum",), match_pairwise),
     ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
-    ("octavo.reduce", ("mean", "sum", "max", "min"), match_reduce),
+    ("octavo.reduce", REDUCTIONS, match_reduce),
     ("octavo.place", ("argmax", "argmin"), match_place),
     ("octavo.softmax", ("nn.softmax",), match_softmax),
     ("octavo.log_softmax", ("nn.log_softmax",), match_softmax),
     ("octavo.layer_norm", ("nn.layer_norm",), match_layer_norm),
     ("octavo.group_norm", ("nn.group_norm",), match_group_norm),
     ("octavo.concat", ("concat",), match_concat),
-    ("octavo.move", _MOVES, match_move),
+    ("octavo.move", MOVE_OPS, match_move),
     ("octavo.gather", GATHER_OPS, match_gather),
     ("octavo.take", ("take",), match_take),
     ("octavo.topk", ("topk",), match_topk),
     ("octavo.resize", ("image.resize2d",), match_resize),
-    (_LOOKUP, (*ELEMENTWISE_OPS, "nn.relu", "clip"), match_lookup),
+    (_LOOKUP, (*ELEMENTWISE_OPS, *CLAMPS), match_lookup),
     (_PAIR_LOOKUP, (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
     ("octavo.l2_normalize", ("divide",), match_l2_normalize),
     ("octavo.move", ("quantize",), match_requantize),

@@ -31,6 +31,7 @@ from ...graph.model import MODEL_ATTR
 from ...graph.probes import read_probe
 from ...graph.tracking import Announced
 from ...numerics import INTEGER_RANGE
+from ...ops import movers
 from ...partition.macs import float_macs
 from ...partition.state import PARTITION_ATTR, PartitionState, read_state
 from ...qdq.matchers.half_float import weight_obstacle
@@ -274,10 +275,10 @@ def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
     return output(result)
 
 
-_UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype")
+_UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "astype", *movers("view", "transpose"))
 
 
-_VIEWS = ("reshape", "expand_dims", "squeeze")
+_VIEWS = movers("view")
 
 
 def _is_of_indices(value: Expr, var: Var) -> bool:
