@@ -29,16 +29,15 @@ from ..numerics import PerAxis, PerTensor, QuantParams
 from ..numerics.dynamic import TorchStyle
 from ..numerics.floats.float_function import FloatFunction, Step
 from ..numerics.quantized.resize import FloatTaps, LinearTaps
-from ..numerics.rounding.fixed_point import FixedPointMultiplier
-from . import elementwise, float_ops, int16, movement, normalization, reduction, weighted
+from . import elementwise, float_ops, movement, normalization, reduction, weighted
 from .base import CompositeOp, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
 from .matrix_view import MatrixView
 
 OP_ATTR = "octavo.op"
 CORE_ATTR = "octavo.core"
 
-_FAMILIES = (elementwise, float_ops, int16, movement, normalization, reduction, weighted)
-_PARTS = (QuantParams, PerAxis, PerTensor, TorchStyle, FloatFunction, Step, FloatTaps, LinearTaps, FixedPointMultiplier)
+_FAMILIES = (elementwise, float_ops, movement, normalization, reduction, weighted)
+_PARTS = (QuantParams, PerAxis, PerTensor, TorchStyle, FloatFunction, Step, FloatTaps, LinearTaps)
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (

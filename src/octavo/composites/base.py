@@ -20,6 +20,10 @@ RELABELLING = {"int8": 128, "uint16": -32768}
 """What kernels add to integers that they hold in another dtype of as many bits."""
 
 
+WIDE = ("int16", "uint16")
+"""Dtypes of activations that kernels hold as int16; they hold those of 8 bits as uint8."""
+
+
 UNQUANTIZED = {"dtype": "float32", **dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))}
 """The entry of a quantize_info, but for its id, of a tensor that is not quantized."""
 
@@ -96,7 +100,7 @@ class QuantizedTensor:
     @property
     def kernel_dtype(self) -> Literal["uint8", "int16"]:
         """Dtype in which kernels hold its integers."""
-        return "int16" if self.params.dtype in ("int16", "uint16") else "uint8"
+        return "int16" if self.params.dtype in WIDE else "uint8"
 
     @property
     def relabelling(self) -> int:
@@ -126,9 +130,9 @@ class QuantizedOutput:
         return self.tensor.shape
 
     @property
-    def kernel_dtype(self) -> str:
-        """Element type that kernels write: int8 is relabelled."""
-        return "uint8"
+    def kernel_dtype(self) -> Literal["uint8", "int16"]:
+        """Element type that kernels write: int8 and uint16 are relabelled."""
+        return self.tensor.kernel_dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

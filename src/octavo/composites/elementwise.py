@@ -62,21 +62,8 @@ def as_uint8(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Int16LookupOp(CompositeOp):
-    """A function of x by its table: entry i is the result for the i-th integer of x's dtype, in the result's own integers."""
-
-    x: QuantizedTensor
-    y: QuantizedOutput
-    table: npt.NDArray[np.integer]
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Int16PreluOp(CompositeOp):
-    """x from 0 on, x times a slope below; `slopes` are integers less their zero point, aligned with x at the end."""
+class PreluOp(CompositeOp):
+    """int16 x from 0 on, x times a slope below; `slopes` are integers less their zero point, aligned with x at the end."""
 
     x: QuantizedTensor
     y: QuantizedOutput
@@ -100,8 +87,10 @@ class LookupOp(CompositeOp):
         """Return its tensors by role."""
         return {"input": self.x.info(), "output": self.y.info()}
 
-    def element_function(self) -> ElementFunction:
-        """Return the function that the table is of."""
+    def element_function(self) -> ElementFunction | None:
+        """Return the function that the table is of, where it is one of bytes."""
+        if self.x.kernel_dtype != "uint8" or self.y.kernel_dtype != "uint8":
+            return None
         table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
         return ElementFunction(operands={"input": self.x}, result=self.y, of=lambda x: table[x])
 
@@ -151,7 +140,10 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PairwiseOp(CompositeOp):
-    """a op b + clamp, over shapes that broadcast."""
+    """a op b + clamp, over shapes that broadcast.
+
+    int16 tensors have roundings of their own: "fixed_point", or "float32" for every operation in float32.
+    """
 
     kind: Kind
     a: Operand
@@ -176,7 +168,7 @@ class PairwiseOp(CompositeOp):
 
         def of(*values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
             given = iter(values)
-            a, b = (next(given) if operand.values is None else as_bytes(operand) for operand in sides)
+            a, b = (next(given) if operand.values is None else as_held(operand) for operand in sides)
             return self._oracle(a, b)
 
         return ElementFunction(operands=variables, result=self.y, of=of)
@@ -197,10 +189,10 @@ class PairwiseOp(CompositeOp):
         return requantize(product, requantize_multiplier(*scales), *bounds, stored_even=stored).astype(np.uint8)
 
 
-def as_bytes(operand: Operand) -> npt.NDArray[np.uint8]:
+def as_held(operand: Operand) -> npt.NDArray[Any]:
     """Return a constant's integers as kernels hold them."""
     assert operand.values is not None
-    return (operand.values.astype(np.int16) + operand.tensor.relabelling).astype(np.uint8)
+    return (operand.values.astype(np.int32) + operand.tensor.relabelling).astype(operand.tensor.kernel_dtype)
 
 
 def float_sum_of(

@@ -50,7 +50,7 @@ class LayerNormOp(NormalizationOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SoftmaxOp(CompositeOp):
-    """softmax(beta * x), or its logarithm, along `axis` of the source's layout."""
+    """softmax(beta * x), or its logarithm, along `axis` of the source's layout; that of int16 may round in "fixed_point"."""
 
     x: QuantizedTensor
     y: QuantizedOutput

@@ -9,31 +9,6 @@ from ..numerics import FloatTaps, LinearTaps
 from ..numerics.quantized.pool2d import PoolRounding
 from .base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
 
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Int16ReduceOp(CompositeOp):
-    """A sum, a maximum or a minimum, whose facts the 8-bit rule found."""
-
-    base: ReduceOp
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return self.base.quantize_info()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Int16ResizeOp(CompositeOp):
-    """Bilinear resizing on x's own integers, whose facts the 8-bit rule found; the taps are those of fixed point."""
-
-    base: ResizeOp | FloatResizeOp
-    rows: LinearTaps
-    columns: LinearTaps
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        return {"input": self.base.x.info(), "output": self.base.y.info(), "rounding": "half_away"}
-
-
 Rounding = PoolRounding | Literal["float32"]
 """Of the kernels' averages of integers, or of one formed in float32."""
 
@@ -63,7 +38,7 @@ class Pool2dOp(CompositeOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ReduceOp(CompositeOp):
-    """A reduction of x over `axes`, counted in the source's layout."""
+    """A reduction of x over `axes`, counted in the source's layout; means of int16 may round in "fixed_point"."""
 
     kind: Literal["mean", "sum", "max", "min"]
     x: QuantizedTensor
@@ -92,18 +67,19 @@ class ArgReduceOp(CompositeOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ResizeOp(CompositeOp):
-    """Bilinear resizing on x's own integers, then the output's parameters."""
+    """Bilinear resizing on x's own integers, then the output's parameters; int16 rounds "half_away" and keeps its parameters."""
 
     x: QuantizedTensor
     y: QuantizedOutput
     layout: Layout
     rows: LinearTaps
     columns: LinearTaps
-    rounding: Literal["half_up", "half_even"]
+    rounding: Literal["half_up", "half_even", "half_away"]
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
+        """Return its tensors by role, and the rounding where it is that of int16."""
+        info = {"input": self.x.info(), "output": self.y.info()}
+        return {**info, "rounding": self.rounding} if self.rounding == "half_away" else info
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

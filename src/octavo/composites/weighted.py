@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics import INTEGER_RANGE, QuantParams, check_accumulator
+from ..numerics import INTEGER_RANGE, QuantParams, check_accumulator, requantize_multiplier
 from ..numerics.dynamic import DynamicStyle, style_name
-from ..numerics.rounding.fixed_point import FixedPointMultiplier
+from ..numerics.rounding.fixed_point import FixedPointRounding, fixed_point_multiplier
 from ..numerics.rounding.requantize import Multiplier
 from .base import UNQUANTIZED, CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
 
@@ -26,12 +26,16 @@ class MatmulOperand:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BatchMatmulOp(CompositeOp):
-    """a @ b + clamp, with batch axes that broadcast. `unit` is the real value of one unit of the sums."""
+    """a @ b + clamp, with batch axes that broadcast. `unit` is the real value of one unit of the sums.
+
+    With `fixed_point` they are scaled by integers that round so, else in float32.
+    """
 
     a: MatmulOperand
     b: MatmulOperand
     unit: float
     y: QuantizedOutput | FloatResult | SumResult
+    fixed_point: FixedPointRounding | None = None
 
     @property
     def macs(self) -> int:
@@ -41,19 +45,54 @@ class BatchMatmulOp(CompositeOp):
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role."""
         output = {role: entry for role, entry in self.y.roles().items() if role == "output"}
-        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), **output}
+        inputs = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
+        return {**inputs, **output, **_rounding(self.y, self.fixed_point)}
+
+    @property
+    def multiplier(self) -> Multiplier:
+        """From units of the sums to those of the result."""
+        y_scale = float(self.y.tensor.params.scale) if isinstance(self.y, QuantizedOutput) else 1.0
+        if self.fixed_point is None:
+            return requantize_multiplier(self.unit, 1.0, y_scale)
+        return fixed_point_multiplier(self.unit / y_scale, self.fixed_point)
 
 
 Result = QuantizedOutput | FloatResult | SumResult
 
 
+def _rounding(y: Result, fixed_point: FixedPointRounding | None) -> dict[str, str]:
+    """Return the entry of a quantize_info that says how sums become int16."""
+    return {"rounding": fixed_point or "half_even"} if y.kernel_dtype == "int16" else {}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Conv2dOp(CompositeOp):
-    """conv2d + bias + clamp."""
+class WeightedOp(CompositeOp):
+    """Products with constant weights + bias + clamp. Sums are scaled in float32, or by integers that round as `fixed_point`."""
 
     x: QuantizedTensor | DynamicTensor
     weight: QuantizedWeight
     y: Result
+    fixed_point: FixedPointRounding | None = None
+
+    def quantize_info(self) -> dict[str, Any]:
+        """Return its tensors by role, and how sums become int16."""
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles(), **_rounding(self.y, self.fixed_point)}
+
+    @property
+    def multiplier(self) -> Multiplier:
+        """From units of the sums to those of the result."""
+        if self.fixed_point is None:
+            return self.weight.multiplier
+        assert isinstance(self.x, QuantizedTensor)
+        assert isinstance(self.y, QuantizedOutput)
+        scales = [params.scale.astype(np.float64) for params in (self.x.params, self.weight.params, self.y.tensor.params)]
+        return fixed_point_multiplier(scales[0] * scales[1] / scales[2], self.fixed_point)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Conv2dOp(WeightedOp):
+    """conv2d + bias + clamp."""
+
     layout: Layout
     strides: tuple[int, int]
     padding: tuple[int, int, int, int]
@@ -66,27 +105,15 @@ class Conv2dOp(CompositeOp):
         kh, kw, ci, _ = self.weight.values.shape
         return int(np.prod(self.y.shape)) * kh * kw * ci
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MatmulOp(CompositeOp):
+class MatmulOp(WeightedOp):
     """matmul with constant weights [in, out] + bias + clamp; x is [..., in]."""
-
-    x: QuantizedTensor | DynamicTensor
-    weight: QuantizedWeight
-    y: Result
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
         return int(np.prod(self.y.shape)) * self.weight.values.shape[0]
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -102,44 +129,6 @@ class DynamicTensor:
         """Return its entry of a quantize_info: its parameters are known at run time only."""
         unknown = dict.fromkeys(("scale", "zero_point", "axis", "qmin", "qmax"))
         return {"id": self.name, "dtype": "float32", **unknown, "quantized_at_run_time": style_name(self.style)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Int16BatchMatmulOp(CompositeOp):
-    """a @ b + clamp, with batch axes that broadcast; `multiplier` says how the sums are scaled."""
-
-    base: BatchMatmulOp
-    y: QuantizedOutput
-    multiplier: Multiplier
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of one inference."""
-        return self.base.macs
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        rounding = "reduced" if isinstance(self.multiplier, FixedPointMultiplier) else "half_even"
-        return {**self.base.quantize_info(), "rounding": rounding}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Int16WeightedOp(CompositeOp):
-    """A convolution or matmul to int16; `multiplier` says how its sums are scaled, `rounding` names it."""
-
-    base: Conv2dOp | MatmulOp
-    y: QuantizedOutput
-    multiplier: Multiplier
-    rounding: str
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of one inference."""
-        return self.base.macs
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        return {**self.base.quantize_info(), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

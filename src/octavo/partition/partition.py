@@ -61,7 +61,6 @@ from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELEC
 from ..target.precision import Precision
 from .blocks import split_blocks
 from .hoist import hoist_quantize
-from .int16_rules import by_width
 from .sink import sink_dequantize
 from .zero_points import share_zero_points
 
@@ -177,7 +176,7 @@ def rules_for(
             support = target.support(_TABLES.get(composite) or name)
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
-            found = by_width(composite, matcher)(view, core, support)
+            found = matcher(view, core, support)
             if isinstance(found, Rejection):
                 return found
             swallowed = swallowed_tensors(view, found, ids, sources)

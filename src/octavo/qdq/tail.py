@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm.relax import Expr, Var
 
-from ..composites.base import QuantizedOutput, QuantizedTensor
+from ..composites.base import WIDE, QuantizedOutput, QuantizedTensor
 from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ..graph.rules import Rejection
 from ..numerics import PerAxis, PerTensor, QuantParams
@@ -153,6 +153,15 @@ def check_activation(
     if params.dtype not in support.activations:
         return Rejection(reason=f"activation {name} is {params.dtype}; the target allows {', '.join(support.activations)}")
     return None
+
+
+def of_width(support: OpSupport, params: QuantParams) -> OpSupport:
+    """Return what `support` offers to ops that read `params`: kernels take one width, and 16-bit sums end in integers."""
+    is_wide = params.dtype in WIDE
+    if not is_wide:
+        return replace(support, activations=tuple(dtype for dtype in support.activations if dtype not in WIDE))
+    activations = tuple(dtype for dtype in support.activations if dtype in WIDE)
+    return replace(support, activations=activations, float_output=False, sum_output=False)
 
 
 def unquantized(expr: Expr) -> Rejection:

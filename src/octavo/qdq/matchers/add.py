@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import WIDE, QuantizedTensor
 from ...composites.elementwise import AddOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
 from ..rounding import rounding_of
-from ..tail import check_activation, follow_to_quantize, unquantized
+from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import Dequantized, constant_value, dequantized
 
 
@@ -38,7 +38,9 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         problem = check_activation(getattr(side.source, "name", "constant"), side.params, support)
         if problem is not None:
             return problem
-    tail = follow_to_quantize(view, core, support)
+        if side.params.dtype in WIDE:
+            return Rejection(reason=f"{core.name} adds 16-bit integers, which another rule takes")
+    tail = follow_to_quantize(view, core, of_width(support, a.params))
     if isinstance(tail, Rejection):
         return tail
     constant = None if isinstance(b.source, Var) else constant_value(view, b.source)

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.relax import Var
 
-from ...composites.base import FloatResult, QuantizedOutput, QuantizedTensor, SumResult
+from ...composites.base import WIDE, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.weighted import BatchMatmulOp, MatmulOperand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import BATCH_MATMUL_MAX_INNER
+from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling
-from ..tail import check_activation, follow_in_float, follow_to_quantize
+from ..rounding import is_fixed_int16
+from ..tail import check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import Dequantized, constant_value, dequantized
 
 
@@ -43,7 +45,8 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         problem = check_activation(name, side.params, support)
         if problem is not None:
             return problem
-        if constant is not None and len(shape) == 2 and side.params.dtype not in ("int16", "uint16"):
+        support = of_width(support, side.params)
+        if constant is not None and len(shape) == 2 and side.params.dtype not in WIDE:
             return Rejection(reason=f"operand {name} is a constant matrix, which another rule takes")
         members.update(dict.fromkeys(() if constant is None else constant.members))
         members.update(dict.fromkeys(_entry(side)))
@@ -60,7 +63,11 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     end = _end(view, core, sides, support)
     if isinstance(end, Rejection):
         return end
-    form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form)
+    fixed_point = "reduced" if end.form.kernel_dtype == "int16" and is_fixed_int16(view) else None
+    form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form, fixed_point=fixed_point)
+    problem = None if fixed_point is None else _overflow(form)
+    if problem is not None:
+        return problem
     return Region(
         core=core,
         output=end.output,
@@ -69,6 +76,16 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
+
+
+def _overflow(form: BatchMatmulOp) -> Rejection | None:
+    """Prove that no 16-bit sum times its fixed-point factor leaves int64."""
+    a, b, factor = form.a.tensor, form.b.tensor, form.multiplier
+    assert isinstance(factor, FixedPointMultiplier)
+    largest = a.shape[-1] * (2**15 + abs(a.zero_point)) * (2**15 + abs(b.zero_point))
+    if largest <= factor.max_value:
+        return None
+    return Rejection(reason=f"a sum of {a.name} @ {b.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
 
 
 def _entry(side: Dequantized | CenteredInput) -> tuple[Var, ...]:

@@ -14,7 +14,7 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ...target import OpSupport
-from ..tail import check_activation, follow_to_quantize, integer_clamp, unquantized
+from ..tail import check_activation, follow_to_quantize, integer_clamp, of_width, unquantized
 from ..values import Dequantized, constant_value, dequantized, integer_params
 from .add import tensor_of
 
@@ -44,6 +44,7 @@ def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         problem = check_activation(getattr(side.source, "name", "constant"), side.params, support)
         if problem is not None:
             return problem
+        support = of_width(support, side.params)
         sides.append(side)
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):

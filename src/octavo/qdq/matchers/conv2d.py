@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...composites.base import CompositeOp, FloatResult, Layout, QuantizedTensor, SumResult
+from ...composites.base import CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import QuantParams
+from ...numerics.quantized.accumulator_bounds import max_accumulator
+from ...numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from ...numerics.rounding.requantize import ScaledRounding
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from ..pad import FoldedPad, folded_pad
+from ..rounding import has_wide_bias, is_fixed_int16
 from ..runtime_inputs import UNIT, DynamicInput, dynamic_form, dynamic_input
-from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize
+from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
 from ..weights import read_bias, read_weight, weight_form
 
 Input = Dequantized | DynamicInput | CenteredInput
+
+_Op = TypeVar("_Op", Conv2dOp, MatmulOp)
 
 
 def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -57,6 +62,7 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
+    support = of_width(support, x.params)
     way = follow_weighted(view, core, (x, weight), (channel_axis, kernel_layout.index("O")), support, channel_axis)
     if isinstance(way, Rejection):
         return way
@@ -74,6 +80,11 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         dilation=pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
+    if form.y.kernel_dtype == "int16":
+        # TFLite's sums of 64 bits meet a factor of 15 bits, those of 32 bits one of 31.
+        form = _wide(view, form, "twice" if form.weight.bias_name and not has_wide_bias(view) else "reduced")
+        if isinstance(form, Rejection):
+            return form
     region = weighted_region(core, x, way, form)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
@@ -86,6 +97,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(operands, Rejection):
         return operands
     x, weight = operands
+    support = of_width(support, x.params)
     shape = static_shape(core)
     x_shape = static_shape(x.source)
     if weight.values.ndim != 2 or shape is None or not x_shape or 0 in (*shape, *x_shape):
@@ -97,7 +109,27 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(formed, Rejection):
         return formed
     form = MatmulOp(x=input_form(x), weight=formed[0], y=formed[1])
-    return weighted_region(core, x, way, form)
+    if form.y.kernel_dtype == "int16":
+        form = _wide(view, form, "once" if form.weight.bias_name and has_wide_bias(view) else "twice")
+    return form if isinstance(form, Rejection) else weighted_region(core, x, way, form)
+
+
+def _wide(view: DataflowView, op: _Op, rounding: FixedPointRounding) -> _Op | Rejection:
+    """Return the op of int16 in the arithmetic that its source asks for, once no sum times a fixed-point factor leaves int64."""
+    x, y, weight = op.x, op.y, op.weight
+    assert isinstance(x, QuantizedTensor)
+    assert isinstance(y, QuantizedOutput)
+    if x.params.scale.ndim or y.tensor.params.scale.ndim:
+        return Rejection(reason=f"activation {x.name} is quantized per axis; kernels take one scale per tensor")
+    if not is_fixed_int16(view):
+        return op
+    op = replace(op, fixed_point=rounding)
+    zero_point, factor = int(x.params.zero_point), op.multiplier
+    assert isinstance(factor, FixedPointMultiplier)
+    largest = int(max_accumulator(weight.values, weight.zero_point, weight.bias, zero_point, -32768, 32767).max(initial=0))
+    if largest <= factor.max_value:
+        return op
+    return Rejection(reason=f"a sum of {y.tensor.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
 
 
 def weighted_operands(

@@ -9,14 +9,14 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor
+from ...composites.base import WIDE, QuantizedOutput, QuantizedTensor
 from ...composites.movement import GatherOp, Maps
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, QuantParams, nearest_indices
 from ...target import OpSupport
 from ..pad import is_folded
-from ..tail import check_activation, follow_to_quantize, integer_clamp
+from ..tail import check_activation, follow_to_quantize, integer_clamp, of_width
 from ..values import dequantized, integer_params, numpy_constant
 
 
@@ -47,10 +47,12 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
         behind = () if output.same_as(core) else (output,)
     else:
-        tail = follow_to_quantize(view, core, support)
+        tail = follow_to_quantize(view, core, of_width(support, params))
         if isinstance(tail, Rejection):
             return tail
         output, y, behind = tail.output, tail.form, tail.members
+    if params.dtype in WIDE and params != y.tensor.params:
+        return Rejection(reason=f"it moves int16 values and changes scale or zero point of {source.name} at once")
     maps = _MAPS[op_name(call)](view, call, shape)
     if isinstance(maps, Rejection):
         return maps

@@ -1,11 +1,12 @@
 """Rule of functions of one quantized tensor, element by element: any chain or branching of float ops becomes a table.
 
-The table is computed here, from the very float ops of the graph, on the 256 values that the tensor can have.
+The table is computed here, from the very float ops of the graph, on all the values that the tensor can have.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +17,32 @@ from ...composites.elementwise import LookupOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import lookup_table
-from ...numerics.quantized.rescale import has_coarse_multiplier, rescale_table
+from ...numerics.quantized.int16_functions import INTERPOLATED, interpolated_table, logistic_table, tanh_table
+from ...numerics.quantized.rescale import (
+    has_coarse_multiplier,
+    int16_rescale_table,
+    integer_values,
+    prelu_int16,
+    rescale_table,
+)
 from ...ops import CLAMPS, ELEMENTWISE
 from ...target import OpSupport
-from ..cluster import Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
-from ..rounding import rounding_of
+from ..cluster import PRELU, Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
+from ..rounding import is_fixed_int16, rounding_of
 from ..tail import check_activation, integer_clamp
-from ..values import params_of
+from ..values import constant_value, params_of
 
 ELEMENTWISE_OPS = tuple(name for name in ELEMENTWISE if name not in CLAMPS)
 """Relax ops that a table can stand for; relu and clip alone change no table but a range, which `move` has."""
 
+_UNIT_SCALE = 1 / 32768
+"""Scale of TFLite's int16 results of logistic and tanh."""
+
 
 def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
     """Claim quantize(f(dequantize(x))) for any f made of elementwise ops, constants of one element, and x alone.
+
+    A lone logistic, tanh, leaky relu or clamp of int16 is computed as the source asks for.
 
     `core` is one of the ops, or the quantize itself: where an op leads to several, each is a table of its own.
     """
@@ -50,9 +63,9 @@ def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return problem
     if x_shape != y.form.tensor.shape:
         return Rejection(reason=f"a constant widens {source.name} from {x_shape} to {y.form.tensor.shape}")
-    form = LookupOp(
-        x=QuantizedTensor(name=source.name, shape=x_shape, params=x.params), y=y.form, table=_table(view, cluster, y.form)
-    )
+    tensor = QuantizedTensor(name=source.name, shape=x_shape, params=x.params)
+    table = _fixed_table(view, cluster, tensor, y.form) if x.params.dtype == "int16" and is_fixed_int16(view) else None
+    form = LookupOp(x=tensor, y=y.form, table=_table(view, cluster, y.form) if table is None else table)
     return region_of(core, cluster, y, form)
 
 
@@ -126,3 +139,40 @@ def _table(view: DataflowView, cluster: Cluster, y: QuantizedOutput) -> npt.NDAr
         return evaluated(view, cluster, [real], [])
 
     return lookup_table(function, x, result, qmin=y.qmin, qmax=y.qmax)
+
+
+def _fixed_table(view: DataflowView, cluster: Cluster, x: QuantizedTensor, y: QuantizedOutput) -> npt.NDArray[np.integer] | None:
+    """Return TFLite's table of the cluster's one op; None for what it has no 16-bit kernel for."""
+    ops = operations(view, cluster)
+    name = op_name(ops[0]) if len(ops) == 1 else ""
+    bounds, result = {"qmin": y.qmin, "qmax": y.qmax}, y.tensor.params
+    if name == "nn.leakyrelu":
+        return int16_rescale_table(x.params, result, slope=attributes(ops[0])["alpha"], **bounds)
+    if name == PRELU:
+        return _prelu_table(view, ops[0], x, y)
+    is_symmetric = x.zero_point == y.tensor.zero_point == 0
+    if name in INTERPOLATED and is_symmetric and result.dtype == "int16":
+        return np.clip(interpolated_table(name, float(x.params.scale), float(result.scale)), y.qmin, y.qmax)
+    is_unit = float(result.scale) == _UNIT_SCALE and is_symmetric
+    if name in ("sigmoid", "tanh") and is_unit:
+        table = (logistic_table if name == "sigmoid" else tanh_table)(float(x.params.scale))
+        return np.clip(table, y.qmin, y.qmax)
+    return None
+
+
+def _prelu_table(view: DataflowView, call: Any, x: QuantizedTensor, y: QuantizedOutput) -> npt.NDArray[np.integer] | None:
+    """Return TFLite's table of a relu with one slope of 8 bits for all; None for other slopes."""
+    slope = constant_value(view, call.args[1])
+    if slope is None or slope.scale is None or slope.zero_point is None or slope.values.dtype.itemsize != 1:
+        return None
+    if x.zero_point or y.tensor.zero_point:
+        return None
+    return prelu_int16(
+        integer_values("int16").astype(np.int16),
+        (slope.values.astype(np.int64) - slope.zero_point).reshape(1),
+        x_scale=float(x.params.scale),
+        slope_scale=float(slope.scale.reshape(-1)[0]),
+        out_scale=float(y.tensor.params.scale),
+        qmin=y.qmin,
+        qmax=y.qmax,
+    )

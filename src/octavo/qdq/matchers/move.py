@@ -6,17 +6,17 @@ import math
 
 from tvm.relax import Var
 
-from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
+from ...composites.base import QuantizedOutput, QuantizedTensor, ratio
 from ...composites.elementwise import LookupOp
 from ...composites.movement import MoveOp
 from ...composites.outputs import output_spec
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
-from ...numerics import INTEGER_RANGE
-from ...numerics.quantized.rescale import rescale_table
+from ...numerics import INTEGER_RANGE, lookup_table
+from ...numerics.quantized.rescale import int16_rescale_table, rescale_table
 from ...ops import CLAMPS, movers
 from ...target import OpSupport
-from ..rounding import rounding_of
+from ..rounding import is_fixed_int16, rounding_of
 from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from ..values import dequantized, integer_params
 
@@ -46,7 +46,9 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     y = _with_own_clamp(call, tail.form)
     if isinstance(y, Rejection):
         return y
-    form = MoveOp(x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), y=y, axes=axes)
+    form = _wide(view, MoveOp(x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), y=y, axes=axes))
+    if isinstance(form, Rejection):
+        return form
     return Region(
         core=core,
         output=tail.output,
@@ -71,8 +73,10 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
     y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    form: CompositeOp = MoveOp(x=source, y=y, axes=None)
-    if rounding_of(view, "quantize") == "half_up" and ratio(x.params, params) != 1.0:
+    form = _wide(view, MoveOp(x=source, y=y, axes=None))
+    if isinstance(form, Rejection):
+        return form
+    if isinstance(form, MoveOp) and rounding_of(view, "quantize") == "half_up" and ratio(x.params, params) != 1.0:
         form = LookupOp(x=source, y=y, table=rescale_table(x.params, params, qmin=qmin, qmax=qmax))
     return Region(
         core=core,
@@ -82,6 +86,21 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
         attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
+
+
+def _wide(view: DataflowView, op: MoveOp) -> MoveOp | LookupOp | Rejection:
+    """Return the op, or where it changes 16-bit integers a table with an entry for each: no kernel does both at once."""
+    x, y = op.x, op.y
+    bounds = (y.tensor.params.qmin, y.tensor.params.qmax)
+    if "int16" not in (x.kernel_dtype, y.kernel_dtype) or (x.params == y.tensor.params and (y.qmin, y.qmax) == bounds):
+        return op
+    if x.shape != y.shape or op.axes is not None:
+        return Rejection(reason=f"it moves int16 values and changes scale, zero point or bounds of {x.name} at once")
+    if is_fixed_int16(view):
+        table = int16_rescale_table(x.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
+    else:
+        table = lookup_table(lambda real: real, x.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
+    return LookupOp(x=x, y=y, table=table)
 
 
 def _axes(view: DataflowView, core: Var) -> tuple[int, ...] | None:
@@ -125,7 +144,9 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     elif call_to(call, "nn.relu") is not None:
         return Rejection(reason="relu over integers ignores the zero point; write it between dequantize and quantize")
     y = QuantizedOutput(tensor=QuantizedTensor(name=core.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
-    form = MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes)
+    form = _wide(view, MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes))
+    if isinstance(form, Rejection):
+        return form
     return Region(
         core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
     )

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor
-from ...composites.elementwise import PairLookupOp
+from ...composites.base import WIDE, QuantizedOutput, QuantizedTensor
+from ...composites.elementwise import PairLookupOp, PreluOp
 from ...graph.dataflow import DataflowView, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, prelu_table, quantize, real_values
 from ...target import OpSupport
-from ..cluster import PRELU, Cluster, evaluated, name_of, operations
-from ..rounding import rounding_of
+from ..cluster import PRELU, Cluster, ManyConstant, evaluated, name_of, operations
+from ..rounding import is_fixed_int16, rounding_of
 from ..tail import check_activation
-from .lookup import cluster_of, output_of, region_of
+from .lookup import ClusterOutput, cluster_of, output_of, region_of
 
 
 def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -38,6 +38,8 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
     output = output_of(view, cluster, support)
     if isinstance(output, Rejection):
         return output
+    if any(params.dtype in WIDE for params in (output.form.tensor.params, *(x.params for x in cluster.tensors))):
+        return _wide_prelu(view, core, cluster, output)
     forms: list[QuantizedTensor] = []
     for x in cluster.tensors:
         shape = static_shape(x.source)
@@ -67,6 +69,37 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
             reals = real / output.form.tensor.params.scale
     form = PairLookupOp(a=forms[0], b=None, rows=chosen.rows, y=output.form, table=table, reals=reals)
     return region_of(core, cluster, output, form)
+
+
+def _wide_prelu(view: DataflowView, core: Var, cluster: Cluster, output: ClusterOutput) -> Region | Rejection:
+    """Claim quantize(prelu(dequantize(x), slopes)) of TFLite files, with symmetric int16 x and y and slopes of one scale.
+
+    It is the one function of a 16-bit tensor and constants that has a kernel: a table would be too large.
+    """
+    ops = operations(view, cluster)
+    is_prelu = len(ops) == 1 and op_name(ops[0]) == PRELU and len(cluster.tensors) == len(cluster.constants) == 1
+    if not is_prelu or not is_fixed_int16(view):
+        return Rejection(reason=f"{op_name(ops[0]) if ops else core.name} of two 16-bit operands has no kernel")
+    x, y = cluster.tensors[0], output.form.tensor
+    shape = static_shape(x.source)
+    if not isinstance(x.source, Var) or shape is None or shape != y.shape:
+        return Rejection(reason=f"the shape of the operand of {core.name} is not a constant, or its slopes widen it")
+    other = next((params for params in (x.params, y.params) if params.dtype != "int16" or np.any(params.zero_point)), None)
+    slopes = _slopes(cluster.constants[0])
+    if other is not None or slopes is None:
+        return Rejection(reason=f"{x.source.name}, its slopes or its result: one is not symmetric int16 or slopes of one scale")
+    tensor = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    form = PreluOp(x=tensor, y=output.form, slopes=slopes[0], slope_scale=slopes[1])
+    return region_of(core, cluster, output, form)
+
+
+def _slopes(constant: ManyConstant) -> tuple[npt.NDArray[np.int16], float] | None:
+    """Return 8-bit slopes less their zero point, and their scale; None where they have several."""
+    value = constant.value
+    if value.scale is None or value.zero_point is None or value.values.dtype.itemsize != 1 or np.ptp(value.scale) != 0:
+        return None
+    integers = value.values.astype(np.int16) - value.zero_point.astype(np.int16)
+    return integers.reshape(constant.shape), float(value.scale.reshape(-1)[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,15 +9,18 @@ from ...composites.elementwise import USUAL, Kind, Operand, PairwiseOp
 from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..rounding import rounding_of
-from ..tail import check_activation, follow_to_quantize, unquantized
+from ..rounding import is_fixed_int16, rounding_of
+from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import ConstantValue, Dequantized, constant_value, dequantized
 
 _KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul", "maximum": "max", "minimum": "min"}
 
 
 def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim quantize(clamp(dequantize(a) op dequantize(b))); one of them may be a quantized constant."""
+    """Claim quantize(clamp(dequantize(a) op dequantize(b))); one of them may be a quantized constant.
+
+    int16 is computed in fixed point where the source asks for it, else in float32 with any zero point; an extreme of integers.
+    """
     call = call_to(view.definition(core), *_KINDS)
     assert call is not None
     sides: list[Dequantized] = []
@@ -35,6 +38,7 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
         problem = check_activation(name, side.params, support)
         if problem is not None:
             return problem
+        support = of_width(support, side.params)
         sides.append(side)
         members.update(
             dict.fromkeys((*(() if constant is None else constant.members), *(() if side.var is None else (side.var,))))
@@ -49,6 +53,12 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     if kind in ("max", "min") and any(side.params != tail.form.tensor.params for side in sides):
         return Rejection(reason="its operands and its result differ in scale, zero point or dtype")
     rounding = rounding_of(view, op_name(call), USUAL[kind])
+    if tail.form.kernel_dtype == "int16" and kind not in ("max", "min"):
+        rounding = "fixed_point" if is_fixed_int16(view) else "float32"
+        tensors = (operands[0].tensor, operands[1].tensor, tail.form.tensor)
+        other = next((tensor for tensor in tensors if rounding == "fixed_point" and tensor.zero_point != 0), None)
+        if other is not None:
+            return Rejection(reason=f"the zero point of {other.name} is {other.zero_point}; the 16-bit kernel takes 0")
     form = PairwiseOp(kind=kind, a=operands[0], b=operands[1], y=tail.form, rounding=rounding)
     pairs = zip(sides, operands, strict=True)
     variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]

@@ -12,10 +12,10 @@ from ...composites.reduction import Pool2dOp, Rounding
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
-from ...numerics.limits import HALF_AWAY_MAX_WINDOW
+from ...numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
 from ...target import OpSupport
 from ..rounding import rounding_of
-from ..tail import Tail, check_activation, follow_to_quantize, integer_clamp
+from ..tail import Tail, check_activation, follow_to_quantize, integer_clamp, of_width
 from ..values import dequantized, integer_params
 
 
@@ -53,7 +53,7 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
-    tail = follow_to_quantize(view, core, support)
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
         return tail
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
@@ -64,7 +64,24 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     # In float32, as ONNX Runtime has it, taps beyond the padding count as those inside do; elsewhere they do not.
     if rounding != "float32" and window.count_include_pad and window.overhangs(_size(shape, window.layout)):
         return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
-    return _region(core, x.source, form, tail, window, members, call, rounding)
+    problem = _wide_problem(form, tail.form, window, op_name(call), rounding)
+    return problem or _region(core, x.source, form, tail, window, members, call, rounding)
+
+
+def _wide_problem(x: QuantizedTensor, y: QuantizedOutput, window: _Window, op: str, rounding: Rounding) -> Rejection | None:
+    """Return why the 16-bit kernel does not take it; `reduce` has the means."""
+    if x.kernel_dtype != "int16":
+        return None
+    if op == "mean":
+        return Rejection(reason="means of 16-bit integers are another rule's")
+    if op == "nn.max_pool2d" and x.params != y.tensor.params:
+        return Rejection(reason="it changes scale or zero point; the 16-bit maximum keeps them")
+    if rounding == "float32":
+        # With equal parameters every other window of an even count is a tie, which float32 rounding errors decide.
+        return Rejection(reason="windows of int16 are integer in TFLite files alone; ONNX Runtime sums them in float32")
+    if window.kernel[0] * window.kernel[1] > INT16_MAX_COUNT // 2:
+        return Rejection(reason=f"its window of {window.kernel[0]}x{window.kernel[1]} int16 values could overflow int32")
+    return None
 
 
 def _rounding(view: DataflowView, call: Any, window: _Window, x: QuantizedTensor, y: QuantizedOutput) -> Rounding:
@@ -94,7 +111,8 @@ def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, sup
     y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
     tail = Tail(members=() if output.same_as(core) else (output,), output=output, form=y)
     x = QuantizedTensor(name=source.name, shape=shape, params=params)
-    return _region(core, source, x, tail, window, (core, *tail.members), call)
+    problem = _wide_problem(x, y, window, op_name(call), "half_even")
+    return problem or _region(core, source, x, tail, window, (core, *tail.members), call)
 
 
 def _region(

@@ -8,15 +8,15 @@ from typing import Any, Literal
 import numpy as np
 from tvm.relax import Expr, Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import QuantizedOutput, QuantizedTensor
 from ...composites.reduction import ArgReduceOp, ReduceOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
-from ...numerics.limits import REDUCE_MAX_EXTENT
+from ...numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ...target import OpSupport
-from ..rounding import rounding_of
-from ..tail import check_activation, follow_to_quantize
+from ..rounding import is_fixed_int16, rounding_of
+from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized, integer_params
 
 _EXTREMES: dict[str, Literal["max", "min"]] = {"max": "max", "min": "min"}
@@ -41,20 +41,41 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     extent = math.prod(shape[axis] for axis in axes)
     if not 1 <= extent <= REDUCE_MAX_EXTENT or 0 in shape:
         return Rejection(reason=f"it reduces {extent} elements of {shape} at once; the kernel takes 1 to {REDUCE_MAX_EXTENT}")
-    tail = follow_to_quantize(view, core, support)
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
         return tail
     kind = op_name(call)
+    source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    rounding = "half_even" if kind in _EXTREMES else rounding_of(view, kind)
+    if source.kernel_dtype == "int16":
+        is_fixed = is_fixed_int16(view)
+        problem = _wide_problem(kind, source, tail.form, extent, is_fixed=is_fixed)
+        if problem is not None:
+            return problem
+        rounding = "fixed_point" if is_fixed and kind == "mean" else rounding
     form = ReduceOp(
-        kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"),
-        x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params),
-        y=tail.form,
-        axes=axes,
-        rounding="half_even" if kind in _EXTREMES else rounding_of(view, kind),
+        kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"), x=source, y=tail.form, axes=axes, rounding=rounding
     )
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
     attrs = {"quantize_info": form.quantize_info()}
     return Region(core=core, output=tail.output, members=members, inputs=(x.source,), attrs=attrs, form=form)
+
+
+def _wide_problem(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int, *, is_fixed: bool) -> Rejection | None:
+    """Return why the 16-bit kernel does not take it: means in fixed point of symmetric int16, sums in fixed point alone."""
+    if kind in _EXTREMES:
+        if x.params != y.tensor.params:
+            return Rejection(reason="it changes scale or zero point; the 16-bit kernel of an extreme keeps them")
+        return None
+    if kind == "sum" and not is_fixed:
+        return Rejection(reason="sums of int16 are integer in TFLite files alone; the frameworks of other sources add in float")
+    offset = next((tensor for tensor in (x, y.tensor) if tensor.zero_point != 0), None)
+    if kind == "mean" and is_fixed and offset is not None:
+        return Rejection(reason=f"the zero point of {offset.name} is {offset.zero_point}; the 16-bit kernel takes 0")
+    most = INT16_MAX_COUNT if kind == "mean" and is_fixed else INT16_MAX_COUNT // 2
+    if count > most:
+        return Rejection(reason=f"it reduces {count} int16 values at once; the kernel takes {most}")
+    return None
 
 
 def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

@@ -11,9 +11,10 @@ from ...composites.reduction import FloatResizeOp, ResizeOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import float_taps, linear_taps
+from ...numerics.quantized.resize import int16_linear_taps
 from ...target import OpSupport
-from ..rounding import rounding_of
-from ..tail import check_activation, follow_to_quantize
+from ..rounding import is_fixed_int16, rounding_of
+from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized
 
 
@@ -33,7 +34,7 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
-    tail = follow_to_quantize(view, core, support)
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
         return tail
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
@@ -41,6 +42,8 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         form = _form(view, source, tail.form, layout, attrs, out)
     except ValueError as error:
         return Rejection(reason=str(error))
+    if isinstance(form, Rejection):
+        return form
     return Region(
         core=core,
         output=tail.output,
@@ -53,9 +56,16 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
 
 def _form(
     view: DataflowView, x: QuantizedTensor, y: QuantizedOutput, layout: Layout, attrs: Any, out: tuple[int, ...]
-) -> ResizeOp | FloatResizeOp:
+) -> ResizeOp | FloatResizeOp | Rejection:
     """Return the form that rounds as the source asks for; ValueError where its positions are unknown."""
     mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
+    if x.kernel_dtype == "int16":
+        if not is_fixed_int16(view):
+            return Rejection(reason="resizing of int16 is integer in TFLite files alone; ONNX Runtime computes it in float32")
+        if x.params != y.tensor.params or (y.qmin, y.qmax) != (x.params.qmin, x.params.qmax):
+            return Rejection(reason=f"it changes scale, zero point or bounds of {x.name}; 16-bit resizing keeps them")
+        rows, columns = (int16_linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
+        return ResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_away")
     rounding = rounding_of(view, "image.resize2d")
     if rounding == "float32":
         rows, columns = (float_taps(x.shape[axis], out[axis], mode) for axis in axes)

@@ -11,8 +11,8 @@ from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
 from ...target import OpSupport
-from ..rounding import rounding_of
-from ..tail import check_activation, follow_to_quantize
+from ..rounding import is_fixed_int16, rounding_of
+from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import Dequantized, dequantized, numpy_constant
 
 
@@ -33,7 +33,7 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
-    tail = follow_to_quantize(view, core, support)
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
         return tail
     is_log = call_to(call, "nn.log_softmax") is not None
@@ -42,6 +42,11 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     # A factor in between keeps a softmax from the kernels that round otherwise.
     rounding = "half_even" if is_log or beta != 1.0 else rounding_of(view, "nn.softmax")
+    if source.kernel_dtype == "int16":
+        rounding = "fixed_point" if is_fixed_int16(view) else "half_even"
+        y = tail.form.tensor
+        if rounding == "fixed_point" and (float(y.params.scale) != 1 / 32768 or y.zero_point != 0):
+            return Rejection(reason="its result has another scale than 1 / 32768, or a zero point")
     form = SoftmaxOp(x=source, y=tail.form, axis=axis, beta=beta, is_log=is_log, rounding=rounding)
     return Region(
         core=core,

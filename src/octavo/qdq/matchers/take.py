@@ -6,12 +6,12 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import WIDE, QuantizedTensor
 from ...composites.movement import TakeOp
 from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..tail import check_activation, follow_to_quantize
+from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import constant_value, dequantized
 
 
@@ -31,9 +31,11 @@ def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     problem = check_activation(name, x.params, support)
     if problem is not None:
         return problem
-    tail = follow_to_quantize(view, core, support)
+    tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
         return tail
+    if x.params.dtype in WIDE and x.params != tail.form.tensor.params:
+        return Rejection(reason=f"it takes int16 values and changes scale or zero point of {name} at once")
     constant = constant_value(view, x.source)
     form = TakeOp(
         x=QuantizedTensor(name=name, shape=shape, params=x.params),

@@ -11,7 +11,7 @@ from ...composites.movement import TopkOp
 from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..tail import check_activation, follow_to_quantize
+from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized
 from .move import changes
 
@@ -36,7 +36,7 @@ def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     y: QuantizedOutput | None = None
     output, behind = core, ()
     if gives == "values":
-        tail = follow_to_quantize(view, core, support)
+        tail = follow_to_quantize(view, core, of_width(support, x.params))
         if isinstance(tail, Rejection):
             return tail
         y, output, behind = tail.form, tail.output, tail.members

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ....composites.base import ratio
+from ....composites.base import QuantizedOutput, QuantizedTensor, ratio
 from ....composites.movement import ConcatOp
 from ....composites.outputs import output_spec
+from ....numerics import lookup_table
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import ConcatSpec
+from ..kernels.int16_elementwise import int16_concat, int16_lookup
+from ..kernels.int16_spec import Int16LookupSpec
 from ..storage import TO_NHWC
 
 
 @emits(ConcatOp)
 def emit_concat(op: ConcatOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    args, is_nhwc = concat_operands(op, context, inputs)
-    shape = op.y.tensor.shape
-    axis = op.axis
+    args, is_nhwc = _operands(op, context, inputs)
+    shape, axis, is_wide = op.y.tensor.shape, op.axis, op.y.kernel_dtype == "int16"
+    if is_wide:
+        tensors = list(enumerate(zip(op.inputs, args, strict=True)))
+        args = [_requantized(context, f"{output.name}_part{i}", arg, tensor, op.y) for i, (tensor, arg) in tensors]
     if is_nhwc:
         shape, axis = tuple(shape[a] for a in TO_NHWC), TO_NHWC.index(axis)
     spec = ConcatSpec(
         outer=int(np.prod(shape[:axis], dtype=np.int64)),
         inners=tuple(int(np.prod(shape_of(arg)[axis:], dtype=np.int64)) for arg in args),
-        multipliers=tuple(ratio(tensor.params, op.y.tensor.params) for tensor in op.inputs),
+        multipliers=tuple(1.0 if is_wide else ratio(tensor.params, op.y.tensor.params) for tensor in op.inputs),
         zero_points=tuple(tensor.zero_point for tensor in op.inputs),
         output=output_spec(op.y),
         threads=context.threads,
     )
-    kernel = kernels.concat(spec, isa=context.isa)
-    context.put(output, context.call(output.name, kernel, args, shape), is_nhwc=is_nhwc)
+    kernel = (int16_concat if is_wide else kernels.concat)(spec, isa=context.isa)
+    context.put(output, context.call(output.name, kernel, args, shape, op.y.kernel_dtype), is_nhwc=is_nhwc)
 
 
-def concat_operands(op: ConcatOp, context: KernelContext, inputs: dict[str, Var]) -> tuple[list[Expr], bool]:
+def _requantized(context: KernelContext, name: str, value: Expr, x: QuantizedTensor, y: QuantizedOutput) -> Expr:
+    """Return an int16 operand with the parameters of the result: through a table with an entry for every integer."""
+    if x.params == y.tensor.params:
+        return value
+    table = lookup_table(lambda real: real, x.params, y.tensor.params).astype(np.int32) + y.tensor.relabelling
+    spec = Int16LookupSpec(size=math.prod(shape_of(value)), x_dtype="int16", y_dtype="int16", threads=context.threads)
+    kernel = int16_lookup(spec, table=table.astype(np.int16), isa=context.isa)
+    return context.call(name, kernel, [value], shape_of(value), "int16")
+
+
+def _operands(op: ConcatOp, context: KernelContext, inputs: dict[str, Var]) -> tuple[list[Expr], bool]:
     """Return what is concatenated as kernels read it, and whether that is NHWC."""
     variables = {i: inputs[tensor.name] for i, tensor in enumerate(op.inputs) if i not in op.constants}
     is_nhwc = len(op.y.tensor.shape) == 4 and any(context.storage.is_kept_nhwc(var) for var in variables.values())

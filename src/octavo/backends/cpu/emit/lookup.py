@@ -10,6 +10,8 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import LookupSpec
+from ..kernels.int16_elementwise import int16_lookup
+from ..kernels.int16_spec import Int16LookupSpec
 
 
 @emits(LookupOp)
@@ -18,8 +20,12 @@ def emit_lookup(op: LookupOp, context: KernelContext, inputs: dict[str, Var], ou
     var = inputs[op.x.name]
     is_nhwc = context.storage.is_kept_nhwc(var)
     x = context.storage.get(var, is_nhwc=is_nhwc)
-    spec = LookupSpec(size=int(np.prod(shape_of(x))), threads=context.threads)
+    size, x_dtype, y_dtype = int(np.prod(shape_of(x))), op.x.kernel_dtype, op.y.kernel_dtype
     # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
-    table = (op.table.astype(np.int16) + op.y.tensor.relabelling).astype(np.uint8)
-    kernel = kernels.lookup(spec, table=table, isa=context.isa)
-    context.put(output, context.call(output.name, kernel, [x], shape_of(x)), is_nhwc=is_nhwc)
+    table = (op.table.astype(np.int32) + op.y.tensor.relabelling).astype(y_dtype)
+    if x_dtype == y_dtype == "uint8":
+        kernel = kernels.lookup(LookupSpec(size=size, threads=context.threads), table=table, isa=context.isa)
+    else:
+        spec = Int16LookupSpec(size=size, x_dtype=x_dtype, y_dtype=y_dtype, threads=context.threads)
+        kernel = int16_lookup(spec, table=table, isa=context.isa)
+    context.put(output, context.call(output.name, kernel, [x], shape_of(x), y_dtype), is_nhwc=is_nhwc)

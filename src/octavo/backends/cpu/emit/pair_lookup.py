@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from tvm.relax import Var
 
-from ....composites.elementwise import PairLookupOp
+from ....composites.elementwise import PairLookupOp, PreluOp
+from ....composites.outputs import output_spec
 from ....numerics import affine_rows
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import AffineRowsSpec, PairLookupSpec
+from ..kernels.int16_prelu import Int16PreluSpec, int16_prelu
 from ..storage import TO_NHWC
 
 
@@ -36,6 +38,22 @@ def emit_pair_lookup(op: PairLookupOp, context: KernelContext, inputs: dict[str,
     shape = op.y.tensor.shape
     shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
     context.put(output, context.call(output.name, kernel, values, shape), is_nhwc=is_nhwc)
+
+
+@emits(PreluOp)
+def emit_prelu(op: PreluOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
+    """Write the kernel call."""
+    spec = Int16PreluSpec(
+        shape=op.x.shape,
+        x_scale=float(op.x.params.scale),
+        slope_scale=op.slope_scale,
+        out_scale=float(op.y.tensor.params.scale),
+        output=output_spec(op.y),
+        threads=context.threads,
+    )
+    x = context.storage.get(inputs[op.x.name], is_nhwc=False)
+    kernel = int16_prelu(spec, slopes=op.slopes, isa=context.isa)
+    context.put(output, context.call(output.name, kernel, [x], op.x.shape, "int16"), is_nhwc=False)
 
 
 def _is_nhwc(op: PairLookupOp, context: KernelContext, variables: list[Var]) -> bool:

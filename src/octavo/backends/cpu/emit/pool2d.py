@@ -12,6 +12,7 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import Output, Pool2dSpec
+from ..kernels.int16_pool2d import int16_pool2d
 from .move import requantized
 
 
@@ -23,7 +24,12 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
     batch, height, width, channels = shape_of(x)
     in_zero, out_form = op.x.zero_point, output_spec(op.y)
     multiplier = ratio(op.x.params, op.y.tensor.params)
-    if op.rounding == "half_away":
+    is_wide, rounding = op.x.kernel_dtype == "int16", "half_even" if op.rounding == "float32" else op.rounding
+    if is_wide and rounding == "half_away":
+        multiplier = 1.0
+    elif is_wide:
+        rounding = "half_even"
+    elif rounding == "half_away":
         # The mean is that of the integers as the source stores them: 0 stays 0, relabelled or not.
         in_zero, multiplier = op.x.relabelling, 1.0
         out_form = Output(zero_point=in_zero, qmin=out_form.qmin, qmax=out_form.qmax)
@@ -45,13 +51,13 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
         multiplier=1.0 if op.kind == "max" else multiplier,
         input_zero_point=in_zero,
         output=Output(zero_point=in_zero) if changes else out_form,
-        rounding="half_even" if op.rounding == "float32" else op.rounding,
+        rounding=rounding,
         float_mean=_float_mean(op) if op.rounding == "float32" else None,
         threads=context.threads,
     )
     shape = (batch, op.out_height, op.out_width, channels)
-    kernel = kernels.pool2d(spec, isa=context.isa)
-    value = context.call(f"{output.name}_max" if changes else output.name, kernel, [x], shape)
+    kernel = (int16_pool2d if is_wide else kernels.pool2d)(spec, isa=context.isa)
+    value = context.call(f"{output.name}_max" if changes else output.name, kernel, [x], shape, op.x.kernel_dtype)
     if changes:
         value = requantized(context, output.name, value, op.x.params, op.y)
     # A mean without kept dimensions drops the two axes of size 1, which leaves memory as it is.

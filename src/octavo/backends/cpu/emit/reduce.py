@@ -17,7 +17,11 @@ from ....qdq.matchers.move import changes
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import Output, ReduceSpec
+from ..kernels import Kernel, Output, Pool2dSpec, ReduceSpec
+from ..kernels.int16_elementwise import int16_mean
+from ..kernels.int16_pool2d import int16_pool2d
+from ..kernels.int16_reduce import Int16ReduceSpec, int16_reduce
+from ..kernels.int16_spec import Int16MeanSpec
 from ..storage import TO_NHWC
 from .move import requantized
 
@@ -27,6 +31,12 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     """Write the kernel call."""
     run = run_of(context, inputs[op.x.name], op.x.shape, op.axes, f"{output.name}_rows")
     shape = op.y.tensor.shape
+    is_nhwc = run.is_nhwc and len(shape) == 4
+    shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+    if op.x.kernel_dtype == "int16":
+        value = context.call(output.name, _int16_kernel(op, context, run), [run.value], shape, "int16")
+        context.put(output, value, is_nhwc=is_nhwc)
+        return
     extreme = op.kind in ("max", "min")
     # An extreme keeps scale and zero point; a change of them is a second kernel.
     changed = extreme and changes(op.x, op.y)
@@ -42,13 +52,39 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
         stored_even=op.rounding == "half_even_stored",
         threads=context.threads,
     )
-    is_nhwc = run.is_nhwc and len(shape) == 4
-    shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
     kernel = kernels.reduce(spec, isa=context.isa)
     value = context.call(f"{output.name}_kept" if changed else output.name, kernel, [run.value], shape)
     if changed:
         value = requantized(context, output.name, value, op.x.params, op.y)
     context.put(output, value, is_nhwc=is_nhwc)
+
+
+def _int16_kernel(op: ReduceOp, context: KernelContext, run: Run) -> Kernel:
+    facts: dict[str, Any] = {"output": output_spec(op.y), "threads": context.threads}
+    multiplier, zero_point = ratio(op.x.params, op.y.tensor.params), op.x.zero_point
+    if op.kind != "mean":
+        runs = {"outer": run.outer, "count": run.extent, "inner": run.inner}
+        spec = Int16ReduceSpec(kind=op.kind, **runs, multiplier=multiplier, input_zero_point=zero_point, **facts)
+        return int16_reduce(spec, isa=context.isa)
+    if op.rounding == "fixed_point":
+        scales = {"in_scale": float(op.x.params.scale), "out_scale": float(op.y.tensor.params.scale)}
+        mean = Int16MeanSpec(outer=run.outer, count=run.extent, inner=run.inner, **scales, **facts)
+        return int16_mean(mean, isa=context.isa)
+    # Any zero point, half to even: one window over each column of the elements side by side.
+    window = Pool2dSpec(
+        kind="avg",
+        batch=run.outer,
+        in_height=run.extent,
+        in_width=1,
+        channels=run.inner,
+        kernel=(run.extent, 1),
+        out_height=1,
+        out_width=1,
+        multiplier=multiplier,
+        input_zero_point=zero_point,
+        **facts,
+    )
+    return int16_pool2d(window, isa=context.isa)
 
 
 @emits(ArgReduceOp)

@@ -9,12 +9,12 @@ from tvm.relax import Expr, Var
 
 from ....composites.outputs import output_spec
 from ....composites.reduction import FloatResizeOp, ResizeOp
-from ....numerics import FloatTaps, LinearTaps
 from ....qdq.matchers.move import changes
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import FloatResizeSpec, ResizeSpec
+from ..kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from .move import requantized
 
 
@@ -40,17 +40,10 @@ class TappedInput:
     result_shape: tuple[int, int, int, int]
 
     @classmethod
-    def of(
-        cls,
-        context: KernelContext,
-        form: ResizeOp | FloatResizeOp,
-        inputs: dict[str, Var],
-        rows: LinearTaps | FloatTaps,
-        columns: LinearTaps | FloatTaps,
-    ) -> TappedInput:
-        """Read the input of a form."""
-        is_nhwc = form.layout == "NCHW"
-        value = context.storage.get(inputs[form.x.name], is_nhwc=is_nhwc)
+    def of(cls, context: KernelContext, op: ResizeOp | FloatResizeOp, inputs: dict[str, Var]) -> TappedInput:
+        """Read the input of an op."""
+        is_nhwc, rows, columns = op.layout == "NCHW", op.rows, op.columns
+        value = context.storage.get(inputs[op.x.name], is_nhwc=is_nhwc)
         batch, height, width, channels = shape_of(value)
         facts: dict[str, Any] = {"batch": batch, "in_height": height, "in_width": width, "channels": channels}
         facts |= {"rows": rows, "columns": columns, "threads": context.threads}
@@ -61,7 +54,13 @@ class TappedInput:
 @emits(ResizeOp)
 def emit_resize(op: ResizeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    image = TappedInput.of(context, op, inputs, op.rows, op.columns)
+    image = TappedInput.of(context, op, inputs)
+    if op.x.kernel_dtype == "int16":
+        kernel = int16_resize_bilinear(Int16ResizeSpec(**image.facts), isa=context.isa)
+        resized = context.call(output.name, kernel, [image.value], image.result_shape, "int16")
+        context.put(output, resized, is_nhwc=image.is_nhwc)
+        return
+    assert op.rounding != "half_away", "which int16 alone has"
     spec = ResizeSpec(**image.facts, rounding=op.rounding)
     changed = changes(op.x, op.y)
     name = f"{output.name}_resized" if changed else output.name
@@ -74,7 +73,7 @@ def emit_resize(op: ResizeOp, context: KernelContext, inputs: dict[str, Var], ou
 @emits(FloatResizeOp)
 def emit_float_resize(op: FloatResizeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    image = TappedInput.of(context, op, inputs, op.rows, op.columns)
+    image = TappedInput.of(context, op, inputs)
     spec = FloatResizeSpec(
         **image.facts,
         in_scale=float(op.x.params.scale),
