@@ -4,9 +4,11 @@ the cache of machine code."""
 import os
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -55,6 +57,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if needed:
         counts = ", ".join(f"{count} {isa} ({skipped[isa]} skipped)" for isa, count in sorted(needed.items()))
         terminalreporter.write_line(f"tests that need an ISA (skipped where this machine lacks it): {counts}")
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers of a test's own: the same whether it runs alone or after others, and wherever its file lies."""
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture(scope="session")

@@ -131,3 +131,37 @@ def test_sessions_whose_values_count_are_made_in_one_place() -> None:
         if re.search(r"\bInferenceSession\(\w|\.compile_model\(\w", path.read_text(encoding="utf-8"))
     }
     assert made == {"benchmarks/reference_sessions.py", "benchmarks/profiling.py"}
+
+
+def generators_in_functions(tree: ast.Module) -> set[str]:
+    """Names of a module's own random generators that its functions draw from."""
+    made = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func) == "np.random.default_rng"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    inside: set[str] = set()
+    for function in outermost_functions(tree):
+        own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+        read = {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+        inside |= read - own
+    return made & inside
+
+
+def test_no_tests_share_a_random_generator() -> None:
+    """A test draws from its `rng` (tests/conftest.py): else it would see other numbers alone than after its neighbours."""
+    sharing = {
+        str(path.relative_to(ROOT)): names
+        for path in (ROOT / "tests").rglob("*.py")
+        if (names := generators_in_functions(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert sharing == {}
+
+
+def test_a_planted_generator_is_caught() -> None:
+    source = "RNG = np.random.default_rng(0)\nDRAWN = RNG.normal()\nX = np.random.default_rng(1).normal()\n"
+    assert generators_in_functions(ast.parse(source + "def f(RNG):\n    return RNG.normal() + X\n")) == set()
+    assert generators_in_functions(ast.parse(source + "def f():\n    return RNG.normal()\n")) == {"RNG"}

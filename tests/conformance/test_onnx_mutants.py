@@ -27,7 +27,7 @@ AFFINE = {"s": np.float32(0.05), "z": np.uint8(128), "ws": np.full(8, 0.01, np.f
 BIAS = RNG.integers(-500, 500, 8).astype(np.int32)
 
 
-def network(form: str) -> onnx.ModelProto:
+def network(rng: np.random.Generator, form: str) -> onnx.ModelProto:
     """A convolution, an activation, a pooling, a dense layer and a sum, in one of four forms."""
     constants: dict[str, np.ndarray] = dict(AFFINE)
     tail = [
@@ -40,7 +40,7 @@ def network(form: str) -> onnx.ModelProto:
         nodes = [make_node("Conv", ["x", "w", "b"], ["r"], pads=[0, 0, 0, 0], strides=[1, 1]), make_node("Relu", ["r"], ["c"])]
         nodes += [*tail, make_node("Gemm", ["f", "d"], ["g"]), make_node("Add", ["g", "g"], ["y"])]
     elif form == "integer":
-        constants |= {"dz": np.uint8(3), "d": RNG.integers(0, 255, (2 * 4 * 6, 5)).astype(np.uint8)}
+        constants |= {"dz": np.uint8(3), "d": rng.integers(0, 255, (2 * 4 * 6, 5)).astype(np.uint8)}
         nodes = [
             make_node("Slice", ["x", "zero", "one", "two"], ["part"]),
             make_node("Reshape", ["part", "shape"], ["f"]),
@@ -94,23 +94,23 @@ def network(form: str) -> onnx.ModelProto:
     return make_model(graph, opset_imports=[make_opsetid("", 17), make_opsetid("com.microsoft", 1)], ir_version=8)
 
 
-def damaged(form: str) -> Iterator[bytes]:
-    yield from mutants(network(form), PER_FORM, seed=FORMS.index(form) + 1)
+def damaged(rng: np.random.Generator, form: str) -> Iterator[bytes]:
+    yield from mutants(network(rng, form), PER_FORM, seed=FORMS.index(form) + 1)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_sound_network_compiles(form):
-    executable = octavo.compile(octavo.load(network(form)))
+def test_the_sound_network_compiles(rng: np.random.Generator, form):
+    executable = octavo.compile(octavo.load(network(rng, form)))
     (y,) = executable(np.ones(SHAPE, np.float32)).values()
     assert np.isfinite(y).all()
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_damaged_files(form, tmp_path, capfd):
+def test_damaged_files(rng: np.random.Generator, form, tmp_path, capfd):
     path = tmp_path / "damaged.onnx"
     messages: list[str] = []
     outcomes = {"model": 0, "error": 0, "compiled": 0}
-    for index, data in enumerate(damaged(form)):
+    for index, data in enumerate(damaged(rng, form)):
         path.write_bytes(data)
         started = time.perf_counter()
         try:

@@ -97,20 +97,20 @@ def at_once(proto: ModelProto, batch: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", APART)
-def test_samples_that_stay_apart_may_be_any_number(name):
+def test_samples_that_stay_apart_may_be_any_number(rng: np.random.Generator, name):
     nodes, shape = APART[name]
     proto = model([NodeProto.FromString(step.SerializeToString()) for step in nodes], shape)
-    batch = RNG.normal(size=(3, *shape)).astype(np.float32)
+    batch = rng.normal(size=(3, *shape)).astype(np.float32)
     loaded = octavo.load(proto)
     assert loaded.any_batch, loaded.batch_obstacle
     np.testing.assert_allclose(octavo.compile(loaded)(batch)["y"], at_once(proto, batch), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MIXING)
-def test_samples_that_are_joined_are_refused_or_compiled_together(name, tmp_path):
+def test_samples_that_are_joined_are_refused_or_compiled_together(rng: np.random.Generator, name, tmp_path):
     nodes, shape, named = MIXING[name]
     proto = model([NodeProto.FromString(step.SerializeToString()) for step in nodes], shape)
-    batch = RNG.normal(size=(3, *shape)).astype(np.float32)
+    batch = rng.normal(size=(3, *shape)).astype(np.float32)
     octavo.compile(octavo.load(proto)).save(tmp_path / "m.so")
     executable = octavo.load_executable(tmp_path / "m.so")
     executable(batch[:1])

@@ -48,14 +48,14 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_every_op(body, tmp_path):
+def test_every_op(rng, body, tmp_path):
     graph = onnx.parser.parse_graph(f"g (float[2, 3, 13, 12] x) => (float y) {{ {body} }}")
     values = {**{name: value.astype(np.float32) for name, value in CONSTANTS.items()}, **INTEGERS}
     used = {name for node in graph.node for name in node.input}
     graph.initializer.extend(numpy_helper.from_array(np.asarray(values[name]), name) for name in sorted(used & set(values)))
     graph.output[0].type.tensor_type.ClearField("shape")
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
-    x = RNG.normal(size=(2, 3, 13, 12)).astype(np.float32)
+    x = rng.normal(size=(2, 3, 13, 12)).astype(np.float32)
     (want,) = reference_session(tmp_path / "m.onnx").run(None, {"x": x})
     got = ExactEvaluation(tmp_path / "m.onnx")(x)
     assert got.dtype == np.float64

@@ -16,8 +16,8 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 RNG = np.random.default_rng(12)
 
 
-def draw(*shape):
-    return (RNG.normal(size=shape) / 2).astype(np.float32)
+def draw(rng, *shape):
+    return (rng.normal(size=shape) / 2).astype(np.float32)
 
 
 def model(nodes, inputs, constants, outputs, opset=18):
@@ -32,20 +32,20 @@ def model(nodes, inputs, constants, outputs, opset=18):
     return make_model(graph, opset_imports=[make_opsetid("", opset)], ir_version=9)
 
 
-def recurrent(op, name, *, count=1, everything=False, **attributes):
+def recurrent(rng, op, name, *, count=1, everything=False, **attributes):
     """A node over x with its weights; `everything` adds each optional input."""
     gates = GATES[op]
     constants = {
-        f"{name}_w": draw(count, gates * HIDDEN, FEATURES),
-        f"{name}_r": draw(count, gates * HIDDEN, HIDDEN),
+        f"{name}_w": draw(rng, count, gates * HIDDEN, FEATURES),
+        f"{name}_r": draw(rng, count, gates * HIDDEN, HIDDEN),
     }
     if everything:
-        constants[f"{name}_b"] = draw(count, 2 * gates * HIDDEN)
+        constants[f"{name}_b"] = draw(rng, count, 2 * gates * HIDDEN)
         constants[f"{name}_lengths"] = np.full(SAMPLES, STEPS, np.int32)
-        constants[f"{name}_h"] = draw(count, SAMPLES, HIDDEN)
+        constants[f"{name}_h"] = draw(rng, count, SAMPLES, HIDDEN)
         if op == "LSTM":
-            constants[f"{name}_c"] = draw(count, SAMPLES, HIDDEN)
-            constants[f"{name}_p"] = draw(count, 3 * HIDDEN)
+            constants[f"{name}_c"] = draw(rng, count, SAMPLES, HIDDEN)
+            constants[f"{name}_p"] = draw(rng, count, 3 * HIDDEN)
     outputs = [f"{name}_all", f"{name}_last"] + ([f"{name}_cell"] if op == "LSTM" else [])
     node = make_node(op, ["x", *constants], outputs, hidden_size=HIDDEN, **attributes)
     return node, constants, dict.fromkeys(outputs, "float32")
@@ -63,16 +63,16 @@ def check(results, expected):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
 
 
-def test_recurrent_ops(tmp_path):
+def test_recurrent_ops(rng, tmp_path):
     parts = [
-        recurrent("LSTM", "a"),
-        recurrent("LSTM", "b", count=2, everything=True, direction="bidirectional", clip=0.6),
-        recurrent("GRU", "c", direction="reverse"),
-        recurrent("GRU", "d", everything=True, linear_before_reset=1),
-        recurrent("GRU", "e", count=2, everything=True, direction="bidirectional", activations=["Sigmoid", "Relu"] * 2),
-        recurrent("RNN", "f", everything=True, activations=["Relu"]),
+        recurrent(rng, "LSTM", "a"),
+        recurrent(rng, "LSTM", "b", count=2, everything=True, direction="bidirectional", clip=0.6),
+        recurrent(rng, "GRU", "c", direction="reverse"),
+        recurrent(rng, "GRU", "d", everything=True, linear_before_reset=1),
+        recurrent(rng, "GRU", "e", count=2, everything=True, direction="bidirectional", activations=["Sigmoid", "Relu"] * 2),
+        recurrent(rng, "RNN", "f", everything=True, activations=["Relu"]),
     ]
-    inputs = {"x": draw(STEPS, SAMPLES, FEATURES)}
+    inputs = {"x": draw(rng, STEPS, SAMPLES, FEATURES)}
     constants = {name: value for _, own, _ in parts for name, value in own.items()}
     outputs = {name: kind for _, _, own in parts for name, kind in own.items()}
     source = model([node for node, _, _ in parts], inputs, constants, outputs)
@@ -80,10 +80,10 @@ def test_recurrent_ops(tmp_path):
     check(compiled(source, tmp_path)(inputs), session.run(None, inputs))
 
 
-def test_samples_first(tmp_path):
+def test_samples_first(rng, tmp_path):
     """ONNX Runtime has no such layout: the same op with steps first is what it must give."""
-    _, constants, _ = recurrent("GRU", "a", everything=True)
-    x = draw(SAMPLES, STEPS, FEATURES)
+    _, constants, _ = recurrent(rng, "GRU", "a", everything=True)
+    x = draw(rng, SAMPLES, STEPS, FEATURES)
     steps_first = model(
         [make_node("GRU", ["x", *constants], ["y", "last"], hidden_size=HIDDEN)],
         {"x": x.transpose(1, 0, 2)},
@@ -98,14 +98,14 @@ def test_samples_first(tmp_path):
     check(compiled(source, tmp_path)(x), [expected[0].transpose(2, 0, 1, 3), expected[1].transpose(1, 0, 2)])
 
 
-def test_running_sums_and_scattering(tmp_path):
+def test_running_sums_and_scattering(rng, tmp_path):
     inputs = {
-        "x": draw(4, 6),
-        "n": RNG.integers(0, 9, (4, 6)),
+        "x": draw(rng, 4, 6),
+        "n": rng.integers(0, 9, (4, 6)),
         "pairs": np.int64([[0, 1], [3, -1], [0, 1]]),
-        "rows": RNG.integers(-4, 4, (2, 6)),
-        "few": draw(3),
-        "some": draw(2, 6),
+        "rows": rng.integers(-4, 4, (2, 6)),
+        "few": draw(rng, 3),
+        "some": draw(rng, 2, 6),
     }
     constants = {"first": np.int64(0), "last": np.int64(-1), "named": np.int64([[2], [-1]])}
     nodes = [
@@ -132,12 +132,12 @@ def test_running_sums_and_scattering(tmp_path):
 
 
 REFUSED = {
-    "lengths": (recurrent("LSTM", "a", everything=True), {"a_lengths": np.int32([3, 2])}, "sequence_lens"),
-    "activation": (recurrent("RNN", "a", activations=["Softsign"]), {}, "activation 'Softsign'"),
+    "lengths": (recurrent(RNG, "LSTM", "a", everything=True), {"a_lengths": np.int32([3, 2])}, "sequence_lens"),
+    "activation": (recurrent(RNG, "RNN", "a", activations=["Softsign"]), {}, "activation 'Softsign'"),
     "reduction": (
         (
             make_node("ScatterND", ["x", "i", "u"], ["y"], reduction="add"),
-            {"i": np.int64([[0]]), "u": draw(1, 2, 5)},
+            {"i": np.int64([[0]]), "u": draw(RNG, 1, 2, 5)},
             {"y": "float32"},
         ),
         {},
@@ -148,9 +148,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_says_why(name, tmp_path):
+def test_what_is_refused_says_why(rng, name, tmp_path):
     (node, constants, outputs), changed, said = REFUSED[name]
     path = tmp_path / "m.onnx"
-    onnx.save(model([node], {"x": draw(STEPS, SAMPLES, FEATURES)}, constants | changed, outputs), path)
+    onnx.save(model([node], {"x": draw(rng, STEPS, SAMPLES, FEATURES)}, constants | changed, outputs), path)
     with pytest.raises(UnsupportedOpError, match=said):
         octavo.load(path)

@@ -18,7 +18,6 @@ from octavo.errors import CompileError, ProfileError, QuantizationError
 from octavo.report.bench import random_inputs
 from octavo.target.llvm_host import host_target
 
-RNG = np.random.default_rng(12)
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 DIGITS = Path(octavo.__file__).parent / "cli" / "demo_data"
 
@@ -38,16 +37,16 @@ def scaled_net(factor: float) -> octavo.Model:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_each_tensor_is_rounded_and_the_rest_is_float32(precision: str, threads: int) -> None:
+def test_each_tensor_is_rounded_and_the_rest_is_float32(rng: np.random.Generator, precision: str, threads: int) -> None:
     """A pooling net whose values are small integers: sums are exact, so the roundings of the tensors are all there is."""
-    w = RNG.integers(-3, 4, (16, 5, 3, 3)).astype(np.float32)
+    w = rng.integers(-3, 4, (16, 5, 3, 3)).astype(np.float32)
 
     def body(writer, x, w):
         c = writer.emit("c", relax.op.nn.conv2d(x, w, padding=1))
         return writer.emit("y", relax.op.nn.max_pool2d(c, pool_size=(2, 2), strides=(2, 2)), is_output=True)
 
     model = model_of({"x": ((1, 5, 12, 10), "float32")}, {"w": w}, body, ("y",))
-    x = RNG.integers(-999, 1000, (1, 5, 12, 10)).astype(np.float32)
+    x = rng.integers(-999, 1000, (1, 5, 12, 10)).astype(np.float32)
     [got] = octavo.compile(model, precision=precision, threads=threads)(x).values()
     padded = np.pad(x.astype(ROUNDED[precision]).astype(np.float32), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
@@ -108,9 +107,11 @@ def test_explain_says_what_is_kept_in_16_bits() -> None:
         (1e6, "bfloat16", ""),
     ],
 )
-def test_a_tensor_that_float16_cannot_hold_stays_float32(factor: float, precision: str, said: str) -> None:
+def test_a_tensor_that_float16_cannot_hold_stays_float32(
+    rng: np.random.Generator, factor: float, precision: str, said: str
+) -> None:
     model = scaled_net(factor)
-    x = RNG.normal(size=(1, 8)).astype(np.float32)
+    x = rng.normal(size=(1, 8)).astype(np.float32)
     profile = octavo.profile(model, [x])
     ops = {op.tensor: op for op in octavo.explain(model, precision=precision, profile=profile).ops}
     assert said in ops["t"].reason
@@ -122,8 +123,8 @@ def test_a_tensor_that_float16_cannot_hold_stays_float32(factor: float, precisio
         assert said == "" or not np.isfinite(next(iter(octavo.compile(model, precision=precision)(x).values()))).all()
 
 
-def test_weights_that_float16_cannot_hold_stay_float32() -> None:
-    weight = RNG.normal(size=(4, 3, 1, 1)).astype(np.float32)
+def test_weights_that_float16_cannot_hold_stay_float32(rng: np.random.Generator) -> None:
+    weight = rng.normal(size=(4, 3, 1, 1)).astype(np.float32)
     weight[2, 1] = 70_000
 
     def body(writer, x, w):

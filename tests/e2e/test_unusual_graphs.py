@@ -72,9 +72,9 @@ def results_of(proto: Any, x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_an_unusual_graph_goes_the_whole_way(name, tmp_path):
+def test_an_unusual_graph_goes_the_whole_way(rng: np.random.Generator, name, tmp_path):
     proto = GRAPHS[name]
-    x = RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)
+    x = rng.normal(size=(1, 3, 8, 8)).astype(np.float32)
     model = octavo.load(proto)
     ours, theirs = octavo.compile(model)(x), results_of(proto, x)
     assert list(ours) == [output.name for output in proto.graph.output]
@@ -93,10 +93,10 @@ def test_a_graph_without_inputs_runs():
     np.testing.assert_array_equal(octavo.compile(octavo.load(proto))({})["sum"], [5, 7, 9])
 
 
-def test_tensors_within_an_op_have_no_error_of_their_own() -> None:
+def test_tensors_within_an_op_have_no_error_of_their_own(rng: np.random.Generator) -> None:
     """Depth to space is two reshapes and a transpose: what lies between them is no tensor of the source."""
     moved = helper.make_node("DepthToSpace", ["c"], ["m"], blocksize=2, mode="CRD")
     model = octavo.load(graph([conv("c"), moved, node("Relu", ["m"], "y")], ["y"]))
-    x = RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)
+    x = rng.normal(size=(1, 3, 8, 8)).astype(np.float32)
     rows = octavo.layer_errors(model, octavo.quantize(model, octavo.profile(model, [x])), [x])
     assert {str(row.id) for row in rows} <= {"x", "c", "m", "y"}

@@ -8,12 +8,12 @@ import pytest
 from octavo.errors import CompileError
 from octavo.numerics import check_accumulator, matmul_accumulate, max_accumulator
 
-rng = np.random.default_rng(5)
-
 
 @pytest.mark.parametrize("w_zero_point", [0, -7])
 @pytest.mark.parametrize(("x_zero_point", "x_qmin", "x_qmax"), [(0, 0, 255), (131, 0, 255), (255, 3, 255), (5, 5, 9)])
-def test_some_input_reaches_it_and_none_exceeds_it(w_zero_point: int, x_zero_point: int, x_qmin: int, x_qmax: int) -> None:
+def test_some_input_reaches_it_and_none_exceeds_it(
+    rng: np.random.Generator, w_zero_point: int, x_zero_point: int, x_qmin: int, x_qmax: int
+) -> None:
     w = rng.integers(-128, 128, (6, 4)).astype(np.int8)
     bias = rng.integers(-5000, 5000, 4).astype(np.int32)
     corners = np.array(list(itertools.product((x_qmin, x_qmax), repeat=6)), np.uint8)

@@ -7,10 +7,8 @@ from ai_edge_litert import schema_py_generated as schema
 
 from octavo.numerics import concat
 
-rng = np.random.default_rng(4)
 
-
-def test_same_parameters_only_copy() -> None:
+def test_same_parameters_only_copy(rng: np.random.Generator) -> None:
     a, b = (rng.integers(0, 256, (2, n, 3)).astype(np.uint8) for n in (4, 5))
     got = concat([a, b], axis=1, multipliers=[1.0, 1.0], input_zero_points=[7, 7], zero_point=7)
     assert np.array_equal(got, np.concatenate([a, b], axis=1))

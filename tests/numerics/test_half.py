@@ -10,7 +10,6 @@ import pytest
 from octavo.numerics import Window
 from octavo.numerics.floats.half import MAX_FINITE, MIN_NORMAL, bfloat16_conv2d, bfloat16_dot, from_half, round_half, to_half
 
-RNG = np.random.default_rng(4)
 FORMATS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 
@@ -19,8 +18,8 @@ def float32_of(bits: int) -> np.float32:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_rounding_is_half_to_even(dtype: str) -> None:
-    every = RNG.integers(0, 2**32, 200_000, np.uint32)
+def test_rounding_is_half_to_even(rng: np.random.Generator, dtype: str) -> None:
+    every = rng.integers(0, 2**32, 200_000, np.uint32)
     ties = (every & np.uint32(0xFFFF0000)) | np.uint32(0x8000 if dtype == "bfloat16" else 0)
     values = np.concatenate([every, ties]).view(np.float32)
     values = values[np.isfinite(values) & ((np.abs(values) >= MIN_NORMAL[dtype]) | (dtype == "float16"))]
@@ -66,11 +65,11 @@ def rounded(exact: Fraction) -> np.float32:
     return np.float32(float(round(exact / step) * step))
 
 
-def test_each_product_is_added_in_one_rounding_the_second_of_a_pair_first() -> None:
+def test_each_product_is_added_in_one_rounding_the_second_of_a_pair_first(rng: np.random.Generator) -> None:
     for _ in range(300):
-        count = int(RNG.integers(1, 6))
-        x, y = (round_half(RNG.normal(size=count) * 2.0 ** RNG.integers(-9, 9, count), "bfloat16") for _ in range(2))
-        start = np.float32(RNG.normal())
+        count = int(rng.integers(1, 6))
+        x, y = (round_half(rng.normal(size=count) * 2.0 ** rng.integers(-9, 9, count), "bfloat16") for _ in range(2))
+        start = np.float32(rng.normal())
         total = start
         for step in [step for pair in range(0, count, 2) for step in (pair + 1, pair) if step < count]:
             total = rounded(Fraction(float(total)) + Fraction(float(x[step])) * Fraction(float(y[step])))
@@ -91,8 +90,8 @@ def test_sums_that_leave_the_range_of_float32() -> None:
     assert np.isnan(dot(0, (np.inf, 0)))
 
 
-def test_a_convolution_sums_its_window_as_it_lies() -> None:
-    x, w = (to_half(RNG.normal(size=shape), "bfloat16") for shape in ((1, 5, 4, 3), (3, 2, 3, 7)))
+def test_a_convolution_sums_its_window_as_it_lies(rng: np.random.Generator) -> None:
+    x, w = (to_half(rng.normal(size=shape), "bfloat16") for shape in ((1, 5, 4, 3), (3, 2, 3, 7)))
     got = bfloat16_conv2d(x, w, window=Window(strides=(2, 1), padding=(1, 0, 1, 1)))
     padded = np.pad(x, ((0, 0), (1, 1), (0, 1), (0, 0)))
     assert got.shape == (1, 3, 4, 7)

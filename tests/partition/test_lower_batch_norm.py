@@ -71,7 +71,7 @@ def convolution(writer, x, seed: int, *, inner: int, outer: int):
     return writer.emit(f"conv{seed}", op.nn.conv2d(x, relax.const(values), padding=(1, 1, 1, 1)))
 
 
-def test_between_float_kernels_it_keeps_their_layout() -> None:
+def test_between_float_kernels_it_keeps_their_layout(rng: np.random.Generator) -> None:
     """A dense block: what is concatenated is normalized, then convolved."""
 
     def body(writer, inputs):
@@ -91,7 +91,7 @@ def test_between_float_kernels_it_keeps_their_layout() -> None:
     assert len(moves) == 2, "the input and the output of the whole"
 
 
-def test_a_constant_of_five_axes_behind_a_kernel() -> None:
+def test_a_constant_of_five_axes_behind_a_kernel(rng: np.random.Generator) -> None:
     """The grid of a detector's head: values that no layout of images fits."""
     grid = rng.normal(0, 1, (1, 2, 3, 6, 7)).astype(np.float32)
 

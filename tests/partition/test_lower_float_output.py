@@ -17,7 +17,6 @@ from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 
 ISAS = isas_of(host_target())
-RNG = np.random.default_rng(5)
 
 
 def records(module, target=CPU):
@@ -88,9 +87,9 @@ def matmul_module(dtype: str = "int8"):
     return graph({"x": ((4, 20), dtype)}, body), weight
 
 
-def test_a_matmul_read_in_float_twice():
+def test_a_matmul_read_in_float_twice(rng):
     module, weight = matmul_module()
-    x = RNG.integers(-128, 128, (4, 20)).astype(np.int8)
+    x = rng.integers(-128, 128, (4, 20)).astype(np.int8)
     scale = np.float32(0.1) * np.full(9, 0.01, np.float32)
     real = numerics.dequantize_accumulator(
         numerics.matmul_accumulate(x, weight, x_zero_point=3), scale, np.zeros(9, np.float32), low=0.0

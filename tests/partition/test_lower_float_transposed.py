@@ -10,18 +10,16 @@ from tvm import relax
 from octavo.pipeline import lower
 from octavo.target import CPU
 
-RNG = np.random.default_rng(5)
+
+def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(size=shape).astype(np.float32)
 
 
-def floats(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype(np.float32)
-
-
-def network(kernel: int, *, groups: int = 1, **attributes: Any) -> Any:
+def network(rng: np.random.Generator, kernel: int, *, groups: int = 1, **attributes: Any) -> Any:
     """A transposed convolution with bias and relu, the sum with another value, and a convolution."""
     channels = 8 // groups
-    weight = floats(6, channels, kernel, kernel)
-    bias = floats(1, 8, 1, 1)
+    weight = floats(rng, 6, channels, kernel, kernel)
+    bias = floats(rng, 1, 8, 1, 1)
 
     def body(w: Any, x: dict[str, Any]) -> Any:
         def up(name: str) -> Any:
@@ -30,9 +28,9 @@ def network(kernel: int, *, groups: int = 1, **attributes: Any) -> Any:
 
         a = w.emit("a1", relax.op.nn.relu(up("a")))
         b = w.emit("b1", relax.op.nn.relu(w.emit("b2", relax.op.add(up("b"), a))))
-        return w.emit("y", relax.op.nn.conv2d(b, relax.const(floats(4, 8, 1, 1))), is_output=True)
+        return w.emit("y", relax.op.nn.conv2d(b, relax.const(floats(rng, 4, 8, 1, 1))), is_output=True)
 
-    return graph({"x": ((2, 6, 5, 7), "float32")}, body), floats(2, 6, 5, 7)
+    return graph({"x": ((2, 6, 5, 7), "float32")}, body), floats(rng, 2, 6, 5, 7)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +42,16 @@ def network(kernel: int, *, groups: int = 1, **attributes: Any) -> Any:
     ],
     ids=lambda attributes: f"{attributes['kernel']}",
 )
-def test_it_is_close_to_tvm(attributes: dict[str, Any]) -> None:
-    module, x = network(**attributes)
+def test_it_is_close_to_tvm(rng: np.random.Generator, attributes: dict[str, Any]) -> None:
+    module, x = network(rng, **attributes)
     kernels = [kernel.name.split(" ")[0] for kernel in lower(module, CPU, ("generic",), 1).kernels.values()]
     assert [name for name in kernels if name != "transpose"] == ["float.transposed", "float.transposed", "float.pointwise"]
     got, expected = run_lowered(module, x), run_float(module, x)
     assert np.abs(got - expected).max() <= 5e-6 * np.abs(expected).max()
 
 
-def test_outputs_that_no_tap_reaches_are_left_to_tvm() -> None:
-    module, x = network(1, strides=(2, 2))
+def test_outputs_that_no_tap_reaches_are_left_to_tvm(rng: np.random.Generator) -> None:
+    module, x = network(rng, 1, strides=(2, 2))
     lowered = lower(module, CPU, ("generic",), 1)
     assert {record.kernel for record in lowered.records if record.op == "nn.conv2d_transpose"} == {""}
     got, expected = run_lowered(module, x), run_float(module, x)

@@ -13,11 +13,10 @@ from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 
 op = relax.op
-RNG = np.random.default_rng(5)
 
 
-def floats(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype(np.float32)
+def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(size=shape).astype(np.float32)
 
 
 def normalized(w: Any, x: Any, groups: int, axis: int, gamma: np.ndarray, beta: np.ndarray) -> Any:
@@ -51,9 +50,9 @@ def kernel_names(module: Any, threads: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(6, 2), (7, 7), (35, 5), (40, 1), (48, 2), (64, 32), (96, 6), (320, 20)])
-def test_forms_layouts_and_threads(channels: int, groups: int) -> None:
+def test_forms_layouts_and_threads(rng: np.random.Generator, channels: int, groups: int) -> None:
     is_last, are_rows = channels == 40, channels == 35
-    gamma, beta = floats(channels), floats(channels)
+    gamma, beta = floats(rng, channels), floats(rng, channels)
 
     def body(w: Any, inputs: dict[str, Any]) -> Any:
         x, z = inputs["x"], inputs["z"]
@@ -62,7 +61,7 @@ def test_forms_layouts_and_threads(channels: int, groups: int) -> None:
         s = w.emit("s", op.add(write(w, x, groups, gamma, beta), z))
         return w.emit("y", op.nn.silu(s) if groups > 2 else op.nn.relu(s), is_output=True)
 
-    x, z = 10 + floats(2, 5, 9, channels), floats(2, 5, 9, channels)
+    x, z = 10 + floats(rng, 2, 5, 9, channels), floats(rng, 2, 5, 9, channels)
     given = [values if is_last else np.ascontiguousarray(values.transpose(0, 3, 1, 2)) for values in (x, z)]
     given = [values.reshape(2, channels, 45) if are_rows else values for values in given]
     module = graph(dict.fromkeys(("x", "z"), (given[0].shape, "float32")), body)
@@ -75,7 +74,7 @@ def test_forms_layouts_and_threads(channels: int, groups: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["variable", "read between"])
-def test_what_is_not_constant_or_read_by_others_stays_outside(form: str) -> None:
+def test_what_is_not_constant_or_read_by_others_stays_outside(rng: np.random.Generator, form: str) -> None:
     def body(w: Any, inputs: dict[str, Any]) -> Any:
         x = inputs["x"]
         if form == "variable":
@@ -83,10 +82,10 @@ def test_what_is_not_constant_or_read_by_others_stays_outside(form: str) -> None
             value = op.nn.group_norm(x, weight, weight, num_groups=2, channel_axis=1, axes=[2])
             return w.emit("y", value, is_output=True)
         rows = w.emit("rows", op.reshape(x, (2, 3, -1)))
-        back = w.emit("back", op.reshape(normalized(w, rows, 3, 1, floats(3), floats(3)), (2, 6, 20)))
+        back = w.emit("back", op.reshape(normalized(w, rows, 3, 1, floats(rng, 3), floats(rng, 3)), (2, 6, 20)))
         return w.emit("y", op.add(back, w.emit("m", op.max(rows, axis=[1, 2], keepdims=True))), is_output=True)
 
     module = graph({"x": ((2, 6, 20), "float32")}, body)
     assert ("float.group_norm" in kernel_names(module, 1)) == (form == "read between")
-    x = floats(2, 6, 20)
+    x = floats(rng, 2, 6, 20)
     assert np.abs(run_lowered(module, x) - run_float(module, x)).max() < 1e-5

@@ -18,18 +18,16 @@ from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 from octavo.target.precision import Precision
 
-RNG = np.random.default_rng(3)
 
-
-def const(*shape: int) -> Any:
-    return relax.const(RNG.normal(size=shape).astype(np.float32))
+def const(rng: np.random.Generator, *shape: int) -> Any:
+    return relax.const(rng.normal(size=shape).astype(np.float32))
 
 
 INPUT: dict[str, tuple[tuple[int, ...], str]] = {"x": ((1, 4, 6, 6), "float32")}
 
 
-def test_tensors_between_kernels_are_kept_in_16_bits() -> None:
-    w, b, v, factor = const(4, 4, 3, 3), const(1, 4, 1, 1), const(4, 4, 1, 1), const(1)
+def test_tensors_between_kernels_are_kept_in_16_bits(rng: np.random.Generator) -> None:
+    w, b, v, factor = const(rng, 4, 4, 3, 3), const(rng, 1, 4, 1, 1), const(rng, 4, 4, 1, 1), const(rng, 1)
 
     def before(f: Any, x: dict[str, Any]) -> Any:
         c = f.emit("c", relax.op.nn.conv2d(x["x"], w, padding=1))
@@ -72,11 +70,11 @@ def test_a_tensor_stays_float32_where_the_caller_says_so() -> None:
     assert_structural_equal(downcast(module, "float16", {"r": "", "x": ""}).module, module)
 
 
-def test_a_batch_normalization_and_the_clamp_behind_it_are_one_kernel_with_the_convolution() -> None:
-    statistics = [const(4), const(4), const(4), relax.const(RNG.uniform(0.5, 2, 4).astype(np.float32))]
+def test_a_batch_normalization_and_the_clamp_behind_it_are_one_kernel_with_the_convolution(rng: np.random.Generator) -> None:
+    statistics = [const(rng, 4), const(rng, 4), const(rng, 4), relax.const(rng.uniform(0.5, 2, 4).astype(np.float32))]
 
     def body(f: Any, x: dict[str, Any]) -> Any:
-        c = f.emit("c", relax.op.nn.conv2d(x["x"], const(4, 4, 1, 1)))
+        c = f.emit("c", relax.op.nn.conv2d(x["x"], const(rng, 4, 4, 1, 1)))
         n = f.emit("n", relax.op.nn.batch_norm(c, *statistics, axis=1, training=False))
         r = f.emit("r", relax.op.clip(f.emit("first", relax.TupleGetItem(n, 0)), 0, 6))
         return f.emit("y", relax.op.nn.softmax(r), is_output=True)
@@ -98,7 +96,7 @@ def test_a_quantized_module_is_refused() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_pools_and_concatenations_stay_in_16_bits(layout: str) -> None:
+def test_pools_and_concatenations_stay_in_16_bits(rng: np.random.Generator, layout: str) -> None:
     """Of small integers every sum is exact, so TVM's own float16 is the same to the last bit."""
     axis = layout.index("C")
 
@@ -117,7 +115,7 @@ def test_pools_and_concatenations_stay_in_16_bits(layout: str) -> None:
     assert [(record.op, record.dtype) for record in lowered.records] == [
         *(("nn.max_pool2d", "float16"), ("nn.avg_pool2d", "float16"), ("concat", "float16"), ("nn.max_pool2d", "")),
     ]
-    x = RNG.integers(-9000, 9000, shape).astype(np.float32)
+    x = rng.integers(-9000, 9000, shape).astype(np.float32)
     linked = link(lowered, host_target())
     main = relax.VirtualMachine(relax.build(vm_passes()(linked), host_target(), relax_pipeline=None), tvm.cpu())["main"]
     assert np.array_equal(main(tvm.runtime.tensor(x)).numpy(), run_float(downcast(module, "float16", {}).module, x))

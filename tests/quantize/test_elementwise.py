@@ -17,11 +17,10 @@ from octavo.target.llvm_host import host_target
 
 from handmade_profile import ranged  # isort: skip
 
-RNG = np.random.default_rng(7)
 NPU = TargetDescription(name="npu", ops=tuple(OpSupport(op=name, weights=("int8",)) for name in ("nn.conv2d",)))
 
 
-def silu_net(*, sigmoid_is_read: bool = False) -> Model:
+def silu_net(rng: np.random.Generator, *, sigmoid_is_read: bool = False) -> Model:
     """conv -> x * sigmoid(x) -> conv -> hard swish written out."""
 
     def body(writer: BodyWriter, x: relax.Var, w1: relax.Var, w2: relax.Var) -> relax.Expr:
@@ -39,7 +38,7 @@ def silu_net(*, sigmoid_is_read: bool = False) -> Model:
         return relax.Tuple([y, s1]) if sigmoid_is_read else y
 
     outputs = ("y", "s1") if sigmoid_is_read else ("y",)
-    weights = {"w1": RNG.standard_normal((5, 3, 1, 1)), "w2": RNG.standard_normal((4, 5, 1, 1))}
+    weights = {"w1": rng.standard_normal((5, 3, 1, 1)), "w2": rng.standard_normal((4, 5, 1, 1))}
     weights = {name: value.astype(np.float32) for name, value in weights.items()}
     return model_of({"x": ((1, 3, 4, 4), "float32")}, weights, body, outputs)
 
@@ -48,8 +47,8 @@ def layers(model: QuantizedModel) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(layer.op, str(layer.output), tuple(map(str, layer.inputs))) for layer in model.plan.layers]
 
 
-def test_one_layer_for_the_whole_function() -> None:
-    model = silu_net()
+def test_one_layer_for_the_whole_function(rng: np.random.Generator) -> None:
+    model = silu_net(rng)
     quantized = quantize(model, ranged(model), target=CPU)
     assert layers(quantized) == [
         ("nn.conv2d", "c1", ("x",)),
@@ -61,8 +60,8 @@ def test_one_layer_for_the_whole_function() -> None:
     assert [record.op for record in records] == ["quantize", "conv2d", "lookup", "conv2d", "lookup", "dequantize"]
 
 
-def test_a_value_that_others_read_ends_the_function() -> None:
-    model = silu_net(sigmoid_is_read=True)
+def test_a_value_that_others_read_ends_the_function(rng: np.random.Generator) -> None:
+    model = silu_net(rng, sigmoid_is_read=True)
     assert layers(quantize(model, ranged(model), target=CPU))[1:3] == [
         ("elementwise", "s1", ("c1",)),
         ("multiply", "m1", ("c1", "s1")),
@@ -70,13 +69,13 @@ def test_a_value_that_others_read_ends_the_function() -> None:
 
 
 @pytest.mark.parametrize(("target", "recipe"), [(NPU, Recipe()), (CPU, Recipe(float_ops=("sigmoid", "divide")))])
-def test_stays_float_where_target_or_recipe_say_so(target: TargetDescription, recipe: Recipe) -> None:
-    model = silu_net()
+def test_stays_float_where_target_or_recipe_say_so(rng: np.random.Generator, target: TargetDescription, recipe: Recipe) -> None:
+    model = silu_net(rng)
     quantized = quantize(model, ranged(model), target=target, recipe=recipe)
     assert "elementwise" not in [op for op, _, _ in layers(quantized)]
 
 
-def test_parts_that_read_the_source_side_by_side_are_one_function() -> None:
+def test_parts_that_read_the_source_side_by_side_are_one_function(rng: np.random.Generator) -> None:
     """ELU as PyTorch's importer has it, behind a convolution that could take the relu."""
 
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
@@ -86,7 +85,7 @@ def test_parts_that_read_the_source_side_by_side_are_one_function() -> None:
         below = writer.emit("_below", relax.op.minimum(grown, relax.const(np.float32(0))))
         return writer.emit("y", relax.op.add(above, below), is_output=True)
 
-    weight = RNG.standard_normal((5, 3, 1, 1)).astype(np.float32)
+    weight = rng.standard_normal((5, 3, 1, 1)).astype(np.float32)
     model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weight}, body, ("y",))
     quantized = quantize(model, ranged(model))
     assert layers(quantized) == [("nn.conv2d", "c", ("x",)), (ELEMENTWISE, "y", ("c",))]

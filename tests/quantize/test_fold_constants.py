@@ -12,10 +12,8 @@ from octavo.quantize import quantize
 from octavo.quantize.simplify import simplify
 from tvm_alone import tvm_alone
 
-RNG = np.random.default_rng(2)
 
-
-def test_weights_that_are_split_and_scaled_are_weights() -> None:
+def test_weights_that_are_split_and_scaled_are_weights(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, gain: relax.Var) -> relax.Expr:
         parts = writer.emit("_parts", relax.op.split(w, 2, axis=0))
         first = writer.emit("_first", relax.TupleGetItem(parts, 0))
@@ -23,18 +21,18 @@ def test_weights_that_are_split_and_scaled_are_weights() -> None:
         turned = writer.emit("_turned", relax.op.permute_dims(scaled))
         return writer.emit("y", relax.op.matmul(x, turned), is_output=True)
 
-    values = {"w": RNG.standard_normal((6, 4)).astype(np.float32), "gain": np.float32([1.5])}
+    values = {"w": rng.standard_normal((6, 4)).astype(np.float32), "gain": np.float32([1.5])}
     model = model_of({"x": ((2, 4), "float32")}, values, body, ("y",))
     simple, _ = simplify(model)
     np.testing.assert_array_equal(simple.params["_turned"], (values["w"][:3] * np.float32(1.5)).T)
     assert [op_name(binding.value) for binding in DataflowView(simple.module["main"]).bindings] == ["matmul"]
-    x = RNG.standard_normal((2, 4)).astype(np.float32)
+    x = rng.standard_normal((2, 4)).astype(np.float32)
     np.testing.assert_allclose(tvm_alone(simple.bound())(x)[0], tvm_alone(model.bound())(x)[0], rtol=1e-6)
     assert [layer.op for layer in quantize(model, ranged(model)).plan.layers] == ["matmul"]
 
 
-def test_weights_in_the_text_are_parameters_once() -> None:
-    literal = relax.const(RNG.standard_normal((4, 4)).astype(np.float32))
+def test_weights_in_the_text_are_parameters_once(rng: np.random.Generator) -> None:
+    literal = relax.const(rng.standard_normal((4, 4)).astype(np.float32))
 
     def body(writer: BodyWriter, x: relax.Var) -> relax.Expr:
         hidden = writer.emit("hidden", relax.op.matmul(x, literal))

@@ -17,7 +17,6 @@ from octavo.numerics import PerAxis, dequantize, max_accumulator
 from octavo.quantize import QuantizationPlan, Recipe, quantize
 from tvm_alone import tvm_alone
 
-RNG = np.random.default_rng(0)
 W, B = TensorId("w"), TensorId("b")
 
 
@@ -39,8 +38,8 @@ def plan_of(model: Model, ranges: dict[str, tuple[float, float]] | None = None, 
 
 
 @pytest.mark.parametrize("granularity", ["per_axis", "per_tensor"])
-def test_scales_of_weights_and_biases(granularity: str) -> None:
-    weight, bias = RNG.standard_normal((6, 4)).astype(np.float32), RNG.standard_normal(4).astype(np.float32)
+def test_scales_of_weights_and_biases(rng: np.random.Generator, granularity: str) -> None:
+    weight, bias = rng.standard_normal((6, 4)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
     plan = plan_of(dense(weight, bias), {"x": (0.0, 2.55)}, weight_granularity=granularity)
     largest = np.abs(weight).max(axis=0 if granularity == "per_axis" else None)
     np.testing.assert_array_equal(plan.weights[W].scale, (largest.astype(np.float64) / 127).astype(np.float32))
@@ -96,8 +95,8 @@ def test_numbers_that_cannot_be_integers_stay_float(weight: np.ndarray, bias: np
     assert plan_of(dense(weight, bias)).float_ops[0].reason == reason
 
 
-def test_shared_constants_are_quantized_for_each_reader() -> None:
-    weight, bias = RNG.standard_normal((4, 4)).astype(np.float32), RNG.standard_normal(4).astype(np.float32)
+def test_shared_constants_are_quantized_for_each_reader(rng: np.random.Generator) -> None:
+    weight, bias = rng.standard_normal((4, 4)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
 
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
         first = writer.emit("h", relax.op.add(writer.emit("_h", relax.op.matmul(x, w)), b))
@@ -113,17 +112,17 @@ def test_shared_constants_are_quantized_for_each_reader() -> None:
         assert layer.bias is not None
         np.testing.assert_array_equal(plan.biases[layer.bias].scale, np.float32(scale) * plan.weights[W].scale)
     assert sorted(map(str, quantized.params)) == ["b_2_q", "b_3_q", "w_q"]
-    x = RNG.standard_normal((1, 4)).astype(np.float32)
+    x = rng.standard_normal((1, 4)).astype(np.float32)
     expected = (x @ weight + bias) @ weight + bias
     np.testing.assert_allclose(tvm_alone(quantized.bound())(x)[0], expected, atol=400 / 255 + 1)
 
 
-def test_a_weight_with_channels_along_two_axes_belongs_to_its_first_reader() -> None:
+def test_a_weight_with_channels_along_two_axes_belongs_to_its_first_reader(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
         h = writer.emit("h", relax.op.matmul(x, w))
         return writer.emit("y", relax.op.matmul(h, writer.emit("_t", relax.op.permute_dims(w, (1, 0)))), is_output=True)
 
-    weight = RNG.standard_normal((4, 5)).astype(np.float32)
+    weight = rng.standard_normal((4, 5)).astype(np.float32)
     plan = plan_of(model_of({"x": ((1, 4), "float32")}, {"w": weight}, body, ("y",)))
     assert [str(layer.output) for layer in plan.layers] == ["h"]
     assert plan.float_ops[0].reason == "its weight w is shared with a layer that has its channels along another axis"
@@ -139,9 +138,11 @@ def test_a_weight_with_channels_along_two_axes_belongs_to_its_first_reader() -> 
     ("layout", "kernel_layout", "groups", "axis"),
     [("NCHW", "OIHW", 1, 0), ("NHWC", "HWIO", 1, 3), ("NHWC", "OHWI", 1, 0), ("NHWC", "HWOI", 6, 2), ("NCHW", "OIHW", 6, 0)],
 )
-def test_the_channel_axis_follows_the_layout(layout: str, kernel_layout: str, groups: int, axis: int) -> None:
+def test_the_channel_axis_follows_the_layout(
+    rng: np.random.Generator, layout: str, kernel_layout: str, groups: int, axis: int
+) -> None:
     sizes = {"O": 6, "I": 6 // groups, "H": 3, "W": 2}
-    weight = RNG.standard_normal([sizes[name] for name in kernel_layout]).astype(np.float32)
+    weight = rng.standard_normal([sizes[name] for name in kernel_layout]).astype(np.float32)
     shape = tuple({"N": 1, "C": 6, "H": 5, "W": 5}[name] for name in layout)
     options: dict[str, Any] = {"data_layout": layout, "kernel_layout": kernel_layout, "groups": groups}
 
@@ -153,8 +154,8 @@ def test_the_channel_axis_follows_the_layout(layout: str, kernel_layout: str, gr
     assert plan.weights[W].scale.shape == (6,)
 
 
-def test_constants_are_read_through_every_op_that_moves_each_of_their_elements_once() -> None:
-    weight, bias = RNG.standard_normal((6, 4)).astype(np.float32), RNG.standard_normal((1, 4)).astype(np.float32)
+def test_constants_are_read_through_every_op_that_moves_each_of_their_elements_once(rng: np.random.Generator) -> None:
+    weight, bias = rng.standard_normal((6, 4)).astype(np.float32), rng.standard_normal((1, 4)).astype(np.float32)
 
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
         reversed_rows = writer.emit("w_flipped", relax.op.flip(w, 0))
@@ -166,6 +167,6 @@ def test_constants_are_read_through_every_op_that_moves_each_of_their_elements_o
     [layer] = [layer for layer in quantized.plan.layers if layer.op == "matmul"]
     assert (layer.weight, layer.bias, layer.fused) == (W, B, ("bias",))
     assert quantized.plan.weights[W].scale.shape == (4,), "flipped along its rows, a weight keeps its channels"
-    x = RNG.uniform(-1, 1, (1, 6)).astype(np.float32)
+    x = rng.uniform(-1, 1, (1, 6)).astype(np.float32)
     [result] = tvm_alone(quantized.module)(x, *quantized.params.values())
     np.testing.assert_allclose(result, x @ weight[::-1] + bias, atol=0.15)

@@ -21,7 +21,6 @@ from octavo.profile import Profile
 from octavo.quantize import QuantizedModel, Recipe, quantize
 from octavo.target import CPU, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 
-RNG = np.random.default_rng(0)
 FUSED = ("bias", "nn.relu", "clip")
 NPU = TargetDescription(
     name="npu",
@@ -40,8 +39,8 @@ NPU = TargetDescription(
 """A target of our own: what these tests expect doesn't change with what the CPU learns."""
 
 
-def weights(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def weights(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 def ops(model: Model) -> list[str]:
@@ -87,15 +86,15 @@ def test_inputs_and_outputs_stay_float32_and_the_parameters_are_integer() -> Non
     assert str(main.ret_ty.dtype) == "float32"
 
 
-def test_an_extreme_of_two_tensors_has_a_range_that_holds_both() -> None:
+def test_an_extreme_of_two_tensors_has_a_range_that_holds_both(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, small: relax.Var, large: relax.Var) -> relax.Expr:
         a, b = (writer.emit(f"_{weight.name}", relax.op.nn.conv2d(x, weight)) for weight in (small, large))
         a, b = writer.emit("a", relax.op.nn.relu(a)), writer.emit("b", relax.op.nn.relu(b))
         return writer.emit("y", relax.op.maximum(a, b), is_output=True)
 
-    params = {"small": 0.1 * weights(5, 3, 1, 1), "large": 10 * weights(5, 3, 1, 1)}
+    params = {"small": 0.1 * weights(rng, 5, 3, 1, 1), "large": 10 * weights(rng, 5, 3, 1, 1)}
     model = model_of({"x": ((1, 3, 4, 4), "float32")}, params, body, ("y",))
-    samples = RNG.standard_normal((4, 3, 4, 4)).astype(np.float32)
+    samples = rng.standard_normal((4, 3, 4, 4)).astype(np.float32)
     profile = octavo.profile(model, samples)
     quantized = quantize(model, profile)
     assert [layer.op for layer in quantized.plan.layers][-1] == ELEMENTWISE_PAIR
@@ -106,7 +105,7 @@ def test_an_extreme_of_two_tensors_has_a_range_that_holds_both() -> None:
     ) == {"y": "cpu has no integer maximum of operands that differ in scale and zero point"}
 
 
-def branching_net() -> Model:
+def branching_net(rng: np.random.Generator) -> Model:
     """A conv whose raw result is read by relu and by a graph output, sigmoid of it, max pool of it, concat of both."""
 
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
@@ -118,11 +117,11 @@ def branching_net() -> Model:
         n = writer.emit("n", relax.op.concat([m, g], axis=1), is_output=True)
         return relax.Tuple([c, k, n])
 
-    return model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(5, 3, 1, 1)}, body, ("c", "k", "n"))
+    return model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(rng, 5, 3, 1, 1)}, body, ("c", "k", "n"))
 
 
-def test_a_tensor_read_by_others_ends_the_fusion_and_is_quantized_once() -> None:
-    model = branching_net()
+def test_a_tensor_read_by_others_ends_the_fusion_and_is_quantized_once(rng: np.random.Generator) -> None:
+    model = branching_net(rng)
     quantized = quantize(model, ranged(model), target=NPU)
     assert layers(quantized) == [
         ("nn.conv2d", "c", ()),
@@ -137,24 +136,24 @@ def test_a_tensor_read_by_others_ends_the_fusion_and_is_quantized_once() -> None
     assert [str(var.name) for var in quantized.module["main"].body.body.fields] == ["c_dq", "k_dq", "n"]
 
 
-def test_float_consumers_read_what_float_ops_made_and_dequantized_what_integer_ops_made() -> None:
+def test_float_consumers_read_what_float_ops_made_and_dequantized_what_integer_ops_made(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
         c = writer.emit("c", relax.op.nn.conv2d(x, w))
         return writer.emit("y", relax.op.multiply(c, x), is_output=True)
 
-    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(3, 3, 1, 1)}, body, ("y",))
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(rng, 3, 3, 1, 1)}, body, ("y",))
     bindings = DataflowView(quantize(model, ranged(model), target=NPU).module["main"]).bindings
     reads = {binding.var.name: [arg.name for arg in binding.value.args if isinstance(arg, relax.Var)] for binding in bindings}
     assert reads["c"] == ["x_dq", "w"]
     assert reads["y"] == ["c_dq", "x"]
 
 
-def test_data_movement_before_an_integer_op_moves_integers() -> None:
+def test_data_movement_before_an_integer_op_moves_integers(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
         t = writer.emit("t", relax.op.permute_dims(x, (0, 3, 1, 2)))
         return writer.emit("y", relax.op.nn.conv2d(t, w), is_output=True)
 
-    model = model_of({"x": ((1, 4, 4, 3), "float32")}, {"w": weights(5, 3, 1, 1)}, body, ("y",))
+    model = model_of({"x": ((1, 4, 4, 3), "float32")}, {"w": weights(rng, 5, 3, 1, 1)}, body, ("y",))
     assert layers(quantize(model, ranged(model), target=NPU)) == [("permute_dims", "t", ()), ("nn.conv2d", "y", ())]
 
 
@@ -238,20 +237,20 @@ def test_ops_without_a_range_stay_float() -> None:
     assert found["c1"] == "it follows _c1_conv, which stays float: the profile holds no range of x"
 
 
-def test_steps_within_an_op_say_of_which_and_what_they_cost() -> None:
+def test_steps_within_an_op_say_of_which_and_what_they_cost(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
         c = writer.emit("c", relax.op.nn.conv2d(x, w))
         squares = writer.emit("_squares", relax.op.multiply(c, c))
         return writer.emit("y", relax.op.sum(squares, axis=[1]), is_output=True)
 
-    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(8, 3, 1, 1)}, body, ("y",))
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(rng, 8, 3, 1, 1)}, body, ("y",))
     reason = reasons(quantize(model, ranged(model)))["y"]
     assert reason.startswith("it is a step within Op net/y:0, of which a profile knows only")
     assert "float, 576 bytes a call" in reason
 
 
 @pytest.mark.parametrize("case", ["weight", "both", "int"])
-def test_forms_without_an_integer_kernel_say_why(case: str) -> None:
+def test_forms_without_an_integer_kernel_say_why(rng: np.random.Generator, case: str) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, i: relax.Var) -> relax.Expr:
         c = writer.emit("c", relax.op.nn.conv2d(x, w))
         values = {
@@ -268,7 +267,7 @@ def test_forms_without_an_integer_kernel_say_why(case: str) -> None:
 
     batch = {"weight": (3, 3, 4, 4)}.get(case, (1, 3, 4, 4))
     inputs["x"] = (batch, "float32")
-    model = model_of(inputs, {"w": weights(3, 3, 1, 1)}, ordered, ("y",))
+    model = model_of(inputs, {"w": weights(rng, 3, 3, 1, 1)}, ordered, ("y",))
     expected = {
         "weight": "its weight c is not a constant of the model",
         "both": "one of its operands is a constant",
@@ -277,17 +276,17 @@ def test_forms_without_an_integer_kernel_say_why(case: str) -> None:
     assert reasons(quantize(model, ranged(model), target=NPU))["y"] == expected[case]
 
 
-def test_operands_may_broadcast() -> None:
+def test_operands_may_broadcast(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var) -> relax.Expr:
         c = writer.emit("c", relax.op.nn.conv2d(x, w))
         m = writer.emit("m", relax.op.mean(c, axis=[2, 3], keepdims=True))
         return writer.emit("y", relax.op.add(m, c), is_output=True)
 
-    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(3, 3, 1, 1)}, body, ("y",))
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weights(rng, 3, 3, 1, 1)}, body, ("y",))
     assert [output for _, output, _ in layers(quantize(model, ranged(model), target=NPU))] == ["c", "m", "y"]
 
 
-def attention() -> Model:
+def attention(rng: np.random.Generator) -> Model:
     """softmax(x @ k^T / 8) @ x, whose k is a dense layer's; and angles, a product of constants, that the result is added to."""
 
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, rates: relax.Var) -> relax.Expr:
@@ -301,7 +300,7 @@ def attention() -> Model:
         angles = writer.emit("angles", relax.op.matmul(powers, powers))
         return writer.emit("y", relax.op.add(mixed, angles), is_output=True)
 
-    return model_of({"x": ((1, 4, 4), "float32")}, {"w": weights(4, 4), "rates": weights(4, 4)}, body, ("y",))
+    return model_of({"x": ((1, 4, 4), "float32")}, {"w": weights(rng, 4, 4), "rates": weights(rng, 4, 4)}, body, ("y",))
 
 
 PRODUCTS = replace(
@@ -315,8 +314,8 @@ PRODUCTS = replace(
 )
 
 
-def test_products_of_two_activations_are_integer_and_their_scores_float_where_softmax_is() -> None:
-    model = attention()
+def test_products_of_two_activations_are_integer_and_their_scores_float_where_softmax_is(rng: np.random.Generator) -> None:
+    model = attention(rng)
     quantized = quantize(model, ranged(model), target=PRODUCTS)
     assert [output for _, output, _ in layers(quantized)] == ["k", "_turned", "products", "mixed"]
     assert set(quantized.plan.activations) == {"x", "k", "_turned", "shares"}, "scores keep their float precision"
@@ -327,15 +326,15 @@ def test_products_of_two_activations_are_integer_and_their_scores_float_where_so
     assert "angles" not in found
 
 
-def test_attention_is_integer_throughout_where_the_recipe_takes_softmax() -> None:
-    model = attention()
+def test_attention_is_integer_throughout_where_the_recipe_takes_softmax(rng: np.random.Generator) -> None:
+    model = attention(rng)
     quantized = quantize(model, ranged(model), target=PRODUCTS, recipe=Recipe(float_ops=()))
     assert [output for _, output, _ in layers(quantized)] == ["k", "_turned", "products", "scores", "shares", "mixed"]
     assert "products" in quantized.plan.activations
 
 
-def test_products_stay_float_where_the_recipe_or_the_target_says_so() -> None:
-    model = attention()
+def test_products_stay_float_where_the_recipe_or_the_target_says_so(rng: np.random.Generator) -> None:
+    model = attention(rng)
     kept = quantize(model, ranged(model), target=PRODUCTS, recipe=Recipe(float_ops=("nn.softmax", "batch_matmul")))
     assert reasons(kept)["products"] == reasons(kept)["mixed"] == "the recipe keeps batch_matmul float"
     assert reasons(quantize(model, ranged(model), target=NPU))["products"] == "npu has no integer batch_matmul"
@@ -408,13 +407,13 @@ def test_a_concat_that_shares_parameters_has_the_range_of_all_its_inputs(with_po
     assert sqnr_db(real, simulated) > (30 if recipe == Recipe() else 25)
 
 
-def test_constants_share_the_range_of_what_they_are_joined_with() -> None:
+def test_constants_share_the_range_of_what_they_are_joined_with(rng: np.random.Generator) -> None:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, k: relax.Var) -> relax.Expr:
         c = writer.emit("c", relax.op.nn.conv2d(x, w))
         joined = writer.emit("joined", relax.op.concat([c, k], axis=1))
         return writer.emit("y", relax.op.nn.max_pool2d(joined, (1, 1)), is_output=True)
 
-    params = {"w": weights(4, 3, 1, 1), "k": np.linspace(-9, 3, 8, dtype=np.float32).reshape(1, 2, 2, 2)}
+    params = {"w": weights(rng, 4, 3, 1, 1), "k": np.linspace(-9, 3, 8, dtype=np.float32).reshape(1, 2, 2, 2)}
     model = model_of({"x": ((1, 3, 2, 2), "float32")}, params, body, ("y",))
     plan = quantize(model, ranged(model), target=sharing(CPU)).plan
     shared = {plan.activations[TensorId(key)] for key in ("c", "joined", "y")} | {plan.weights[TensorId("k")]}

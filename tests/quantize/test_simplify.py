@@ -19,31 +19,29 @@ from octavo.quantize.plan import Fold
 from octavo.quantize.simplify import simplify
 from tvm_alone import tvm_alone
 
-RNG = np.random.default_rng(0)
 
-
-def positive(*shape: int) -> np.ndarray:
-    return (RNG.random(shape) + 0.5).astype(np.float32)
+def positive(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return (rng.random(shape) + 0.5).astype(np.float32)
 
 
 def ops(model: Model) -> list[str]:
     return [op_name(binding.value) for binding in DataflowView(model.module["main"]).bindings]
 
 
-def assert_same_function(model: Model, simple: Model, *shape: int) -> None:
-    x = RNG.standard_normal(shape).astype(np.float32)
+def assert_same_function(rng: np.random.Generator, model: Model, simple: Model, *shape: int) -> None:
+    x = rng.standard_normal(shape).astype(np.float32)
     for old, new in zip(tvm_alone(model.bound())(x), tvm_alone(simple.bound())(x), strict=True):
         np.testing.assert_allclose(new, old, rtol=0, atol=2e-5)
 
 
-def normalized(layout: str, *, bias: bool, shared: bool = False) -> Model:
+def normalized(rng: np.random.Generator, layout: str, *, bias: bool, shared: bool = False) -> Model:
     """y = batch_norm(conv(x) + bias); a second reader of the conv where `shared`."""
     axis = layout.index("C")
     shape = (1, 6, 6, 3) if layout == "NHWC" else (1, 3, 6, 6)
-    params = {"w": RNG.standard_normal((3, 3, 3, 4) if layout == "NHWC" else (4, 3, 3, 3)).astype(np.float32)}
-    params |= {name: positive(4) for name in ("gamma", "beta", "mean", "variance")}
+    params = {"w": rng.standard_normal((3, 3, 3, 4) if layout == "NHWC" else (4, 3, 3, 3)).astype(np.float32)}
+    params |= {name: positive(rng, 4) for name in ("gamma", "beta", "mean", "variance")}
     if bias:
-        params["b"] = positive(4)
+        params["b"] = positive(rng, 4)
 
     def body(writer: BodyWriter, x: relax.Var, **p: relax.Var) -> relax.Expr:
         kernel = "HWIO" if layout == "NHWC" else "OIHW"
@@ -62,8 +60,8 @@ def normalized(layout: str, *, bias: bool, shared: bool = False) -> Model:
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_batch_norm_folds_into_the_convolution(layout: str, bias: bool) -> None:
-    model = normalized(layout, bias=bias)
+def test_batch_norm_folds_into_the_convolution(rng: np.random.Generator, layout: str, bias: bool) -> None:
+    model = normalized(rng, layout, bias=bias)
     simple, folds = simplify(model)
     assert ops(simple) == ["nn.conv2d", "reshape", "add", "nn.relu"]
     name, gone = ("b", "a") if bias else ("beta", "c")
@@ -72,18 +70,18 @@ def test_batch_norm_folds_into_the_convolution(layout: str, bias: bool) -> None:
     names = [binding.var.name for binding in DataflowView(simple.module["main"]).bindings]
     assert names == ["y_conv", "y_bias", "y", "z"], "the ids of what is gone are not reused"
     shape = (1, 6, 6, 3) if layout == "NHWC" else (1, 3, 6, 6)
-    assert_same_function(model, simple, *shape)
+    assert_same_function(rng, model, simple, *shape)
 
 
-def test_a_convolution_that_others_read_keeps_its_batch_norm() -> None:
-    model = normalized("NCHW", bias=False, shared=True)
+def test_a_convolution_that_others_read_keeps_its_batch_norm(rng: np.random.Generator) -> None:
+    model = normalized(rng, "NCHW", bias=False, shared=True)
     simple, folds = simplify(model)
     assert folds == ()
     assert simple is model
 
 
-def test_weights_that_two_convolutions_share_are_not_folded() -> None:
-    params = {"w": positive(3, 3, 1, 1)} | {name: positive(3) for name in ("g", "b", "m", "v")}
+def test_weights_that_two_convolutions_share_are_not_folded(rng: np.random.Generator) -> None:
+    params = {"w": positive(rng, 3, 3, 1, 1)} | {name: positive(rng, 3) for name in ("g", "b", "m", "v")}
 
     def body(writer: BodyWriter, x: relax.Var, **p: relax.Var) -> relax.Expr:
         c = writer.emit("c", relax.op.nn.conv2d(x, p["w"]))
@@ -94,8 +92,10 @@ def test_weights_that_two_convolutions_share_are_not_folded() -> None:
     assert simplify(model_of({"x": ((1, 3, 4, 4), "float32")}, params, body, ("z",)))[1] == ()
 
 
-def test_norms_that_share_their_parameters_get_biases_of_their_own() -> None:
-    params = {"w": positive(3, 3, 1, 1), "u": positive(3, 3, 1, 1)} | {name: positive(3) for name in ("g", "b", "m", "v")}
+def test_norms_that_share_their_parameters_get_biases_of_their_own(rng: np.random.Generator) -> None:
+    params = {"w": positive(rng, 3, 3, 1, 1), "u": positive(rng, 3, 3, 1, 1)} | {
+        name: positive(rng, 3) for name in ("g", "b", "m", "v")
+    }
 
     def body(writer: BodyWriter, x: relax.Var, **p: relax.Var) -> relax.Expr:
         for weight, name in (("w", "y"), ("u", "z")):
@@ -107,10 +107,12 @@ def test_norms_that_share_their_parameters_get_biases_of_their_own() -> None:
     model = model_of({"x": ((1, 3, 4, 4), "float32")}, params, body, ("z",))
     simple, folds = simplify(model)
     assert [fold.bias for fold in folds] == ["y_bias", "z_bias"]
-    assert_same_function(model, simple, 1, 3, 4, 4)
+    assert_same_function(rng, model, simple, 1, 3, 4, 4)
 
 
-def padded(pad_value: float = 0.0, mode: str = "constant", widths: tuple[int, ...] = (0, 0, 0, 0, 1, 2, 3, 0)) -> Model:
+def padded(
+    rng: np.random.Generator, pad_value: float = 0.0, mode: str = "constant", widths: tuple[int, ...] = (0, 0, 0, 0, 1, 2, 3, 0)
+) -> Model:
     def body(writer: BodyWriter, x: relax.Var, w: relax.Var, u: relax.Var) -> relax.Expr:
         p = writer.emit("p", relax.op.nn.pad(x, widths, mode, pad_value))
         y = writer.emit("y", relax.op.nn.conv2d(p, w, padding=(1, 0, 0, 1)), is_output=True)
@@ -118,25 +120,25 @@ def padded(pad_value: float = 0.0, mode: str = "constant", widths: tuple[int, ..
         return relax.Tuple([y, z])
 
     channels = 3 + sum(widths[2:4])
-    params = {"w": positive(2, channels, 2, 2), "u": positive(4, channels, 3, 3)}
+    params = {"w": positive(rng, 2, channels, 2, 2), "u": positive(rng, 4, channels, 3, 3)}
     return model_of({"x": ((1, 3, 6, 6), "float32")}, params, body, ("y", "z"))
 
 
-def test_zero_padding_becomes_the_convolutions_own() -> None:
-    model = padded()
+def test_zero_padding_becomes_the_convolutions_own(rng: np.random.Generator) -> None:
+    model = padded(rng)
     simple, folds = simplify(model)
     assert ops(simple) == ["nn.conv2d", "nn.conv2d"]
     assert folds == (Fold(op="nn.pad", tensor="x", gone="p", padding=(1, 3, 2, 0)),)  # type: ignore[arg-type]
     pads = [[int(pad) for pad in item.value.attrs.padding] for item in DataflowView(simple.module["main"]).bindings]
     assert pads == [[2, 3, 2, 1], [1, 3, 2, 0]]
-    assert_same_function(model, simple, 1, 3, 6, 6)
+    assert_same_function(rng, model, simple, 1, 3, 6, 6)
 
 
 @pytest.mark.parametrize(
     "form", [{"pad_value": 1.0}, {"mode": "reflect", "widths": (0, 0, 0, 0, 1, 2, 3, 0)}, {"widths": (0, 0, 1, 0, 1, 1, 1, 1)}]
 )
-def test_other_padding_stays(form: dict[str, Any]) -> None:
-    assert simplify(padded(**form))[1] == ()
+def test_other_padding_stays(rng: np.random.Generator, form: dict[str, Any]) -> None:
+    assert simplify(padded(rng, **form))[1] == ()
 
 
 def test_constants_kept_in_integers_become_float() -> None:

@@ -8,7 +8,6 @@ from octavo import numerics
 from octavo.backends.cpu import kernels
 from octavo.backends.cpu.kernels import AffineRowsSpec
 
-rng = np.random.default_rng(63)
 SHAPES = [
     *(((size,), (size,)) for size in SIZES),
     ((2, 5, 5, 19), (2, 1, 1, 19)),
@@ -20,7 +19,7 @@ SHAPES = [
 WORK = [*((*shapes, 1) for shapes in SHAPES), *(((200, 17, 13), (200, 1, 13), threads) for threads in (1, 2))]
 
 
-def normalized(count: int, *, zero_point: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+def normalized(rng: np.random.Generator, count: int, *, zero_point: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
     """A product and a sum in float32, a rectifier, and a division by the scale: the table and its entries before rounding."""
     x = (np.arange(256).astype(np.float32) - 131) * np.float32(0.043)
     factor, shift = (rng.normal(0, size, (count, 1)).astype(np.float32) for size in (1.0, 2.0))
@@ -32,14 +31,15 @@ def normalized(count: int, *, zero_point: int, low: int, high: int) -> tuple[np.
 OUTPUTS = ((0, 0, 255), (128, 128, 255), (77, 3, 250))
 
 
-def cases(isa: str) -> list[Case]:
+def cases(rng: np.random.Generator, isa: str) -> list[Case]:
     made: list[Case] = []
     for number, (a_shape, b_shape, threads) in enumerate(WORK):
         zero_point, low, high = OUTPUTS[number % len(OUTPUTS)]
         count = int(rng.integers(1, 300))
-        table, reals = normalized(count, zero_point=zero_point, low=low, high=high)
-        lines = numerics.affine_rows(table, reals, zero_point)
-        assert lines is not None
+        # One row in ten thousand has no line among those that are tried: of three tables one is found.
+        drawn = (normalized(rng, count, zero_point=zero_point, low=low, high=high) for _ in range(3))
+        tried = ((table, numerics.affine_rows(table, reals, zero_point)) for table, reals in drawn)
+        table, lines = next((table, lines) for table, lines in tried if lines is not None)
         a, rows = rng.integers(0, 256, a_shape).astype(np.uint8), rng.integers(0, count, b_shape)
         spec = AffineRowsSpec(a_shape=a_shape, b_shape=b_shape, threads=threads)
         kernel = kernels.affine_rows(spec, lines=lines, rows=rows, isa=isa)
@@ -49,17 +49,17 @@ def cases(isa: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_equals_the_table(isa: str) -> None:
-    check(cases(isa))
+def test_equals_the_table(rng: np.random.Generator, isa: str) -> None:
+    check(cases(rng, isa))
 
 
-def test_same_bits_on_the_baseline() -> None:
-    check(cases(GENERIC), baseline_target())
+def test_same_bits_on_the_baseline(rng: np.random.Generator) -> None:
+    check(cases(rng, GENERIC), baseline_target())
 
 
-def test_every_entry_is_given() -> None:
+def test_every_entry_is_given(rng: np.random.Generator) -> None:
     """Many rows, so that some lie on ties and must be moved."""
-    table, reals = normalized(2000, zero_point=100, low=0, high=255)
+    table, reals = normalized(rng, 2000, zero_point=100, low=0, high=255)
     lines = numerics.affine_rows(table, reals, 100)
     assert lines is not None
     bounds = (lines.zero_point, lines.qmin, lines.qmax)
@@ -69,8 +69,8 @@ def test_every_entry_is_given() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bent", "one entry", "steep"])
-def test_what_is_not_affine_is_refused(kind: str) -> None:
-    table, reals = normalized(20, zero_point=100, low=0, high=255)
+def test_what_is_not_affine_is_refused(rng: np.random.Generator, kind: str) -> None:
+    table, reals = normalized(rng, 20, zero_point=100, low=0, high=255)
     x = np.arange(256, dtype=np.float32)
     if kind == "bent":
         reals[3] = np.abs(x - 100) * np.float32(0.3)

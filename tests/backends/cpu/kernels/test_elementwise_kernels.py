@@ -22,7 +22,6 @@ from octavo.backends.cpu.kernels import (
 from octavo.errors import TargetError
 from octavo.numerics import QuantParams
 
-rng = np.random.default_rng(20)
 WORK = [*((size, 1) for size in SIZES), (129, 2), (PARALLEL_SIZE, 1), (PARALLEL_SIZE, 2)]
 OUTPUTS = (
     Output(zero_point=0),
@@ -34,7 +33,7 @@ OUTPUTS = (
 MULTIPLIERS = tuple(float(np.float32(m)) for m in (0.5, 1.0, 1.5, 0.1, 1.0000001, 0.9999999, 7.25, 1e30, 1e-30))
 
 
-def bytes_of(size: int, dtype: str = "uint8") -> np.ndarray:
+def bytes_of(rng: np.random.Generator, size: int, dtype: str = "uint8") -> np.ndarray:
     low, high = numerics.INTEGER_RANGE[dtype]
     values = rng.integers(low, high + 1, size).astype(dtype)
     values[: min(size, 256)] = np.arange(low, high + 1)[: min(size, 256)]  # every value, where there is room
@@ -42,16 +41,16 @@ def bytes_of(size: int, dtype: str = "uint8") -> np.ndarray:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_requantize(isa: str) -> None:
-    check(requantize_cases(isa))
+def test_requantize(rng: np.random.Generator, isa: str) -> None:
+    check(requantize_cases(rng, isa))
 
 
-def requantize_cases(isa: str) -> Iterator[Case]:
+def requantize_cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
     zero_points, sizes = itertools.cycle((0, 7, 255)), itertools.cycle(WORK)
     for multiplier, output in itertools.product(MULTIPLIERS, OUTPUTS):
         zero_point, (size, threads) = next(zero_points), next(sizes)
         spec = RequantizeSpec(size=size, multiplier=multiplier, input_zero_point=zero_point, output=output, threads=threads)
-        x = bytes_of(size)
+        x = bytes_of(rng, size)
         expected = numerics.requantize_tensor(
             x,
             input_zero_point=zero_point,
@@ -65,11 +64,11 @@ def requantize_cases(isa: str) -> Iterator[Case]:
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_quantize(isa: str, dtype: str) -> None:
-    check(quantize_cases(isa, dtype))
+def test_quantize(rng: np.random.Generator, isa: str, dtype: str) -> None:
+    check(quantize_cases(rng, isa, dtype))
 
 
-def reals(size: int, scale: np.float32, zero_point: int) -> np.ndarray:
+def reals(rng: np.random.Generator, size: int, scale: np.float32, zero_point: int) -> np.ndarray:
     """Values at and beside the rounding boundaries, then infinities, NaN, zeros, the ends of float32, then random ones."""
     with np.errstate(over="ignore", under="ignore"):
         ties = ((np.arange(-300, 300) + 0.5 - zero_point).astype(np.float32) * scale).astype(np.float32)
@@ -81,28 +80,28 @@ def reals(size: int, scale: np.float32, zero_point: int) -> np.ndarray:
     return rng.permutation(values)[:size] if size < values.size else values[:size]
 
 
-def quantize_cases(isa: str, dtype: str) -> Iterator[Case]:
+def quantize_cases(rng: np.random.Generator, isa: str, dtype: str) -> Iterator[Case]:
     low, high = numerics.INTEGER_RANGE[dtype]
     scales = (1.0, 0.1, 1 / 255, 0.0078125, 3.0, 1e-38, 1e-42, 3e38)
     settings = itertools.cycle(itertools.product(scales, (low, 5, high)))
     for size, threads in [*WORK, *[(1000, 1)] * 24]:
         scale, zero_point = next(settings)
         spec = QuantizeSpec(size=size, scale=scale, zero_point=zero_point, dtype=dtype, threads=threads)
-        x = reals(size, np.float32(scale), zero_point)
+        x = reals(rng, size, np.float32(scale), zero_point)
         expected = numerics.quantize(x, QuantParams.per_tensor(dtype, scale, zero_point))
         yield Case(kernel=kernels.quantize(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_dequantize(isa: str, dtype: str) -> None:
+def test_dequantize(rng: np.random.Generator, isa: str, dtype: str) -> None:
     def cases() -> Iterator[Case]:
         low, high = numerics.INTEGER_RANGE[dtype]
         settings = itertools.cycle(itertools.product((1.0, 0.1, 1e-42, 3e38), (low, 0, high)))
         for size, threads in WORK:
             scale, zero_point = next(settings)
             spec = DequantizeSpec(size=size, scale=scale, zero_point=zero_point, dtype=dtype, threads=threads)
-            q = bytes_of(size, dtype)
+            q = bytes_of(rng, size, dtype)
             expected = numerics.dequantize(q, QuantParams.per_tensor(dtype, scale, zero_point))
             yield Case(kernel=kernels.dequantize(spec, isa=isa), inputs=(q,), expected=expected, about=spec)
 
@@ -111,11 +110,11 @@ def test_dequantize(isa: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
-def test_relabel(isa: str, dtype: str) -> None:
+def test_relabel(rng: np.random.Generator, isa: str, dtype: str) -> None:
     def cases() -> Iterator[Case]:
         for size, threads in WORK:
             spec = RelabelSpec(size=size, in_dtype=dtype, threads=threads)
-            q = bytes_of(size, dtype)
+            q = bytes_of(rng, size, dtype)
             yield Case(kernel=kernels.relabel(spec, isa=isa), inputs=(q,), expected=numerics.relabel(q), about=spec)
 
     check(cases())
@@ -141,11 +140,11 @@ ADD_SCALES = (
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_add(isa: str) -> None:
-    check(add_cases(isa))
+def test_add(rng: np.random.Generator, isa: str) -> None:
+    check(add_cases(rng, isa))
 
 
-def add_cases(isa: str) -> Iterator[Case]:
+def add_cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
     outputs, work = itertools.cycle(OUTPUTS[:3]), itertools.cycle([(size, size, threads) for size, threads in WORK])
     settings = itertools.product(ADD_SCALES, ((0, 255), (255, 0), (0, 0), (128, 3)))
     repeated = [
@@ -156,7 +155,7 @@ def add_cases(isa: str) -> Iterator[Case]:
         common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": scales[2]}
         common |= {"a_zero_point": zero_points[0], "b_zero_point": zero_points[1]}
         spec = AddSpec(size=size, b_size=b_size, output=output, threads=threads, **common)
-        a, b = bytes_of(size), rng.permutation(bytes_of(b_size))
+        a, b = bytes_of(rng, size), rng.permutation(bytes_of(rng, b_size))
         expected = numerics.add(
             a.reshape(-1, b_size), b, zero_point=output.zero_point, qmin=output.qmin, qmax=output.qmax, **common
         )
@@ -164,11 +163,11 @@ def add_cases(isa: str) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_concat(isa: str) -> None:
-    check(concat_cases(isa))
+def test_concat(rng: np.random.Generator, isa: str) -> None:
+    check(concat_cases(rng, isa))
 
 
-def concat_cases(isa: str) -> Iterator[Case]:
+def concat_cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
     work = [(1, (n, 5), 1) for n in SIZES] + [(outer, (16, 3, 64), 1) for outer in (2, 7)]
     work += [(1, (PARALLEL_SIZE, 70_000), 2), (500, (64, 33), 2), (501, (64, 33), 1), (3, (1, 1, 1, 1), 2), (9, (65,), 1)]
     for (outer, inners, threads), output in itertools.product(work, OUTPUTS[:1] + OUTPUTS[3:]):
@@ -178,7 +177,7 @@ def concat_cases(isa: str) -> Iterator[Case]:
         spec = ConcatSpec(
             outer=outer, inners=inners, multipliers=multipliers, zero_points=zero_points, output=output, threads=threads
         )
-        inputs = tuple(bytes_of(outer * inner) for inner in inners)
+        inputs = tuple(bytes_of(rng, outer * inner) for inner in inners)
         expected = numerics.concat(
             [q.reshape(outer, -1) for q in inputs],
             multipliers=multipliers,
@@ -190,9 +189,11 @@ def concat_cases(isa: str) -> Iterator[Case]:
         yield Case(kernel=kernels.concat(spec, isa=isa), inputs=inputs, expected=expected, about=spec)
 
 
-@pytest.mark.parametrize("cases", [requantize_cases, add_cases, concat_cases, lambda isa: quantize_cases(isa, "uint8")])
-def test_same_bits_without_fused_multiply_add(cases: Callable[[str], Iterator[Case]]) -> None:
-    check(itertools.islice(cases(GENERIC), 0, None, 4), baseline_target())
+@pytest.mark.parametrize("cases", [requantize_cases, add_cases, concat_cases, lambda rng, isa: quantize_cases(rng, isa, "uint8")])
+def test_same_bits_without_fused_multiply_add(
+    rng: np.random.Generator, cases: Callable[[np.random.Generator, str], Iterator[Case]]
+) -> None:
+    check(itertools.islice(cases(rng, GENERIC), 0, None, 4), baseline_target())
 
 
 @pytest.mark.parametrize(

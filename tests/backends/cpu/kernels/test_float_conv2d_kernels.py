@@ -12,7 +12,6 @@ from kernel_runner import EACH_ISA, GUARD, Compiled, baseline_target, host_targe
 from octavo.backends.cpu.kernels import GENERIC, FloatConv2dSpec, Kernel, float_conv2d, float_matmul
 from octavo.errors import TargetError
 
-RNG = np.random.default_rng(5)
 EPSILON = 2.0**-23
 
 
@@ -53,10 +52,10 @@ def reference(spec: FloatConv2dSpec, x: np.ndarray, weight: np.ndarray, bias: np
     return np.clip(total, spec.low, spec.high), terms * EPSILON * magnitude
 
 
-def operands(spec: FloatConv2dSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    x = RNG.normal(size=(spec.batch, spec.in_height, spec.in_width, spec.in_channels)).astype(np.float32)
-    weight = RNG.normal(size=(*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)).astype(np.float32)
-    return x, weight, RNG.normal(size=spec.out_channels).astype(np.float32)
+def operands(rng: np.random.Generator, spec: FloatConv2dSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x = rng.normal(size=(spec.batch, spec.in_height, spec.in_width, spec.in_channels)).astype(np.float32)
+    weight = rng.normal(size=(*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)).astype(np.float32)
+    return x, weight, rng.normal(size=spec.out_channels).astype(np.float32)
 
 
 def run_all(
@@ -77,8 +76,8 @@ def run_all(
     return results
 
 
-def check(specs: list[FloatConv2dSpec], isa: str, target: tvm.target.Target | None = None) -> None:
-    given = [operands(spec) for spec in specs]
+def check(rng: np.random.Generator, specs: list[FloatConv2dSpec], isa: str, target: tvm.target.Target | None = None) -> None:
+    given = [operands(rng, spec) for spec in specs]
     kernels = [float_conv2d(spec, weight=w, bias=b, isa=isa) for spec, (_, w, b) in zip(specs, given, strict=True)]
     expected = [reference(spec, *ops) for spec, ops in zip(specs, given, strict=True)]
     got = run_all(kernels, [x for x, _, _ in given], [value.size for value, _ in expected], target or host_target())
@@ -116,16 +115,16 @@ DEPTHWISE = [
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("specs", [SPECS, DEPTHWISE], ids=["gemm", "depthwise"])
-def test_convolutions_are_sums_in_float32(specs: list[FloatConv2dSpec], isa: str) -> None:
-    check(specs, isa)
+def test_convolutions_are_sums_in_float32(rng: np.random.Generator, specs: list[FloatConv2dSpec], isa: str) -> None:
+    check(rng, specs, isa)
 
 
-def test_generic_kernels_need_no_vector_extension() -> None:
-    check(SPECS[:4] + SPECS[10:12] + DEPTHWISE[:3], GENERIC, baseline_target())
+def test_generic_kernels_need_no_vector_extension(rng: np.random.Generator) -> None:
+    check(rng, SPECS[:4] + SPECS[10:12] + DEPTHWISE[:3], GENERIC, baseline_target())
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_threads_leave_every_bit(isa: str) -> None:
+def test_threads_leave_every_bit(rng: np.random.Generator, isa: str) -> None:
     specs = [spec_of((30, 30), (32, 64), threads=threads) for threads in (1, 2, 3)] + [
         spec_of((30, 30), (32, 32), (3, 3), groups=groups, padding=(1, 1, 1, 1), threads=t)
         for groups in (1, 32)
@@ -133,7 +132,7 @@ def test_threads_leave_every_bit(isa: str) -> None:
     ]
     kernels, inputs, sizes = [], [], []
     for first in range(0, len(specs), 3):
-        x, weight, bias = operands(specs[first])
+        x, weight, bias = operands(rng, specs[first])
         for spec in specs[first : first + 3]:
             kernels.append(float_conv2d(spec, weight=weight, bias=bias, isa=isa))
             inputs.append(x)
@@ -145,23 +144,23 @@ def test_threads_leave_every_bit(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_an_addend_is_added_before_the_clamp_and_changes_no_other_bit(isa: str) -> None:
+def test_an_addend_is_added_before_the_clamp_and_changes_no_other_bit(rng: np.random.Generator, isa: str) -> None:
     specs = [replace(spec, low=-1.0, high=2.0) for spec in (SPECS[1], SPECS[3], SPECS[5], SPECS[10], SPECS[16])]
     specs += [replace(specs[3], threads=2, in_height=30, in_width=30)]
     for spec in specs:
-        x, weight, bias = operands(spec)
+        x, weight, bias = operands(rng, spec)
         plain = replace(spec, low=-math.inf, high=math.inf)
         kernels = [float_conv2d(each, weight=weight, bias=bias, isa=isa) for each in (plain, replace(spec, adds=True))]
         size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-        addend = RNG.normal(size=size).astype(np.float32)
+        addend = rng.normal(size=size).astype(np.float32)
         sums, got = run_all(kernels, [x, (x, addend)], [size, size], host_target())
         assert np.array_equal(got, np.clip(sums + addend, np.float32(-1), np.float32(2))), spec
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_infinite_weights_meet_the_zeros_of_the_padding(isa: str) -> None:
+def test_infinite_weights_meet_the_zeros_of_the_padding(rng: np.random.Generator, isa: str) -> None:
     spec = spec_of((4, 5), (2, 16), (3, 3), padding=(1, 1, 1, 1))
-    x, weight, bias = operands(spec)
+    x, weight, bias = operands(rng, spec)
     weight[0, 1, 0, 3] = np.inf
     (got,) = run_all([float_conv2d(spec, weight=weight, bias=bias, isa=isa)], [x], [4 * 5 * 16], host_target())
     assert np.array_equal(np.isnan(got.reshape(4, 5, 16)[..., 3]), np.repeat([[True], [False], [False], [False]], 5, axis=1))
@@ -169,8 +168,8 @@ def test_infinite_weights_meet_the_zeros_of_the_padding(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 100, 33), (37, 65, 16), (5, 1, 1)])
-def test_matmul_is_a_sum_in_float32(rows: int, inputs: int, outputs: int, isa: str) -> None:
-    x, weight, bias = operands(spec_of((rows, 1), (inputs, outputs)))
+def test_matmul_is_a_sum_in_float32(rng: np.random.Generator, rows: int, inputs: int, outputs: int, isa: str) -> None:
+    x, weight, bias = operands(rng, spec_of((rows, 1), (inputs, outputs)))
     kernel = float_matmul(rows=rows, weight=weight[0, 0], bias=bias, low=0.0, high=math.inf, threads=1, isa=isa)
     value, bound = reference(spec_of((rows, 1), (inputs, outputs), low=0.0), x, weight, bias)
     (got,) = run_all([kernel], [x], [value.size], host_target())

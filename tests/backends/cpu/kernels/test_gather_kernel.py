@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from kernel_runner import HOST_ISAS, SIZES, Case, check
@@ -10,10 +11,8 @@ from octavo import numerics
 from octavo.backends.cpu import kernels
 from octavo.backends.cpu.kernels import GatherSpec
 
-rng = np.random.default_rng(64)
 
-
-def maps_of(extent: int) -> list[tuple[int, ...]]:
+def maps_of(rng: np.random.Generator, extent: int) -> list[tuple[int, ...]]:
     whole = tuple(range(extent))
     return [
         whole,
@@ -27,12 +26,16 @@ def maps_of(extent: int) -> list[tuple[int, ...]]:
     ]
 
 
-def cases() -> Iterator[Case]:
+def cases(rng: np.random.Generator) -> Iterator[Case]:
     shapes = [*((size,) for size in SIZES[:-2]), (2, 3, 4, 5), (1, 7, 6, 17), (3, 65)]
-    work = [(shape, maps, 1) for shape in shapes for maps in zip(*map(maps_of, shape), strict=True)]
-    work += [((4, 70), maps, 1) for maps in itertools.product(*(maps_of(extent)[:6] for extent in (4, 70)))]
+    work = [(shape, maps, 1) for shape in shapes for maps in zip(*map(partial(maps_of, rng), shape), strict=True)]
+    work += [((4, 70), maps, 1) for maps in itertools.product(*(maps_of(rng, extent)[:6] for extent in (4, 70)))]
     large = [((1, 56, 57, 19), 2), ((50_000,), 2)]
-    work += [(shape, maps, threads) for shape, threads in large for maps in list(zip(*map(maps_of, shape), strict=True))[::2]]
+    work += [
+        (shape, maps, threads)
+        for shape, threads in large
+        for maps in list(zip(*map(partial(maps_of, rng), shape), strict=True))[::2]
+    ]
     for shape, maps, threads in work:
         x = rng.integers(0, 256, shape).astype(np.uint8)
         spec, expected = GatherSpec(shape=shape, maps=maps, fill=9, threads=threads), numerics.gather(x, maps, 9)
@@ -41,7 +44,7 @@ def cases() -> Iterator[Case]:
             yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=about)
 
 
-def padded_by_channel() -> Iterator[Case]:
+def padded_by_channel(rng: np.random.Generator) -> Iterator[Case]:
     for channels, threads in itertools.product((1, 15, 16, 17, 63, 64, 65, 129), (1, 2)):
         shape = (2, 13, 11, channels)
         x = rng.integers(0, 256, shape).astype(np.uint8)
@@ -52,9 +55,9 @@ def padded_by_channel() -> Iterator[Case]:
             yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=(isa, shape, threads))
 
 
-def test_padding_of_each_channel_by_its_own_number() -> None:
-    check(padded_by_channel())
+def test_padding_of_each_channel_by_its_own_number(rng: np.random.Generator) -> None:
+    check(padded_by_channel(rng))
 
 
-def test_equals_the_oracle() -> None:
-    check(cases())
+def test_equals_the_oracle(rng: np.random.Generator) -> None:
+    check(cases(rng))

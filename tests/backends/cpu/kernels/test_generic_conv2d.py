@@ -13,7 +13,6 @@ from octavo import numerics
 from octavo.backends.cpu.kernels import Conv2dSpec, Output
 from octavo.backends.cpu.kernels.generic import conv2d_generic
 
-rng = np.random.default_rng(22)
 OUTPUTS = itertools.cycle((Output(zero_point=0), Output(zero_point=255, qmin=1), Output(zero_point=128, qmin=120, qmax=250)))
 ZERO_POINTS = itertools.cycle((0, 255, 131))
 WEIGHT_ZERO_POINTS = itertools.cycle(("none", "tensor", "axis"))
@@ -42,7 +41,7 @@ def spec(
     )
 
 
-def case(given: Conv2dSpec) -> Case:
+def case(rng: np.random.Generator, given: Conv2dSpec) -> Case:
     x = rng.integers(0, 256, (given.batch, given.in_height, given.in_width, given.in_channels)).astype(np.uint8)
     w = rng.integers(-128, 128, (*given.kernel, given.in_channels // given.groups, given.out_channels)).astype(np.int8)
     w_zero_point = {
@@ -104,27 +103,27 @@ def window_specs() -> Iterator[Conv2dSpec]:
             yield spec(size, channels, kernel, groups=groups, **window)
 
 
-def test_channels() -> None:
-    check(case(given) for given in channel_specs())
+def test_channels(rng: np.random.Generator) -> None:
+    check(case(rng, given) for given in channel_specs())
 
 
-def test_windows() -> None:
-    check(case(given) for given in window_specs())
+def test_windows(rng: np.random.Generator) -> None:
+    check(case(rng, given) for given in window_specs())
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_threads(threads: int) -> None:
+def test_threads(rng: np.random.Generator, threads: int) -> None:
     given = [
         spec((17, 15), (8, 24), (3, 3), padding=(1, 1, 1, 1)),
         spec((16, 16), (40, 40), (3, 3), padding=(1, 1, 1, 1), groups=40, batch=2),
         spec((1, 1), (300, 170)),  # a dense layer: the threads share the channels
         spec((1, 1), (2048, 64), groups=2),
     ]
-    check(case(dataclasses.replace(each, threads=threads)) for each in given)
+    check(case(rng, dataclasses.replace(each, threads=threads)) for each in given)
 
 
-def test_same_bits_without_fused_multiply_add() -> None:
-    check((case(given) for given in itertools.islice(window_specs(), 0, None, 6)), baseline_target())
+def test_same_bits_without_fused_multiply_add(rng: np.random.Generator) -> None:
+    check((case(rng, given) for given in itertools.islice(window_specs(), 0, None, 6)), baseline_target())
 
 
 def test_weights_stay_int8_where_they_fit() -> None:
@@ -143,7 +142,7 @@ def test_weights_stay_int8_where_they_fit() -> None:
         {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"},
     ],
 )
-def test_compiles_for_other_cpus(config: dict[str, str]) -> None:
-    func = case(spec((5, 5), (3, 17), (3, 3), padding=(1, 1, 1, 1))).kernel.func
+def test_compiles_for_other_cpus(rng: np.random.Generator, config: dict[str, str]) -> None:
+    func = case(rng, spec((5, 5), (3, 17), (3, 3), padding=(1, 1, 1, 1))).kernel.func
     target = tvm.target.Target(config)
     assert Compiled({"kernel": func}, target).code.inspect_source("asm")

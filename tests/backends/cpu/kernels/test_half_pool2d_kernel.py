@@ -9,8 +9,6 @@ from octavo.numerics import Window
 from octavo.numerics.floats.half import half_pool2d as oracle
 from octavo.numerics.floats.half import to_half
 
-RNG = np.random.default_rng(15)
-
 GEOMETRIES = (
     {"kernel": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)},
     {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)},
@@ -19,8 +17,10 @@ GEOMETRIES = (
 )
 
 
-def pool(dtype: str, kind: str, channels: int, geometry: dict, isa: str, *, counts_all: bool, threads: int) -> Case:
-    x = to_half(RNG.normal(size=(2, 7, 9, channels)) * 100, dtype)
+def pool(
+    rng: np.random.Generator, dtype: str, kind: str, channels: int, geometry: dict, isa: str, *, counts_all: bool, threads: int
+) -> Case:
+    x = to_half(rng.normal(size=(2, 7, 9, channels)) * 100, dtype)
     window = Window(**{name: value for name, value in geometry.items() if name != "kernel"})
     expected = oracle(x, dtype, kind, kernel=geometry["kernel"], window=window, count_include_pad=counts_all)
     top, left, *_ = geometry["padding"]
@@ -40,10 +40,10 @@ def pool(dtype: str, kind: str, channels: int, geometry: dict, isa: str, *, coun
     return Case(kernel=half_pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=spec)
 
 
-def cases(isa: str) -> list[Case]:
+def cases(rng: np.random.Generator, isa: str) -> list[Case]:
     channels = (1, 3, 16, 17, 40)
     return [
-        pool(dtype, kind, channels[(n + m) % 5], geometry, isa, counts_all=bool(n % 2), threads=1 + n % 3)
+        pool(rng, dtype, kind, channels[(n + m) % 5], geometry, isa, counts_all=bool(n % 2), threads=1 + n % 3)
         for m, dtype in enumerate(("bfloat16", "float16"))
         for kind in ("max", "avg")
         for n, geometry in enumerate(GEOMETRIES)
@@ -51,20 +51,20 @@ def cases(isa: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_pooling(isa: str) -> None:
-    check(cases(isa))
+def test_pooling(rng: np.random.Generator, isa: str) -> None:
+    check(cases(rng, isa))
 
 
-def test_pooling_on_an_old_machine() -> None:
-    check(cases("generic"), baseline_target())
+def test_pooling_on_an_old_machine(rng: np.random.Generator) -> None:
+    check(cases(rng, "generic"), baseline_target())
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_concatenation(isa: str, threads: int) -> None:
+def test_concatenation(rng: np.random.Generator, isa: str, threads: int) -> None:
     found: list[Case] = []
     for outer, inners in ((1, (5, 64)), (300, (1, 31, 33)), (7, (16, 8))):
-        parts = [RNG.integers(0, 2**16, (outer, inner)).astype(np.uint16) for inner in inners]
+        parts = [rng.integers(0, 2**16, (outer, inner)).astype(np.uint16) for inner in inners]
         spec = HalfConcatSpec(outer=outer, inners=inners, threads=threads)
         expected = np.concatenate(parts, axis=1)
         found.append(Case(kernel=half_concat(spec, isa=isa), inputs=tuple(parts), expected=expected, about=spec))

@@ -13,7 +13,6 @@ from octavo.backends.cpu import kernels
 from octavo.backends.cpu.kernels import Output, Pool2dSpec
 from octavo.errors import CompileError
 
-rng = np.random.default_rng(21)
 OUTPUTS = (Output(zero_point=0), Output(zero_point=255), Output(zero_point=128, qmin=100, qmax=200))
 MULTIPLIERS = tuple(float(np.float32(m)) for m in (1.0, 0.5, 1.3, 0.01, 1000.0))
 
@@ -57,7 +56,7 @@ WINDOWS = (
 CHANNELS = (1, 3, 15, 16, 17, 33, 63, 64, 65, 129)
 
 
-def case(spec: Pool2dSpec, isa: str) -> Case:
+def case(rng: np.random.Generator, spec: Pool2dSpec, isa: str) -> Case:
     x = rng.integers(0, 256, (spec.batch, spec.in_height, spec.in_width, spec.channels)).astype(np.uint8)
     out = spec.output
     window = {
@@ -110,35 +109,36 @@ def large_specs(kind: str, threads: int) -> Iterator[Pool2dSpec]:
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_average(isa: str) -> None:
-    check(case(spec, isa) for spec in average_specs())
+def test_average(rng: np.random.Generator, isa: str) -> None:
+    check(case(rng, spec, isa) for spec in average_specs())
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
-def test_maximum(isa: str) -> None:
+def test_maximum(rng: np.random.Generator, isa: str) -> None:
     check(
-        case(dataclasses.replace(spec, kind="max", multiplier=1.0), isa) for spec in itertools.islice(average_specs(), 0, 48, 2)
+        case(rng, dataclasses.replace(spec, kind="max", multiplier=1.0), isa)
+        for spec in itertools.islice(average_specs(), 0, 48, 2)
     )
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 @pytest.mark.parametrize("kind", ["avg", "max"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_large(isa: str, kind: str, threads: int) -> None:
-    check(case(spec, isa) for spec in large_specs(kind, threads))
+def test_large(rng: np.random.Generator, isa: str, kind: str, threads: int) -> None:
+    check(case(rng, spec, isa) for spec in large_specs(kind, threads))
 
 
-def test_same_bits_without_fused_multiply_add() -> None:
-    check((case(spec, GENERIC) for spec in itertools.islice(average_specs(), 0, None, 4)), baseline_target())
+def test_same_bits_without_fused_multiply_add(rng: np.random.Generator) -> None:
+    check((case(rng, spec, GENERIC) for spec in itertools.islice(average_specs(), 0, None, 4)), baseline_target())
 
 
-def test_every_channel_count_of_a_global_average() -> None:
+def test_every_channel_count_of_a_global_average(rng: np.random.Generator) -> None:
     window = shape((3, 5), (3, 5))
     specs = [
         Pool2dSpec(kind="avg", batch=1, channels=c, multiplier=0.5, input_zero_point=200, output=Output(zero_point=100), **window)
         for c in CHANNELS
     ]
-    check(case(spec, HOST_ISAS[0]) for spec in specs)
+    check(case(rng, spec, HOST_ISAS[0]) for spec in specs)
     assert kernels.pool2d(specs[0], isa=GENERIC).name == "global_avg_pool2d"
 
 
