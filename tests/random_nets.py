@@ -31,7 +31,7 @@ _KINDS = (
         "reshape",
         "transpose",
     ),
-    *("softmax", "mean", "norm", "matmul", "resize", "flip", "pad", "max", "prelu", "dense"),
+    *("softmax", "mean", "norm", "matmul", "resize", "flip", "pad", "max", "prelu", "dense", "batch_norm"),
 )
 _BINARY = ("pair", "concat", "mean", "matmul")
 
@@ -44,8 +44,16 @@ def random_net(seed: int, *, length: int = 12) -> Model:
     # An op reads one of the last tensors, and maybe another one.
     reads = [[int(rng.integers(max(0, number - 3), number + 1)) for _ in range(2)] for number in range(length)]
     shapes: dict[str, tuple[int, ...]] = {"w0": (channels, channels, 1, 1), "w1": (channels, channels, 3, 3)}
-    shapes |= {"k": (1, channels, 1, 1), "slope": (channels,), "gamma": (size,), "beta": (size,), "dense": (size, size)}
+    shapes |= {
+        "k": (1, channels, 1, 1),
+        "slope": (channels,),
+        "variance": (channels,),
+        "gamma": (size,),
+        "beta": (size,),
+        "dense": (size, size),
+    }
     params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    params["variance"] = np.abs(params["variance"]) + 1
     used = {index for number in range(length) for index in reads[number][: 2 if kinds[number] in _BINARY else 1]}
     outputs = tuple(f"t{number}" for number in range(1, length + 1) if number not in used)
 
@@ -76,6 +84,9 @@ def _op(
         "relu": lambda: op.nn.relu(data),
         "clip": lambda: op.clip(data, 0.0, 6.0),
         "prelu": lambda: op.nn.prelu(data, constants["slope"], axis=1),
+        "batch_norm": lambda: relax.TupleGetItem(
+            emit(op.nn.batch_norm(data, *(constants[name] for name in ("slope", "slope", "slope", "variance")), axis=1)), 0
+        ),
         "dense": lambda: op.matmul(data, constants["dense"]),
         "max_pool": lambda: op.nn.max_pool2d(data, (3, 3), padding=(1, 1)),
         "avg_pool": lambda: op.nn.avg_pool2d(data, (3, 3), padding=(1, 1), count_include_pad=bool(rng.integers(2))),

@@ -112,7 +112,7 @@ def test_straight_functions_are_one_dataflow_block() -> None:
 
 
 def test_outlining_keeps_every_function_and_attribute() -> None:
-    result = partition(Whole, [], repeatable=lambda _view, _var: False).module
+    result = partition(Whole, [], repeatable=lambda _view, _var: False, describe=lambda _region: {}).module
     assert entry_points(Whole) == entry_points(result)
     assert {var.name_hint for var in result.get_global_vars()} == {"main", "second", "fused_npu", "helper"}
     assert dict(result.attrs) == dict(Whole.attrs)

@@ -19,7 +19,8 @@ def rejected_layers(placement: Placement, claims: Claims) -> dict[Var, str]:
     return {
         layer.output: next((reasons[var.name].reason for var in layer.members if var.name in reasons), "no rule takes it")
         for layer in placement.layers
-        if not taken.issuperset(var.name for var in (layer.core, layer.output))
+        # Rules see normalizations rewritten, so the core's own variable may be gone; only the output is sure to be there.
+        if layer.output.name not in taken
     }
 
 
