@@ -37,4 +37,4 @@ def test_a_comparison_of_floats_says_what_would_make_it_integer(tmp_path):
     quantized, real = compare.run([kinds["int8"], kinds["float32"]], tmp_path, frameworks.TFLITE)
     assert quantized.is_integer
     assert real.different == 0
-    assert ["truth values of float operands" in reason for reason in real.reasons] == [True]
+    assert ["boolean values of float operands" in reason for reason in real.reasons] == [True]

@@ -161,8 +161,8 @@ def test_records_name_the_source_tensors_and_count_what_is_computed():
     assert records["second_relu"].shape == (2, 4, 3, 7)
     assert records["second_relu"].macs == 2 * 4 * 3 * 7 * 9 * 5
     attrs = [placed.func.attrs for placed in lowered.kernels.values() if "quantize_info" in placed.func.attrs]
-    swallowed = {str(each["quantize_info"]["output"]["id"]): list(each.get("tensor_ids", ())) for each in attrs}
-    assert swallowed["second_relu"] == ["second", "second_relu"]
+    fused = {str(each["quantize_info"]["output"]["id"]): list(each.get("tensor_ids", ())) for each in attrs}
+    assert fused["second_relu"] == ["second", "second_relu"]
 
 
 def test_lineage_does_not_claim_that_the_whole_tensor_is_held():

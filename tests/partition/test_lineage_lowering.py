@@ -109,7 +109,7 @@ def test_swapped_links_are_found_where_quantization_leaves_mostly_noise(monkeypa
 
 
 def test_ranges_are_found_from_what_kernels_say() -> None:
-    """Of every tensor that a kernel reads, gives or swallows the profile knows the range, batch norm folded or not."""
+    """Of every tensor that a kernel reads, gives or fuses the profile knows the range, batch norm folded or not."""
     model = branched_net()
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
     profile = octavo.profile(model, [x])

@@ -60,8 +60,8 @@ def infos(module: Any) -> list[tuple[Any, dict[str, Any]]]:
     return [(function, function.attrs["quantize_info"]) for function in found]
 
 
-def swallowed(module: Any) -> set[tuple[str, ...]]:
-    """What the functions of a module name as swallowed."""
+def fused(module: Any) -> set[tuple[str, ...]]:
+    """What the functions of a module name as fused."""
     found = [function.attrs for function, _ in infos(module)]
     return {tuple(str(tensor) for tensor in attrs["tensor_ids"]) for attrs in found if "tensor_ids" in attrs}
 
@@ -114,7 +114,7 @@ def test_a_composite_keeps_the_ids_that_it_swallows(quantized: tuple[Any, Any, P
     _, model, _ = quantized
     ids = {name: model.tensors.find(name) for name in ("conv:0", "block/bn", "block/relu", "head")}
     partition = integer_regions(model.bound(), CPU, model.tensors)
-    kept = swallowed(partition.module)
+    kept = fused(partition.module)
     assert (ids["block/bn"], ids["block/relu"]) in kept
     assert [fold.gone for fold in model.plan.folds] == [ids["conv:0"]]
-    assert kept == swallowed(final_module(model))
+    assert kept == fused(final_module(model))

@@ -58,7 +58,7 @@ def test_a_bucket_depends_on_every_byte_and_spreads_evenly() -> None:
     assert found.max() < 60
 
 
-def test_rows_that_share_a_run_are_not_told_apart() -> None:
+def test_rows_that_share_a_run_are_not_distinguished() -> None:
     net = Profiled(model=residual_net(batch=2), samples=np.random.default_rng(0).random((6, 3, 8, 8), np.float32))
     profile = net.profile(net.samples)
     assert profile.bucket_samples == ()

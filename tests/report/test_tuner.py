@@ -65,7 +65,7 @@ def test_a_tuning_of_another_isa_is_refused(quantized: octavo.Model) -> None:
 def test_the_real_thing_ends_and_is_of_use(quantized: octavo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "ROUNDS", 3)
     monkeypatch.setattr(gemm_loops, "ALTERNATIVES", 1)
-    monkeypatch.setattr(gemm_loops, "MOST_BLOCK_BYTES", 0)
+    monkeypatch.setattr(gemm_loops, "MAX_BLOCK_BYTES", 0)
     counts: list[int] = []
     report = tune(quantized, seconds=120, progress=counts.append)
     assert sum(counts) == sum(each.tried for each in report.kernels) > 0

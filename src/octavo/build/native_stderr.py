@@ -1,6 +1,6 @@
 """Keeps what C++ libraries write to file descriptor 2 off the terminal, where it would break progress bars and error lines.
 
-Python's own sys.stderr goes on working meanwhile. It swallows nothing that matters: failures come back as exceptions.
+Python's own sys.stderr goes on working meanwhile. It fuses nothing that matters: failures come back as exceptions.
 """
 
 from __future__ import annotations

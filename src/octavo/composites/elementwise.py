@@ -275,7 +275,7 @@ class SelectOp(CompositeOp):
         return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
 
 
-def _truth(name: str) -> dict[str, Any]:
+def _boolean(name: str) -> dict[str, Any]:
     return {"id": name, **UNQUANTIZED, "dtype": "bool"}
 
 
@@ -293,12 +293,12 @@ class CompareOp(CompositeOp):
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role, and what of them is compared."""
         sides = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
-        return {**sides, "output": _truth(self.name), "rounding": self.rounding}
+        return {**sides, "output": _boolean(self.name), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LogicalOp(CompositeOp):
-    """Logic of truth values, over shapes that broadcast."""
+    """Logic of booleans, over shapes that broadcast."""
 
     kind: Literal["and", "or", "not"]
     operands: tuple[str, ...]
@@ -308,4 +308,4 @@ class LogicalOp(CompositeOp):
 
     def quantize_info(self) -> dict[str, Any]:
         """Return its tensors by role; none is quantized."""
-        return {**{f"input{i}": _truth(name) for i, name in enumerate(self.operands)}, "output": _truth(self.name)}
+        return {**{f"input{i}": _boolean(name) for i, name in enumerate(self.operands)}, "output": _boolean(self.name)}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 _MAX_PERMUTED_RANK = 5
-_FEW_VALUES = 8
+_MIN_VALUES = 8
 # float32's rounding in a few ops: as a share of the largest magnitude, of a channel's, and of what cancelled in a channel.
 _CLOSE = 6e-6
 _CLOSE_CHANNEL = 1e-5
@@ -180,7 +180,7 @@ def agree_closely(a: Array, b: Array, ops: int = 1) -> bool:
     floor = _CLOSE_CANCELLED * growth * float(np.max(wide_a))
     for axis in {1, a.ndim - 1}:
         others = tuple(index for index in range(a.ndim) if index != axis)
-        if a.size // a.shape[axis] < _FEW_VALUES:
+        if a.size // a.shape[axis] < _MIN_VALUES:
             continue
         if np.any(np.max(difference, axis=others) > _CLOSE_CHANNEL * growth * np.max(wide_a, axis=others) + floor):
             return False
@@ -195,7 +195,7 @@ def largest_difference(a: Array, b: Array) -> float:
 
 def is_telling(value: Array) -> bool:
     """Return whether an array holds enough different values to be recognised by them."""
-    return np.unique(value.reshape(-1)[:4096]).size >= _FEW_VALUES
+    return np.unique(value.reshape(-1)[:4096]).size >= _MIN_VALUES
 
 
 def _wide(value: Array) -> Array:
@@ -248,7 +248,7 @@ def _factors(x: Array, y: Array) -> Iterable[tuple[int | None, Array]]:
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return
     # Along an axis of few elements for each channel, factors fit anything: they would prove nothing.
-    axes = sorted((axis for axis in range(x.ndim) if x.shape[axis] * _FEW_VALUES <= x.size), key=lambda axis: (axis != 1, axis))
+    axes = sorted((axis for axis in range(x.ndim) if x.shape[axis] * _MIN_VALUES <= x.size), key=lambda axis: (axis != 1, axis))
     for axis in (None, *axes):
         others = tuple(index for index in range(x.ndim) if index != axis)
         norm = np.sum(x * x, axis=others if axis is not None else None)

@@ -117,7 +117,7 @@ def _operands(expr: Any, *, literals: bool = True) -> Iterable[Any]:
     elif isinstance(expr, relax.TupleGetItem):
         yield from _operands(expr.tuple_value, literals=literals)
     elif isinstance(expr, relax.If | relax.Function | relax.SeqExpr):
-        raise ModelError(f"main holds a nested {type(expr).__name__}; Octavo takes straight-line graphs without control flow")
+        raise ModelError(f"main holds a nested {type(expr).__name__}; Octavo takes branch-free graphs without control flow")
 
 
 def _suffix(binding: relax.Binding) -> str:

@@ -33,7 +33,7 @@ from ..qdq.values import ConstantValue, Dequantized, constant_value, dequantized
 relax: Any = _relax
 
 
-_LEAST_BLOCK = 16
+_MIN_BLOCK = 16
 """Inputs of a block below which a group of an integer kernel does less than the sum over the blocks costs."""
 
 
@@ -76,7 +76,7 @@ def _blocks(view: DataflowView, var: Var) -> _Blocks | None:
     for values in (weight.scale, weight.zero_point):
         changes = np.flatnonzero((values[1:] != values[:-1]).any(axis=1)) + 1
         size = math.gcd(size, *(int(change) for change in changes))
-    return _Blocks(x=x, weight=weight, size=size) if _LEAST_BLOCK <= size < inputs else None
+    return _Blocks(x=x, weight=weight, size=size) if _MIN_BLOCK <= size < inputs else None
 
 
 def _write(view: DataflowView, found: dict[Var, _Blocks], writer: BodyWriter) -> Expr:

@@ -1,7 +1,7 @@
 """How many multiply-accumulates an op of the graph takes in one inference, whatever computes it. Writes no kernels.
 
 Kernels of our own count theirs themselves (`Form.macs`); what is counted here is left to TVM: convolutions of any rank,
-transposed ones, products of matrices and attention, so that the share of integer work says the truth about a mixed model.
+transposed ones, products of matrices and attention, so that the share of integer work is right for a mixed model.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from ..qdq.cluster import PRELU
 from ..qdq.integer_sums import centered_members
 from ..qdq.matchers.add import match_add
 from ..qdq.matchers.batch_matmul import match_batch_matmul
+from ..qdq.matchers.compare import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
 from ..qdq.matchers.concat import match_concat
 from ..qdq.matchers.conv2d import match_conv2d, match_matmul
 from ..qdq.matchers.edge import match_dequantize, match_quantize
@@ -53,9 +54,8 @@ from ..qdq.matchers.softmax import match_softmax
 from ..qdq.matchers.take import match_take
 from ..qdq.matchers.topk import match_topk
 from ..qdq.matchers.transposed_conv2d import match_conv2d_transpose
-from ..qdq.matchers.truth import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
 from ..qdq.runtime_inputs import dynamic_members
-from ..qdq.tensor_ids import held_tensors, swallowed_tensors, with_tensor_ids
+from ..qdq.tensor_ids import fused_tensors, tensors_of_variables, with_tensor_ids
 from ..qdq.values import constant_value
 from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
 from ..target.precision import Precision
@@ -134,7 +134,7 @@ _COMPUTE: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
 )
 
 
-# Only what the compute rules left: a quantize or dequantize that they swallowed costs nothing.
+# Only what the compute rules left: a quantize or dequantize that they fused costs nothing.
 _EDGES: tuple[tuple[str, tuple[str, ...], Matcher], ...] = (
     ("octavo.quantize", ("quantize",), match_quantize),
     ("octavo.dequantize", ("dequantize",), match_dequantize),
@@ -167,7 +167,7 @@ def rules_for(
 ) -> list[Rule]:
     """Bind the matchers to what the target supports; `held` resolves the ids in what they attach (see tensor_ids.py).
 
-    A composite also keeps the `ids` that it swallows, as its attribute "tensor_ids".
+    A composite also keeps the `ids` that it fuses, as its attribute "tensor_ids".
     """
 
     def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
@@ -179,9 +179,9 @@ def rules_for(
             found = matcher(view, core, support)
             if isinstance(found, Rejection):
                 return found
-            swallowed = swallowed_tensors(view, found, ids, sources)
+            fused = fused_tensors(view, found, ids, sources)
             attrs = with_tensor_ids(found.attrs, held)
-            return replace(found, attrs={**attrs, "tensor_ids": swallowed} if swallowed else attrs)
+            return replace(found, attrs={**attrs, "tensor_ids": fused} if fused else attrs)
 
         return match
 
@@ -237,7 +237,7 @@ def partition_quantized(
     """
     module = _canonical(module)
     view = DataflowView(module["main"])
-    held = held_tensors(view, ids, sources)
+    held = tensors_of_variables(view, ids, sources)
     compute = partition(
         module, rules_for(target, _COMPUTE, held, ids, sources), repeatable=_repeatable_in(view), describe=_describe
     )

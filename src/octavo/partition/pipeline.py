@@ -10,7 +10,7 @@ from ..errors import CompileError
 from ..graph.dataflow import DataflowView, dtype_of, op_name
 from ..graph.rules import Partition
 from ..graph.split import split_to_slices
-from ..qdq.tensor_ids import held_tensors
+from ..qdq.tensor_ids import tensors_of_variables
 from ..target import TargetDescription
 from ..target.precision import Precision
 from .carry_stride import Carried, carry_strides
@@ -49,7 +49,7 @@ def partition_module(
     cast = _downcast(source, carried, precision)
     sources = {**carried.sources, **{new: carried.sources.get(old, old) for new, old in cast.sources.items()}}
     parts = partition_quantized(cast.module, target, ids, with_float=True, sources=sources, precision=precision)
-    tensors = held_tensors(source, ids)
+    tensors = tensors_of_variables(source, ids)
     state = PartitionState(
         tensors=tensors,
         pixels_of={part: tensors.get(whole, whole) for part, whole in sources.items()},

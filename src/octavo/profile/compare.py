@@ -106,7 +106,7 @@ def check_same_model(first: Profile, second: Profile, names: tuple[str, str] = _
     if first.fingerprint != second.fingerprint:
         raise ProfileError(
             f"profiles of different models: fingerprints {first.fingerprint} ({names[0]}) and {second.fingerprint} "
-            f"({names[1]}): {_told_apart(first.tensors, second.tensors, names)}; give profiles of one model"
+            f"({names[1]}): {_distinguished(first.tensors, second.tensors, names)}; give profiles of one model"
         )
 
 
@@ -116,11 +116,11 @@ def check_model(profile: Profile, model: Model) -> None:
         known = {key: model.tensors[key] for key in profile if key in model.tensors}
         raise ProfileError(
             f"the profile belongs to another model: it was made from {profile.fingerprint}, this model is {model.fingerprint}: "
-            f"{_told_apart(profile.tensors, known, ('the profile', 'the model'))}; profile this model"
+            f"{_distinguished(profile.tensors, known, ('the profile', 'the model'))}; profile this model"
         )
 
 
-def _told_apart(first: Any, second: Any, names: tuple[str, str]) -> str:
+def _distinguished(first: Any, second: Any, names: tuple[str, str]) -> str:
     """Return what is different between two tables of tensors whose models differ."""
     parts: list[str] = []
     for name, own, other in ((names[0], first, second), (names[1], second, first)):

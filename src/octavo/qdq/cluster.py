@@ -76,7 +76,7 @@ def ends_of(view: DataflowView, core: Var) -> list[Var] | Rejection:
         if not is_elementwise(value):
             return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
         if view.is_returned(var) and dtype_of(var) == "bool":
-            return Rejection(reason=f"its result {var.name} is truth values of float operands; quantize these")
+            return Rejection(reason=f"its result {var.name} is boolean values of float operands; quantize these")
         if view.is_returned(var):
             return Rejection(reason=f"its result {var.name} is returned in float; quantize it first")
         waiting.extend(view.users(var))

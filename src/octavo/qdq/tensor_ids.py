@@ -12,7 +12,7 @@ from ..graph.probes import read_probe
 from ..graph.rules import Region
 
 
-def held_tensors(view: DataflowView, ids: Collection[str], sources: Mapping[str, str] | None = None) -> dict[str, str]:
+def tensors_of_variables(view: DataflowView, ids: Collection[str], sources: Mapping[str, str] | None = None) -> dict[str, str]:
     """Map variables that aren't TensorIds themselves to the TensorId whose value they hold, as integers or as floats.
 
     Before::
@@ -50,12 +50,12 @@ def with_tensor_ids(attrs: Mapping[str, Any], held: Mapping[str, str]) -> dict[s
     return {**attrs, "quantize_info": {role: resolved(entry) for role, entry in attrs["quantize_info"].items()}}
 
 
-def swallowed_tensors(
+def fused_tensors(
     view: DataflowView, region: Region, ids: Collection[str], sources: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the TensorIds that a composite computes on the way to its result, in order: what it makes, not what it reads.
 
-    `sources` as `held_tensors` takes it: some of a tensor's pixels count as the tensor.
+    `sources` as `tensors_of_variables` takes it: some of a tensor's pixels count as the tensor.
     """
     members = {var.name for var in region.members if call_to(view.definition(var), "dequantize") is None}
     made = [binding.var.name for binding in view.bindings if binding.var.name in members]

@@ -126,7 +126,7 @@ def _refusal(rejected: Mapping[Var, str], weights: WeightParameters, layer: Laye
 
 
 def _announced(quantized: QuantizedModel) -> Announced:
-    """Say what holds each tensor: the variable of its name, whose values are those of integers now."""
+    """Return what holds each tensor: the variable of its name, whose values are those of integers now."""
     view = DataflowView(quantized.module["main"])
     names = {var.name for var in (*view.function.params, *(binding.var for binding in view.bindings))}
     gone = {str(fold.gone): f"{fold.op} is folded: {fold.tensor} is computed without it" for fold in quantized.plan.folds}

@@ -77,7 +77,7 @@ def promoted(x):
 
 
 def masked_by_positions(x):
-    """As transformers write a causal mask over packed sequences: numbers and truth values of positions alone."""
+    """As transformers write a causal mask over packed sequences: numbers and boolean values of positions alone."""
     at = torch.arange(x.shape[-1])
     sequence = (torch.diff(at // 2, prepend=at[:1]) != 0).cumsum(-1)
     allowed = at.new_ones([], dtype=torch.bool) & (at[None] <= at[:, None]) & (sequence[None] == sequence[:, None])

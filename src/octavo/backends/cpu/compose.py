@@ -43,13 +43,13 @@ class Composed:
         Those of the module, with the tables in place of their last ops.
     inputs
         What each table reads, by the variable of main that holds its result.
-    swallowed
+    fused
         Variables of main that are computed within tables alone.
     """
 
     composites: dict[str, Composite]
     inputs: dict[Var, Var]
-    swallowed: frozenset[Var]
+    fused: frozenset[Var]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,13 +96,13 @@ def compose_tables(module: tvm.IRModule, composites: dict[str, Composite]) -> Co
             functions |= {} if found is None else {binding.var: found}
     needed = _needed(view, functions)
     tables = {var: function for var, function in functions.items() if function.is_gain and var in needed}
-    swallowed = frozenset(var for var in functions if var not in needed)
-    inner = {var: functions[var].composite for var in swallowed}
+    fused = frozenset(var for var in functions if var not in needed)
+    inner = {var: functions[var].composite for var in fused}
     changed = {function.name: _table(function, inner) for function in tables.values()}
     return Composed(
         composites={**composites, **changed},
         inputs={var: function.root for var, function in tables.items()},
-        swallowed=swallowed,
+        fused=fused,
     )
 
 
@@ -151,14 +151,14 @@ def _needed(view: DataflowView, functions: dict[Var, _Function]) -> set[Var]:
 
 def _table(function: _Function, inner: dict[Var, Composite]) -> Composite:
     """Return the composite of a table; its attributes tell of the ops in it that nobody else reads."""
-    swallowed = [inner[var] for var in function.passed if var in inner]
+    fused = [inner[var] for var in function.passed if var in inner]
     last = function.composite
     own = (function.table.astype(np.int16) - function.y.tensor.relabelling).astype(function.y.tensor.params.dtype)
-    results = {f"inner{number}": each.quantize_info["output"] for number, each in enumerate(swallowed)}
+    results = {f"inner{number}": each.quantize_info["output"] for number, each in enumerate(fused)}
     return replace(
         last,
         inputs=(function.entrance,),
         op=LookupOp(x=function.x, y=function.y, table=own),
         quantize_info={"input": function.entry, **results, "output": last.quantize_info["output"]},
-        tensor_ids=tuple(dict.fromkeys(tensor for each in (*swallowed, last) for tensor in each.tensor_ids)),
+        tensor_ids=tuple(dict.fromkeys(tensor for each in (*fused, last) for tensor in each.tensor_ids)),
     )

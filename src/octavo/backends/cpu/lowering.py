@@ -143,7 +143,7 @@ def lower_composites(
                 record = _float_record(view, state, binding.var, target) if is_op else None
                 records.extend([] if record is None else [record])
                 continue
-            if binding.var in composed.swallowed:
+            if binding.var in composed.fused:
                 record = _composite_record(composite, state, binding.var, None)
                 records.append(replace(record, kernel=TABLE, isa=isa))
                 continue
@@ -197,7 +197,7 @@ def _announced(
 ) -> Announced:
     """Say which variable each source tensor became: kernels hold integers, which can be compared with no float.
 
-    A tensor of which only some pixels are computed is held by nobody: a call swallows it. So is one whose integers are held by a
+    A tensor of which only some pixels are computed is held by nobody: a call fuses it. So is one whose integers are held by a
     variable that no kernel has `stated` to hold it.
     """
     holders: dict[str, str] = {}

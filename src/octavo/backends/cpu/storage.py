@@ -54,7 +54,7 @@ class Writes(Protocol):
         ...
 
     def state(self, var: Var, form: StorageLayout, value: Expr) -> None:
-        """Hear that `value` holds the source graph's `var` in a form."""
+        """Record that `value` holds the source graph's `var` in a form."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Oracle of float32 functions of single elements, and of straight-line programs of them. No TVM here.
+"""Oracle of float32 functions of single elements, and of branch-free programs of them. No TVM here.
 
 Each operation is one that every processor rounds alike: a fused multiply-add, a quotient, a comparison, a move of bits.
 So a kernel of the same operations gives the same bits on every instruction set. exp, sigmoid, tanh and erf of NaN are NaN.
@@ -179,7 +179,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatFunction:
-    """A straight-line program on single float32 elements; its result is that of its last step.
+    """A branch-free program on single float32 elements; its result is that of its last step.
 
     Parameters
     ----------

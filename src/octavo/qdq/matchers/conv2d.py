@@ -158,7 +158,7 @@ def weighted_operands(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Way:
+class WeightedMatch:
     """What becomes of an op's result within the kernel: the weight with its scales, bias and tail, and the variables passed."""
 
     weight: ConstantValue
@@ -175,7 +175,7 @@ def follow_weighted(
     axes: tuple[int, int],
     support: OpSupport,
     channel_axis: int | None = None,
-) -> Way | Rejection:
+) -> WeightedMatch | Rejection:
     """Walk from the op's result to what leaves the kernel; `axes` are those of output channels in the result and the weight."""
     x, weight = operands
     if dtype_of(core) == "int32" and not isinstance(x, Dequantized):
@@ -191,7 +191,7 @@ def _follow_sums(
     operands: tuple[DynamicInput | CenteredInput, ConstantValue],
     axes: tuple[int, int],
     support: OpSupport,
-) -> Way | Rejection:
+) -> WeightedMatch | Rejection:
     """Walk from int32 sums to integers or reals where constants scale them, else leave them, with an int32 bias, as they are."""
     x, weight = operands
     start, bias = _with_bias(view, core, axes[0], weight.values.shape[axes[1]], support)
@@ -211,8 +211,10 @@ def _follow_sums(
     if not support.sum_output:
         return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
     if bias is None:
-        return Way(weight=weight, bias=None, tail=SumTail(output=core), members=())
-    return Way(weight=weight, bias=_in_units(bias, np.ones(1)), tail=SumTail(output=start), members=(*bias.members, start))
+        return WeightedMatch(weight=weight, bias=None, tail=SumTail(output=core), members=())
+    return WeightedMatch(
+        weight=weight, bias=_in_units(bias, np.ones(1)), tail=SumTail(output=start), members=(*bias.members, start)
+    )
 
 
 def _in_units(bias: ConstantValue, scale: npt.NDArray[Any]) -> ConstantValue:
@@ -231,7 +233,7 @@ def _follow_real(
     channel_axis: int | None,
     *,
     has_bias: bool = False,
-) -> Way | Rejection:
+) -> WeightedMatch | Rejection:
     """Walk from the float result `current` of the op: to its quantize; where there is none, to where it is read in float."""
     x, weight = operands
     shape = static_shape(current)
@@ -247,7 +249,7 @@ def _follow_real(
     if isinstance(tail, Rejection):
         return tail
     passed = () if start.same_as(core) else (start,)
-    return Way(weight=weight, bias=bias, tail=tail, members=(*(() if bias is None else bias.members), *passed))
+    return WeightedMatch(weight=weight, bias=bias, tail=tail, members=(*(() if bias is None else bias.members), *passed))
 
 
 def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support: OpSupport) -> tuple[Var, ConstantValue | None]:
@@ -256,7 +258,7 @@ def _with_bias(view: DataflowView, core: Var, axis: int, channels: int, support:
 
 
 def weights_and_result(
-    way: Way, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
+    way: WeightedMatch, order: tuple[int, ...], x_params: QuantParams, support: OpSupport
 ) -> tuple[QuantizedWeight, Result] | Rejection:
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
     tail, bias = way.tail, way.bias
@@ -289,7 +291,7 @@ def input_form(x: Input) -> QuantizedTensor | DynamicTensor:
     return QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
 
 
-def weighted_region(core: Var, x: Input, way: Way, form: CompositeOp) -> Region:
+def weighted_region(core: Var, x: Input, way: WeightedMatch, form: CompositeOp) -> Region:
     """Return the composite of an op with weights: from its input through `way` to what leaves the kernel."""
     assert isinstance(x.source, Var)
     entry = () if isinstance(x, Dequantized) and x.var is None else (x.var,) if isinstance(x, Dequantized) else x.members

@@ -1,4 +1,4 @@
-"""Chains of float32 ops of single elements: what they compute of the tensors that they read, as one straight-line program.
+"""Chains of float32 ops of single elements: what they compute of the tensors that they read, as one branch-free program.
 
 Before::
 
@@ -22,7 +22,7 @@ from ...numerics.floats.float_function import TRANSCENDENTAL, FloatFunction, Ste
 from ..cluster import prim_value
 from ..values import constant_value
 
-_MOST_STEPS = 40
+_MAX_STEPS = 40
 """Longer chains are left to TVM, so that a kernel's code keeps its measure."""
 
 
@@ -45,19 +45,19 @@ class FloatChain:
         return any(step.op in TRANSCENDENTAL for step in self.function.steps)
 
 
-def chain_from(view: DataflowView, root: Var, *, most_inputs: int, core: Var | None = None) -> FloatChain | None:
+def chain_from(view: DataflowView, root: Var, *, max_inputs: int, core: Var | None = None) -> FloatChain | None:
     """Return the longest chain that starts at the float32 `root` and has one result; None where there is none.
 
     Parameters
     ----------
-    most_inputs
+    max_inputs
         Tensors that it reads, `root` among them. Any other is there before `root` is.
     core
         A member that it must have, and others may read `root` beside it; None where it must be all that reads `root`.
     """
     if dtype_of(root) != "float32" or static_shape(root) is None:
         return None
-    grown = _grown(view, root, most_inputs)
+    grown = _grown(view, root, max_inputs)
     for output in reversed(grown):
         inside = _before(view, output, set(grown))
         if core is not None and core not in inside:
@@ -73,12 +73,12 @@ def _is_read_within(view: DataflowView, var: Var, inside: set[Var]) -> bool:
     return not view.is_returned(var) and all(user in inside for user in view.users(var))
 
 
-def _grown(view: DataflowView, root: Var, most_inputs: int) -> list[Var]:
+def _grown(view: DataflowView, root: Var, max_inputs: int) -> list[Var]:
     """Return the ops that read nothing but each other, `root`, constants and other tensors known before, in an order to run."""
     inputs: list[Var] = [root]
     known: dict[Var, None] = {root: None}
     waiting = list(view.users(root))
-    while waiting and len(known) <= _MOST_STEPS:
+    while waiting and len(known) <= _MAX_STEPS:
         var = waiting.pop(0)
         value: Any = view.definition(var)
         if var in known or op_name(value) not in _EMITTED or not var.same_as(view.binding_of(var)):
@@ -89,7 +89,7 @@ def _grown(view: DataflowView, root: Var, most_inputs: int) -> list[Var]:
         if any(not isinstance(arg, Var) or not _is_alike(view, arg, root) for arg in others):
             continue
         fresh = list(dict.fromkeys(arg for arg in others if arg not in inputs))
-        if len(inputs) + len(fresh) > most_inputs:
+        if len(inputs) + len(fresh) > max_inputs:
             continue
         inputs.extend(fresh)
         known[var] = None

@@ -13,7 +13,7 @@ from ...graph.rules import Region, Rejection
 from ..values import constant_value
 from .float_chain import chain_from
 
-_MOST_INPUTS = 4
+_MAX_INPUTS = 4
 
 
 def match_float_elementwise(view: DataflowView, core: Var) -> Region | Rejection:
@@ -25,7 +25,7 @@ def match_float_elementwise(view: DataflowView, core: Var) -> Region | Rejection
         return Rejection(reason=f"{core.name} has no static shape")
     # The operand that is there last: the others are inputs beside it.
     operands.sort(key=lambda arg: sum(view.is_bound_before(other, arg) for other in operands))
-    chain = chain_from(view, operands[-1], most_inputs=_MOST_INPUTS, core=core) if operands else None
+    chain = chain_from(view, operands[-1], max_inputs=_MAX_INPUTS, core=core) if operands else None
     if chain is None or not chain.is_transcendental:
         return Rejection(reason=f"{core.name} is in no chain of float32 ops with exp, sigmoid, tanh or erf")
     form = FloatElementwiseOp(op=op_name(call), inputs=tuple(var.name for var in chain.inputs), function=chain.function)

@@ -43,7 +43,7 @@ def match_float_group_norm(view: DataflowView, core: Var) -> Region | Rejection:
         return norm
     if dtype_of(norm.data) != "float32" or constant_value(view, norm.data) is not None:
         return Rejection(reason=f"{norm.data.name} is no float32 activation")
-    chain = chain_from(view, norm.output, most_inputs=2)
+    chain = chain_from(view, norm.output, max_inputs=2)
     inputs, members, output = (norm.data,), norm.members, norm.output
     if chain is not None:
         inputs, members, output = (norm.data, *chain.inputs[1:]), (*norm.members, *chain.members), chain.output

@@ -12,7 +12,7 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_s
 from ...graph.rules import Region, Rejection
 from ..values import constant_value
 
-_LEAST_CHANNELS = 4
+_MIN_CHANNELS = 4
 """Fewer side by side are not worth a vector."""
 
 
@@ -37,7 +37,7 @@ def match_float_mean(view: DataflowView, core: Var) -> Region | Rejection:
         axes = ()
     are_neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
     channels = shape[1] if is_of_pixels(shape, axes) else math.prod(shape[axes[-1] + 1 :]) if axes else 0
-    if not are_neighbours or channels < _LEAST_CHANNELS:
+    if not are_neighbours or channels < _MIN_CHANNELS:
         return Rejection(reason=f"{core.name} is over axes {axes} of {shape}, not over pixels before their channels")
     form = FloatMeanOp(op=op_name(call), x=x.name, shape=shape, axes=axes, output_shape=result)
     return Region(core=core, output=core, members=(core,), inputs=(x,), attrs={}, form=form)

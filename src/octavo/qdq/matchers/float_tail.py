@@ -66,7 +66,7 @@ class FusedTail:
 
     def _take_function(self, view: DataflowView, *, adds: bool) -> bool:
         """Take the chain of single elements that alone reads the sum, if it is more than an addition and clamps."""
-        chain = chain_from(view, self.output, most_inputs=2 if adds else 1)
+        chain = chain_from(view, self.output, max_inputs=2 if adds else 1)
         operations = set() if chain is None else {step.op for step in chain.function.steps}
         # With erf in it the loop over a tile's sums takes three times as long as a pass of its own.
         if chain is None or operations <= {"add", "maximum", "minimum"} or "erf" in operations:

@@ -1,4 +1,4 @@
-"""Rule of choices between two quantized tensors by truth values that are known at run time only."""
+"""Rule of choices between two quantized tensors by boolean values that are known at run time only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     condition, *args = call.args
     condition_shape = static_shape(condition)
     if not isinstance(condition, Var) or dtype_of(condition) != "bool" or condition_shape is None:
-        return Rejection(reason="its condition is no variable of truth values and static shape")
+        return Rejection(reason="its condition is no variable of boolean values and static shape")
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail

@@ -5,6 +5,7 @@ from . import (
     add,
     batch_matmul,
     channels,
+    compare,
     concat,
     conv2d,
     edge,
@@ -35,13 +36,13 @@ from . import (
     take,
     topk,
     transposed_conv2d,
-    truth,
 )
 
 __all__ = [
     "add",
     "batch_matmul",
     "channels",
+    "compare",
     "concat",
     "conv2d",
     "edge",
@@ -73,5 +74,4 @@ __all__ = [
     "take",
     "topk",
     "transposed_conv2d",
-    "truth",
 ]

@@ -10,7 +10,7 @@ from ....composites.elementwise import Choice, SelectOp
 from ....numerics import lookup_table
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels.truth import Chosen, SelectSpec, select
+from ..kernels.compare import Chosen, SelectSpec, select
 
 
 @emits(SelectOp)

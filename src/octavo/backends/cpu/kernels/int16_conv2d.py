@@ -13,7 +13,7 @@ from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel
 from .x86.int16_gemm import Int16Gemm
 
-_FEW_INPUTS = 8
+_MIN_INPUTS = 8
 """Inputs of a group below which pairs and panels are mostly padding, unless one group has them all."""
 
 
@@ -52,7 +52,7 @@ def int16_conv2d(
     shape = (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)
     assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
     assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
-    if isa not in X86_ISAS or (spec.groups > 1 and weight.shape[2] < _FEW_INPUTS):
+    if isa not in X86_ISAS or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
         return int16_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier)
     pointwise = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding)
     kind = "pointwise" if pointwise else "grouped" if spec.groups > 1 else "direct"

@@ -14,7 +14,7 @@ from .spec import Kernel
 from .vectors import Buffer, Expr, prim_func
 
 _UNROLLED = 16
-"""Elements in a row of straight code: their loads do not wait for each other."""
+"""Elements in a row of branch-free code: their loads do not wait for each other."""
 
 _ROW = 256
 

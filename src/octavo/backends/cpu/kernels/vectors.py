@@ -89,7 +89,7 @@ def prefetch(buffer: Buffer, index: Expr, *, to_write: bool) -> None:
     B.evaluate(B.call_llvm_intrin(intrinsic_id, line, B.int32(to_write), nearest, data, dtype="void"))
 
 
-def told_by_turn(value: Expr) -> Callable[[Expr], Expr]:
+def values_by_turn(value: Expr) -> Callable[[Expr], Expr]:
     """Emit two copies of an int32 before a loop, and return what reads one of them, chosen by the loop's variable.
 
     LLVM loads before a loop what is loaded from the same place in every turn, even if that takes more registers than there are:

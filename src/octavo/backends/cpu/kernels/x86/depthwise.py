@@ -37,7 +37,7 @@ from ..rounding import MAGIC_BITS, MAGIC_REACH, float_difference
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, SumOutput
-from ..vectors import Expr, chunks_for, prim_func, told_by_turn
+from ..vectors import Expr, chunks_for, prim_func, values_by_turn
 from . import vector as v
 from .depthwise_windows import Window, channel_blocks, pack_block, shift_into_int8, shifts_into_int8
 from .epilogue import Group, channel_order
@@ -49,10 +49,10 @@ from .wide_epilogue import epilogue_of
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
 INPUT_BYTES = 128 * 1024  # of the input rows themselves, where they are read in place
-MOST_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 1}  # neighbouring pixels at once: four accumulator registers each
+MAX_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 1}  # neighbouring pixels at once: four accumulator registers each
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
 WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32}  # channels at once: four registers of int32
-MOST_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0, AVX2: 0}  # that interleaved rows and sums may take together, for rows to stay
+MAX_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0, AVX2: 0}  # that interleaved rows and sums may take together, for rows to stay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +196,7 @@ class Depthwise:
 
     def _windows(self) -> list[Window]:
         """Return the windows that fit the registers, the one with the fewest estimated cycles first."""
-        spec, most = self.spec, min(MOST_OUTPUTS[self.isa], self.spec.out_width)
+        spec, most = self.spec, min(MAX_OUTPUTS[self.isa], self.spec.out_width)
         windows = [Window.of(outputs, spec.kernel[1], spec.strides[1], spec.dilation[1]) for outputs in range(1, most + 1)]
         if any(self.are_shifted):  # sums take registers, too: those of one set and no more
             windows = [window for window in windows if window.is_shared]
@@ -211,7 +211,7 @@ class Depthwise:
         """Return how many interleaved rows of a window stay in registers for the window below."""
         rows, stride = self.spec.kernel[0], self.spec.strides[0]
         registers = 4 * (len(window.columns) * rows + window.outputs + any(self.are_shifted))
-        fits = self.spec.dilation[0] == 1 and registers <= MOST_REGISTERS[self.isa]
+        fits = self.spec.dilation[0] == 1 and registers <= MAX_REGISTERS[self.isa]
         return max(rows - stride, 0) if fits else 0
 
     def _choose(self, schedules: Schedules) -> tuple[Window, WindowSchedule]:
@@ -227,7 +227,7 @@ class Depthwise:
         return fitting[0], measured
 
     def _tunable(self) -> Tunable:
-        """Say what was chosen, and what could be: other windows, and other blocks for this one."""
+        """Return the schedule that was chosen and its alternatives: other windows, and other blocks for this one."""
         rows = self.spec.out_height
         blocks = dict.fromkeys(min(rows, size) for size in (self.block * 2, self.block // 2, rows, self.block // 4) if size)
         others = [WindowSchedule(outputs=self.window.outputs, block=size) for size in blocks if size != self.block]
@@ -419,8 +419,8 @@ class Depthwise:
             self._emit_interleaved(above, ky, four, strip, strip.top + ky, width)
         sums = self._emit_sums(channels) if channels.is_shifted else None
         at_once = 1 if sums is None or sums.common is None else 2
-        weights_of = [told_by_turn(channels.weights) for _ in range(at_once)]
-        shifts_of = [told_by_turn(channels.shifts) for _ in range(at_once)] if at_once > 1 else []
+        weights_of = [values_by_turn(channels.weights) for _ in range(at_once)]
+        shifts_of = [values_by_turn(channels.shifts) for _ in range(at_once)] if at_once > 1 else []
         with T.serial(0, rows if at_once == 1 else T.floordiv(rows + 1, 2)) as turn:
             under = above
             for number in range(at_once):

@@ -30,7 +30,7 @@ from .shares import balanced_block
 from .vector import LANES
 
 INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for each block of channels
-MOST_TAPS = 64  # products written out for one kernel row of a tile
+MAX_TAPS = 64  # products written out for one kernel row of a tile
 
 
 def channel_blocks(channels: int) -> list[tuple[int, int]]:
@@ -64,7 +64,7 @@ class FloatDepthwise:
         assert spec.groups == spec.in_channels == spec.out_channels, "a depthwise convolution has one channel to a group"
         self.spec = spec
         self.observe = observe
-        most = min(columns, max(1, MOST_TAPS // spec.kernel[1]))
+        most = min(columns, max(1, MAX_TAPS // spec.kernel[1]))
         self.width = -(-spec.out_width // -(-spec.out_width // most))  # tiles of about the same width
         self.constants: tuple[npt.NDArray[np.float32], ...] = (
             np.ascontiguousarray(weight, np.float32).ravel(),  # HWIO with I = 1: taps, then channels

@@ -30,7 +30,7 @@ INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every pa
 COPIED_BLOCK_BYTES = (
     16 * 1024
 )  # of rows that were just copied or walked over and that one panel reads: half the first-level cache
-MOST_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
+MAX_BLOCK_BYTES = 8 * INPUT_BLOCK_BYTES  # of the blocks that are worth measuring
 ALTERNATIVES = 16  # tiles beside the chosen one that are worth measuring ...
 ALTERNATIVE_CYCLES = 1.5  # ... if they are estimated to take so many times its cycles at most
 
@@ -170,13 +170,13 @@ class GemmLoops(ABC):
         self.cycles = self.geometry.images * self.geometry.groups * layer_cycles(tile, **shape, core=core)
 
     def _tunable(self, key: str) -> Tunable:
-        """Say what was chosen, and what could be: other tiles, and other blocks for this tile."""
+        """Return the schedule that was chosen and its alternatives: other tiles, and other blocks for this tile."""
         return Tunable.of(key, self.schedule, map(_schedule, self.alternatives), self._other_blocks())
 
     def _other_blocks(self) -> list[TileSchedule]:
         rows, tile = self.geometry.rows, self.tile
         row_bytes = max(1, self.geometry.row_stride * self.element_bytes)
-        most = min(-(-rows // tile.rows), max(1, MOST_BLOCK_BYTES // row_bytes // tile.rows))
+        most = min(-(-rows // tile.rows), max(1, MAX_BLOCK_BYTES // row_bytes // tile.rows))
         chosen = self.block // tile.rows
         counts = [chosen * 2, chosen // 2, most, chosen // 4, 1]
         sizes = dict.fromkeys(count for count in counts if 1 <= count <= most and count != chosen)

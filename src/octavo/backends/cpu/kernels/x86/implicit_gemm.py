@@ -41,7 +41,7 @@ from .wide_epilogue import epilogue_of
 from .window_sum import DenseRuns, WindowSums, walk_of
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
-MOST_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
+MAX_EXTRA_STEPS = 8  # written out one by one; with more weights that leave int8, window sums take over ...
 EXTRA_STEP_CYCLES, SUM_CYCLES = 1.5, 3.0  # ... or where they cost less: of a step, and to add up the lanes of a window's sum
 LINE_BYTES = 64  # of a cache
 SHORT_REDUCTION = 16  # steps: a single run this short is written out too, and its accumulators start from the bias
@@ -101,7 +101,7 @@ class ImplicitGemm(GemmLoops):
         geometry, steps = self.geometry, self.geometry.reduction.steps
         adds = 0.5 * geometry.group_vectors if self._is_short else 0.0
         sums = geometry.groups * (SUM_CYCLES + 4 * steps / 64 + adds)
-        return len(self.extra.places) <= MOST_EXTRA_STEPS and len(self.extra.places) * EXTRA_STEP_CYCLES < sums
+        return len(self.extra.places) <= MAX_EXTRA_STEPS and len(self.extra.places) * EXTRA_STEP_CYCLES < sums
 
     @property
     def _is_short(self) -> bool:

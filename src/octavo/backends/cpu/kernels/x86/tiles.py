@@ -17,7 +17,7 @@ from .vector import LANES
 LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait for each other
 NARROW_CYCLES = {4: 1.9, 2: 2.4, 1: 3.9}  # to initialise, requantize and store one accumulator register of a group of 4, 2, 1
 TILE_CYCLES = 3.0  # loops and addresses of one tile; the rest of its start and end overlaps its neighbours
-MOST_PIXELS = 22  # by one vector: with more, the constants of requantizing find no registers beside the accumulators
+MAX_PIXELS = 22  # by one vector: with more, the constants of requantizing find no registers beside the accumulators
 RUN_CYCLES = 8.0  # to enter and leave one loop over steps, where taps in the padding are left out
 
 
@@ -46,7 +46,7 @@ class Core:
 
     def most_pixels(self, vectors: int) -> int:
         """Return how many pixels fit beside the weights of `vectors`, 0 if the weights alone are too many."""
-        accumulators = self.accumulators if vectors > 1 else min(self.accumulators, MOST_PIXELS)
+        accumulators = self.accumulators if vectors > 1 else min(self.accumulators, MAX_PIXELS)
         return max(0, min(accumulators, self.registers - vectors * self.weight_vectors)) // vectors
 
     def step_cycles(self, pixels: int, vectors: int) -> float:

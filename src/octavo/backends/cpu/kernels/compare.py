@@ -1,4 +1,4 @@
-"""Comparisons of quantized tensors, logic of truth values, and choices by them.
+"""Comparisons of quantized tensors, logic of boolean values, and choices by them.
 
 Oracles: `numerics.quantized.compare`, `numpy.logical_and` and its kin, `numpy.where`.
 """
@@ -112,7 +112,7 @@ def _compared(integer: Expr, side: Side, rounding: CompareRounding) -> Expr:
 
 
 def logical(spec: LogicalSpec, *, isa: str) -> Kernel:
-    """Return the kernel of truth values."""
+    """Return the kernel of boolean values."""
 
     def emit(*buffers: Buffer) -> None:
         *operands, y = buffers

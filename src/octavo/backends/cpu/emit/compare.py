@@ -1,4 +1,4 @@
-"""Kernel calls of composites: truth. Reads no QDQ graph."""
+"""Kernel calls of composites: comparisons and logic. Reads no QDQ graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm.relax import Expr, Var
 from ....composites.elementwise import CompareOp, LogicalOp, Operand
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels.truth import CompareSpec, LogicalSpec, Side, compare, logical
+from ..kernels.compare import CompareSpec, LogicalSpec, Side, compare, logical
 
 
 @emits(CompareOp)

@@ -1,4 +1,4 @@
-"""Rules of comparisons of quantized tensors and of logic on truth values: their results are bool."""
+"""Rules of comparisons of quantized tensors and of logic on boolean values: their results are bool."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def _rounding(view: DataflowView, kind: str, a: QuantizedTensor, b: QuantizedTen
 
 
 def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
-    """Claim logic of truth values that are computed or fed."""
+    """Claim logic of boolean values that are computed or fed."""
     del support
     call = call_to(view.definition(core), *LOGICAL_OPS)
     assert call is not None
     shapes, shape = [static_shape(arg) for arg in call.args], static_shape(core)
     operands = [arg for arg in call.args if isinstance(arg, Var) and dtype_of(arg) == "bool"]
     if len(operands) != len(call.args) or shape is None or None in shapes:
-        return Rejection(reason=f"an operand of {core.name} is a constant, no truth values, or of a shape that is not static")
+        return Rejection(reason=f"an operand of {core.name} is a constant, no boolean values, or of a shape that is not static")
     form = LogicalOp(
         kind=cast(Literal["and", "or", "not"], op_name(call).removeprefix("logical_")),
         operands=tuple(operand.name for operand in operands),
