@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ def _written(value: Any) -> Any:
     """Return a field's value as an attribute holds it."""
     if is_dataclass(value) and not isinstance(value, type):
         assert _CLASSES.get(type(value).__name__) is type(value), f"{type(value).__name__} is no part of a composite op"
-        return {"type": type(value).__name__, **{each.name: _written(getattr(value, each.name)) for each in fields(value)}}
+        return {"type": type(value).__name__, **{each.name: _written(_field(value, each)) for each in fields(value)}}
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
     if isinstance(value, np.generic):
@@ -137,6 +137,12 @@ def _written(value: Any) -> Any:
         return [_written(each) for each in value]
     assert value is None or isinstance(value, (bool, int, float, str)), f"{value!r} is no value of a composite op"
     return value
+
+
+def _field(value: Any, field: Field[Any]) -> Any:
+    """Return a field's value; an array of one element may be a NumPy scalar, which would come back as a number."""
+    found = getattr(value, field.name)
+    return np.asarray(found) if isinstance(found, np.generic) and "NDArray" in str(field.type) else found
 
 
 def _read(value: Any, name: str) -> Any:
