@@ -31,12 +31,11 @@ class AddOp(CompositeOp):
     b: QuantizedTensor
     b_values: npt.NDArray[Any] | None
     y: QuantizedOutput
-    rounding: str = "half_up"
+    rounding: str
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is not half up."""
-        info = {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info()}
-        return info if self.rounding == "half_up" else {**info, "rounding": self.rounding}
+        """Return its tensors by role, and the rounding."""
+        return {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info(), "rounding": self.rounding}
 
     def element_function(self) -> ElementFunction | None:
         """Return the op, where b is not widened but a constant of one element."""
@@ -126,10 +125,6 @@ class PairLookupOp(CompositeOp):
 Kind = Literal["add", "sub", "mul", "max", "min"]
 
 
-USUAL: dict[Kind, str] = {"add": "half_up", "sub": "half_up", "mul": "half_even", "max": "half_even", "min": "half_even"}
-"""How each rounds where the source says nothing else, as LiteRT does."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Operand:
     """One of two operands: a variable's tensor, or a constant in `values` (its own integers)."""
@@ -152,9 +147,9 @@ class PairwiseOp(CompositeOp):
     rounding: str
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is not the op's usual one."""
-        info = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
-        return info if self.rounding == USUAL[self.kind] else {**info, "rounding": self.rounding}
+        """Return its tensors by role, and the rounding."""
+        sides = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
+        return {**sides, "output": self.y.info(), "rounding": self.rounding}
 
     def element_function(self) -> ElementFunction | None:
         """Return the op, where no operand is widened but a constant of one element."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,16 @@ from .base import UNQUANTIZED, CompositeOp, QuantizedOutput, QuantizedTensor
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class L2NormalizeOp(CompositeOp):
-    """x over its norm along `axis` of the source's layout; `fixed` where the source takes the norm in fixed point."""
+    """x over its norm along `axis` of the source's layout; of "fixed_point" rounding where the norm is taken so."""
 
     x: QuantizedTensor
     y: QuantizedOutput
     axis: int
-    fixed: bool
+    rounding: Literal["half_even", "fixed_point"]
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is not half to even."""
-        info = {"input": self.x.info(), "output": self.y.info()}
-        return {**info, "rounding": "fixed_point"} if self.fixed else info
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -57,12 +56,11 @@ class SoftmaxOp(CompositeOp):
     axis: int
     beta: float
     is_log: bool
-    rounding: str = "half_even"
+    rounding: str
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is not half to even."""
-        info = {"input": self.x.info(), "output": self.y.info()}
-        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

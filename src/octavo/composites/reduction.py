@@ -28,12 +28,11 @@ class Pool2dOp(CompositeOp):
     count_include_pad: bool
     out_height: int
     out_width: int
-    rounding: Rounding = "half_even"
+    rounding: Rounding
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is not half to even."""
-        info = {"input": self.x.info(), "output": self.y.info()}
-        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -47,9 +46,8 @@ class ReduceOp(CompositeOp):
     rounding: str
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is not half to even."""
-        info = {"input": self.x.info(), "output": self.y.info()}
-        return info if self.rounding == "half_even" else {**info, "rounding": self.rounding}
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -77,9 +75,8 @@ class ResizeOp(CompositeOp):
     rounding: Literal["half_up", "half_even", "half_away"]
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding where it is that of int16."""
-        info = {"input": self.x.info(), "output": self.y.info()}
-        return {**info, "rounding": self.rounding} if self.rounding == "half_away" else info
+        """Return its tensors by role, and the rounding."""
+        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

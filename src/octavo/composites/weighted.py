@@ -61,8 +61,8 @@ Result = QuantizedOutput | FloatResult | SumResult
 
 
 def _rounding(y: Result, fixed_point: FixedPointRounding | None) -> dict[str, str]:
-    """Return the entry of a quantize_info that says how sums become int16."""
-    return {"rounding": fixed_point or "half_even"} if y.kernel_dtype == "int16" else {}
+    """Return the entry of a quantize_info that says how sums become integers."""
+    return {"rounding": fixed_point or "half_even"} if isinstance(y, QuantizedOutput) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class WeightedOp(CompositeOp):
     fixed_point: FixedPointRounding | None = None
 
     def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and how sums become int16."""
+        """Return its tensors by role, and how sums become integers."""
         return {"input": self.x.info(), **self.weight.info(), **self.y.roles(), **_rounding(self.y, self.fixed_point)}
 
     @property

@@ -152,16 +152,21 @@ def call_to(expr: Any, *names: str) -> Any | None:
 
     Any, since an op's attributes have no static types.
     """
-    if isinstance(expr, Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name.removeprefix("relax.") in names:
+    if isinstance(expr, Call) and isinstance(expr.op, tvm.ir.Op) and relax_name(expr.op) in names:
         return expr
     return None
+
+
+def relax_name(op: tvm.ir.Op) -> str:
+    """Name a Relax op without namespace; our own, "relax.octavo.x", refine the plain "relax.x" and go by its name."""
+    return str(op.name).removeprefix("relax.").removeprefix("octavo.")
 
 
 def op_name(expr: Expr) -> str:
     """Name what an expression computes: a Relax op without "relax.", the callee of a call_tir, or "tuple"."""
     if isinstance(expr, Call):
         if isinstance(expr.op, tvm.ir.Op):
-            name = str(expr.op.name).removeprefix("relax.")
+            name = relax_name(expr.op)
             if name in ("call_tir", "call_dps_packed", "call_pure_packed"):
                 callee = expr.args[0]
                 return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(getattr(callee, "global_symbol", name))

@@ -37,11 +37,10 @@ from tvm.ir import GenericConst as Constant
 
 from ..errors import ModelError
 from ..graph import Model
+from ..graph.dataflow import call_to
 from ..graph.model import SourceFormat
 from ..identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
 from .source_tensor import SourceTensor
-
-_AFFINE_OPS = frozenset({"relax.quantize", "relax.dequantize"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,9 +97,9 @@ def _key(expr: Any) -> int:
     return hash(expr)
 
 
-def _is_literal(op: Any, position: int) -> bool:
+def _is_literal(call: Any, position: int) -> bool:
     """Whether a constant at this place of a call stays in the text: scale and zero point of quantize and dequantize."""
-    return position > 0 and getattr(op, "name", "") in _AFFINE_OPS
+    return position > 0 and call_to(call, "quantize", "dequantize") is not None
 
 
 def _operands(expr: Any, *, literals: bool = True) -> Iterable[Any]:
@@ -109,7 +108,7 @@ def _operands(expr: Any, *, literals: bool = True) -> Iterable[Any]:
         yield expr
     elif isinstance(expr, relax.Call):
         for position, arg in enumerate(expr.args):
-            if literals or not (isinstance(arg, Constant) and _is_literal(expr.op, position)):
+            if literals or not (isinstance(arg, Constant) and _is_literal(expr, position)):
                 yield from _operands(arg, literals=literals)
     elif isinstance(expr, relax.Tuple):
         for field in expr.fields:
@@ -215,7 +214,7 @@ class _Assembly:
             return new.get(_key(self.resolve(expr)), expr)
         if isinstance(expr, relax.Call):
             args: list[Any] = [
-                arg if isinstance(arg, Constant) and _is_literal(expr.op, position) else self.substitute(arg, new)
+                arg if isinstance(arg, Constant) and _is_literal(expr, position) else self.substitute(arg, new)
                 for position, arg in enumerate(expr.args)
             ]
             return relax.Call(expr.op, args, expr.attrs, expr.ty_args, expr.span, ret_ty=expr.ty)

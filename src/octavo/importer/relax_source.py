@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ..errors import ModelError
+from ..graph.dataflow import relax_name
 from ..graph.model import SourceFormat
 from .assemble import Assembled, assemble
 from .fingerprint import Fingerprint
@@ -77,8 +78,8 @@ def _tensors(main: relax.Function) -> tuple[list[SourceTensor], list[Any]]:
                 for position, arg in enumerate(arguments):
                     if isinstance(arg, Constant):
                         add(arg, f"{binding.var.name}_arg{position}", "constant")
-            is_named_op = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
-            add(binding.var, str(binding.var.name), "activation", value.op.name.removeprefix("relax.") if is_named_op else "")
+            op: Any = getattr(value, "op", None)
+            add(binding.var, str(binding.var.name), "activation", relax_name(op) if isinstance(op, tvm.ir.Op) else "")
     return sources, holders
 
 

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax import Var
 
 from ..composites.attributes import write_op
-from ..graph.dataflow import DataflowView, call_to
+from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.observe import OBSERVE
 from ..graph.rules import Claims, Partition, Region, Rejection, Repeatable, Rule, claim, partition
 from ..graph.split import split_to_slices
@@ -172,10 +172,10 @@ def rules_for(
 
     def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
         def match(view: DataflowView, core: Var) -> Region | Rejection:
-            name = view.definition(core).op.name
+            name = op_name(view.definition(core))
             support = target.support(_TABLES.get(composite) or name)
             if support is None:
-                return Rejection(reason=f"target {target.name} has no integer {name.removeprefix('relax.')}")
+                return Rejection(reason=f"target {target.name} has no integer {name}")
             found = matcher(view, core, support)
             if isinstance(found, Rejection):
                 return found

@@ -132,4 +132,4 @@ def _write(view: DataflowView, found: dict[Var, _Shared], writer: BodyWriter) ->
 
 def _with_zero_point(call: Any, data: Expr, shared: _Shared) -> Any:
     zero_points = np.full(shared.limits.shape, shared.zero_point, np.int32)
-    return relax.Call(call.op, [data, call.args[1], relax.const(zero_points)], call.attrs)
+    return relax.Call(call.op, [data, call.args[1], relax.const(zero_points), *call.args[3:]], call.attrs)

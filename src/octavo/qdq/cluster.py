@@ -16,7 +16,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Rejection
 from ..numerics import ELEMENTWISE
 from ..numerics.quantized.compare import COMPARISONS
-from .rounding import rounding_of
+from .rounding import FIXED_POINT, operand_rounding
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 
 PRELU = "nn.prelu"
@@ -118,7 +118,7 @@ def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
         value: Any = view.definition(var)
         if not is_elementwise(value):
             return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
-        if op_name(value) in COMPARISONS and rounding_of(view, op_name(value)) == "fixed_point":
+        if op_name(value) in COMPARISONS and operand_rounding(view, value) == FIXED_POINT:
             return Rejection(reason=f"{var.name} compares in fixed point, as its source does; a table compares real numbers")
         waiting.extend((arg, _alignment(value, position)) for position, arg in reversed(list(enumerate(value.args))))
     ordered = tuple(binding.var for binding in view.bindings if binding.var in members)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...graph.dataflow import call_to
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .ops import Converter, NodeContext, input_at, padding_of
@@ -79,7 +80,7 @@ def _conv(context: NodeContext, inputs: list[Any]) -> Any:
 def _dequantize_of(context: NodeContext, expr: Any) -> Any:
     """Return the dequantize that a variable is bound to; None for anything else."""
     call: Any = context.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
-    return call if getattr(getattr(call, "op", None), "name", "") == "relax.dequantize" else None
+    return call_to(call, "dequantize")
 
 
 def _conv_transpose(context: NodeContext, inputs: list[Any]) -> Any:
@@ -131,7 +132,7 @@ def _wide_conv_transpose(
         raise RejectedOpError(f"pads {windows} drop whole rows or columns of a 16-bit input")
     integers = _spread(context, x.args[0], int(x.args[2].value.numpy()), strides, [min(behind, 0) for behind in behinds])
     return _ops.nn.conv2d(
-        context.builder.emit(_ops.dequantize(integers, *x.args[1:], axis=0, out_dtype=str(w.ty.dtype))),
+        context.builder.emit(_ops.dequantize(integers, *x.args[1:3], axis=0, out_dtype=str(w.ty.dtype))),
         _flipped_kernel(context, w, attributes["groups"]),
         padding=[*befores, *(max(behind, 0) for behind in behinds)],
         kernel_layout="OIHW",

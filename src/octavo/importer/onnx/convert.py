@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from ...errors import ModelError, OctavoError
+from ...graph.dataflow import call_to
 from ..assemble import Assembled, assemble
 from ..frontend import conversion_errors, discard, quiet, reason
 from ..source_tensor import SourceTensor
@@ -35,16 +36,6 @@ _CONVERTERS = {
     **decompositions.CONVERTERS,
     **conv.CONVERTERS,
     **integer_ops.CONVERTERS,
-}
-# How ONNX Runtime rounds where it does not round half to even about the zero point; see `octavo.lower.rounding`, which reads it.
-# It has no kernel for a quantized Sub: that is a float32 difference, quantized.
-_ROUNDING = {
-    "add": "half_even_stored",
-    "multiply": "half_even_stored",
-    "nn.avg_pool2d": "float32",
-    "nn.softmax": "whole_steps",
-    "image.resize2d": "float32",
-    "subtract": "half_even",
 }
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
@@ -95,9 +86,9 @@ class _GraphImporter(onnx_frontend.ONNXGraphImporter):
         Its output is then another name of the same tensor. Outputs of the graph keep a variable of their own.
         """
         call: Any = self.bb.lookup_binding(result) if isinstance(result, relax.Var) else None
-        if getattr(getattr(call, "op", None), "name", "") != "relax.quantize" or self._outputs.intersection(node.output):
+        if call_to(call, "quantize") is None or self._outputs.intersection(node.output):
             return result
-        data, *parameters = call.args
+        data, *parameters = call.args[:3]
         if not all(isinstance(parameter, tvm.ir.GenericConst) for parameter in parameters):
             return result
         values = [parameter.value.numpy() for parameter in parameters]
@@ -135,15 +126,7 @@ def convert(prepared: PreparedOnnx, origin: str) -> Assembled:
     sources = _complete_shapes(prepared, importer)
     positions = {source.name: position for position, source in enumerate(sources)}
     outputs = [positions[value.name] for value in prepared.graph.output]
-    assembled = assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
-    return replace(assembled, module=_with_rounding(assembled.module, prepared))
-
-
-def _with_rounding(module: tvm.IRModule, prepared: PreparedOnnx) -> tvm.IRModule:
-    """Say in main's attributes how quantized results are rounded; a float model is left as it is."""
-    if any(node.op_type == "QuantizeLinear" for node in prepared.graph.node):
-        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", _ROUNDING))
-    return module
+    return assemble(module, sources, [importer.holder(source.name) for source in sources], outputs)
 
 
 def _complete_shapes(prepared: PreparedOnnx, importer: _GraphImporter) -> list[SourceTensor]:

@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst as Constant
 
+from ...graph.dataflow import call_to
 from ..frontend import RejectedOpError
 from ..relax_ops import celu, nonnegative_indices, running_sum, shape_of
 from .ops import Converter, NodeContext
@@ -54,7 +55,7 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     """
     data, emit = inputs[0], context.builder.emit
     made = context.builder.lookup_binding(data) if isinstance(data, relax.Var) else None
-    is_quantized = getattr(getattr(made, "op", None), "name", "") == "relax.dequantize"
+    is_quantized = call_to(made, "dequantize") is not None
     if not is_quantized or len(inputs) < 2 or not isinstance(inputs[1], Constant):
         return None
     shape, count = shape_of(data), int(inputs[1].value.numpy().reshape(-1)[0])

@@ -7,7 +7,7 @@ parameters that arrive at run time are variables there, and blocked ones become 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...numerics import INTEGER_RANGE
 from ...qdq.dynamic import write_dynamic
+from ...qdq.rounding import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, WHOLE_STEPS, source_op, with_rounding
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .conv import convolution
@@ -24,6 +25,16 @@ from .ops import Converter, NodeContext, input_at
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
+
+
+_ROUNDING = {
+    "add": HALF_EVEN_STORED,
+    "multiply": HALF_EVEN_STORED,
+    "nn.avg_pool2d": FLOAT32,
+    "nn.softmax": WHOLE_STEPS,
+    "image.resize2d": FLOAT32,
+}
+"""How ONNX Runtime rounds results that it does not round half to even about the zero point, by the Relax op."""
 
 
 def _is_constant(expr: Any) -> bool:
@@ -50,8 +61,18 @@ def _affine(context: NodeContext, inputs: list[Any]) -> Any:
     else:
         scale, zero_point = _run_time_parameters(context, scale, zero_point, shape, axis)
     if quantizes:
-        return _ops.quantize(data, scale, zero_point, axis=axis, out_dtype=dtype)
+        rounding = _ROUNDING.get(source_op(data, _definition_in(context)), HALF_EVEN)
+        return with_rounding(_ops.quantize(data, scale, zero_point, axis=axis, out_dtype=dtype), rounding)
     return _ops.dequantize(data, scale, zero_point, axis=axis, out_dtype=str(scale.ty.dtype))
+
+
+def _definition_in(context: NodeContext) -> Callable[[Any], Any]:
+    def definition(expr: Any) -> Any:
+        while isinstance(expr, relax.Var) and (bound := context.builder.lookup_binding(expr)) is not None:
+            expr = bound
+        return expr
+
+    return definition
 
 
 def _quantized_dtype(context: NodeContext, zero_point: Any) -> str:

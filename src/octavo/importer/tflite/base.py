@@ -15,7 +15,9 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from ...numerics import INTEGER_RANGE
 from ...qdq.dynamic import write_dynamic
+from ...qdq.rounding import with_rounding
 from ..frontend import RejectedOpError
+from .rounding import OpRounding
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -36,6 +38,17 @@ _ACTIVATION_BOUNDS = {_RELU: (0.0, math.inf), _RELU_N1_TO_1: (-1.0, 1.0), _RELU6
 
 class BaseConverter(tflite_frontend.OperatorConverter):
     """TVM's TFLite converter with the tools that ours share."""
+
+    rounding = OpRounding()
+    """How LiteRT rounds the op that is converted."""
+
+    def quantize(self, expr: Any, tensor_to_quantize: Any) -> Any:
+        """Quantize real values by a tensor's parameters; the call says how LiteRT rounds them."""
+        return with_rounding(super().quantize(expr, tensor_to_quantize), self.rounding.results)
+
+    def dequantize(self, expr: Any, tensor: Any) -> Any:
+        """Return the real values of a tensor's integers; the call says how LiteRT compares them."""
+        return with_rounding(super().dequantize(expr, tensor), self.rounding.operands)
 
     def get_tensors(self, tensors_idx_list: Any) -> list[Any]:
         """Wrap tensors, with their parameters where they are quantized integers: one zero point for each scale."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import tflite
-import tvm
 from tvm import relax
 from tvm.relax.frontend.tflite import from_tflite, tflite_frontend
 
@@ -16,6 +14,7 @@ from ..assemble import Assembled, assemble
 from ..frontend import RejectedOpError, discard, quiet, reason
 from ..source_tensor import SourceTensor
 from .ops import OpConverter
+from .rounding import op_rounding
 from .source import TfliteGraph, TfliteOp
 
 
@@ -108,6 +107,7 @@ class _GraphConverter(OpConverter):
     def convert_op_to_relax(self) -> None:
         """Convert op after op."""
         for index, op in enumerate(self.graph.ops):
+            self.rounding = op_rounding(op, self.graph)
             try:
                 result = self.convert_map[op.name](op=self.subgraph.Operators(index))
                 if result is not None:
@@ -185,46 +185,12 @@ def convert(graph: TfliteGraph, origin: str) -> Assembled:
         raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
     order = _source_order(graph)
     sources = _sources(graph)
-    assembled = assemble(
+    return assemble(
         module,
         [sources[index] for index in order],
         [converters[0].holder(index) for index in order],
         [order.index(index) for index in graph.outputs],
     )
-    return replace(assembled, module=_with_rounding(assembled.module, graph))
-
-
-# How LiteRT rounds where it does not round half to even; see `octavo.lower.rounding`, which reads it.
-_ROUNDING = {
-    "AVERAGE_POOL_2D": ("nn.avg_pool2d", "half_away"),
-    "MEAN": ("mean", "half_even_stored"),
-    "QUANTIZE": ("quantize", "half_up"),
-    "L2_NORMALIZATION": ("divide", "fixed_point"),
-    "PRELU": ("nn.prelu", "half_up"),
-    "LEAKY_RELU": ("nn.leakyrelu", "half_up"),
-    "RESIZE_BILINEAR": ("image.resize2d", "half_up"),
-    **{op: (op.lower(), "fixed_point") for op in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")},
-}
-
-_WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
-
-
-def _with_rounding(module: tvm.IRModule, graph: TfliteGraph) -> tvm.IRModule:
-    """Say in main's attributes how quantized results are rounded; a model without any is left as it is."""
-
-    def is_quantized(op: TfliteOp) -> bool:
-        x, y = (graph.tensors[index] for index in (op.inputs[0], op.outputs[0]))
-        return bool(x.scale and (y.scale or y.dtype == "bool"))
-
-    quantized = {op.name for op in graph.ops if is_quantized(op)}
-    rounding = {relax_op: how for name, (relax_op, how) in _ROUNDING.items() if name in quantized}
-    if any(tensor.scale and tensor.dtype == "int16" for tensor in graph.tensors):
-        last = [graph.tensors[op.inputs[-1]] for op in graph.ops if op.name in _WITH_BIAS and op.inputs[-1] >= 0]
-        is_wide = any(tensor.dtype == "int64" for tensor in last)
-        rounding["int16"] = "fixed_wide_bias" if is_wide else "fixed"
-    if rounding:
-        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", rounding))
-    return module
 
 
 def _source_order(graph: TfliteGraph) -> list[int]:

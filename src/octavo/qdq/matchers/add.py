@@ -9,7 +9,7 @@ from ...composites.elementwise import AddOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..rounding import rounding_of
+from ..rounding import HALF_EVEN_STORED, HALF_UP, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import Dequantized, constant_value, dequantized
 
@@ -49,7 +49,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         b=tensor_of(b),
         b_values=None if constant is None else constant.values,
         y=tail.form,
-        rounding=rounding_of(view, "add", "half_up"),
+        rounding=result_rounding(view, tail.members, (HALF_UP, HALF_EVEN_STORED)),
     )
     inputs = tuple(dict.fromkeys(side.source for side in (a, b) if isinstance(side.source, Var)))
     members = tuple(side.var for side in (a, b) if side.var is not None)

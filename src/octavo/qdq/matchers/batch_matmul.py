@@ -15,7 +15,7 @@ from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling
-from ..rounding import is_fixed_int16
+from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import Dequantized, constant_value, dequantized
 
@@ -63,7 +63,7 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     end = _end(view, core, sides, support)
     if isinstance(end, Rejection):
         return end
-    fixed_point = "reduced" if end.form.kernel_dtype == "int16" and is_fixed_int16(view) else None
+    fixed_point = "reduced" if end.form.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)) else None
     form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form, fixed_point=fixed_point)
     problem = None if fixed_point is None else _overflow(form)
     if problem is not None:

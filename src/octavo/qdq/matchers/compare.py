@@ -12,7 +12,7 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_s
 from ...graph.rules import Region, Rejection
 from ...numerics.quantized.compare import COMPARISONS, CompareRounding, Comparison
 from ...target import OpSupport
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import FIXED_POINT, operand_rounding
 from ..tail import check_activation, unquantized
 from ..values import constant_value, dequantized
 
@@ -52,7 +52,8 @@ def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region |
     assert shape is not None, "the loop saw it"
     a, b = operands
     kind = cast(Comparison, op_name(call))
-    form = CompareOp(kind=kind, a=a, b=b, rounding=_rounding(view, kind, a.tensor, b.tensor), name=core.name, shape=shape)
+    rounding = _rounding(operand_rounding(view, call), a.tensor, b.tensor)
+    form = CompareOp(kind=kind, a=a, b=b, rounding=rounding, name=core.name, shape=shape)
     return Region(
         core=core,
         output=core,
@@ -63,13 +64,12 @@ def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region |
     )
 
 
-def _rounding(view: DataflowView, kind: str, a: QuantizedTensor, b: QuantizedTensor) -> CompareRounding:
-    if a.params == b.params and (a.kernel_dtype == "int16" or rounding_of(view, kind) != "fixed_point"):
+def _rounding(asked: str, a: QuantizedTensor, b: QuantizedTensor) -> CompareRounding:
+    if a.params == b.params and (a.kernel_dtype == "int16" or asked != FIXED_POINT):
         return "integers"
-    both_int16 = a.params.dtype == b.params.dtype == "int16"
-    if both_int16 and is_fixed_int16(view):
+    if a.params.dtype == b.params.dtype == "int16" and asked == FIXED_POINT:
         return "integers"  # TFLite compares int16 as it is, whatever the scales
-    return "fixed_point" if rounding_of(view, kind) == "fixed_point" else "float32"
+    return "fixed_point" if asked == FIXED_POINT else "float32"
 
 
 def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:

@@ -20,7 +20,7 @@ from ...numerics.rounding.requantize import ScaledRounding
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from ..pad import FoldedPad, folded_pad
-from ..rounding import has_wide_bias, is_fixed_int16
+from ..rounding import FIXED_POINT_WIDE_BIAS, is_fixed_point, result_rounding
 from ..runtime_inputs import UNIT, DynamicInput, dynamic_form, dynamic_input
 from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
@@ -82,7 +82,8 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     )
     if form.y.kernel_dtype == "int16":
         # TFLite's sums of 64 bits meet a factor of 15 bits, those of 32 bits one of 31.
-        form = _wide(view, form, "twice" if form.weight.bias_name and not has_wide_bias(view) else "reduced")
+        asked = result_rounding(view, way.tail.members)
+        form = _wide(form, asked, "twice" if form.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
         if isinstance(form, Rejection):
             return form
     region = weighted_region(core, x, way, form)
@@ -110,18 +111,19 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return formed
     form = MatmulOp(x=input_form(x), weight=formed[0], y=formed[1])
     if form.y.kernel_dtype == "int16":
-        form = _wide(view, form, "once" if form.weight.bias_name and has_wide_bias(view) else "twice")
+        asked = result_rounding(view, way.tail.members)
+        form = _wide(form, asked, "once" if form.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
     return form if isinstance(form, Rejection) else weighted_region(core, x, way, form)
 
 
-def _wide(view: DataflowView, op: _Op, rounding: FixedPointRounding) -> _Op | Rejection:
+def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
     """Return the op of int16 in the arithmetic that its source asks for, once no sum times a fixed-point factor leaves int64."""
     x, y, weight = op.x, op.y, op.weight
     assert isinstance(x, QuantizedTensor)
     assert isinstance(y, QuantizedOutput)
     if x.params.scale.ndim or y.tensor.params.scale.ndim:
         return Rejection(reason=f"activation {x.name} is quantized per axis; kernels take one scale per tensor")
-    if not is_fixed_int16(view):
+    if not is_fixed_point(asked):
         return op
     op = replace(op, fixed_point=rounding)
     zero_point, factor = int(x.params.zero_point), op.multiplier

@@ -16,7 +16,7 @@ from ...graph.rules import Region, Rejection
 from ...numerics import L2_MAX_COLUMNS
 from ...target import OpSupport
 from ..cluster import same_tensor
-from ..rounding import rounding_of
+from ..rounding import FIXED_POINT, result_rounding
 from ..tail import check_activation, follow_to_quantize
 from ..values import Dequantized, dequantized, numpy_constant
 
@@ -50,7 +50,7 @@ def match_l2_normalize(view: DataflowView, core: Var, support: OpSupport) -> Reg
         x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params),
         y=tail.form,
         axis=axis,
-        fixed=plain and rounding_of(view, "divide") == "fixed_point",
+        rounding="fixed_point" if plain and result_rounding(view, tail.members) == FIXED_POINT else "half_even",
     )
     members = dict.fromkeys(var for var in (x.var, *found.members, core, *tail.members) if var is not None)
     ordered = tuple(binding.var for binding in view.bindings if binding.var in members)

@@ -28,7 +28,7 @@ from ...numerics.quantized.rescale import (
 from ...ops import CLAMPS, ELEMENTWISE
 from ...target import OpSupport
 from ..cluster import PRELU, Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import HALF_UP, is_fixed_point, rounding_of
 from ..tail import check_activation, integer_clamp
 from ..values import constant_value, params_of
 
@@ -64,7 +64,8 @@ def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if x_shape != y.form.tensor.shape:
         return Rejection(reason=f"a constant widens {source.name} from {x_shape} to {y.form.tensor.shape}")
     tensor = QuantizedTensor(name=source.name, shape=x_shape, params=x.params)
-    table = _fixed_table(view, cluster, tensor, y.form) if x.params.dtype == "int16" and is_fixed_int16(view) else None
+    is_fixed = x.params.dtype == "int16" and is_fixed_point(rounding_of(view.definition(cluster.quantize)))
+    table = _fixed_table(view, cluster, tensor, y.form) if is_fixed else None
     form = LookupOp(x=tensor, y=y.form, table=_table(view, cluster, y.form) if table is None else table)
     return region_of(core, cluster, y, form)
 
@@ -132,7 +133,7 @@ def _table(view: DataflowView, cluster: Cluster, y: QuantizedOutput) -> npt.NDAr
     ops = operations(view, cluster)
     if len(ops) == 1 and op_name(ops[0]) == "nn.leakyrelu":
         slope = attributes(ops[0])["alpha"]
-        if rounding_of(view, "nn.leakyrelu") == "half_up" and has_coarse_multiplier(x, result, slope):
+        if rounding_of(view.definition(cluster.quantize)) == HALF_UP and has_coarse_multiplier(x, result, slope):
             return rescale_table(x, result, slope=slope, qmin=y.qmin, qmax=y.qmax)
 
     def function(real: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -16,7 +16,7 @@ from ...numerics import INTEGER_RANGE, lookup_table
 from ...numerics.quantized.rescale import int16_rescale_table, rescale_table
 from ...ops import CLAMPS, movers
 from ...target import OpSupport
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import HALF_EVEN, HALF_UP, is_fixed_point, result_rounding, rounding_of
 from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from ..values import dequantized, integer_params
 
@@ -46,7 +46,8 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     y = _with_own_clamp(call, tail.form)
     if isinstance(y, Rejection):
         return y
-    form = _wide(view, MoveOp(x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), y=y, axes=axes))
+    move = MoveOp(x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), y=y, axes=axes)
+    form = _wide(move, result_rounding(view, tail.members))
     if isinstance(form, Rejection):
         return form
     return Region(
@@ -73,10 +74,10 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
     y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    form = _wide(view, MoveOp(x=source, y=y, axes=None))
+    form = _wide(MoveOp(x=source, y=y, axes=None), rounding_of(call))
     if isinstance(form, Rejection):
         return form
-    if isinstance(form, MoveOp) and rounding_of(view, "quantize") == "half_up" and ratio(x.params, params) != 1.0:
+    if isinstance(form, MoveOp) and rounding_of(call) == HALF_UP and ratio(x.params, params) != 1.0:
         form = LookupOp(x=source, y=y, table=rescale_table(x.params, params, qmin=qmin, qmax=qmax))
     return Region(
         core=core,
@@ -88,7 +89,7 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     )
 
 
-def _wide(view: DataflowView, op: MoveOp) -> MoveOp | LookupOp | Rejection:
+def _wide(op: MoveOp, rounding: str) -> MoveOp | LookupOp | Rejection:
     """Return the op, or where it changes 16-bit integers a table with an entry for each: no kernel does both at once."""
     x, y = op.x, op.y
     bounds = (y.tensor.params.qmin, y.tensor.params.qmax)
@@ -96,7 +97,7 @@ def _wide(view: DataflowView, op: MoveOp) -> MoveOp | LookupOp | Rejection:
         return op
     if x.shape != y.shape or op.axes is not None:
         return Rejection(reason=f"it moves int16 values and changes scale, zero point or bounds of {x.name} at once")
-    if is_fixed_int16(view):
+    if is_fixed_point(rounding):
         table = int16_rescale_table(x.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
     else:
         table = lookup_table(lambda real: real, x.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
@@ -144,7 +145,7 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     elif call_to(call, "nn.relu") is not None:
         return Rejection(reason="relu over integers ignores the zero point; write it between dequantize and quantize")
     y = QuantizedOutput(tensor=QuantizedTensor(name=core.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
-    form = _wide(view, MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes))
+    form = _wide(MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes), HALF_EVEN)
     if isinstance(form, Rejection):
         return form
     return Region(

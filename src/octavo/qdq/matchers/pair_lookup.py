@@ -20,7 +20,7 @@ from ...graph.rules import Region, Rejection
 from ...numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, prelu_table, quantize, real_values
 from ...target import OpSupport
 from ..cluster import PRELU, Cluster, ManyConstant, evaluated, name_of, operations
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import HALF_UP, is_fixed_point, rounding_of
 from ..tail import check_activation
 from .lookup import ClusterOutput, cluster_of, output_of, region_of
 
@@ -78,7 +78,7 @@ def _wide_prelu(view: DataflowView, core: Var, cluster: Cluster, output: Cluster
     """
     ops = operations(view, cluster)
     is_prelu = len(ops) == 1 and op_name(ops[0]) == PRELU and len(cluster.tensors) == len(cluster.constants) == 1
-    if not is_prelu or not is_fixed_int16(view):
+    if not is_prelu or not is_fixed_point(rounding_of(view.definition(cluster.quantize))):
         return Rejection(reason=f"{op_name(ops[0]) if ops else core.name} of two 16-bit operands has no kernel")
     x, y = cluster.tensors[0], output.form.tensor
     shape = static_shape(x.source)
@@ -129,7 +129,7 @@ def _fixed_point(
 ) -> npt.NDArray[np.integer] | None:
     """Return the table of a parametric relu that the source rounds in fixed point; None for anything else."""
     ops = operations(view, cluster)
-    if len(ops) != 1 or op_name(ops[0]) != PRELU or rounding_of(view, PRELU) != "half_up":
+    if len(ops) != 1 or op_name(ops[0]) != PRELU or rounding_of(view.definition(cluster.quantize)) != HALF_UP:
         return None
     value = cluster.constants[0].value
     if value.scale is None or value.zero_point is None or np.ptp(value.scale) or np.ptp(value.zero_point):

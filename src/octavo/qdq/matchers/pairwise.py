@@ -5,15 +5,23 @@ from __future__ import annotations
 from tvm.relax import Var
 
 from ...composites.base import QuantizedTensor
-from ...composites.elementwise import USUAL, Kind, Operand, PairwiseOp
+from ...composites.elementwise import Kind, Operand, PairwiseOp
 from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import HALF_EVEN_STORED, HALF_UP, is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import ConstantValue, Dequantized, constant_value, dequantized
 
 _KINDS: dict[str, Kind] = {"add": "add", "subtract": "sub", "multiply": "mul", "maximum": "max", "minimum": "min"}
+_ROUNDINGS: dict[Kind, tuple[str, ...]] = {
+    "add": (HALF_UP, HALF_EVEN_STORED),
+    "sub": (HALF_UP, HALF_EVEN_STORED),
+    "mul": (HALF_EVEN_STORED,),
+    "max": (),
+    "min": (),
+}
+"""What each knows besides half to even."""
 
 
 def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -52,9 +60,9 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     kind = _KINDS[op_name(call)]
     if kind in ("max", "min") and any(side.params != tail.form.tensor.params for side in sides):
         return Rejection(reason="its operands and its result differ in scale, zero point or dtype")
-    rounding = rounding_of(view, op_name(call), USUAL[kind])
+    rounding = result_rounding(view, tail.members, _ROUNDINGS[kind])
     if tail.form.kernel_dtype == "int16" and kind not in ("max", "min"):
-        rounding = "fixed_point" if is_fixed_int16(view) else "float32"
+        rounding = "fixed_point" if is_fixed_point(result_rounding(view, tail.members)) else "float32"
         tensors = (operands[0].tensor, operands[1].tensor, tail.form.tensor)
         other = next((tensor for tensor in tensors if rounding == "fixed_point" and tensor.zero_point != 0), None)
         if other is not None:

@@ -14,7 +14,7 @@ from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
 from ...numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
 from ...target import OpSupport
-from ..rounding import rounding_of
+from ..rounding import result_rounding
 from ..tail import Tail, check_activation, follow_to_quantize, integer_clamp, of_width
 from ..values import dequantized, integer_params
 
@@ -60,7 +60,7 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     shape = static_shape(x.source)
     assert shape is not None
     form = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    rounding = _rounding(view, call, window, form, tail.form)
+    rounding = _rounding(result_rounding(view, tail.members), window, form, tail.form)
     # In float32, as ONNX Runtime has it, taps beyond the padding count as those inside do; elsewhere they do not.
     if rounding != "float32" and window.count_include_pad and window.overhangs(_size(shape, window.layout)):
         return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
@@ -84,8 +84,7 @@ def _wide_problem(x: QuantizedTensor, y: QuantizedOutput, window: _Window, op: s
     return None
 
 
-def _rounding(view: DataflowView, call: Any, window: _Window, x: QuantizedTensor, y: QuantizedOutput) -> Rounding:
-    asked = rounding_of(view, op_name(call))
+def _rounding(asked: str, window: _Window, x: QuantizedTensor, y: QuantizedOutput) -> Rounding:
     if asked == "half_even_stored":
         return "half_even_stored"
     if asked == "float32" and x.params.dtype == y.tensor.params.dtype:

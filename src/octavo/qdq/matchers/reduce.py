@@ -15,7 +15,7 @@ from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ...numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ...target import OpSupport
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import HALF_EVEN_STORED, is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized, integer_params
 
@@ -46,9 +46,9 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return tail
     kind = op_name(call)
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    rounding = "half_even" if kind in _EXTREMES else rounding_of(view, kind)
+    rounding = result_rounding(view, tail.members, (HALF_EVEN_STORED,) if kind == "mean" else ())
     if source.kernel_dtype == "int16":
-        is_fixed = is_fixed_int16(view)
+        is_fixed = is_fixed_point(result_rounding(view, tail.members))
         problem = _wide_problem(kind, source, tail.form, extent, is_fixed=is_fixed)
         if problem is not None:
             return problem

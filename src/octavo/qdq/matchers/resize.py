@@ -13,7 +13,7 @@ from ...graph.rules import Region, Rejection
 from ...numerics import float_taps, linear_taps
 from ...numerics.quantized.resize import int16_linear_taps
 from ...target import OpSupport
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import FLOAT32, HALF_UP, is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized
 
@@ -39,7 +39,7 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return tail
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     try:
-        form = _form(view, source, tail.form, layout, attrs, out)
+        form = _form(source, tail.form, layout, attrs, out, result_rounding(view, tail.members))
     except ValueError as error:
         return Rejection(reason=str(error))
     if isinstance(form, Rejection):
@@ -55,22 +55,21 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
 
 
 def _form(
-    view: DataflowView, x: QuantizedTensor, y: QuantizedOutput, layout: Layout, attrs: Any, out: tuple[int, ...]
+    x: QuantizedTensor, y: QuantizedOutput, layout: Layout, attrs: Any, out: tuple[int, ...], rounding: str
 ) -> ResizeOp | FloatResizeOp | Rejection:
     """Return the form that rounds as the source asks for; ValueError where its positions are unknown."""
     mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
     if x.kernel_dtype == "int16":
-        if not is_fixed_int16(view):
+        if not is_fixed_point(rounding):
             return Rejection(reason="resizing of int16 is integer in TFLite files alone; ONNX Runtime computes it in float32")
         if x.params != y.tensor.params or (y.qmin, y.qmax) != (x.params.qmin, x.params.qmax):
             return Rejection(reason=f"it changes scale, zero point or bounds of {x.name}; 16-bit resizing keeps them")
         rows, columns = (int16_linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
         return ResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_away")
-    rounding = rounding_of(view, "image.resize2d")
-    if rounding == "float32":
+    if rounding == FLOAT32:
         rows, columns = (float_taps(x.shape[axis], out[axis], mode) for axis in axes)
         return FloatResizeOp(x=x, y=y, layout=layout, rows=rows, columns=columns)
     rows, columns = (linear_taps(x.shape[axis], out[axis], mode) for axis in axes)
     return ResizeOp(
-        x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == "half_up" else "half_even"
+        x=x, y=y, layout=layout, rows=rows, columns=columns, rounding="half_up" if rounding == HALF_UP else "half_even"
     )

@@ -11,7 +11,7 @@ from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
 from ...target import OpSupport
-from ..rounding import is_fixed_int16, rounding_of
+from ..rounding import WHOLE_STEPS, is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import Dequantized, dequantized, numpy_constant
 
@@ -41,9 +41,9 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
         return Rejection(reason=f"its result has steps of {float(tail.form.tensor.params.scale)}, too small for the kernel")
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     # A factor in between keeps a softmax from the kernels that round otherwise.
-    rounding = "half_even" if is_log or beta != 1.0 else rounding_of(view, "nn.softmax")
+    rounding = "half_even" if is_log or beta != 1.0 else result_rounding(view, tail.members, (WHOLE_STEPS,))
     if source.kernel_dtype == "int16":
-        rounding = "fixed_point" if is_fixed_int16(view) else "half_even"
+        rounding = "fixed_point" if is_fixed_point(result_rounding(view, tail.members)) else "half_even"
         y = tail.form.tensor
         if rounding == "fixed_point" and (float(y.params.scale) != 1 / 32768 or y.zero_point != 0):
             return Rejection(reason="its result has another scale than 1 / 32768, or a zero point")

@@ -22,7 +22,7 @@ from tvm.ir import Op
 from tvm.relax import Expr, Var
 
 from ...graph import Model
-from ...graph.dataflow import BodyWriter, DataflowView, operand_vars, replace_operands, static_shape, write_function
+from ...graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, write_function
 from ...graph.evaluate import FAILURES, Array, run_once
 from ...identity import TensorId
 from ..weights.constants import Constants
@@ -57,7 +57,7 @@ def _computed_of_constants(view: DataflowView, constants: Constants) -> dict[Var
     found: dict[Var, None] = {}
     for binding in view.bindings:
         value: Any = binding.value
-        if isinstance(value, relax.Call) and (not isinstance(value.op, Op) or value.op.name.removeprefix("relax.") in _KEPT):
+        if isinstance(value, relax.Call) and (not isinstance(value.op, Op) or call_to(value, *_KEPT) is not None):
             continue
         if all(operand in found or constants.find(operand) is not None for operand in operand_vars(value)) and _is_known(value):
             found[binding.var] = None

@@ -69,9 +69,9 @@ class _Simplifier:
         if call is None or self.view.is_returned(var):
             return None
         constant = self.constants.find(call.args[0])
-        if constant is None or constant.moves or not all(isinstance(arg, GenericConst) for arg in call.args[1:]):
+        if constant is None or constant.moves or not all(isinstance(arg, GenericConst) for arg in call.args[1:3]):
             return None
-        scale, zero_point = (arg.value.numpy().reshape(-1) for arg in call.args[1:])
+        scale, zero_point = (arg.value.numpy().reshape(-1) for arg in call.args[1:3])
         shape = [1] * len(constant.shape)
         if scale.size > 1:
             shape[int(call.attrs.axis)] = scale.size

@@ -29,7 +29,7 @@ def emit_l2_normalize(op: L2NormalizeOp, context: KernelContext, inputs: dict[st
         input_zero_point=op.x.zero_point,
         out_scale=float(op.y.tensor.params.scale),
         output=output_spec(op.y),
-        fixed=dtype if op.fixed else None,
+        fixed=dtype if op.rounding == "fixed_point" else None,
         threads=context.threads,
     )
     kernel = kernels.l2_normalize(spec, isa=context.isa)
