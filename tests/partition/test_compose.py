@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_lowered
 from tvm import relax
 
 from machine_isas import each_isa
@@ -14,7 +14,6 @@ from octavo import numerics
 from octavo.backends.cpu.kernels import KNOWN_ISAS, isas_of
 from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams
 from octavo.pipeline import lower
-from octavo.qdq.rounding import ROUNDING
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 
@@ -36,7 +35,7 @@ def params_of(params: tuple[float, int], dtype: str) -> QuantParams:
     return QuantParams(dtype=dtype, scale=np.float32(scale), zero_point=np.int32(zero_point), granularity=PerTensor())
 
 
-def module_of(dtype: str, *, returned: tuple[str, ...] = (), rounding: dict[str, str] | None = None, x_shape=SHAPE):
+def module_of(dtype: str, *, returned: tuple[str, ...] = (), rounding: str = "half_even", x_shape=SHAPE):
     """y = max(relu(x * sigmoid(x) - 0.2) + x, y), quantized between all of them; the tensors `returned` are results, too."""
 
     def body(writer, inputs):
@@ -57,10 +56,7 @@ def module_of(dtype: str, *, returned: tuple[str, ...] = (), rounding: dict[str,
         results = [stages[name] for name in (*returned, "y")]
         return relax.Tuple(results) if len(results) > 1 else results[0]
 
-    module = graph({"x": (x_shape, dtype)}, body)
-    if rounding:
-        module["main"] = module["main"].with_attr(ROUNDING, rounding)
-    return module
+    return round_as(graph({"x": (x_shape, dtype)}, body), rounding, results_of=("add", "subtract"))
 
 
 def expected(x: np.ndarray, dtype: str, sums: str) -> Stages:
@@ -99,7 +95,7 @@ def every(dtype: str, shape=SHAPE) -> np.ndarray:
 @pytest.mark.parametrize("sums", ["half_up", "half_even", "half_even_stored"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_one_table_has_the_bits_of_all_oracles(dtype: str, sums: str, isa: str) -> None:
-    module = module_of(dtype, rounding={"add": sums, "subtract": sums})
+    module = module_of(dtype, rounding=sums)
     lowered = lower(module, CPU, (isa,), 1)
     assert [placed.name for placed in lowered.kernels.values() if placed.name != "relabel"] == ["lookup"]
     assert [(record.op, record.integer, record.kernel, record.isa) for record in lowered.records] == [
@@ -111,7 +107,7 @@ def test_one_table_has_the_bits_of_all_oracles(dtype: str, sums: str, isa: str) 
 @pytest.mark.parametrize("returned", [("s",), ("p",), ("a",), ("s", "a")])
 def test_a_tensor_that_others_read_is_computed_still(returned: tuple[str, ...]) -> None:
     module = module_of("uint8", returned=returned)
-    want = expected(every("uint8"), "uint8", "half_up")
+    want = expected(every("uint8"), "uint8", "half_even")
     results = run_lowered(module, every("uint8"))
     for name, result in zip((*returned, "y"), results, strict=True):
         np.testing.assert_array_equal(result, want[name], err_msg=name)

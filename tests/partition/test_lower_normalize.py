@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -65,7 +65,7 @@ def test_equals_the_oracle(shape, axis: int, dtype: str) -> None:
 
 def test_a_norm_in_fixed_point_where_the_source_takes_it_so() -> None:
     module = module_of((3, 37), -1, "uint8", (1 / 128, 128), is_log=False)
-    module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", {"divide": "fixed_point"}))
+    module = round_as(module, "fixed_point")
     x = np.random.default_rng(0).integers(0, 256, (3, 37)).astype(np.uint8)
     np.testing.assert_array_equal(run_lowered(module, x), numerics.l2_normalize_fixed(x, input_zero_point=90))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -22,18 +22,21 @@ A, B, Y = (0.021, 3), (0.034, -7), (0.05, 11)
 MOVED = {"int8": 0, "uint8": 128}
 
 
-def oracle(kind: str, a: np.ndarray, b: np.ndarray, dtype: str, qmin: int | None = None) -> np.ndarray:
+def oracle(kind: str, a: np.ndarray, b: np.ndarray, dtype: str, qmin: int | None, rounding: str) -> np.ndarray:
     moved = MOVED[dtype]
     low, high = numerics.INTEGER_RANGE[dtype]
     result = {"zero_point": Y[1] + moved, "qmin": low if qmin is None else qmin, "qmax": high, "dtype": dtype}
     if kind == "mul":
         multiplier = float(numerics.requantize_multiplier(A[0], B[0], Y[0]))
         return numerics.mul(a, b, a_zero_point=A[1] + moved, b_zero_point=B[1] + moved, multiplier=multiplier, **result)
+    if rounding == "half_even":
+        constants = (A[0], A[1] + moved, B[0], B[1] + moved, Y[0], result.pop("zero_point"))
+        return numerics.float_sum(a, b, numerics.float_sum_parameters(*constants, subtract=kind == "sub", stored=False), **result)
     common = {"a_scale": A[0], "b_scale": B[0], "out_scale": Y[0]}
     return numerics.add(a, b, subtract=kind == "sub", a_zero_point=A[1] + moved, b_zero_point=B[1] + moved, **common, **result)
 
 
-def case(kind: str, dtype: str, a_shape, b_shape, *, constant: bool = False, relu: bool = False, seed: int = 0):
+def case(kind: str, dtype: str, a_shape, b_shape, *, constant: bool = False, relu: bool = False, seed: int = 0, rounding: str):
     rng = np.random.default_rng(seed)
     low, high = numerics.INTEGER_RANGE[dtype]
     moved = MOVED[dtype]
@@ -48,8 +51,8 @@ def case(kind: str, dtype: str, a_shape, b_shape, *, constant: bool = False, rel
         return qdq.quantize("y", value, (Y[0], Y[1] + moved), is_output=True)
 
     inputs = {"a": (a_shape, dtype)} if constant else {"a": (a_shape, dtype), "b": (b_shape, dtype)}
-    module = graph(inputs, body)
-    want = oracle(kind, a, b, dtype, Y[1] + moved if relu else None)
+    module = round_as(graph(inputs, body), rounding)
+    want = oracle(kind, a, b, dtype, Y[1] + moved if relu else None, rounding)
     return module, ([a] if constant else [a, b]), want
 
 
@@ -65,13 +68,15 @@ SHAPES = [
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize("kind", OPS)
-def test_equals_the_oracle(kind: str, constant: bool, dtype: str) -> None:
+@pytest.mark.parametrize(("kind", "rounding"), [(kind, "half_even") for kind in OPS] + [("add", "half_up"), ("sub", "half_up")])
+def test_equals_the_oracle(kind: str, rounding: str, constant: bool, dtype: str) -> None:
     """The ISAs take turns, so that each meets every op and every pair of shapes; all with all is for the kernels' tests."""
     turn = 2 * constant + (dtype == "uint8")
     for seed, (a_shape, b_shape) in enumerate(SHAPES):
         isa = ISAS[(turn + seed) % len(ISAS)]
-        module, inputs, want = case(kind, dtype, a_shape, b_shape, constant=constant, relu=seed % 2 == 1, seed=seed)
+        module, inputs, want = case(
+            kind, dtype, a_shape, b_shape, constant=constant, relu=seed % 2 == 1, seed=seed, rounding=rounding
+        )
         (record,) = lower(module, CPU, (isa,), 1).records
         assert (record.op, record.integer) == (kind, True), record
         np.testing.assert_array_equal(run_lowered(module, *inputs, isa=isa), want)

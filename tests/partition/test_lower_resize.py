@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -38,8 +38,7 @@ def module_of(layout: str, dtype: str, y: tuple[float, int], method: str = "line
 def test_equals_the_oracle(layout: str, dtype: str, rounding: str) -> None:
     module, shape = module_of(layout, dtype, X)
     if rounding == "half_up":
-        main = module["main"].with_attr("octavo.rounding", {"image.resize2d": "half_up"})
-        module.update_func(module.get_global_var("main"), main)
+        module = round_as(module, "half_up")
     low, high = numerics.INTEGER_RANGE[dtype]
     x = np.random.default_rng(0).integers(low, high + 1, shape).astype(dtype)
     nhwc = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
@@ -58,8 +57,7 @@ def test_in_float32(layout: str) -> None:
     """Of other parameters at once, and of the source's zero points, which the kernel holds relabelled."""
     y = (0.07, -9)
     module, shape = module_of(layout, "int8", y)
-    main = module["main"].with_attr("octavo.rounding", {"image.resize2d": "float32"})
-    module.update_func(module.get_global_var("main"), main)
+    module = round_as(module, "float32")
     x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
     nhwc = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
     taps = numerics.float_taps(5, 10, "half_pixel"), numerics.float_taps(7, 9, "half_pixel")

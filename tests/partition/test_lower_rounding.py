@@ -1,8 +1,8 @@
-"""The attribute octavo.rounding of main: composites say it, kernels follow it, and without it everything rounds half to even."""
+"""The rounding that a quantize says: composites say it, kernels follow it, and a plain one rounds half to even."""
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_lowered
 from tvm import relax
 
 from octavo.numerics import FloatMeanParameters, QuantParams, Window, avg_pool2d, float_avg_pool2d, softmax
@@ -14,30 +14,23 @@ X = (0.05, 3)
 EVERY = np.arange(-128, 128).astype(np.int8).reshape(1, 256)
 
 
-def pooled(out=X, window=None, **rounding):
+def pooled(out=X, window=None, rounding="half_even"):
     def body(writer, params):
         q = Qdq(writer, "int8")
         window_ = window or {"pool_size": (2, 2), "strides": (2, 2)}
         pool = writer.emit("pool", relax.op.nn.avg_pool2d(q.dequantize("x", params["x"], X), layout="NHWC", **window_))
         return q.quantize("y", pool, out, is_output=True)
 
-    return with_rounding(graph({"x": ((1, 4, 4, 32), "int8")}, body), rounding)
+    return round_as(graph({"x": ((1, 4, 4, 32), "int8")}, body), rounding)
 
 
-def mapped(function, out, **rounding):
+def mapped(function, out, rounding="half_even"):
     def body(writer, params):
         q = Qdq(writer, "int8")
         x = q.dequantize("x", params["x"], X)
         return q.quantize("y", x if function is None else writer.emit("f", function(x)), out, is_output=True)
 
-    return with_rounding(graph({"x": ((1, 256), "int8")}, body), rounding)
-
-
-def with_rounding(module, rounding):
-    if rounding:
-        table = {op.replace("__", "."): how for op, how in rounding.items()}
-        module.update_func(module.get_global_var("main"), module["main"].with_attr("octavo.rounding", table))
-    return module
+    return round_as(graph({"x": ((1, 256), "int8")}, body), rounding)
 
 
 def info(module):
@@ -45,10 +38,10 @@ def info(module):
     return composite.attrs["quantize_info"]
 
 
-def test_averages_round_as_the_attribute_says():
+def test_averages_round_as_their_quantize_says():
     x = np.random.default_rng(0).integers(-128, 128, (1, 4, 4, 32)).astype(np.int8)
-    plain, away = pooled(), pooled(nn__avg_pool2d="half_away")
-    assert "rounding" not in info(plain)
+    plain, away = pooled(), pooled(rounding="half_away")
+    assert info(plain)["rounding"] == "half_even"
     assert info(away)["rounding"] == "half_away"
     fields = {"kernel": (2, 2), "window": Window(strides=(2, 2)), "out_shape": (2, 2), "multiplier": 1.0}
     expected = avg_pool2d(x, input_zero_point=0, zero_point=0, dtype="int8", rounding="half_away", **fields)
@@ -63,7 +56,7 @@ def test_averages_in_float32(out):
     """Every tap counts, those beyond the padding too, which other roundings leave to float."""
     x = np.random.default_rng(0).integers(-128, 128, (1, 4, 4, 32)).astype(np.int8)
     window = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1), "ceil_mode": True, "count_include_pad": True}
-    module = pooled(out, window, nn__avg_pool2d="float32")
+    module = pooled(out, window, rounding="float32")
     assert info(module)["rounding"] == "float32"
     parameters = FloatMeanParameters(in_scale=X[0], input_zero_point=X[1], out_scale=out[0], zero_point=out[1])
     fields = {"kernel": (3, 3), "window": Window(strides=(2, 2), padding=(1, 1, 1, 1)), "out_shape": (3, 3)}
@@ -77,7 +70,7 @@ def test_averages_in_float32(out):
 
 def test_softmax_of_whole_steps():
     """1 / 0.0045 is 222.2: counted as 222 steps."""
-    module = mapped(relax.op.nn.softmax, (0.0045, -100), nn__softmax="whole_steps")
+    module = mapped(relax.op.nn.softmax, (0.0045, -100), rounding="whole_steps")
     assert info(module)["rounding"] == "whole_steps"
     x = np.sort(np.random.default_rng(0).integers(-128, 0, (1, 256))).astype(np.int8)
     x[0, -1] = 127
@@ -88,16 +81,16 @@ def test_softmax_of_whole_steps():
 
 
 def test_averages_that_change_parameters_round_half_to_even():
-    assert "rounding" not in info(pooled((0.06, 3), nn__avg_pool2d="half_away"))
+    assert info(pooled((0.06, 3), rounding="half_away"))["rounding"] == "half_even"
 
 
 @pytest.mark.parametrize(
-    ("op", "function", "slope"),
-    [("quantize", None, 1.0), ("nn__leakyrelu", lambda x: relax.op.nn.leakyrelu(x, 0.3), 0.3)],
+    ("function", "slope"),
+    [(None, 1.0), (lambda x: relax.op.nn.leakyrelu(x, 0.3), 0.3)],
 )
-def test_fixed_point_tables(op, function, slope):
+def test_fixed_point_tables(function, slope):
     out = (0.0672, -20)
-    plain, fixed = mapped(function, out), mapped(function, out, **{op: "half_up"})
+    plain, fixed = mapped(function, out), mapped(function, out, rounding="half_up")
     table = rescale_table(QuantParams.per_tensor("int8", *X), QuantParams.per_tensor("int8", *out), slope=slope)
     np.testing.assert_array_equal(run_lowered(fixed, EVERY).ravel(), table)
     difference = np.abs(table.astype(int) - run_lowered(plain, EVERY).ravel())

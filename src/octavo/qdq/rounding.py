@@ -86,7 +86,7 @@ def with_rounding(call: Any, rounding: str) -> Any:
     name = op_name(call)
     if rounding == HALF_EVEN:
         return Call(Op.get(f"relax.{name}"), list(call.args[:3]), call.attrs)
-    return Call(Op.get(f"relax.octavo.{name}"), [*call.args[:3], StringImm(rounding)], call.attrs)
+    return Call(Op.get(f"relax.octavo.{name}"), [*call.args[:3], _checked(name, rounding)], call.attrs)
 
 
 def source_op(data: Any, definition: Callable[[Any], Any]) -> str:
@@ -95,6 +95,14 @@ def source_op(data: Any, definition: Callable[[Any], Any]) -> str:
     while call_to(value, *PASSED_THROUGH) is not None:
         value = definition(value.args[0])
     return op_name(value)
+
+
+def _checked(name: str, rounding: Any) -> StringImm:
+    """Return the argument that says a rounding; raise for anything else."""
+    word = rounding.value if isinstance(rounding, StringImm) else rounding
+    if word not in ROUNDINGS:
+        raise CompileError(f"octavo.{name}: expected a rounding of {', '.join(ROUNDINGS)} as fourth argument, got {word!r}")
+    return StringImm(str(word))
 
 
 def _register(name: str, python_op: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,10 +117,7 @@ def _register(name: str, python_op: Callable[..., Any]) -> Callable[..., Any]:
         op.add_argument(argument, kind, "")
 
     def infer(call: Any, builder: BlockBuilder) -> Any:
-        word = call.args[3] if len(call.args) == 4 else None
-        if not isinstance(word, StringImm) or str(word.value) not in ROUNDINGS:
-            given = f"{word.value!r}" if isinstance(word, StringImm) else f"{len(call.args)} arguments"
-            raise CompileError(f"octavo.{name}: expected a rounding of {', '.join(ROUNDINGS)} as fourth argument, got {given}")
+        _checked(name, call.args[3] if len(call.args) > 3 else None)
         return plain.get_attr("FInferType")(Call(plain, list(call.args[:3]), call.attrs), builder)
 
     op.set_attr("FInferType", infer)
@@ -121,9 +126,8 @@ def _register(name: str, python_op: Callable[..., Any]) -> Callable[..., Any]:
     op.set_attr("FLegalize", plain.get_attr("FLegalize"))
 
     def construct(data: Expr, scale: Expr, zero_point: Expr, rounding: Any, **attributes: Any) -> Any:
-        text = rounding if isinstance(rounding, StringImm) else StringImm(rounding)
         call = python_op(data, scale, zero_point, **attributes)
-        return Call(op, [*call.args, text], call.attrs)
+        return Call(op, [*call.args, _checked(name, rounding)], call.attrs)
 
     return construct
 

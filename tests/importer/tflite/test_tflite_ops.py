@@ -7,6 +7,7 @@ from tflite import ActivationFunctionType as Activation
 from tflite import Padding
 from tvm import relax
 
+from octavo.graph.dataflow import op_name
 from octavo.importer import load
 from tflite_writer import Op, Tensor, write
 
@@ -168,7 +169,7 @@ def test_op(rng, case, run, tmp_path):
 
 
 def ops_of(model):
-    return [b.value.op.name.removeprefix("relax.") for b in model.module["main"].body.blocks[0].bindings]
+    return [op_name(b.value) for b in model.module["main"].body.blocks[0].bindings]
 
 
 def load_case(rng, case, tmp_path):

@@ -11,8 +11,9 @@ from tvm import relax
 
 from octavo.backends.cpu.kernels import isas_of
 from octavo.backends.cpu.link import link
-from octavo.graph.dataflow import BodyWriter, write_function
+from octavo.graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, replace_operands, write_function
 from octavo.pipeline import lower
+from octavo.qdq.rounding import source_op, with_rounding
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 from tvm_alone import tvm_alone
@@ -52,6 +53,27 @@ def graph(inputs: dict[str, tuple[tuple[int, ...], str]], body: Callable[[BodyWr
     module = builder.get()
     relax.analysis.well_formed(module)
     return module
+
+
+def round_as(module: tvm.IRModule, rounding: str, op: str = "quantize", results_of: tuple[str, ...] = ()) -> tvm.IRModule:
+    """The module with each `op`, quantize or dequantize, saying this rounding; only behind `results_of`, if it names ops."""
+    main = module["main"]
+    view = DataflowView(main)
+    new: dict[Any, Any] = {}
+
+    def body(writer: BodyWriter) -> Any:
+        for binding in view.bindings:
+            value = replace_operands(binding.value, lambda var: new.get(var, var))
+            call: Any = call_to(binding.value, op)
+            if call is not None and (not results_of or source_op(call.args[0], view.definition) in results_of):
+                value = with_rounding(value, rounding)
+            is_output = not isinstance(binding.var, relax.DataflowVar)
+            new[binding.var] = writer.emit(binding.var.name, value, is_output=is_output)
+        return replace_operands(main.body.body, lambda var: new.get(var, var))
+
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", list(main.params), body, attrs_of(main))
+    return builder.get()
 
 
 def run_float(module: tvm.IRModule, *inputs: np.ndarray) -> Any:
