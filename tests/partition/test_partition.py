@@ -68,6 +68,7 @@ class Expected:
                         "qmin": -100,
                         "qmax": 50,
                     },
+                    "rounding": "half_even",
                 },
             }
         )

@@ -136,18 +136,8 @@ def test_ops_without_weights_equal_the_oracles():
     expected["average"] = numerics.avg_pool2d(
         x, **windows, multiplier=ratio, input_zero_point=-4, zero_point=2, **full, dtype="int8"
     )
-    expected["total"] = numerics.add(
-        expected["largest"],
-        expected["average"],
-        a_scale=0.05,
-        a_zero_point=-4,
-        b_scale=0.04,
-        b_zero_point=2,
-        out_scale=0.08,
-        zero_point=-9,
-        **full,
-        dtype="int8",
-    )
+    half_even = numerics.float_sum_parameters(0.05, -4, 0.04, 2, 0.08, -9, stored=False)
+    expected["total"] = numerics.float_sum(expected["largest"], expected["average"], half_even, **full, dtype="int8")
     expected["joined"] = numerics.concat(
         [expected["total"], expected["average"]],
         multipliers=[np.float32(scale) / np.float32(0.07) for scale in (0.08, 0.04)],
