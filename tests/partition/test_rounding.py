@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from qdq_graph import Qdq, graph, round_as, run_float, run_lowered
 from tvm import relax
 from tvm.script import relax as R
 
@@ -16,7 +17,6 @@ from octavo.partition.hoist import hoist_quantize
 from octavo.partition.sink import sink_dequantize
 from octavo.partition.zero_points import share_zero_points
 from octavo.qdq.rounding import ROUNDINGS, rounding_of, with_rounding
-from qdq_graph import Qdq, graph, round_as, run_float, run_lowered
 from tvm_alone import tvm_alone
 
 op: Any = relax.op
