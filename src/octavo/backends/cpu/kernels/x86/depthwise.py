@@ -20,12 +20,8 @@ is the float32 that requantization starts from.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,14 +29,14 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
-from ..rounding import MAGIC_BITS, MAGIC_REACH, float_difference
+from ..rounding import MAGIC_BITS, MAGIC_REACH
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, SumOutput
-from ..vectors import Expr, chunks_for, prim_func, values_by_turn
-from . import vector as v
+from ..vectors import Expr, chunks_for, prim_func
+from .depthwise_strip import Channels, Strip, StripEmitter
 from .depthwise_windows import Window, channel_blocks, pack_block, shift_into_int8, shifts_into_int8
-from .epilogue import Group, channel_order
+from .lane_order import channel_order
 from .narrow import narrowed
 from .packing import Int8Array, Weights
 from .scratch import Scratch, padding_value
@@ -50,103 +46,8 @@ from .wide_epilogue import epilogue_of
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
 INPUT_BYTES = 128 * 1024  # of the input rows themselves, where they are read in place
 MAX_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 1}  # neighbouring pixels at once: four accumulator registers each
-UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
 WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32}  # channels at once: four registers of int32
 MAX_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0, AVX2: 0}  # that interleaved rows and sums may take together, for rows to stay
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Channels:
-    """A block of `width` channels from `start` on.
-
-    Parameters
-    ----------
-    start, width
-        Output channels.
-    packed, weights, shifts
-        First of its lanes in bias and multiplier, of its packed weights, and of its shifts.
-    is_shifted
-        Whether some of its weights are shifted.
-    """
-
-    start: Expr
-    width: int
-    packed: Expr
-    weights: Expr
-    shifts: Expr
-    is_shifted: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Strip:
-    """Where a strip of outputs finds its input: column c of row y begins at buffer[at + y * row_bytes + columns[c]].
-
-    Parameters
-    ----------
-    buffer, at, row_bytes, columns
-        In bytes, for the first channel of a block.
-    inside
-        Whether each column lies in the image; None where all do. Those that don't begin at some column that does.
-    top
-        The input row of the first kernel row of the first output, from -padding on.
-    padding
-        uint8, the value of columns and rows outside the image; None where there are none.
-    """
-
-    buffer: Expr
-    at: Expr
-    row_bytes: int
-    columns: dict[int, Expr]
-    inside: dict[int, Expr] | None
-    top: Expr
-    padding: Expr | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShiftedSums:
-    """What all outputs of a row have too much, shift * sum(x), for each of 4 accumulators.
-
-    Parameters
-    ----------
-    totals
-        int32 lanes, accumulator by accumulator; from MAGIC_BITS on where outputs are.
-    common
-        The part of the totals that two rows of outputs share, laid out alike; None where each row is summed for itself.
-    """
-
-    totals: Expr
-    common: Expr | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """The interleaved rows under a row of outputs.
-
-    Parameters
-    ----------
-    taps
-        uint8, in registers: four columns by four columns, each accumulator by accumulator.
-    width
-        Bytes of one accumulator's.
-    places
-        First byte of each kernel row; none where no row is kept, and only four columns exist at a time.
-    """
-
-    taps: Expr
-    width: int
-    places: tuple[int, ...]
-
-    def at(self, ky: Expr, four: int, accumulator: int) -> int:
-        """Return where the four columns number `four` of a kernel row lie."""
-        return (self.places[ky] + four * 4 * self.width if self.places else 0) + accumulator * self.width
-
-    def columns(self, ky: Expr, four: int, accumulator: int) -> Expr:
-        """Return four interleaved columns of one kernel row and accumulator."""
-        return v.load(self.taps, self.at(ky, four, accumulator), self.width)
-
-    def below(self, stride: int) -> Rows:
-        """Return them for the next row of outputs: new rows take the places of those that it doesn't read."""
-        return dataclasses.replace(self, places=self.places[stride:] + self.places[:stride])
 
 
 class Depthwise:
@@ -289,9 +190,21 @@ class Depthwise:
         )
 
     def _emit(self, x: Expr, *others: Expr) -> None:
-        self.x, self.out = x, others[-1]
+        self.x = x
         self.parameters = others[0] if self.spec.scales else None
-        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
+        operands = others[1:-1] if self.spec.scales else others[:-1]
+        self.strips = StripEmitter(
+            spec=self.spec,
+            window=self.window,
+            kept_rows=self._kept_rows(self.window),
+            shift=self.shift,
+            is_magic=self.is_magic,
+            epilogue=self.epilogue,
+            channel_values=tuple(self.channel_values),
+            operands=dict(zip(self.constants, operands, strict=True)),
+            parameters=self.parameters,
+            out=others[-1],
+        )
         self._emit_threads()
 
     def _emit_threads(self) -> None:
@@ -363,7 +276,7 @@ class Depthwise:
                 strip = Strip(
                     buffer=source, at=at, row_bytes=self.row_bytes, columns=columns, inside=None, top=T.int32(0), padding=None
                 )
-                self._emit_strip(strip, out_at, rows, channels)
+                self.strips.emit(strip, out_at, rows, channels)
             else:
                 self._emit_in_place(image, first_row, column, out_at, rows, channels)
 
@@ -382,7 +295,7 @@ class Depthwise:
             strip = Strip(
                 buffer=self.x, at=at, row_bytes=self.row_bytes, columns=columns, inside=inside, top=top, padding=padding
             )
-            self._emit_strip(strip, out_at, rows, channels)
+            self.strips.emit(strip, out_at, rows, channels)
 
         def inside() -> None:
             emit(T.Bind(at + left * spec.in_channels), self._columns(lambda column: column * spec.in_channels), None)
@@ -404,178 +317,3 @@ class Depthwise:
     def _columns(self, of_column: Callable[[int], Expr]) -> dict[int, Expr]:
         """Return `of_column` of every column that a window reads."""
         return {column: of_column(column) for four in self.window.columns for column in four}
-
-    # ---- one strip: `outputs` columns by `width` channels, row by row
-
-    def _emit_strip(self, strip: Strip, out_at: Expr, rows: Expr, channels: Channels) -> None:
-        """Emit all rows of a strip; interleaved rows that the next output row reads, too, are handed down."""
-        spec, width = self.spec, channels.width
-        kernel_rows, kept = spec.kernel[0], self._kept_rows(self.window)
-        row_size = len(self.window.columns) * 4 * width
-        taps = T.alloc_buffer((kernel_rows * row_size if kept else 4 * width,), "uint8", scope="local")
-        places = tuple(ky * row_size for ky in range(kernel_rows)) if kept else ()
-        above = Rows(taps=taps, width=width, places=places)
-        for ky, four in itertools.product(range(kept), range(len(self.window.columns))):
-            self._emit_interleaved(above, ky, four, strip, strip.top + ky, width)
-        sums = self._emit_sums(channels) if channels.is_shifted else None
-        at_once = 1 if sums is None or sums.common is None else 2
-        weights_of = [values_by_turn(channels.weights) for _ in range(at_once)]
-        shifts_of = [values_by_turn(channels.shifts) for _ in range(at_once)] if at_once > 1 else []
-        with T.serial(0, rows if at_once == 1 else T.floordiv(rows + 1, 2)) as turn:
-            under = above
-            for number in range(at_once):
-                with contextlib.ExitStack() as where_it_is:
-                    row = T.Bind(turn * at_once + number)
-                    if number:
-                        where_it_is.enter_context(T.If(row < rows))
-                        where_it_is.enter_context(T.Then())
-                    here = dataclasses.replace(
-                        channels,
-                        weights=weights_of[number](turn),
-                        shifts=shifts_of[number](turn) if shifts_of else channels.shifts,
-                    )
-                    self._emit_row(under, sums, strip, row, out_at, here, is_first=number == 0)
-                under = under.below(spec.strides[0])
-            # The next turn finds them where this one did: all are read before any is written.
-            handed = [
-                T.Bind(v.load(taps, place + at, width)) for place in under.places[:kept] for at in range(0, row_size, width)
-            ]
-            for index, value in enumerate(handed):
-                v.store(taps, index * width, value, width)
-
-    def _emit_row(
-        self, under: Rows, sums: ShiftedSums | None, strip: Strip, row: Expr, out_at: Expr, channels: Channels, *, is_first: bool
-    ) -> None:
-        """Emit one row of outputs; `is_first` of those that share sums."""
-        spec, width = self.spec, channels.width
-        kept = self._kept_rows(self.window)
-        top = T.Bind(strip.top + row * spec.strides[0])
-        acc = self._emit_start(channels)
-        if sums is not None and sums.common is None:
-            v.store(sums.totals, 0, self._sums_start(width), width)
-
-        def kernel_row(ky: Expr, weights: Expr) -> None:
-            for four in range(len(self.window.columns)):
-                if not kept or ky >= kept:
-                    self._emit_interleaved(under, ky, four, strip, T.Bind(top + ky * spec.dilation[0]), width)
-                for j in range(4):
-                    self._emit_products(acc, under, ky, four, j, weights, width)
-                    if sums is not None and sums.common is None:
-                        self._emit_sum(sums.totals, sums.totals, under, ky, four, j, channels)
-
-        row_weights = len(self.window.patterns) * 4 * width
-        if spec.kernel[0] <= UNROLLED_ROWS:
-            for ky in range(spec.kernel[0]):
-                kernel_row(ky, channels.weights + ky * row_weights)
-        else:
-            with T.serial(0, spec.kernel[0]) as ky:
-                kernel_row(ky, T.Bind(channels.weights + ky * row_weights))
-        if sums is not None and sums.common is not None:
-            self._emit_shared_sums(sums, under, channels, is_first=is_first)
-        self._emit_outputs(acc, sums, T.Bind(out_at + row * (spec.out_width * spec.out_channels)), channels)
-
-    def _emit_interleaved(self, under: Rows, ky: Expr, four: int, strip: Strip, row: Expr, width: int) -> None:
-        """Emit the interleaving of four columns of one row of the input, as kernel row ky."""
-
-        def loaded(column: int) -> Expr:
-            value = v.load(strip.buffer, start + strip.columns[column], width)
-            if strip.inside is not None:
-                value = T.Select(strip.inside[column], value, T.broadcast(strip.padding, width))
-            return T.Bind(value)
-
-        def store(vectors: list[Expr]) -> None:
-            for j, each in enumerate(vectors):
-                v.store(under.taps, under.at(ky, four, j), each, width)
-
-        start = T.Bind(strip.at + row * strip.row_bytes)
-        columns = self.window.columns[four]
-        may_be_outside = strip.padding is not None and max(self.spec.padding[0], self.spec.padding[2]) > 0
-        with contextlib.ExitStack() as only_inside:
-            if may_be_outside:
-                is_inside = T.Bind(T.And(row >= 0, row < self.spec.in_height))
-                with T.If(T.Not(is_inside)), T.Then():
-                    store([T.broadcast(strip.padding, width)] * 4)
-                only_inside.enter_context(T.If(is_inside))
-                only_inside.enter_context(T.Then())
-            vectors = [loaded(column) for column in columns]
-            store(v.interleave_four([vectors[min(i, len(vectors) - 1)] for i in range(4)], width))
-
-    def _emit_start(self, channels: Channels) -> Expr:
-        """Emit what the sums of all outputs of a row start from, the bias, and return their buffer."""
-        lanes, outputs = channels.width // 4, self.window.outputs
-        acc = T.alloc_buffer((outputs * channels.width,), "int32", scope="local")
-        for j in range(4):
-            bias = T.Bind(self._load_lanes("bias", channels, j))
-            for pixel in range(outputs):
-                v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
-        return acc
-
-    def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
-        """Emit the outputs of one row of a strip."""
-        width, lanes = channels.width, channels.width // 4
-        values = {label: [T.Bind(self._load_lanes(label, channels, j)) for j in range(4)] for label in self.channel_values}
-        for pixel in range(self.window.outputs):
-            accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
-            if sums is not None:
-                totals = [v.load(sums.totals, j * lanes, lanes) for j in range(4)]
-                pairs = zip(accumulators, totals, strict=True)
-                accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
-            group = Group(
-                out=self.out,
-                target=out_at + pixel * self.spec.out_channels,
-                accumulators=accumulators,
-                values=values,
-                valid=min(width, self.spec.out_channels),
-                parameters=self.parameters,
-                lanes=lanes,
-            )
-            self.epilogue.emit(group)
-
-    def _load_lanes(self, label: str, channels: Channels, accumulator: int) -> Expr:
-        """Return the values of an accumulator's channels."""
-        lanes = channels.width // 4
-        return v.load(self.operands[label], channels.packed + accumulator * lanes, lanes)
-
-    def _emit_sums(self, channels: Channels) -> ShiftedSums:
-        """Emit the buffers for the sums of a strip."""
-        shares = self._kept_rows(self.window) > 0 and self.spec.strides[0] == 1
-        buffers = [T.alloc_buffer((channels.width,), "int32", scope="local") for _ in range(1 + shares)]
-        return ShiftedSums(totals=buffers[0], common=buffers[1] if shares else None)
-
-    def _sums_start(self, width: int) -> Expr:
-        return T.broadcast(T.int32(MAGIC_BITS if self.is_magic else 0), width)
-
-    def _emit_shared_sums(self, sums: ShiftedSums, under: Rows, channels: Channels, *, is_first: bool) -> None:
-        """Emit the totals of a row of outputs; of two that share all kernel rows but the first one's first, the other's last."""
-        last = self.spec.kernel[0] - 1
-        fours = list(itertools.product(range(len(self.window.columns)), range(4)))
-        if is_first:
-            v.store(sums.common, 0, self._sums_start(channels.width), channels.width)
-            for ky in range(1, last + 1):
-                for four, j in fours:
-                    self._emit_sum(sums.common, sums.common, under, ky, four, j, channels)
-        for four, j in fours:
-            source = sums.totals if four else sums.common
-            self._emit_sum(source, sums.totals, under, 0 if is_first else last, four, j, channels)
-
-    def _emit_sum(
-        self, source: Expr, target: Expr, under: Rows, ky: Expr, four: int, accumulator: int, channels: Channels
-    ) -> None:
-        """Emit target = source + shift * sum(x) over four interleaved columns."""
-        width, lanes = channels.width, channels.width // 4
-        if self.shift is not None:
-            shift = T.broadcast(T.int8(self.shift), width)
-        else:
-            shift = T.Bind(v.load(self.operands["shifts"], channels.shifts + accumulator * width, width))
-        at = accumulator * lanes
-        v.store(target, at, v.dot(v.load(source, at, lanes), under.columns(ky, four, accumulator), shift, lanes), lanes)
-
-    def _emit_products(self, acc: Expr, under: Rows, ky: Expr, four: int, accumulator: int, weights: Expr, width: int) -> None:
-        """Emit the products of four interleaved columns with the weights of one kernel row."""
-        lanes = width // 4
-        patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
-        columns = T.Bind(under.columns(ky, four, accumulator))
-        for pixel, pattern in self.window.uses[four]:
-            packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + accumulator) * width, width)
-            index = (pixel * 4 + accumulator) * lanes
-            v.store(acc, index, v.dot(v.load(acc, index, lanes), columns, packed, lanes), lanes)
