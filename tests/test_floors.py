@@ -27,12 +27,8 @@ FLOORS = floors_of(TABLE.read_text(encoding="utf-8"))
 # The command line prints what report lays out. Quantized forms are forms of graphs. What a choice of target names is read by the
 # whole path. A target description speaks of ops.
 NEIGHBOURS = {("cli", "report"), ("qdq", "graph"), ("target", "ops"), ("backends", "partition"), ("pipeline", "target_choice")}
-# Circles of files that are still there, by the files' names; they go with the split of the kernels.
-KNOWN_CIRCLES = (
-    {"epilogue.py", "packing.py"},
-    {"observe.py", "observe_tiles.py"},
-    {"context.py", "emitters.py"},
-)
+# Circles of files that are still there, by the files' names.
+KNOWN_CIRCLES = ({"context.py", "emitters.py"},)
 NUMPY_ONLY = ("errors", "identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("identity", "graph")

@@ -139,7 +139,7 @@ class QuantizedOutput:
 class FloatResult:
     """A result that stays float32: an integer op's accumulator times its scale, plus `bias`, clamped to [low; high].
 
-    `form` says which results on the way are rounded.
+    `rounding` says which results on the way are rounded.
     """
 
     name: str
@@ -148,7 +148,7 @@ class FloatResult:
     bias_name: str
     low: float
     high: float
-    form: ScaledRounding = "fused"
+    rounding: ScaledRounding = "fused"
 
     def roles(self) -> dict[str, Any]:
         """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""

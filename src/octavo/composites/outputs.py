@@ -26,7 +26,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatOutput:
-    """A float32 result: float32(acc) * multiplier + bias, clamped to [low; high]; `form` says what is rounded on the way.
+    """A float32 result: float32(acc) * multiplier + bias, clamped to [low; high]; `rounding` says what is, on the way.
 
     With `pixels_per_scale` the input is quantized at run time: so many output pixels in a row share a scale and a zero point,
     which the kernel reads from a buffer float32 [scales, 2] after x. Without, both are constants. The definition is
@@ -36,7 +36,7 @@ class FloatOutput:
     low: float = -math.inf
     high: float = math.inf
     pixels_per_scale: int = 0
-    form: ScaledRounding = "fused"
+    rounding: ScaledRounding = "fused"
     real_bias: ClassVar[bool] = True
 
 
@@ -62,4 +62,4 @@ def output_spec(y: QuantizedOutput | FloatResult | SumResult) -> Output | FloatO
     if isinstance(y, QuantizedOutput):
         moved = y.tensor.relabelling
         return Output(zero_point=y.tensor.zero_point, qmin=y.qmin + moved, qmax=y.qmax + moved)
-    return FloatOutput(low=y.low, high=y.high, form=y.form) if isinstance(y, FloatResult) else SumOutput()
+    return FloatOutput(low=y.low, high=y.high, rounding=y.rounding) if isinstance(y, FloatResult) else SumOutput()

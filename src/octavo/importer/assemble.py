@@ -245,6 +245,14 @@ def _used_functions(module: tvm.IRModule, bindings: Iterable[Any]) -> dict[Any, 
     return used
 
 
+def _main(params: list[Any], bindings: list[Any], results: list[Any], *, num_input: int) -> relax.Function:
+    """Return the function of one dataflow block; the first `num_input` parameters are inputs, the others constants."""
+    body = results[0] if len(results) == 1 else relax.BlockBuilder().normalize(relax.Tuple(results))
+    main: Any = relax.Function(params, relax.SeqExpr([relax.DataflowBlock(bindings)], body), body.ty)
+    main = relax.BlockBuilder().normalize(main)
+    return main.with_attrs({"num_input": num_input, "global_symbol": "main"})
+
+
 def assemble(
     module: tvm.IRModule, sources: Sequence[SourceTensor], holders: Sequence[Any], output_positions: Sequence[int]
 ) -> Assembled:
@@ -292,11 +300,7 @@ def assemble(
             value = relax.BlockBuilder().normalize(value)
         bindings.append(_rebind(binding, var, value))
 
-    results = [new[_key(group.holder)] for group in outputs]
-    body = results[0] if len(results) == 1 else relax.BlockBuilder().normalize(relax.Tuple(results))
-    main = relax.Function(params, relax.SeqExpr([relax.DataflowBlock(bindings)], body), body.ty)
-    main = relax.BlockBuilder().normalize(main)
-    main = main.with_attrs({"num_input": len(inputs), "global_symbol": "main"})
+    main = _main(params, bindings, [new[_key(group.holder)] for group in outputs], num_input=len(inputs))
     functions = {tvm.ir.GlobalVar("main"): main, **_used_functions(module, assembly.bindings)}
     return Assembled(
         module=tvm.IRModule(functions),

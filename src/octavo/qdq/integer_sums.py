@@ -108,13 +108,13 @@ def centered_members(view: DataflowView) -> set[Var]:
 class Scaling:
     """The way from int32 sums to reals: its variables, the last of them, and the constant factors, one for each channel.
 
-    `form` is "stepwise" where one product scales the sums, as ONNX's files write it.
+    `rounding` is "stepwise" where one product scales the sums, as ONNX's files write it.
     """
 
     members: tuple[Var, ...]
     output: Var
     factor: npt.NDArray[np.float32]
-    form: ScaledRounding
+    rounding: ScaledRounding
 
 
 def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInput, channel_axis: int) -> Scaling | None:
@@ -152,8 +152,8 @@ def follow_scaling(view: DataflowView, sums: Var, x: CenteredInput | DynamicInpu
         current = user
     if dynamic is not None and seen != 1:
         return None
-    form: ScaledRounding = "stepwise" if products == 1 else "fused"
-    return Scaling(members=tuple(members), output=current, factor=factor, form=form)
+    rounding: ScaledRounding = "stepwise" if products == 1 else "fused"
+    return Scaling(members=tuple(members), output=current, factor=factor, rounding=rounding)
 
 
 def _factors(view: DataflowView, expr: Expr, x: DynamicInput | None) -> tuple[int, npt.NDArray[Any], tuple[Var, ...]] | None:

@@ -28,7 +28,7 @@ from .checks import (
     quantized_bias,
     window,
 )
-from .steps import FLOAT, Activation, BuilderTensor, Step, add_activation, dequantized, pooling, write_step
+from .steps import FLOAT, Activation, BuilderTensor, Step, add_activation, convolution, dequantized, pooling, write_step
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -152,16 +152,8 @@ class ModelBuilder:
         weights = self._constant(f"{name}.weight", weight)
 
         def make(builder: Any, values: list[Any]) -> Any:
-            result = _ops.nn.conv2d(
-                values[0],
-                builder.emit(dequantized(weights, w_params)),
-                strides=list(taps.strides),
-                padding=list(taps.padding),
-                dilation=list(taps.dilation),
-                groups=groups,
-                data_layout="NHWC",
-                kernel_layout="HWIO",
-            )
+            real_weights = builder.emit(dequantized(weights, w_params))
+            result = _ops.nn.conv2d(values[0], real_weights, **convolution(taps), groups=groups)
             return add_activation(add_bias(builder, result), activation)
 
         shape = (x.shape[0], *taps.out, outputs)

@@ -94,6 +94,12 @@ def add_activation(value: Any, activation: Activation | None) -> Any:
     return _ops.nn.relu(value) if activation == "relu" else _ops.clip(value, 0.0, 6.0)
 
 
+def convolution(taps: Window) -> dict[str, Any]:
+    """Return the attributes of a convolution, without its groups."""
+    lattice = {"strides": list(taps.strides), "padding": list(taps.padding), "dilation": list(taps.dilation)}
+    return {**lattice, "data_layout": "NHWC", "kernel_layout": "HWIO"}
+
+
 def pooling(taps: Window) -> dict[str, Any]:
     """Return the attributes of a pooling."""
     return {

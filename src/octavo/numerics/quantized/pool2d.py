@@ -44,10 +44,8 @@ def avg_pool2d(
         (rows, columns) of the result; a window may reach beyond the padding (ceil mode).
     count_include_pad
         Whether every tap counts, those outside of `x` as real 0; otherwise only the pixels of `x` count.
-    multiplier
-        float32 in_scale / out_scale.
-    input_zero_point
-        Of `x`; sum is over x - input_zero_point.
+    multiplier, input_zero_point
+        float32 in_scale / out_scale, and the zero point of `x`: sum is over x - input_zero_point.
     zero_point, qmin, qmax, dtype
         Of the result.
     rounding

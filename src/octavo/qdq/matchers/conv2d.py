@@ -167,7 +167,7 @@ class WeightedMatch:
     bias: ConstantValue | None
     tail: Tail | FloatTail | SumTail
     members: tuple[Var, ...]
-    form: ScaledRounding = "fused"
+    rounding: ScaledRounding = "fused"
 
 
 def follow_weighted(
@@ -208,7 +208,7 @@ def _follow_sums(
         if not isinstance(way, Rejection):
             passed = tuple(dict.fromkeys((start, *scaling.members, *way.members)))
             if bias is None:
-                return replace(way, members=passed, form=scaling.form)
+                return replace(way, members=passed, rounding=scaling.rounding)
             return replace(way, bias=_in_units(bias, scaling.factor), members=(*bias.members, *passed))
     if not support.sum_output:
         return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
@@ -278,7 +278,7 @@ def weights_and_result(
     real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
     bias_name = "" if bias is None else bias.name
     result = FloatResult(
-        name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, low=tail.low, high=tail.high, form=way.form
+        name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, low=tail.low, high=tail.high, rounding=way.rounding
     )
     return weights, result
 

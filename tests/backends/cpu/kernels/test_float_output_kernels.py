@@ -22,14 +22,14 @@ class FloatLayers(Layers):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.forms = itertools.cycle(["stepwise", "fused"])
+        self.roundings = itertools.cycle(["stepwise", "fused"])
 
     def float_case(self, spec: Conv2dSpec, isa: str, mode: str) -> Case:
         pixels = spec.out_height * spec.out_width
         low, high = BOUNDS[int(self.rng.integers(len(BOUNDS)))]
         per_scale = {"constant": 0, "image": pixels, "tensor": pixels * spec.batch}[mode]
         spec = dataclasses.replace(
-            spec, output=FloatOutput(low=low, high=high, pixels_per_scale=per_scale, form=next(self.forms))
+            spec, output=FloatOutput(low=low, high=high, pixels_per_scale=per_scale, rounding=next(self.roundings))
         )
         x, w, w_zero_point = self.operands(spec)
         scale = self.rng.uniform(0.001, 0.02, spec.out_channels).astype(np.float32)
@@ -63,7 +63,7 @@ class FloatLayers(Layers):
             window=numerics.Window(strides=spec.strides, padding=spec.padding, dilation=spec.dilation),
             groups=spec.groups,
         )
-        bounds = {"low": spec.output.low, "high": spec.output.high, "rounding": spec.output.form}
+        bounds = {"low": spec.output.low, "high": spec.output.high, "rounding": spec.output.rounding}
         return numerics.dequantize_accumulator(acc, scale, bias, input_scale=None if row is None else row[0], **bounds)
 
 
@@ -112,7 +112,7 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
     x, w = rng.integers(0, 256, (rows, inputs)).astype(np.uint8), rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
     scale, bias = rng.uniform(0.001, 0.02, outputs).astype(np.float32), rng.normal(size=outputs).astype(np.float32)
     w_zero_point = int(rng.choice([0, 0, 7]))
-    output = FloatOutput(pixels_per_scale=rows_per_scale, form=next(layers.forms))
+    output = FloatOutput(pixels_per_scale=rows_per_scale, rounding=next(layers.roundings))
     kernel = matmul(
         rows=rows,
         in_features=inputs,
@@ -131,7 +131,7 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
     spread = np.repeat(parameters, rows_per_scale, axis=0)
     sums = (x.astype(np.int64) - spread[:, 1:].astype(np.int64)) @ (w.astype(np.int64) - w_zero_point)
     expected = numerics.dequantize_accumulator(
-        sums.astype(np.int32), scale, bias, input_scale=spread[:, :1], rounding=output.form
+        sums.astype(np.int32), scale, bias, input_scale=spread[:, :1], rounding=output.rounding
     )
     return Case(kernel=kernel, inputs=(x, parameters), expected=expected, about=(rows, inputs, outputs, w_zero_point, output))
 

@@ -73,11 +73,13 @@ def group_norms(rng: np.random.Generator, isa: str) -> Iterator[Case]:
             x[0] = 255
         common = {"scale": float(rng.choice([1e-3, 0.05, 4.0])), "epsilon": epsilon, "out_scale": float(rng.choice([0.01, 0.04]))}
         gamma, beta = (rng.standard_normal(channels).astype(np.float32) for _ in range(2))
-        form = ChannelGroups(images=images, pixels=pixels, channels=channels, groups=groups, threads=threads)
+        channel_groups = ChannelGroups(images=images, pixels=pixels, channels=channels, groups=groups, threads=threads)
         bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
         expected = numerics.group_norm(x, groups=groups, **common, gamma=gamma, beta=beta, **bounds)
-        kernel = kernels.group_norm(GroupNormSpec(form=form, **common, output=output), gamma=gamma, beta=beta, isa=isa)
-        yield Case(kernel=kernel, inputs=(x,), expected=expected, about=(form, common))
+        kernel = kernels.group_norm(
+            GroupNormSpec(groups=channel_groups, **common, output=output), gamma=gamma, beta=beta, isa=isa
+        )
+        yield Case(kernel=kernel, inputs=(x,), expected=expected, about=(channel_groups, common))
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)

@@ -18,8 +18,8 @@ from .softmax import write_rows
 def emit_float_group_norm(op: FloatGroupNormOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     x, *beside = (inputs[name] for name in op.inputs)
-    form = channel_groups(shape_of(x), op.axis, op.groups, context.threads)
-    spec = FloatGroupNormSpec(form=form, epsilon=op.epsilon, function=op.function)
+    groups = channel_groups(shape_of(x), op.axis, op.groups, context.threads)
+    spec = FloatGroupNormSpec(groups=groups, epsilon=op.epsilon, function=op.function)
     kernel = kernels.float_group_norm(spec, gamma=op.gamma, beta=op.beta, isa=context.isa)
     write_rows(context, x, output, op.axis, kernel, "float32", beside=beside)
 

@@ -18,7 +18,7 @@ from .softmax import write_rows
 def emit_group_norm(op: GroupNormOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     spec = GroupNormSpec(
-        form=channel_groups(op.x.shape, op.axis, op.groups, context.threads),
+        groups=channel_groups(op.x.shape, op.axis, op.groups, context.threads),
         scale=float(op.x.params.scale),
         epsilon=op.epsilon,
         out_scale=float(op.y.tensor.params.scale),

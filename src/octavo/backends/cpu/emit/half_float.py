@@ -25,36 +25,36 @@ STORED_AS = "uint16"
 @emits(Bfloat16Op)
 def emit_bfloat16(op: Bfloat16Op, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    form = op.float_form
-    is_nhwc = isinstance(form, FloatConv2dOp) and form.layout == "NCHW"
+    float_op = op.float_form
+    is_nhwc = isinstance(float_op, FloatConv2dOp) and float_op.layout == "NCHW"
     names = [name for name in (op.x, op.addend) if name is not None]
     arguments = [context.storage.get(inputs[name], is_nhwc=is_nhwc) for name in names]
-    plain = _plain_spec(form, shape_of(arguments[0]), context.threads)
+    plain = _plain_spec(float_op, shape_of(arguments[0]), context.threads)
     values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(plain)}
     spec = Bfloat16Conv2dSpec(**values, addend=op.addend_dtype, output=op.output_dtype)
-    if isinstance(form, FloatConv2dOp):
-        kernel = kernels.bfloat16_conv2d(spec, weight=form.weight, bias=form.bias, schedules=context.schedules)
+    if isinstance(float_op, FloatConv2dOp):
+        kernel = kernels.bfloat16_conv2d(spec, weight=float_op.weight, bias=float_op.bias, schedules=context.schedules)
         shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     else:
-        kernel = kernels.bfloat16_matmul(spec, weight=form.weight, bias=form.bias, schedules=context.schedules)
-        shape = form.output_shape
+        kernel = kernels.bfloat16_matmul(spec, weight=float_op.weight, bias=float_op.bias, schedules=context.schedules)
+        shape = float_op.output_shape
     context.put(output, context.call(output.name, kernel, arguments, shape, op.output_dtype), is_nhwc=is_nhwc)
 
 
-def _plain_spec(form: FloatConv2dOp | FloatMatmulOp, shape: tuple[int, ...], threads: int) -> FloatConv2dSpec:
+def _plain_spec(float_op: FloatConv2dOp | FloatMatmulOp, shape: tuple[int, ...], threads: int) -> FloatConv2dSpec:
     """Return what is computed of an input of this shape, as the float32 kernels take it; a row of a matrix is a pixel."""
-    if isinstance(form, FloatConv2dOp):
-        return float_conv2d_spec(form, shape, threads)
+    if isinstance(float_op, FloatConv2dOp):
+        return float_conv2d_spec(float_op, shape, threads)
     return FloatConv2dSpec(
         batch=1,
         in_height=math.prod(shape[:-1]),
         in_width=1,
         in_channels=shape[-1],
-        out_channels=form.weight.shape[1],
+        out_channels=float_op.weight.shape[1],
         kernel=(1, 1),
-        adds=form.addend is not None,
-        low=form.low,
-        high=form.high,
+        adds=float_op.addend is not None,
+        low=float_op.low,
+        high=float_op.high,
         threads=threads,
     )
 

@@ -22,7 +22,7 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
     is_nhwc = op.layout == "NCHW"
     x = context.storage.get(inputs[op.x.name], is_nhwc=is_nhwc)
     batch, height, width, channels = shape_of(x)
-    in_zero, out_form = op.x.zero_point, output_spec(op.y)
+    in_zero, out = op.x.zero_point, output_spec(op.y)
     multiplier = ratio(op.x.params, op.y.tensor.params)
     is_wide, rounding = op.x.kernel_dtype == "int16", "half_even" if op.rounding == "float32" else op.rounding
     if is_wide and rounding == "half_away":
@@ -32,9 +32,9 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
     elif rounding == "half_away":
         # The mean is that of the integers as the source stores them: 0 stays 0, relabelled or not.
         in_zero, multiplier = op.x.relabelling, 1.0
-        out_form = Output(zero_point=in_zero, qmin=out_form.qmin, qmax=out_form.qmax)
+        out = Output(zero_point=in_zero, qmin=out.qmin, qmax=out.qmax)
     # A maximum keeps scale and zero point; a change of them is a second kernel.
-    changes = op.kind == "max" and (multiplier != 1.0 or in_zero != out_form.zero_point)
+    changes = op.kind == "max" and (multiplier != 1.0 or in_zero != out.zero_point)
     spec = Pool2dSpec(
         kind=op.kind,
         batch=batch,
@@ -50,7 +50,7 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
         count_include_pad=op.count_include_pad,
         multiplier=1.0 if op.kind == "max" else multiplier,
         input_zero_point=in_zero,
-        output=Output(zero_point=in_zero) if changes else out_form,
+        output=Output(zero_point=in_zero) if changes else out,
         rounding=rounding,
         float_mean=_float_mean(op) if op.rounding == "float32" else None,
         threads=context.threads,

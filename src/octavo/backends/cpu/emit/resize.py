@@ -20,7 +20,7 @@ from .move import requantized
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TappedInput:
-    """What a kernel of any form reads, and the facts that every spec has.
+    """What any kernel reads, and the facts that every spec has.
 
     Parameters
     ----------

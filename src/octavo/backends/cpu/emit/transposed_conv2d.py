@@ -70,7 +70,7 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
     y = op.y
     if isinstance(y, FloatResult):
         y = replace(y, bias=_for_each_phase(op, y.bias))
-    form = Conv2dOp(
+    conv = Conv2dOp(
         x=op.x,
         weight=_weight_of(op, axes),
         y=y,
@@ -80,7 +80,7 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
         dilation=(1, 1),
         groups=op.groups,
     )
-    value, kernel = convolved(form, context, inputs, f"{output.name}_phases")
+    value, kernel = convolved(conv, context, inputs, f"{output.name}_phases")
     batch, rows, columns, channels = shape_of(value)
     down, across = op.strides
     of_group = channels // (op.groups * down * across)

@@ -42,7 +42,8 @@ from .l2_normalize import L2NormalizeSpec, l2_normalize
 from .layer_norm import LayerNormSpec, layer_norm
 from .log_softmax import log_softmax
 from .lookup import LookupSpec, lookup
-from .observe import ObserveSpec, observe
+from .observe import observe
+from .observe_statistics import ObserveSpec
 from .pair_lookup import PairLookupSpec, pair_lookup
 from .pairwise import PairwiseSpec, pairwise
 from .pool2d import pool2d

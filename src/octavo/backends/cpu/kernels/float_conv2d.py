@@ -12,7 +12,7 @@ from ....errors import TargetError
 from ....numerics.floats.float_function import FloatFunction
 from .float_spec import FloatConv2dSpec
 from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS
-from .observe import ObserveSpec
+from .observe_statistics import ObserveSpec
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel
 from .x86.float_depthwise import FloatDepthwise

@@ -29,7 +29,7 @@ class FloatGroupNormSpec:
     `function` is applied to each normalized value and, if it has more inputs, to the elements of further tensors of that shape.
     """
 
-    form: ChannelGroups
+    groups: ChannelGroups
     epsilon: float
     function: FloatFunction | None = None
 
@@ -38,22 +38,22 @@ def float_group_norm(
     spec: FloatGroupNormSpec, *, gamma: npt.NDArray[np.float32], beta: npt.NDArray[np.float32], isa: str
 ) -> Kernel:
     """Return the kernel of y = function((x - mean) / sqrt(variance + epsilon) * gamma + beta); threads share the groups."""
-    form = spec.form
-    assert gamma.shape == beta.shape == (form.channels,), "a factor and an addend for each channel"
+    groups = spec.groups
+    assert gamma.shape == beta.shape == (groups.channels,), "a factor and an addend for each channel"
     function = spec.function
     others = 0 if function is None else function.inputs - 1
 
     def emit(x: Buffer, *buffers: Buffer) -> None:
         more, (factors, shifts, y) = buffers[:others], buffers[others:]
-        with form.parts(_OPERATIONS + (0 if function is None else function.operations)) as index:
-            start, channel = form.start(index)
-            means: Any = B.alloc_buffer((form.part,), "float32")
-            scales: Any = B.alloc_buffer((form.part,), "float32")
+        with groups.parts(_OPERATIONS + (0 if function is None else function.operations)) as index:
+            start, channel = groups.start(index)
+            means: Any = B.alloc_buffer((groups.part,), "float32")
+            scales: Any = B.alloc_buffer((groups.part,), "float32")
             _statistics(spec, x, start, means, scales)
 
             def write(first: Expr, pieces: list[tuple[int, int]]) -> None:
-                with B.serial(0, form.pixels) as pixel:
-                    base = B.Bind(start + pixel * form.channels + first)
+                with B.serial(0, groups.pixels) as pixel:
+                    base = B.Bind(start + pixel * groups.channels + first)
                     for at, lanes in pieces:
                         place = channel + first + at
                         scale = load(scales, first + at, lanes) * load(factors, place, lanes)
@@ -62,26 +62,26 @@ def float_group_norm(
                             value = ElementMath(lanes).apply(function, [value, *(load(z, base + at, lanes) for z in more)])
                         store(y, base + at, value, lanes)
 
-            form.strips(write)
+            groups.strips(write)
 
     names = ["x", *(f"z{number}" for number in range(others)), "gamma", "beta", "y"]
-    sizes = [form.channels if name in ("gamma", "beta") else form.elements for name in names]
+    sizes = [groups.channels if name in ("gamma", "beta") else groups.elements for name in names]
     func = prim_func([(name, size, "float32") for name, size in zip(names, sizes, strict=True)], emit)
     return Kernel(name="float.group_norm", isa=isa, func=func, constants=(gamma, beta))
 
 
 def _statistics(spec: FloatGroupNormSpec, x: Buffer, start: Expr, means: Buffer, scales: Buffer) -> None:
     """Emit each channel's mean, and the inverse of its deviation: those of its group."""
-    form = spec.form
-    count = B.float32(float(form.count))
+    groups = spec.groups
+    count = B.float32(float(groups.count))
 
     def summed(target: Buffer, *, squared: bool) -> None:
         def strip(first: Expr, pieces: list[tuple[int, int]]) -> None:
             sums: list[Any] = [B.alloc_buffer((lanes,), "float32", scope="local") for _, lanes in pieces]
             for total, (_, lanes) in zip(sums, pieces, strict=True):
                 store(total, 0, splat(B.float32(0), lanes), lanes)
-            with B.serial(0, form.pixels) as pixel:
-                base = B.Bind(start + pixel * form.channels + first)
+            with B.serial(0, groups.pixels) as pixel:
+                base = B.Bind(start + pixel * groups.channels + first)
                 for total, (at, lanes) in zip(sums, pieces, strict=True):
                     value = load(x, base + at, lanes)
                     if squared:
@@ -91,7 +91,7 @@ def _statistics(spec: FloatGroupNormSpec, x: Buffer, start: Expr, means: Buffer,
             for total, (at, lanes) in zip(sums, pieces, strict=True):
                 store(target, first + at, load(total, 0, lanes), lanes)
 
-        form.strips(strip)
+        groups.strips(strip)
 
     def shared(target: Buffer, value: Any) -> None:
         """Give each channel of a group the value of the group's sum."""
@@ -99,13 +99,13 @@ def _statistics(spec: FloatGroupNormSpec, x: Buffer, start: Expr, means: Buffer,
         def group(first: Expr) -> None:
             total: Any = B.alloc_buffer((1,), "float32", scope="local")
             B.buffer_store(total, B.float32(0), [0])
-            with B.serial(0, form.size) as member:
+            with B.serial(0, groups.size) as member:
                 B.buffer_store(total, total[0] + target[first + member], [0])
             B.buffer_store(total, value(total[0] / count), [0])
-            with B.serial(0, form.size) as member:
+            with B.serial(0, groups.size) as member:
                 B.buffer_store(target, total[0], [first + member])
 
-        form.each_group(group)
+        groups.each_group(group)
 
     summed(means, squared=False)
     shared(means, lambda mean: mean)

@@ -28,7 +28,7 @@ def input_zero_point(parameters: Buffer, index: Expr) -> Expr:
 def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, scale: Expr | None, lanes: int) -> Expr:
     """Return float32(acc) * scale * multiplier + bias, clamped, of an int32 vector; `scale` is one number, None for 1."""
     dtype = vector_type("float32", lanes)
-    if output.form == "stepwise":
+    if output.rounding == "stepwise":
         factor = multiplier if scale is None else splat(scale, lanes) * multiplier
         value = unfused(acc.astype(dtype) * factor, lanes) + bias
     elif scale is None:

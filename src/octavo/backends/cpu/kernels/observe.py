@@ -1,98 +1,23 @@
 """The observer: reads a float32 tensor once and adds to its statistics (`numerics.statistics.observer_state`).
 
-It may clamp what it read. One entrance for every instruction set; the plain form of this file defines what the others compute,
+It may clamp what it read. One entrance for every instruction set; the scalar loop of this file defines what the others compute,
 bit for bit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
 from ....errors import TargetError
-from ....numerics.statistics.histogram import SHIFT
-from ....numerics.statistics.observer_state import COUNTS_SIZE, table
+from ....numerics.statistics.observer_state import COUNTS_SIZE
 from .isa import AVX512_VNNI, KNOWN_ISAS
+from .observe_statistics import ObserveSpec, Statistics, clamped
 from .spec import Kernel
-from .vectors import Buffer, Expr, prim_func
-
-_INFINITY = 0x7F800000
-_MAGNITUDE = 0x7FFFFFFF
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ObserveSpec:
-    """Observation of a float32 tensor that lies in memory as [outer][channels][inner].
-
-    `plane` is 0 where positions count as the memory lies; a tensor of NCHW source that lies as NHWC states its height * width
-    (then inner is 1), and positions count as the source lies. With bounds, the kernel's result is the tensor clamped to
-    [low; high]; without, an int32 number that means nothing.
-    """
-
-    outer: int
-    channels: int
-    inner: int
-    plane: int = 0
-    low: float = -math.inf
-    high: float = math.inf
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return self.outer * self.channels * self.inner
-
-    @property
-    def clamps(self) -> bool:
-        """Whether the result is the clamped tensor."""
-        return not (math.isinf(self.low) and math.isinf(self.high))
-
-    def position(self, index: Expr, channel: Expr) -> Expr:
-        """Return the place in the source's order of the element at `index` in memory."""
-        if not self.plane:
-            return index
-        pixel = B.floordiv(index, self.channels)
-        image = B.floordiv(pixel, self.plane)
-        return (image * self.channels + channel) * self.plane + B.floormod(pixel, self.plane)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Statistics:
-    """The buffers that an observer of `spec` writes, and the plain way to write them."""
-
-    spec: ObserveSpec
-    ranges: Buffer
-    counts: Buffer
-
-    def count(self, code: Expr, index: int) -> None:
-        """Emit one more value of a code, in table `index`."""
-        at = B.Bind(code + table(index))
-        B.buffer_store(self.counts, self.counts[at] + 1, [at])
-
-    def widen(self, value: Expr, index: Expr, channel: Expr) -> None:
-        """Emit what a value means for its channel's range; of NaN and infinities only the position is kept."""
-        bits = B.Bind(B.reinterpret("int32", value) & _MAGNITUDE)
-        least, greatest = channel, channel + self.spec.channels
-        with B.If(bits < _INFINITY):
-            with B.Then():
-                B.buffer_store(self.ranges, B.min(self.ranges[least], value), [least])
-                B.buffer_store(self.ranges, B.max(self.ranges[greatest], value), [greatest])
-            with B.Else():
-                left = self.spec.size - self.spec.position(index, channel)
-                B.buffer_store(self.counts, B.max(self.counts[0], left), [0])
-
-    def add(self, value: Expr, index: Expr, channel: Expr) -> None:
-        """Emit all that one value means."""
-        self.count(B.Cast("int32", B.reinterpret("uint32", value) >> B.uint32(SHIFT)), 0)
-        self.widen(value, index, channel)
-
-
-def clamped(value: Expr, spec: ObserveSpec) -> Expr:
-    """Return a scalar within the bounds of `spec`."""
-    return B.min(B.max(value, B.float32(spec.low)), B.float32(spec.high))
+from .vectors import Buffer, prim_func
+from .x86.observe import VectorObserver
 
 
 def observe(spec: ObserveSpec, *, isa: str) -> Kernel:
@@ -105,16 +30,14 @@ def observe(spec: ObserveSpec, *, isa: str) -> Kernel:
     TargetError
         If the ISA is unknown.
     """
-    from .x86.observe import VectorObserver
-
     if isa not in KNOWN_ISAS:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
     if isa != AVX512_VNNI:
-        return kernel_of(spec, lambda x, statistics, out: _emit_plain(spec, x, statistics, out), isa)
-    return kernel_of(spec, VectorObserver(spec).emit, isa)
+        return _kernel_of(spec, lambda x, statistics, out: _emit_scalar(spec, x, statistics, out), isa)
+    return _kernel_of(spec, VectorObserver(spec).emit, isa)
 
 
-def kernel_of(spec: ObserveSpec, body: Callable[[Buffer, Statistics, Buffer], None], isa: str) -> Kernel:
+def _kernel_of(spec: ObserveSpec, body: Callable[[Buffer, Statistics, Buffer], None], isa: str) -> Kernel:
     """Return the kernel whose statements `body`(x, statistics, out) emits."""
     out: tuple[str, int, str] = ("out", spec.size, "float32") if spec.clamps else ("nothing", 1, "int32")
 
@@ -127,7 +50,7 @@ def kernel_of(spec: ObserveSpec, body: Callable[[Buffer, Statistics, Buffer], No
     return Kernel(name="observe", isa=isa, func=prim_func(buffers, emit))
 
 
-def _emit_plain(spec: ObserveSpec, x: Buffer, statistics: Statistics, out: Any) -> None:
+def _emit_scalar(spec: ObserveSpec, x: Buffer, statistics: Statistics, out: Any) -> None:
     with (
         B.serial(0, spec.outer) as outer,
         B.serial(0, spec.channels) as channel,

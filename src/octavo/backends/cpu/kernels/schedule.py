@@ -28,8 +28,8 @@ class TileSchedule:
     block: int | None = None
 
     def __str__(self) -> str:
-        """Return "2x7x2", and the rows of a block if they are told."""
-        return f"{self.rows}x{self.columns}x{self.vectors}" + _told(self.block)
+        """Return "2x7x2", and the rows of a block where it is given."""
+        return f"{self.rows}x{self.columns}x{self.vectors}" + _block_text(self.block)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +40,11 @@ class WindowSchedule:
     block: int | None = None
 
     def __str__(self) -> str:
-        """Return "2", and the rows of a block if they are told."""
-        return f"{self.outputs}" + _told(self.block)
+        """Return "2", and the rows of a block where it is given."""
+        return f"{self.outputs}" + _block_text(self.block)
 
 
-def _told(block: int | None) -> str:
+def _block_text(block: int | None) -> str:
     return "" if block is None else f" by {block} rows"
 
 

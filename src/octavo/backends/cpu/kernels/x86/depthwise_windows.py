@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .epilogue import channel_order
+from .lane_order import channel_order
 from .packing import Int8Array
 
 Pattern = tuple[int | None, ...]

@@ -1,15 +1,14 @@
 """Epilogue: int32 accumulators in registers become uint8 outputs in memory, as `numerics.requantize` defines.
 
 It narrows `group` vectors of accumulators at a time (1, 2 or 4). Packing instructions work within 128-bit blocks, so a group
-does not hold its channels in order: `channel_order` says which channel each lane holds, and weights are packed accordingly.
+does not hold its channels in order: lane_order.py says which channel each lane holds, and weights are packed accordingly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
@@ -17,26 +16,7 @@ from ..rounding import scaled
 from ..spec import Output
 from ..vectors import Expr
 from . import vector as v
-
-if TYPE_CHECKING:
-    from .packing import Weights
-
-
-def groups_of(vectors: int) -> list[int]:
-    """Split `vectors` into groups of 4, then at most one of 2, then at most one of 1."""
-    return [4] * (vectors // 4) + [2] * (vectors % 4 // 2) + [1] * (vectors % 2)
-
-
-def channel_order(vectors: int, lanes: int = v.LANES) -> npt.NDArray[np.int64]:
-    """Return which of the panel's channels each lane holds, shape (vectors, lanes): lane 4 q + r of vector j of a group of g
-    holds channel 4 g q + 4 j + r of the group."""
-    orders: list[npt.NDArray[np.int64]] = []
-    start = 0
-    lane = np.arange(lanes)
-    for group in groups_of(vectors):
-        orders.extend(start + 4 * group * (lane // 4) + 4 * j + lane % 4 for j in range(group))
-        start += group * lanes
-    return np.stack(orders)
+from .packing import Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

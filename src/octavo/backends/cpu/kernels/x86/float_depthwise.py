@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from .....numerics.floats.float_function import FloatFunction
 from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
-from ..observe import ObserveSpec
+from ..observe_statistics import ObserveSpec
 from ..spec import Kernel
 from ..vectors import Expr, chunked, chunks_for, inside, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments

@@ -22,7 +22,7 @@ from .....numerics.statistics.observer_state import COUNTS_SIZE
 from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..isa import AVX512_VNNI
-from ..observe import ObserveSpec
+from ..observe_statistics import ObserveSpec
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Kernel

@@ -28,9 +28,10 @@ from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, prefetch, prim_func
 from . import vector as v
 from .borders import Borders, Run
-from .epilogue import Group, groups_of
+from .epilogue import Group
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
+from .lane_order import groups_of
 from .narrow import narrowed
 from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
 from .scratch import Scratch, padding_value

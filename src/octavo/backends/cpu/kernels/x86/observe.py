@@ -5,7 +5,7 @@
       a block that holds NaN or infinity: again, value by value
       for each code: one increment        (and the clamp, which costs nothing beside it)
 
-Increments are what bounds it, one a cycle. Statistics are those of the plain form in ../observe.py, bit for bit.
+Increments are what bounds it, one a cycle. Statistics are those of the scalar loop in ../observe.py, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as B
 
 from .....numerics.statistics.observer_state import TABLES
-from ..observe import ObserveSpec, Statistics, clamped
+from ..observe_statistics import ObserveSpec, Statistics, clamped
 from ..vectors import Buffer, Expr, intrinsic, load, splat, store
 from .observe_tiles import NOT_FINITE, PAIR, codes_of, for_codes, upper_halves
 from .vector import LANES

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from .....numerics.statistics.histogram import CODES, SHIFT
-from ..observe import ObserveSpec, Statistics
+from ..observe_statistics import ObserveSpec, Statistics
 from ..vectors import Buffer, Expr, intrinsic, kept, load, splat, store
 from .vector import LANES
 

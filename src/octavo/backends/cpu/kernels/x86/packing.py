@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec import Conv2dSpec
-from .epilogue import channel_order
+from .lane_order import channel_order
 from .vector import LANES
 
 Int8Array = npt.NDArray[np.int8]

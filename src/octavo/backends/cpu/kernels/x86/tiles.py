@@ -11,7 +11,7 @@ from functools import cache
 
 from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
 from .borders import Borders, ColumnTiles
-from .epilogue import groups_of
+from .lane_order import groups_of
 from .vector import LANES
 
 LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait for each other

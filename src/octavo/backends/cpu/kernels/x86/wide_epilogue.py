@@ -7,7 +7,7 @@ its scale is read from memory. Oracles: `numerics.dequantize_accumulator`, `nume
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 from tvm import tirx
@@ -18,9 +18,7 @@ from ..spec import Conv2dSpec, FloatOutput, SumOutput
 from ..vectors import Expr, splat
 from . import vector as v
 from .epilogue import Epilogue, Group
-
-if TYPE_CHECKING:
-    from .packing import Weights
+from .packing import Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +93,7 @@ def _store(group: Group, results: list[Expr], dtype: str) -> None:
 
 
 def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:
-    """Return the vectors of one group with their lanes in sequence; see `epilogue.channel_order`: blocks of four change place."""
+    """Return the vectors of one group with their lanes in sequence; see lane_order.py: blocks of four change place."""
     count = len(group)
     if count == 1:
         return group
