@@ -22,8 +22,6 @@ GONE = (
     r"\bswallow(ed|s)?\b",
     r"place_of_extreme|top_places",
     r"\bform: (ScaledRounding|ChannelGroups)",
-    r"output\.form\b",
-    r"\b_told\b",
 )
 
 
