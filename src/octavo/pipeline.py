@@ -35,8 +35,7 @@ from .graph.lineage import lineage_paused
 from .graph.model import with_model
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
-from .partition.partition import integer_claims
-from .partition.pipeline import FLOAT_MODEL, is_partitioned, partition_module
+from .partition.pipeline import FLOAT_MODEL, integer_claims, is_partitioned, partition_module
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model

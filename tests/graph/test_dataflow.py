@@ -24,7 +24,7 @@ from octavo.graph.dataflow import (
     write_function,
 )
 from octavo.graph.rules import partition
-from octavo.graph.split import split_to_slices
+from octavo.graph.split_to_slices import split_to_slices
 
 
 @I.ir_module

@@ -12,7 +12,7 @@ from tvm import relax
 import octavo
 from nets import model_of
 from octavo.graph.dataflow import BodyWriter
-from octavo.partition.partition import partition_quantized
+from octavo.partition.pipeline import integer_regions
 from octavo.quantize import QuantizedModel, Recipe
 from octavo.target import CPU, TargetDescription
 from random_nets import random_net
@@ -26,7 +26,7 @@ RECIPES = (Recipe(), Recipe(activation_dtype="int8", float_ops=()), Recipe(exclu
 
 def taken(model: QuantizedModel, target: TargetDescription) -> set[str]:
     """Return the variables inside integer ops, apart from those that only quantize or dequantize."""
-    found = partition_quantized(model.bound(), target)
+    found = integer_regions(model.bound(), target)
     edges = ("octavo.quantize", "octavo.dequantize")
     regions = [region for name, region in found.regions.items() if str(found.module[name].attrs["Composite"]) not in edges]
     return {var.name for region in regions for var in region.members}

@@ -77,6 +77,10 @@ class DataflowView:
         """Return whether the function returns `var`."""
         return var in self._returned
 
+    def is_unread(self, var: Var) -> bool:
+        """Return whether neither a binding nor the result reads `var`."""
+        return var not in self._users and var not in self._returned
+
     def is_bound_before(self, var: Var, other: Var) -> bool:
         """Return whether the value of `var` is there before that of `other`; a parameter's is before any other."""
         return self._places.get(var, -1) < self._places.get(other, -1)
@@ -238,6 +242,16 @@ def write_function(
     for key, value in {**(attrs or {}), **({} if is_private else {"global_symbol": name})}.items():
         function = function.with_attr(key, value)
     return builder.add_func(function, name)
+
+
+def with_main(module: tvm.IRModule, body: Callable[[BodyWriter], Expr]) -> tvm.IRModule:
+    """Return the module with another body of "main"; its parameters, its attributes and the other functions stay as they are."""
+    main = module["main"]
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", list(main.params), body, attrs_of(main))
+    result = module.clone()
+    result.update_func(result.get_global_var("main"), builder.get()["main"])
+    return result
 
 
 def _blocks_around_control_flow(bindings: Sequence[relax.VarBinding], result: Expr) -> tuple[list[relax.BindingBlock], Expr]:

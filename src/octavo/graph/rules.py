@@ -16,11 +16,11 @@ from tvm.relax import Expr, Var
 from .dataflow import (
     BodyWriter,
     DataflowView,
-    attrs_of,
     eliminate_dead_code,
     op_name,
     operand_vars,
     replace_operands,
+    with_main,
     write_function,
 )
 
@@ -106,6 +106,8 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
 
         y_q = cls.octavo_conv2d_y_q(x_q)      # a private function with attribute Composite = "octavo.conv2d"
 
+    What nobody reads dies on the way; with nothing to outline and nothing dead the module is the very one that was given.
+
     Parameters
     ----------
     rules
@@ -170,6 +172,8 @@ def _check_region(view: DataflowView, region: Region, taken: set[Var], repeatabl
 
 def _outline(module: tvm.IRModule, view: DataflowView, claims: Claims, describe: Describe) -> Partition:
     regions, rule_of = claims.regions, claims.rule_of
+    if not regions and not any(view.is_unread(binding.var) for binding in view.bindings):
+        return Partition(module=module, regions={}, rejections=claims.rejections)
     builder = relax.BlockBuilder(module)
     functions: dict[Var, tvm.ir.GlobalVar] = {}
     by_name: dict[str, Region] = {}
@@ -178,9 +182,7 @@ def _outline(module: tvm.IRModule, view: DataflowView, claims: Claims, describe:
         attrs = {"Composite": rule_of[output].composite, "Primitive": True, **region.attrs, **describe(region)}
         functions[output] = _write_composite(builder, name, view, region, attrs)
         by_name[functions[output].name_hint] = region
-    new_main = _rewrite_main(view, regions, functions)
-    result = builder.get()
-    result.update_func(result.get_global_var("main"), new_main)
+    result = _rewrite_main(builder.get(), view, regions, functions)
     return Partition(module=eliminate_dead_code(result), regions=by_name, rejections=claims.rejections)
 
 
@@ -205,9 +207,10 @@ def _write_composite(
     return write_function(builder, name, params, body, attrs, is_private=True)
 
 
-def _rewrite_main(view: DataflowView, regions: dict[Var, Region], functions: dict[Var, tvm.ir.GlobalVar]) -> relax.Function:
+def _rewrite_main(
+    module: tvm.IRModule, view: DataflowView, regions: dict[Var, Region], functions: dict[Var, tvm.ir.GlobalVar]
+) -> tvm.IRModule:
     """Replace each region's output by a call; bindings that only regions read die with DeadCodeElimination."""
-    scratch = relax.BlockBuilder()
     mapping: dict[Var, Expr] = {}
     returned = set(operand_vars(view.result))
 
@@ -225,6 +228,4 @@ def _rewrite_main(view: DataflowView, regions: dict[Var, Region], functions: dic
             )
         return replace_operands(view.result, mapped)
 
-    main = view.function
-    write_function(scratch, "main", list(main.params), body, attrs_of(main))
-    return scratch.get()["main"]
+    return with_main(module, body)

@@ -1,4 +1,7 @@
-"""The passes of partition in their order: from a QDQ module to one whose "main" calls composites. Knows no back end."""
+"""The passes of partition in their order: from a QDQ module to one whose "main" calls composites. Knows no back end.
+
+`PASSES` is the one place that says the order, and why; `octavo passes` prints it.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,83 @@ import tvm
 
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, dtype_of, op_name
-from ..graph.rules import Partition
-from ..graph.split import split_to_slices
+from ..graph.passes import GraphPass, run_passes
+from ..graph.rules import Claims, Partition
+from ..graph.split_to_slices import split_to_slices
 from ..qdq.tensor_ids import tensors_of_variables
 from ..target import TargetDescription
 from ..target.precision import Precision
-from .carry_stride import Carried, carry_strides
-from .partition import partition_quantized
-from .precision import Downcast, downcast
-from .state import PartitionState, is_partitioned
+from .attach_state import FLOAT_MODEL, attach_state
+from .carry_strides import carry_strides
+from .context import PartitionContext
+from .decompose_batch_norm import decompose_batch_norm
+from .downcast import downcast
+from .hoist_quantize import hoist_quantize
+from .outline_boundary import outline_boundary
+from .outline_float import outline_float
+from .outline_integer import claim_integer, outline_integer
+from .share_zero_points import share_zero_points
+from .sink_dequantize import sink_dequantize
+from .split_blocks import split_blocks
+from .state import is_partitioned
 
-__all__ = ["FLOAT_MODEL", "check_main", "integer_regions", "is_float", "is_partitioned", "partition_module"]
+__all__ = ["FLOAT_MODEL", "PASSES", "check_main", "integer_claims", "integer_regions", "is_partitioned", "partition_module"]
 
-FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"
-"""Reason of an op that has integer kernels, in a model that nothing quantized."""
+_SHRINK = (
+    GraphPass(
+        function=carry_strides,
+        reason="first: it knows the ops of the source, which later passes take apart or put casts around",
+        uses_context=True,
+    ),
+)
+_CANONICALIZE = (
+    GraphPass(
+        function=decompose_batch_norm,
+        reason="before outline_integer, which has kernels for a product and a sum by channel and none for a normalization",
+    ),
+    GraphPass(function=split_blocks, reason="before outline_integer, which rejects scales that vary within an output channel"),
+    GraphPass(
+        function=split_to_slices,
+        reason="before downcast, sink_dequantize and the outlines, which know slices and no op with several results",
+    ),
+    GraphPass(
+        function=downcast,
+        reason="after carry_strides, so that only pixels that are read get casts; after split_to_slices: slices move 16 bits",
+        uses_context=True,
+    ),
+    GraphPass(function=share_zero_points, reason="before outline_integer, which rejects zero points that differ by channel"),
+    GraphPass(
+        function=hoist_quantize,
+        reason="before sink_dequantize, which leaves an op alone whose result is quantized right away: both are one kernel",
+    ),
+    GraphPass(
+        function=sink_dequantize,
+        reason="before outline_integer: an op between a dequantize and an op that reads integers is one of integers then",
+    ),
+)
+_OUTLINE_INTEGER = GraphPass(
+    function=outline_integer,
+    reason="before the other outlines: an op that can run in integers does",
+    uses_context=True,
+)
+_OUTLINE_FLOAT = GraphPass(
+    function=outline_float,
+    reason="after outline_integer, for what no integer op took",
+    uses_context=True,
+)
+_OUTLINE_BOUNDARY = GraphPass(
+    function=outline_boundary,
+    reason="after the other outlines: a quantize or dequantize inside a composite costs nothing, the others get kernels",
+    uses_context=True,
+)
+_ATTACH_STATE = GraphPass(
+    function=attach_state,
+    reason="last: it writes down what the others found out",
+    uses_context=True,
+)
+
+PASSES = (*_SHRINK, *_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_FLOAT, _OUTLINE_BOUNDARY, _ATTACH_STATE)
+"""All passes of `partition_module`, in order."""
 
 
 def partition_module(
@@ -45,25 +111,32 @@ def partition_module(
     """
     check_main(module)
     source = DataflowView(module["main"])
-    carried = carry_strides(module)
-    cast = _downcast(source, carried, precision)
-    sources = {**carried.sources, **{new: carried.sources.get(old, old) for new, old in cast.sources.items()}}
-    parts = partition_quantized(cast.module, target, ids, with_float=True, sources=sources, precision=precision)
-    tensors = tensors_of_variables(source, ids)
-    state = PartitionState(
-        tensors=tensors,
-        pixels_of={part: tensors.get(whole, whole) for part, whole in sources.items()},
-        cuts=frozenset(carried.cuts),
-        halves=frozenset(cast.halves),
-        rejections={name: FLOAT_MODEL if is_float(source) else each.reason for name, each in parts.rejections.items()},
+    context = PartitionContext(
+        target=target,
+        ids=ids,
+        precision=precision,
+        is_float=_is_float(source),
+        source_tensors=tensors_of_variables(source, ids),
     )
-    return state.written(parts.module)
+    if precision is not None and not context.is_float:
+        raise CompileError(f"precision {precision.dtype!r} is for float models, and this one is quantized; compile it without")
+    return run_passes(PASSES, module, context)
+
+
+def integer_claims(module: tvm.IRModule, target: TargetDescription) -> Claims:
+    """Return the integer ops that partition outlines, without outlining them; quantize and dequantize are none."""
+    context = PartitionContext(target=target)
+    for each in _CANONICALIZE:
+        module = each(module, context)
+    return claim_integer(module, context)
 
 
 def integer_regions(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
     """Outline the integer regions alone, and say of each region what it holds and of each op that stays float why."""
     check_main(module)
-    return partition_quantized(module, target, ids)
+    context = PartitionContext(target=target, ids=ids)
+    module = run_passes((*_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_BOUNDARY), module, context)
+    return Partition(module=module, regions=context.regions, rejections=context.rejections)
 
 
 def check_main(module: tvm.IRModule) -> None:
@@ -72,19 +145,9 @@ def check_main(module: tvm.IRModule) -> None:
         raise CompileError("the module has no function main")
 
 
-def is_float(view: DataflowView) -> bool:
+def _is_float(view: DataflowView) -> bool:
     """Return whether nothing in a function is quantized."""
     values = [*view.function.params, *(binding.var for binding in view.bindings)]
     if any(dtype_of(value) in ("int8", "uint8", "int16", "uint16") for value in values):
         return False
     return not any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)
-
-
-def _downcast(source: DataflowView, carried: Carried, precision: Precision | None) -> Downcast:
-    """Downcast a module whose strides were carried up, as far as `precision` asks for it."""
-    if precision is None:
-        return Downcast(module=carried.module)
-    if not is_float(source):
-        raise CompileError(f"precision {precision.dtype!r} is for float models, and this one is quantized; compile it without")
-    strided = {part: precision.kept[whole] for part, whole in carried.sources.items() if whole in precision.kept}
-    return downcast(split_to_slices(carried.module), precision.dtype, {**precision.kept, **strided})

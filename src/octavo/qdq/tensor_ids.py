@@ -32,7 +32,7 @@ def tensors_of_variables(view: DataflowView, ids: Collection[str], sources: Mapp
         source = read.name
         if name in ids:
             if source not in ids and call_to(call, "dequantize") is not None:
-                held.setdefault(source, name)  # integers that sink.py made
+                held.setdefault(source, name)  # integers that sink_dequantize.py made
         elif source in ids:
             held[name] = source
         elif source in held:

@@ -315,7 +315,7 @@ def _float_record(view: DataflowView, state: PartitionState, var: Var, target: T
 
 def _composite_record(composite: Composite, state: PartitionState, var: Var, kernel: Kernel | None) -> OpRecord:
     op = composite.op
-    # Only the quantize_info knows of integers that hoist.py and sink.py made.
+    # Only the quantize_info knows of integers that hoist_quantize.py and sink_dequantize.py made.
     described = composite.quantize_info.get("output")
     return OpRecord(
         op=op.op if isinstance(op, FloatOp) else composite.kind.removeprefix("octavo."),

@@ -1,6 +1,6 @@
 """What of a downcast module runs in which kernels: casts, and the float ops with constant weights, which are rounded too.
 
-See precision.py for the form of such a module. 16 bits are held as uint16. Where the machine multiplies bfloat16, a composite
+See downcast.py for the form of such a module. 16 bits are held as uint16. Where the machine multiplies bfloat16, a composite
 goes from 16 bits to 16 bits; elsewhere kernels of float32 stand between casts.
 """
 

@@ -1,4 +1,4 @@
-"""Pooling and concatenation of tensors kept in 16 bits (see precision.py), without a detour through float32 tensors."""
+"""Pooling and concatenation of tensors kept in 16 bits (see downcast.py), without a detour through float32 tensors."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from ...graph.dataflow import (
     write_function,
 )
 from ...graph.group_norm import read_group_norm
-from ...graph.split import split_to_slices
+from ...graph.split_to_slices import split_to_slices
 from ...identity import TensorId
 from ...numerics.floats.batch_norm import fold_batch_norm
 from ..names import Names

@@ -11,7 +11,7 @@ from tvm import relax
 
 from octavo.graph.dataflow import BodyWriter
 from octavo.partition.pipeline import integer_regions
-from octavo.partition.zero_points import share_zero_points
+from octavo.partition.share_zero_points import share_zero_points
 from octavo.target import CPU
 
 SHAPE = (1, 4, 6, 7)

@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, operand_vars, replace_operands, write_function
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, operand_vars, replace_operands, with_main
 from ..identity import NameSupply
 from ..numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ..ops import CLAMPS, movers
@@ -46,18 +46,13 @@ class _Source:
 
 
 def sink_dequantize(module: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with every dequantize moved as far down "main" as it goes; the same module if none moves."""
-    main = module["main"]
-    view = DataflowView(main)
+    """Move dequantize behind ops that only choose, move or join values, so that these work on integers."""
+    view = DataflowView(module["main"])
     if not any(_is_candidate(view, binding.var) for binding in view.bindings):
         return module
-    builder = relax.BlockBuilder()
-    write_function(builder, "main", list(main.params), lambda writer: _Sinking(view, writer).body(), attrs_of(main))
-    sunk = builder.get()
-    for var, function in module.functions_items():
-        if var.name_hint != "main":
-            sunk.update_func(var, function)
-    return sunk.with_attrs(module.attrs) if module.attrs else sunk
+    sinking = _Sinking(view)
+    sunk = with_main(module, sinking.body)
+    return sunk if sinking.has_sunk else module
 
 
 def _is_candidate(view: DataflowView, var: Var) -> bool:
@@ -79,24 +74,25 @@ def _is_candidate(view: DataflowView, var: Var) -> bool:
 class _Sinking:
     """One walk down the function, which writes it anew; variables that stay keep their names."""
 
-    def __init__(self, view: DataflowView, writer: BodyWriter) -> None:
+    def __init__(self, view: DataflowView) -> None:
         self._view = view
-        self._writer = writer
+        self.has_sunk = False
         self._new: dict[Var, Var] = {}
         self._sources: dict[Var, _Source] = {}
         params = [param.name for param in view.function.params]
         self._names = NameSupply([*params, *(binding.var.name for binding in view.bindings)])
 
-    def body(self) -> Expr:
+    def body(self, writer: BodyWriter) -> Expr:
         """Write every binding and return the result."""
         for binding in self._view.bindings:
             var, value = binding.var, binding.value
-            source = self._sunk(var, value)
+            source = self._sunk(writer, var, value)
             if source is None:
                 new_value: Any = self._substitute(value)
             else:
+                self.has_sunk = True
                 new_value = relax.Call(source.call.op, [source.integers, *source.call.args[1:]], source.call.attrs)
-            new = self._new[var] = self._writer.emit(var.name, new_value, is_output=not isinstance(var, relax.DataflowVar))
+            new = self._new[var] = writer.emit(var.name, new_value, is_output=not isinstance(var, relax.DataflowVar))
             if source is None:
                 source = self._dequantized(new_value)
             if source is not None:
@@ -115,7 +111,7 @@ class _Sinking:
             return None
         return _Source(integers=call.args[0], call=call, params=params)
 
-    def _sunk(self, var: Var, value: Any) -> _Source | None:
+    def _sunk(self, writer: BodyWriter, var: Var, value: Any) -> _Source | None:
         """Write the op over integers, if it is one and all it reads was dequantized alike; return what dequantizes to it."""
         if not _is_candidate(self._view, var):
             return None
@@ -133,7 +129,7 @@ class _Sinking:
         if isinstance(fields, relax.Tuple):
             data = relax.Tuple([source.integers for source in sources])
         call: Any = relax.Call(value.op, [data, *(self._substitute(arg) for arg in value.args[1:])], value.attrs)
-        integers = self._writer.emit(self._names.fresh(f"{var.name}_q"), call)
+        integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
         return _Source(integers=integers, call=sources[0].call, params=sources[0].params)
 
 

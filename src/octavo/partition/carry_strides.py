@@ -18,7 +18,7 @@ alone, float or QDQ, and chooses no kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -28,17 +28,17 @@ from tvm.relax import Expr, Var
 from ..graph.dataflow import (
     BodyWriter,
     DataflowView,
-    attrs_of,
     call_to,
     op_name,
     operand_vars,
     replace_operands,
     static_shape,
-    write_function,
+    with_main,
 )
 from ..identity import NameSupply
 from ..ops import CLAMPS, ELEMENTWISE
 from ..qdq.values import constant_value
+from .context import PartitionContext
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
 relax: Any = _relax
@@ -61,42 +61,13 @@ class _Stride:
     width: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Carried:
-    """A module whose strides were carried up.
-
-    Parameters
-    ----------
-    module
-        The module.
-    sources
-        Its new variables, which hold some of the pixels of a variable of the module before: that one's name by theirs.
-    cuts
-        Those of them that were cut from the whole, which no op of the source does.
-    """
-
-    module: tvm.IRModule
-    sources: dict[str, str] = field(default_factory=dict[str, str])
-    cuts: set[str] = field(default_factory=set[str])
-
-
-def carry_strides(module: tvm.IRModule) -> Carried:
-    """Carry every stride in "main" as far up as it goes; the same module if none moves."""
-    main = module["main"]
-    view = DataflowView(main)
+def carry_strides(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
+    """Carry the stride of a 1x1 convolution up to what makes its input: pixels that nobody reads are never computed."""
+    view = DataflowView(module["main"])
     carried = _Choice(view).carried()
     if not carried:
-        return Carried(module=module)
-    builder = relax.BlockBuilder()
-    made = Carried(module=module)
-    write_function(
-        builder, "main", list(main.params), lambda writer: _Rewriting(view, carried, writer, made).body(), attrs_of(main)
-    )
-    rewritten = builder.get()
-    for var, function in module.functions_items():
-        if var.name_hint != "main":
-            rewritten.update_func(var, function)
-    return replace(made, module=rewritten.with_attrs(module.attrs) if module.attrs else rewritten)
+        return module
+    return with_main(module, lambda writer: _Rewriting(view, carried, writer, context).body())
 
 
 class _Choice:
@@ -198,8 +169,8 @@ def _whole_operands(call: Any, stride: _Stride) -> list[Var]:
 class _Rewriting:
     """One walk down the function, which writes it anew; variables that stay whole keep their names."""
 
-    def __init__(self, view: DataflowView, carried: Mapping[Var, _Stride], writer: BodyWriter, made: Carried) -> None:
-        self._made = made
+    def __init__(self, view: DataflowView, carried: Mapping[Var, _Stride], writer: BodyWriter, context: PartitionContext) -> None:
+        self._context = context
         self._view = view
         self._carried = carried
         self._writer = writer
@@ -238,7 +209,7 @@ class _Rewriting:
     def _emit(self, source: Var, value: Expr) -> Var:
         """Write what holds some of the pixels of `source`."""
         new = self._writer.emit(self._names.fresh(f"{source.name}_strided"), value)
-        self._made.sources[new.name] = source.name
+        self._context.sources[new.name] = source.name
         return new
 
     def _substitute(self, expr: Any) -> Any:
@@ -290,5 +261,5 @@ class _Rewriting:
                 ends = [shape[axis] for axis in axes]
                 made = relax.op.strided_slice(self._new.get(var, var), axes, [0, 0], ends, [stride.rows, stride.columns])
             self._sliced[var, stride] = cut = self._emit(var, made)
-            self._made.cuts.add(cut.name)
+            self._context.cuts.add(cut.name)
         return self._sliced[var, stride]

@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, static_shape, write_function
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, with_main
 from ..identity import NameSupply
 from ..numerics import PerAxis, QuantParams
 from ..ops import CLAMPS
@@ -43,19 +43,12 @@ class _Shared:
 
 
 def share_zero_points(module: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with one zero point for all channels of each activation where that is exact; else the same module."""
-    main = module["main"]
-    view = DataflowView(main)
+    """Give the channels of an activation that is quantized per axis one zero point, which is what kernels take."""
+    view = DataflowView(module["main"])
     found = {binding.var: shared for binding in view.bindings if (shared := _shared(view, binding.var)) is not None}
     if not found:
         return module
-    builder = relax.BlockBuilder()
-    write_function(builder, "main", list(main.params), lambda writer: _write(view, found, writer), attrs_of(main))
-    rewritten = builder.get()
-    for var, function in module.functions_items():
-        if var.name_hint != "main":
-            rewritten.update_func(var, function)
-    return rewritten.with_attrs(module.attrs) if module.attrs else rewritten
+    return with_main(module, lambda writer: _write(view, found, writer))
 
 
 def _shared(view: DataflowView, var: Var) -> _Shared | None:

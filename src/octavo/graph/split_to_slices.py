@@ -1,4 +1,15 @@
-"""Split, which gives a tuple, as slices: what placement and the rules of kernels know has one result."""
+"""Replace each part of a split by a slice of its input: what placement and the rules of kernels know has one result.
+
+Before::
+
+    parts = R.split(x, indices_or_sections=[2, 5], axis=1); y = parts[1]
+
+After::
+
+    y = R.strided_slice(x, axes=[1], begin=[2], end=[5])
+
+Exact. The split itself stays where it was: it is left to dead code elimination.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +19,18 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr
 
-from .dataflow import BodyWriter, DataflowView, attrs_of, call_to, operand_vars, replace_operands, static_shape, write_function
+from .dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, static_shape, with_main
 
 # TVM annotates its functions more narrowly than what they take.
 relax: Any = _relax
 
 
 def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
-    """Replace each part of a split by a slice of its input; splits that nothing else reads are left to dead code elimination.
-
-    Before::
-
-        parts = R.split(x, indices_or_sections=[2, 5], axis=1); y = parts[1]
-
-    After::
-
-        y = R.strided_slice(x, axes=[1], begin=[2], end=[5])
-    """
-    main = module["main"]
-    view = DataflowView(main)
+    """Write each part of a split as a slice, since an op with several results has no kernel."""
+    view = DataflowView(module["main"])
     slices = {binding.var: part for binding in view.bindings if (part := _slice(view, binding.value)) is not None}
     if not slices:
         return module
-    builder = relax.BlockBuilder()
     mapping: dict[Any, Expr] = {}
     returned = set(operand_vars(view.result))
 
@@ -40,10 +40,7 @@ def split_to_slices(module: tvm.IRModule) -> tvm.IRModule:
             mapping[binding.var] = writer.emit(binding.var.name, value, is_output=binding.var in returned)
         return replace_operands(view.result, lambda var: mapping.get(var, var))
 
-    write_function(builder, "main", list(main.params), body, attrs_of(main))
-    result = tvm.IRModule(module.functions, attrs=module.attrs)
-    result.update_func(result.get_global_var("main"), builder.get()["main"])
-    return result
+    return with_main(module, body)
 
 
 def _slice(view: DataflowView, value: Any) -> Expr | None:

@@ -12,7 +12,7 @@ from tvm import relax
 
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.partition.pipeline import integer_regions
-from octavo.partition.sink import sink_dequantize
+from octavo.partition.sink_dequantize import sink_dequantize
 from octavo.target import CPU
 
 SHAPE = (1, 4, 6, 6)

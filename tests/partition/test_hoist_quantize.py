@@ -12,7 +12,7 @@ from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
-from octavo.partition.hoist import hoist_quantize
+from octavo.partition.hoist_quantize import hoist_quantize
 from octavo.partition.pipeline import integer_regions
 from octavo.pipeline import lower
 from octavo.target import CPU

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ import octavo
 from nets import model_of
 from octavo.backends.cpu.kernels import isas_of
 from octavo.graph.dataflow import BodyWriter, DataflowView, call_to, op_name, static_shape
-from octavo.partition.carry_stride import Carried, carry_strides
+from octavo.partition import pipeline
+from octavo.partition.carry_strides import carry_strides
+from octavo.partition.context import PartitionContext
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
@@ -83,6 +84,10 @@ def strides_of(module: tvm.IRModule) -> dict[str, tuple[int, ...]]:
     return {name: tuple(int(s) for s in call.attrs.strides) for name, call in calls.items() if call is not None}
 
 
+def carried_in(module: tvm.IRModule) -> tvm.IRModule:
+    return carry_strides(module, PartitionContext(target=CPU))
+
+
 @pytest.mark.parametrize("stride", [2, 3, (1, 2)])
 @pytest.mark.parametrize("size", [(7, 6), (8, 5), (2, 1)])
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -90,7 +95,7 @@ def test_a_block_computes_only_the_pixels_that_are_read(
     layout: str, size: tuple[int, int], stride: Any, monkeypatch: pytest.MonkeyPatch
 ):
     module = module_of(lambda net, x: block(net, x, (stride, stride)), layout, size)
-    carried = carry_strides(module).module
+    carried = carried_in(module)
     pair = (stride, stride) if isinstance(stride, int) else stride
     unit = (1, 1)
     expected = {"start": unit, "first": unit, "second_strided": pair, "third_strided": unit, "left": unit, "right": unit}
@@ -98,19 +103,20 @@ def test_a_block_computes_only_the_pixels_that_are_read(
     relax.analysis.well_formed(carried)
     x = np.random.default_rng(1).integers(-128, 128, shape_of(layout, size)).astype(np.int8)
     results = run_lowered(module, x)
-    monkeypatch.setattr(import_module("octavo.partition.pipeline"), "carry_strides", lambda unmoved: Carried(module=unmoved))
+    monkeypatch.setattr(pipeline, "PASSES", tuple(each for each in pipeline.PASSES if each.name != "carry_strides"))
     for got, wanted in zip(results, run_lowered(module, x), strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 
 def test_the_other_side_of_an_addition_is_cut_as_integers():
-    carried = carry_strides(module_of(block))
-    values = {binding.var.name: binding.value for binding in DataflowView(carried.module["main"]).bindings}
+    context = PartitionContext(target=CPU)
+    carried = carry_strides(module_of(block), context)
+    values = {binding.var.name: binding.value for binding in DataflowView(carried["main"]).bindings}
     assert op_name(values["start_q_strided"]) == "strided_slice"
     assert values["start_dq_strided"].args[0].name == "start_q_strided"
     assert static_shape(values["joined_strided"]) == (2, 4, 3, 6)
-    assert carried.cuts == {"start_q_strided", "start_dq_strided"}
-    assert carried.sources["third_q_strided"] == "third_q"
+    assert context.cuts == {"start_q_strided", "start_dq_strided"}
+    assert context.sources["third_q_strided"] == "third_q"
 
 
 UNMOVED: dict[str, Body] = {
@@ -124,7 +130,7 @@ UNMOVED: dict[str, Body] = {
 @pytest.mark.parametrize("body", UNMOVED.values(), ids=UNMOVED)
 def test_what_somebody_reads_stays_whole(body: Body):
     module = module_of(body)
-    assert carry_strides(module).module.same_as(module)
+    assert carried_in(module).same_as(module)
 
 
 def test_a_returned_tensor_stays_whole():
@@ -135,7 +141,7 @@ def test_a_returned_tensor_stays_whole():
         return net.conv("y", net.q.dequantize("whole", integers, ACTIVATION), 4, 1, 2, is_output=True), whole
 
     module = module_of(body)
-    assert carry_strides(module).module.same_as(module)
+    assert carried_in(module).same_as(module)
 
 
 def test_operands_that_differ_from_pixel_to_pixel_stop_it_and_others_do_not():
@@ -147,9 +153,9 @@ def test_operands_that_differ_from_pixel_to_pixel_stop_it_and_others_do_not():
 
         return write
 
-    assert strides_of(carry_strides(module_of(body((4,)))).module) == {"a_strided": (2, 2), "y": (1, 1)}
+    assert strides_of(carried_in(module_of(body((4,))))) == {"a_strided": (2, 2), "y": (1, 1)}
     module = module_of(body((7, 6, 4)))
-    assert carry_strides(module).module.same_as(module)
+    assert carried_in(module).same_as(module)
 
 
 def test_records_name_the_source_tensors_and_count_what_is_computed():

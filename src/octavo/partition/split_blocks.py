@@ -25,7 +25,7 @@ import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, static_shape, write_function
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, static_shape, with_main
 from ..identity import NameSupply
 from ..qdq.values import ConstantValue, Dequantized, constant_value, dequantized
 
@@ -47,19 +47,12 @@ class _Blocks:
 
 
 def split_blocks(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite the matmuls of "main" whose weights have a scale for each block of inputs."""
+    """Write a matmul whose weights have a scale for each block of inputs as a grouped convolution and a sum over the blocks."""
     view = DataflowView(module["main"])
     found = {binding.var: blocks for binding in view.bindings if (blocks := _blocks(view, binding.var)) is not None}
     if not found:
         return module
-    builder = relax.BlockBuilder()
-    main = view.function
-    write_function(builder, "main", list(main.params), lambda writer: _write(view, found, writer), attrs_of(main))
-    result = builder.get()
-    for var, function in module.functions_items():
-        if var.name_hint != "main":
-            result.update_func(var, function)
-    return result.with_attrs(module.attrs) if module.attrs else result
+    return with_main(module, lambda writer: _write(view, found, writer))
 
 
 def _blocks(view: DataflowView, var: Var) -> _Blocks | None:

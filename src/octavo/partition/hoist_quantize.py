@@ -23,7 +23,7 @@ import tvm
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, dtype_of, replace_operands, write_function
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, with_main
 from ..identity import NameSupply
 from ..numerics import INTEGER_RANGE, PerTensor
 from ..ops import CLAMPS, movers
@@ -34,19 +34,12 @@ _MOVES = ("nn.max_pool2d", *movers("view", "transpose"))
 
 
 def hoist_quantize(module: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with every quantize moved as far up "main" as it goes; the same module if none moves."""
-    main = module["main"]
-    view = DataflowView(main)
+    """Move quantize before ops that only move values, so that the op which made these ends in integers."""
+    view = DataflowView(module["main"])
     chains = {binding.var: chain for binding in view.bindings if (chain := _chain(view, binding.var))}
     if not chains:
         return module
-    builder = relax.BlockBuilder()
-    write_function(builder, "main", list(main.params), lambda writer: _write(view, chains, writer), attrs_of(main))
-    hoisted = builder.get()
-    for var, function in module.functions_items():
-        if var.name_hint != "main":
-            hoisted.update_func(var, function)
-    return hoisted.with_attrs(module.attrs) if module.attrs else hoisted
+    return with_main(module, lambda writer: _write(view, chains, writer))
 
 
 def _chain(view: DataflowView, var: Var) -> list[Var]:

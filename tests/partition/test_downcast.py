@@ -12,7 +12,9 @@ from tvm.ir import assert_structural_equal
 from octavo.backends.cpu.link import link
 from octavo.build import vm_passes
 from octavo.errors import CompileError
-from octavo.partition.precision import downcast
+from octavo.numerics.floats.half import HalfDtype
+from octavo.partition.context import PartitionContext
+from octavo.partition.downcast import downcast
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
@@ -24,6 +26,15 @@ def const(rng: np.random.Generator, *shape: int) -> Any:
 
 
 INPUT: dict[str, tuple[tuple[int, ...], str]] = {"x": ((1, 4, 6, 6), "float32")}
+
+
+def context_of(dtype: HalfDtype, **kept: str) -> PartitionContext:
+    return PartitionContext(target=CPU, precision=Precision(dtype=dtype, kept=kept))
+
+
+def halves_of(module: tvm.IRModule, context: PartitionContext) -> set[str]:
+    downcast(module, context)
+    return context.halves
 
 
 def test_tensors_between_kernels_are_kept_in_16_bits(rng: np.random.Generator) -> None:
@@ -54,10 +65,10 @@ def test_tensors_between_kernels_are_kept_in_16_bits(rng: np.random.Generator) -
         p = rounded("p", f.emit("p_bfloat16", relax.op.concat([s_half, r_half], axis=1)))
         return f.emit("y", relax.op.multiply(f.emit("m", relax.op.nn.max_pool2d(p)), factor), is_output=True)
 
-    made = downcast(graph(INPUT, before), "bfloat16", {})
-    assert_structural_equal(made.module, graph(INPUT, after))
-    assert made.halves == {"x_bfloat16", "r_bfloat16", "s_bfloat16", "p_bfloat16"}
-    assert made.sources["r_rounded"] == "r"
+    context = context_of("bfloat16")
+    assert_structural_equal(downcast(graph(INPUT, before), context), graph(INPUT, after))
+    assert context.halves == {"x_bfloat16", "r_bfloat16", "s_bfloat16", "p_bfloat16"}
+    assert context.sources["r_rounded"] == "r"
 
 
 def test_a_tensor_stays_float32_where_the_caller_says_so() -> None:
@@ -66,8 +77,8 @@ def test_a_tensor_stays_float32_where_the_caller_says_so() -> None:
         return f.emit("y", relax.op.nn.softmax(r), is_output=True)
 
     module = graph(INPUT, body)
-    assert downcast(module, "float16", {"r": "it is large"}).halves == {"x_float16"}
-    assert_structural_equal(downcast(module, "float16", {"r": "", "x": ""}).module, module)
+    assert halves_of(module, context_of("float16", r="it is large")) == {"x_float16"}
+    assert downcast(module, context_of("float16", r="", x="")).same_as(module)
 
 
 def test_a_batch_normalization_and_the_clamp_behind_it_are_one_kernel_with_the_convolution(rng: np.random.Generator) -> None:
@@ -80,7 +91,7 @@ def test_a_batch_normalization_and_the_clamp_behind_it_are_one_kernel_with_the_c
         return f.emit("y", relax.op.nn.softmax(r), is_output=True)
 
     module = graph(INPUT, body)
-    assert downcast(module, "bfloat16", {}).halves == {"x_bfloat16", "r_bfloat16"}
+    assert halves_of(module, context_of("bfloat16")) == {"x_bfloat16", "r_bfloat16"}
     records = lower(module, CPU, ("generic",), 1, (), Precision(dtype="bfloat16")).records
     told = [(record.op, record.tensor, record.dtype) for record in records]
     assert told == [("nn.conv2d", "r", "bfloat16"), ("nn.softmax", "y", "")]
@@ -118,4 +129,4 @@ def test_pools_and_concatenations_stay_in_16_bits(rng: np.random.Generator, layo
     x = rng.integers(-9000, 9000, shape).astype(np.float32)
     linked = link(lowered, host_target())
     main = relax.VirtualMachine(relax.build(vm_passes()(linked), host_target(), relax_pipeline=None), tvm.cpu())["main"]
-    assert np.array_equal(main(tvm.runtime.tensor(x)).numpy(), run_float(downcast(module, "float16", {}).module, x))
+    assert np.array_equal(main(tvm.runtime.tensor(x)).numpy(), run_float(downcast(module, context_of("float16")), x))

@@ -12,13 +12,11 @@ After::
 
 This form says what is computed; rules outline kernels in it that read and write 16 bits. A tensor stays float32 where one op that
 works element by element alone reads it (both are one kernel, as far as there is one), where the model returns it, and where
-the caller says so. Ops that only move values move the 16 bits. Weights are the rules' business.
+the precision says so. Ops that only move values move the 16 bits. Weights are the rules' business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -29,17 +27,17 @@ from tvm.relax import Expr, Tuple, Var
 from ..graph.dataflow import (
     BodyWriter,
     DataflowView,
-    attrs_of,
     call_to,
     dtype_of,
     op_name,
     static_shape,
-    write_function,
+    with_main,
 )
 from ..identity import NameSupply
-from ..numerics.floats.half import HalfDtype
 from ..ops import ELEMENTWISE, movers
 from ..qdq.values import constant_value
+from ..target.precision import Precision
+from .context import PartitionContext
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
 relax: Any = _relax
@@ -51,51 +49,24 @@ _MOVES = (*movers("view", "transpose", "reverse", "repeat"), "strided_slice", "c
 _ELEMENTWISE = (*ELEMENTWISE, "nn.batch_norm")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Downcast:
-    """A module with its tensors in 16 bits.
-
-    Parameters
-    ----------
-    module
-        The module.
-    sources
-        Its new variables: the name of the variable of the module before that each holds.
-    halves
-        Those of them that are 16 bits wide.
-    """
-
-    module: tvm.IRModule
-    sources: dict[str, str] = field(default_factory=dict[str, str])
-    halves: set[str] = field(default_factory=set[str])
-
-
-def downcast(module: tvm.IRModule, dtype: HalfDtype, kept: Mapping[str, str]) -> Downcast:
-    """Keep the tensors of "main" in `dtype`, but for the variables that `kept` names."""
-    main = module["main"]
-    view = DataflowView(main)
-    builder = relax.BlockBuilder()
-    made = Downcast(module=module)
-    write_function(
-        builder, "main", list(main.params), lambda writer: _Downcasting(view, writer, dtype, kept, made).body(), attrs_of(main)
-    )
-    rewritten = builder.get()
-    for var, function in module.functions_items():
-        if var.name_hint != "main":
-            rewritten.update_func(var, function)
-    rewritten = rewritten.with_attrs(module.attrs) if module.attrs else rewritten
-    return replace(made, module=rewritten)
+def downcast(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
+    """Keep the tensors of a float32 module in 16 bits, where a precision is asked for."""
+    if context.precision is None:
+        return module
+    view, precision = DataflowView(module["main"]), context.precision
+    narrowed = with_main(module, lambda writer: _Downcasting(view, writer, precision, context).body())
+    return narrowed if context.halves else module
 
 
 class _Downcasting:
     """One walk down the function, which writes it anew; variables keep their names."""
 
-    def __init__(self, view: DataflowView, writer: BodyWriter, dtype: HalfDtype, kept: Mapping[str, str], made: Downcast) -> None:
+    def __init__(self, view: DataflowView, writer: BodyWriter, precision: Precision, context: PartitionContext) -> None:
         self._view = view
         self._writer = writer
-        self._dtype = dtype
-        self._kept = kept
-        self._made = made
+        self._dtype = precision.dtype
+        self._kept = precision.kept
+        self._context = context
         self._new: dict[Var, Var] = {}
         self._half: dict[Var, Var] = {}
         self._rounded: dict[Var, Var] = {}
@@ -134,15 +105,16 @@ class _Downcasting:
 
     def _emit(self, source: Var, what: str, value: Expr) -> Var:
         new = self._writer.emit(self._names.fresh(f"{source.name}_{what}"), value)
-        self._made.sources[new.name] = source.name
+        self._context.sources[new.name] = self._context.sources.get(source.name, source.name)
         if dtype_of(new) == self._dtype:
-            self._made.halves.add(new.name)
+            self._context.halves.add(new.name)
         return new
 
     def _narrow(self, var: Var) -> None:
         """Keep a tensor in 16 bits where that is called for."""
         shape = static_shape(var)
-        if dtype_of(var) != "float32" or not shape or 0 in shape or var.name in self._kept or not self._view.users(var):
+        whole = self._context.sources.get(var.name, var.name)
+        if dtype_of(var) != "float32" or not shape or 0 in shape or whole in self._kept or not self._view.users(var):
             return
         if constant_value(self._view, var) is None and not self._is_fused(var):
             self._half[var] = self._emit(var, self._dtype, relax.op.astype(self._new[var], self._dtype))

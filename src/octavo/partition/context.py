@@ -1,0 +1,60 @@
+"""What the passes of one partition are given, and what they find out besides the module. Rewrites nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ..graph.rules import Partition, Region, Rejection
+from ..target import TargetDescription
+from ..target.precision import Precision
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class PartitionContext:
+    """The parameters of a partition, and facts about the variables of its "main", by name.
+
+    Parameters
+    ----------
+    target
+        What the composites are for.
+    ids
+        TensorIds of the source model, by which composites name tensors.
+    precision
+        What a float module is downcast to; None leaves it as it is.
+    sources
+        Variable that holds some of a tensor's pixels, or its rounded values -> the variable before that held all of it.
+    cuts
+        Those of them that were cut from the whole, which no op of the source does.
+    halves
+        Variables of a downcast module that are 16 bits wide.
+    tensors
+        Variable that is no TensorId itself -> TensorId of the tensor that it holds, once composites are outlined.
+    regions
+        What became a composite, by the name of its function.
+    rejections
+        Variable of an op with a rule that no composite of integers holds -> why.
+    source_tensors
+        Variable of the module that the first pass was given -> TensorId of the tensor that it holds under another name.
+    is_float
+        Whether nothing in that module was quantized.
+    """
+
+    target: TargetDescription
+    ids: Collection[str] = ()
+    precision: Precision | None = None
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    cuts: set[str] = field(default_factory=set[str])
+    halves: set[str] = field(default_factory=set[str])
+    tensors: dict[str, str] = field(default_factory=dict[str, str])
+    regions: dict[str, Region] = field(default_factory=dict[str, Region])
+    rejections: dict[str, Rejection] = field(default_factory=dict[str, Rejection])
+    source_tensors: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_float: bool = False
+
+    def take_integer(self, found: Partition) -> None:
+        """Add composites of integers, and why other ops are none."""
+        self.regions |= found.regions
+        self.rejections |= found.rejections
+        for region in found.regions.values():
+            self.rejections.pop(region.core.name, None)

@@ -1,0 +1,106 @@
+"""Outline what runs in integers: each op with the quantize, dequantize and clamps around it becomes a composite function.
+
+Before::
+
+    x = R.dequantize(x_q, ...); y = R.nn.conv2d(x, w); z = R.nn.relu(y); z_q = R.quantize(z, ...)
+
+After::
+
+    z_q = cls.octavo_conv2d_z_q(x_q)          # a private function with the attributes Composite, octavo.op and quantize_info
+
+A vendor's code generator can take over from here. Requires constants bound. Ensures that a composite says in its attributes all
+that a code generator needs; an op that stays float has a rejection, with the value that decided, in the context.
+"""
+
+from __future__ import annotations
+
+import tvm
+
+from ..graph.dataflow import DataflowView
+from ..graph.rules import Claims, Repeatable, claim, partition
+from ..ops import CLAMPS, REDUCTIONS
+from ..qdq.cluster import PRELU
+from ..qdq.integer_sums import centered_members
+from ..qdq.matchers.add import match_add
+from ..qdq.matchers.batch_matmul import match_batch_matmul
+from ..qdq.matchers.compare import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
+from ..qdq.matchers.concat import match_concat
+from ..qdq.matchers.conv2d import match_conv2d, match_matmul
+from ..qdq.matchers.gather import GATHER_OPS, match_gather
+from ..qdq.matchers.group_norm import match_group_norm
+from ..qdq.matchers.l2_normalize import match_l2_normalize
+from ..qdq.matchers.layer_norm import match_layer_norm
+from ..qdq.matchers.lookup import ELEMENTWISE_OPS, match_lookup
+from ..qdq.matchers.move import MOVE_OPS, match_move, match_requantize
+from ..qdq.matchers.pair_lookup import match_pair_lookup
+from ..qdq.matchers.pairwise import match_pairwise
+from ..qdq.matchers.pool2d import match_pool2d
+from ..qdq.matchers.reduce import match_place, match_reduce
+from ..qdq.matchers.resize import match_resize
+from ..qdq.matchers.select import match_select
+from ..qdq.matchers.softmax import match_softmax
+from ..qdq.matchers.take import match_take
+from ..qdq.matchers.topk import match_topk
+from ..qdq.matchers.transposed_conv2d import match_conv2d_transpose
+from ..qdq.runtime_inputs import dynamic_members
+from ..qdq.tensor_ids import tensors_of_variables
+from .context import PartitionContext
+from .target_rules import Row, describe, is_repeatable, rules_for
+
+COMPUTE: tuple[Row, ...] = (
+    ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
+    ("octavo.conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
+    ("octavo.matmul", ("matmul",), match_matmul),
+    ("octavo.batch_matmul", ("matmul",), match_batch_matmul),
+    ("octavo.add", ("add",), match_add),
+    ("octavo.add", ("add",), match_pairwise),
+    ("octavo.mul", ("multiply",), match_pairwise),
+    ("octavo.sub", ("subtract",), match_pairwise),
+    ("octavo.max", ("maximum",), match_pairwise),
+    ("octavo.min", ("minimum",), match_pairwise),
+    ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
+    ("octavo.reduce", REDUCTIONS, match_reduce),
+    ("octavo.place", ("argmax", "argmin"), match_place),
+    ("octavo.softmax", ("nn.softmax",), match_softmax),
+    ("octavo.log_softmax", ("nn.log_softmax",), match_softmax),
+    ("octavo.layer_norm", ("nn.layer_norm",), match_layer_norm),
+    ("octavo.group_norm", ("nn.group_norm",), match_group_norm),
+    ("octavo.concat", ("concat",), match_concat),
+    ("octavo.move", MOVE_OPS, match_move),
+    ("octavo.gather", GATHER_OPS, match_gather),
+    ("octavo.take", ("take",), match_take),
+    ("octavo.topk", ("topk",), match_topk),
+    ("octavo.resize", ("image.resize2d",), match_resize),
+    ("octavo.lookup", (*ELEMENTWISE_OPS, *CLAMPS), match_lookup),
+    ("octavo.pair_lookup", (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
+    ("octavo.l2_normalize", ("divide",), match_l2_normalize),
+    ("octavo.move", ("quantize",), match_requantize),
+    # Results of one op that leads to several: each is a table.
+    ("octavo.lookup", ("quantize",), match_lookup),
+    ("octavo.pair_lookup", ("quantize",), match_pair_lookup),
+    # Where no table holds a comparison and what is chosen by it together.
+    ("octavo.compare", COMPARE_OPS, match_compare),
+    ("octavo.logical", LOGICAL_OPS, match_logical),
+    ("octavo.select", ("where",), match_select),
+)
+
+
+def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
+    """Outline each integer op, with the quantize, dequantize and clamps around it, as a composite function."""
+    view = DataflowView(module["main"])
+    context.tensors = tensors_of_variables(view, context.ids, context.sources)
+    found = partition(module, rules_for(context, COMPUTE), repeatable=_repeatable_in(view), describe=describe)
+    context.take_integer(found)
+    return found.module
+
+
+def claim_integer(module: tvm.IRModule, context: PartitionContext) -> Claims:
+    """Return the ops that `outline_integer` outlines, without outlining them."""
+    view = DataflowView(module["main"])
+    return claim(view, rules_for(context, COMPUTE), repeatable=_repeatable_in(view))
+
+
+def _repeatable_in(view: DataflowView) -> Repeatable:
+    """Return what says of a value of this function whether it may be computed inside a composite of integers and outside."""
+    shared = dynamic_members(view) | centered_members(view)
+    return lambda view, var: var in shared or is_repeatable(view, var)

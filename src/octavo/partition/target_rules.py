@@ -1,0 +1,69 @@
+"""Rules of matchers: what a matcher finds becomes a composite where the target description has its op. Knows no pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax
+from tvm.relax import Var
+
+from ..composites.attributes import write_op
+from ..graph.dataflow import DataflowView, call_to, op_name
+from ..graph.rules import Region, Rejection, Rule
+from ..qdq.tensor_ids import fused_tensors, with_tensor_ids
+from ..qdq.values import constant_value
+from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport
+from .context import PartitionContext
+
+Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
+Row = tuple[str, tuple[str, ...], Matcher]
+"""A composite, the ops at which it is looked for, and what looks."""
+
+_TABLES: dict[str, str] = {
+    "octavo.batch_matmul": BATCH_MATMUL,
+    "octavo.lookup": ELEMENTWISE,
+    "octavo.pair_lookup": ELEMENTWISE_PAIR,
+    "octavo.compare": COMPARE,
+    "octavo.logical": COMPARE,
+    "octavo.select": SELECT,
+}
+"""What a target must offer for these composites, whatever the op that they start from."""
+
+
+def rules_for(context: PartitionContext, table: tuple[Row, ...]) -> list[Rule]:
+    """Bind the matchers to what the target supports; what they attach names tensors by the source's ids (see tensor_ids.py).
+
+    A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
+    """
+
+    def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
+        def match(view: DataflowView, core: Var) -> Region | Rejection:
+            name = op_name(view.definition(core))
+            support = context.target.support(_TABLES.get(composite) or name)
+            if support is None:
+                return Rejection(reason=f"target {context.target.name} has no integer {name}")
+            found = matcher(view, core, support)
+            if isinstance(found, Rejection):
+                return found
+            fused = fused_tensors(view, found, context.ids, context.sources)
+            attrs = with_tensor_ids(found.attrs, context.tensors)
+            return replace(found, attrs={**attrs, "tensor_ids": fused} if fused else attrs)
+
+        return match
+
+    return [Rule(composite=composite, ops=ops, match=bind(composite, matcher)) for composite, ops, matcher in table]
+
+
+def is_repeatable(view: DataflowView, var: Var) -> bool:
+    """Return whether a value may be computed inside a composite and outside: dequantize, tuples, and constants."""
+    value = view.definition(var)
+    if call_to(value, "dequantize") is not None or isinstance(value, relax.Tuple):
+        return True
+    return constant_value(view, var) is not None
+
+
+def describe(region: Region) -> dict[str, Any]:
+    """Return the attributes from which a back end reads the composite's op."""
+    return write_op(region.form, region.core.name)
