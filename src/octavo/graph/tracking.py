@@ -143,7 +143,7 @@ class Tracker:
         reached = {constant}
         for place in self.graph.places:
             if not reached.isdisjoint(place.operands):
-                if place.name in announced.holders and not place.path:
+                if place.name in announced.holders:
                     return announced.holders[place.name]
                 reached.add(place.number)
         return ""
