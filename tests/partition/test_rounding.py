@@ -13,9 +13,9 @@ from tvm.script import relax as R
 
 from octavo.errors import CompileError
 from octavo.graph.dataflow import DataflowView, call_to, op_name
-from octavo.partition.hoist import hoist_quantize
-from octavo.partition.sink import sink_dequantize
-from octavo.partition.zero_points import share_zero_points
+from octavo.partition.hoist_quantize import hoist_quantize
+from octavo.partition.share_zero_points import share_zero_points
+from octavo.partition.sink_dequantize import sink_dequantize
 from octavo.qdq.rounding import ROUNDINGS, rounding_of, with_rounding
 from tvm_alone import tvm_alone
 

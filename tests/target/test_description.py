@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from octavo.partition.partition import _COMPUTE, _TABLES
 
 from octavo.errors import TargetError
+from octavo.partition.pipeline import _COMPUTE, _TABLES
 from octavo.target import CPU, OpSupport, TargetDescription
 from octavo.target.vocabulary import ACTIVATION_DTYPES, FUSIONS, OPS, ROUNDINGS
 
