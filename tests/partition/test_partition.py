@@ -68,7 +68,10 @@ class Expected:
                         "qmin": -100,
                         "qmax": 50,
                     },
+                    "requantize": "float_multiplier",
                     "rounding": "half_even",
+                    "accumulator_bits": None,
+                    "clamp": [-100, 50],
                 },
             }
         )

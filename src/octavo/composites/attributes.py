@@ -4,7 +4,7 @@ A function of a composite has the attributes
 
     Composite        "octavo.conv2d" ...: what a back end takes it by
     Primitive        True
-    quantize_info    {role: {id, dtype, scale, zero_point, axis, qmin, qmax}}, and what `CompositeOp.quantize_info` says of the op
+    quantize_info    {role: {id, dtype, scale, zero_point, axis, qmin, qmax}}, requantize, rounding, accumulator_bits, clamp
     octavo.op        every field of the composite op, so that code is emitted from it alone
     octavo.core      the variable of the op that the matcher started from
     tensor_ids       TensorIds that are computed within, where there are any

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -47,17 +48,53 @@ class ElementFunction:
     of: Callable[..., npt.NDArray[np.uint8]]
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How an op forms its result; each field is a key of its quantize_info.
+
+    Parameters
+    ----------
+    requantize
+        What brings sums, or real values, to the result's units: "float_multiplier", a float32 factor; "fixed_point", an integer
+        factor and shifts; "shift", a shift alone, behind which other parameters than the input's take a float multiplier;
+        "none", nothing: integers are moved, chosen, compared or looked up, or the sums are the result.
+    rounding
+        A name of `qdq.rounding.ROUNDINGS`; for sums in fixed point one of `FixedPointRounding`, for those that end in float32
+        one of `ScaledRounding`, for a comparison one of `CompareRounding`; "none" where nothing is rounded.
+    accumulator_bits
+        Width of the sums of integers, which are proven to fit it; None where there are none.
+    """
+
+    requantize: Literal["none", "float_multiplier", "fixed_point", "shift"] = "none"
+    rounding: str = "none"
+    accumulator_bits: int | None = None
+
+
+NO_ARITHMETIC = Arithmetic()
+"""Of an op that rounds nothing and sums no integers."""
+
+
 class CompositeOp(ABC):
     """The plain facts of one composite."""
 
-    @abstractmethod
     def quantize_info(self) -> dict[str, Any]:
-        """Return what a code generator must know of each tensor, by its role.
+        """Return what a code generator must know of each tensor, by its role, and of the op.
 
-        Roles are "input", "weight", "bias", "output", "input0" ..., and "inner0" ... of tensors that are computed on the way.
-        Each value holds: id (TensorId or variable name), dtype, scale and zero_point (numbers per tensor, lists per axis), axis
-        (None per tensor), qmin, qmax (inclusive; clamps included).
+        Roles are "input", "weight", "bias", "output", "input0" .... Each holds: id (TensorId or variable name), dtype, scale and
+        zero_point (numbers per tensor, lists per axis), axis (None per tensor), qmin, qmax (inclusive; clamps included). Of the
+        op there are always the fields of `Arithmetic` and "clamp": the bounds of a clamp that it ends with, in the result's own
+        values, None where there is none.
         """
+        y = getattr(self, "y", None)
+        return {**self.roles(), **asdict(self.arithmetic()), "clamp": None if y is None else y.clamp()}
+
+    @abstractmethod
+    def roles(self) -> dict[str, Any]:
+        """Return the entry of each tensor in the quantize_info, by its role."""
+
+    @abstractmethod
+    def arithmetic(self) -> Arithmetic:
+        """Return how the result is formed."""
 
     def element_function(self) -> ElementFunction | None:
         """Return the op as a function of single elements, None where it is none or reads more than 8-bit variables."""
@@ -78,6 +115,14 @@ class FloatOp(CompositeOp):
     def quantize_info(self) -> dict[str, Any]:
         """Return nothing: no tensor of it is quantized."""
         return {}
+
+    def roles(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return none of integers."""
+        return NO_ARITHMETIC
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -124,6 +169,11 @@ class QuantizedOutput:
         """Return its entry of a quantize_info under its role."""
         return {"output": self.info()}
 
+    def clamp(self) -> list[int] | None:
+        """Return its bounds where they are narrower than those of its tensor."""
+        params = self.tensor.params
+        return None if (self.qmin, self.qmax) == (params.qmin, params.qmax) else [self.qmin, self.qmax]
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape in the source's layout."""
@@ -154,6 +204,11 @@ class FloatResult:
         """Return the entries of bias and output of a quantize_info; tensors that are not quantized have no scale."""
         return {"bias": {"id": self.bias_name, **UNQUANTIZED}, "output": {"id": self.name, **UNQUANTIZED}}
 
+    def clamp(self) -> list[float | None] | None:
+        """Return its bounds, None for one that is infinite."""
+        bounds = [bound if math.isfinite(bound) else None for bound in (self.low, self.high)]
+        return None if bounds == [None, None] else bounds
+
     @property
     def kernel_dtype(self) -> str:
         """Element type that kernels write."""
@@ -171,10 +226,31 @@ class SumResult:
         """Return its entry of a quantize_info under its role: the scale is the product of the operands'."""
         return {"output": {"id": self.name, **UNQUANTIZED, "dtype": "int32"}}
 
+    def clamp(self) -> None:
+        """Return nothing: sums are left as they are."""
+
     @property
     def kernel_dtype(self) -> str:
         """Element type that kernels write."""
         return "int32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class UnaryOp(CompositeOp):
+    """An op that reads one tensor and gives one."""
+
+    x: QuantizedTensor
+    y: QuantizedOutput
+
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.y.roles()}
+
+
+def change_of_parameters(*inputs: QuantizedTensor, y: QuantizedOutput) -> Arithmetic:
+    """Return how an op that leaves values as they are brings its inputs to the parameters of the result."""
+    same = all(x.params == y.tensor.params for x in inputs)
+    return NO_ARITHMETIC if same else Arithmetic("float_multiplier", "half_even")
 
 
 def ratio(x: QuantParams, y: QuantParams) -> float:

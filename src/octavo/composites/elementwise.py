@@ -19,7 +19,17 @@ from ..numerics import (
     requantize_multiplier,
 )
 from ..numerics.quantized.compare import CompareRounding, Comparison
-from .base import UNQUANTIZED, CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor
+from .base import (
+    NO_ARITHMETIC,
+    UNQUANTIZED,
+    Arithmetic,
+    CompositeOp,
+    ElementFunction,
+    QuantizedOutput,
+    QuantizedTensor,
+    UnaryOp,
+    change_of_parameters,
+)
 from .outputs import output_spec
 
 
@@ -33,9 +43,13 @@ class AddOp(CompositeOp):
     y: QuantizedOutput
     rounding: str
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        return {"input0": self.a.info(), "input1": self.b.info(), "output": self.y.info(), "rounding": self.rounding}
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input0": self.a.info(), "input1": self.b.info(), **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return that of a sum of 8 bits."""
+        return sum_arithmetic(self.rounding)
 
     def element_function(self) -> ElementFunction | None:
         """Return the op, where b is not widened but a constant of one element."""
@@ -55,36 +69,37 @@ class AddOp(CompositeOp):
         return ElementFunction(operands=operands, result=self.y, of=of)
 
 
+def sum_arithmetic(rounding: str) -> Arithmetic:
+    """Return how a sum or difference of 8-bit tensors is formed: in integers, or in float32."""
+    return Arithmetic("fixed_point", rounding, 32) if rounding == "half_up" else Arithmetic("float_multiplier", rounding)
+
+
 def as_uint8(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return 8-bit integers as kernels hold them."""
     return (values.astype(np.int16) + 128).astype(np.uint8) if values.dtype == np.int8 else values.astype(np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PreluOp(CompositeOp):
+class PreluOp(UnaryOp):
     """int16 x from 0 on, x times a slope below; `slopes` are integers less their zero point, aligned with x at the end."""
 
-    x: QuantizedTensor
-    y: QuantizedOutput
     slopes: npt.NDArray[np.int16]
     slope_scale: float
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
+    def arithmetic(self) -> Arithmetic:
+        """Return TFLite's fixed point."""
+        return Arithmetic("fixed_point", "twice_away", 64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LookupOp(CompositeOp):
+class LookupOp(UnaryOp):
     """A function of x by its table: entry i is the result for the i-th integer of x's dtype, in the result's own integers."""
 
-    x: QuantizedTensor
-    y: QuantizedOutput
     table: npt.NDArray[np.integer]
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
+    def arithmetic(self) -> Arithmetic:
+        """Return none: the table holds results."""
+        return NO_ARITHMETIC
 
     def element_function(self) -> ElementFunction | None:
         """Return the function that the table is of, where it is one of bytes."""
@@ -109,10 +124,14 @@ class PairLookupOp(CompositeOp):
     table: npt.NDArray[np.integer]
     reals: npt.NDArray[np.float32] | None = None
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""
         others = {} if self.b is None else {"input1": self.b.info()}
-        return {"input0": self.a.info(), **others, "output": self.y.info()}
+        return {"input0": self.a.info(), **others, **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return none: the table holds results."""
+        return NO_ARITHMETIC
 
     def element_function(self) -> ElementFunction | None:
         """Return the function that the table is of, where no operand is widened and none is a constant of several elements."""
@@ -146,10 +165,18 @@ class PairwiseOp(CompositeOp):
     y: QuantizedOutput
     rounding: str
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        sides = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
-        return {**sides, "output": self.y.info(), "rounding": self.rounding}
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return that of its kind and width; an extreme chooses among integers of one scale."""
+        if self.kind in ("max", "min"):
+            return NO_ARITHMETIC
+        if self.rounding == "fixed_point":
+            return Arithmetic("fixed_point", self.rounding, 64)
+        is_product = self.kind == "mul" and self.rounding != "float32"
+        return Arithmetic("float_multiplier", self.rounding, 32) if is_product else sum_arithmetic(self.rounding)
 
     def element_function(self) -> ElementFunction | None:
         """Return the op, where no operand is widened but a constant of one element."""
@@ -265,9 +292,13 @@ class SelectOp(CompositeOp):
     b: Choice
     y: QuantizedOutput
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role; the condition is none of them."""
-        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.info()}
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return the change to the result's parameters."""
+        return change_of_parameters(self.a.tensor, self.b.tensor, y=self.y)
 
 
 def _boolean(name: str) -> dict[str, Any]:
@@ -285,10 +316,15 @@ class CompareOp(CompositeOp):
     name: str
     shape: tuple[int, ...]
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and what of them is compared."""
-        sides = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
-        return {**sides, "output": _boolean(self.name), "rounding": self.rounding}
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": _boolean(self.name)}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return what of the operands is compared."""
+        if self.rounding == "integers":
+            return Arithmetic(rounding=self.rounding)
+        return Arithmetic("fixed_point" if self.rounding == "fixed_point" else "float_multiplier", self.rounding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -301,6 +337,10 @@ class LogicalOp(CompositeOp):
     name: str
     shape: tuple[int, ...]
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role; none is quantized."""
         return {**{f"input{i}": _boolean(name) for i, name in enumerate(self.operands)}, "output": _boolean(self.name)}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return none: booleans are combined."""
+        return NO_ARITHMETIC

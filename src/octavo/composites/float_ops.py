@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 
 from ..numerics.floats.float_function import FloatFunction
 from ..numerics.floats.half import HalfDtype
-from .base import CompositeOp, FloatOp, Layout
+from .base import FloatOp, Layout
 from .matrix_view import MatrixView
 
 
@@ -205,12 +205,8 @@ class Observation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ObserveOp(CompositeOp):
+class ObserveOp(FloatOp):
     """An observed float32 tensor; what it computes is the tensor itself."""
 
     tensor: str
     observation: Observation
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return nothing: no tensor of it is quantized."""
-        return {}

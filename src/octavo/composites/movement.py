@@ -10,7 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics import requantize_tensor
-from .base import CompositeOp, ElementFunction, QuantizedOutput, QuantizedTensor, ratio
+from .base import (
+    NO_ARITHMETIC,
+    Arithmetic,
+    CompositeOp,
+    ElementFunction,
+    QuantizedOutput,
+    QuantizedTensor,
+    UnaryOp,
+    change_of_parameters,
+    ratio,
+)
 from .outputs import output_spec
 
 
@@ -23,9 +33,13 @@ class ConcatOp(CompositeOp):
     axis: int
     constants: Mapping[int, npt.NDArray[Any]]
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""
-        return {**{f"input{i}": tensor.info() for i, tensor in enumerate(self.inputs)}, "output": self.y.info()}
+        return {**{f"input{i}": tensor.info() for i, tensor in enumerate(self.inputs)}, **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return the change to the result's parameters."""
+        return change_of_parameters(*self.inputs, y=self.y)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -35,9 +49,13 @@ class QuantizeOp(CompositeOp):
     source: str
     y: QuantizedOutput
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""
-        return {"output": self.y.info()}
+        return self.y.roles()
+
+    def arithmetic(self) -> Arithmetic:
+        """Return the rounding of real / scale."""
+        return Arithmetic("float_multiplier", "half_even")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -47,9 +65,13 @@ class DequantizeOp(CompositeOp):
     x: QuantizedTensor
     result: str
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""
         return {"input": self.x.info()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return none: the result is no integers."""
+        return NO_ARITHMETIC
 
 
 Maps = tuple[tuple[int, ...], ...]
@@ -57,33 +79,30 @@ Maps = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GatherOp(CompositeOp):
-    """y[i, j, ...] = x[maps[0][i], maps[1][j], ...], then the output's parameters; `fill` is in x's own integers."""
+class DataMovementOp(UnaryOp):
+    """An op that moves the values of one tensor."""
 
-    x: QuantizedTensor
-    y: QuantizedOutput
-    maps: Maps
-    fill: int
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
+    def arithmetic(self) -> Arithmetic:
+        """Return the change to the result's parameters."""
+        return change_of_parameters(self.x, y=self.y)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MoveOp(CompositeOp):
+class GatherOp(DataMovementOp):
+    """y[i, j, ...] = x[maps[0][i], maps[1][j], ...], then the output's parameters; `fill` is in x's own integers."""
+
+    maps: Maps
+    fill: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MoveOp(DataMovementOp):
     """Data movement (reshape, squeeze, transposition), or none at all (a clamp, a change of parameters).
 
     `axes` is the permutation of a transposition, None for a reshape.
     """
 
-    x: QuantizedTensor
-    y: QuantizedOutput
     axes: tuple[int, ...] | None
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        return {"input": self.x.info(), "output": self.y.info()}
 
     def element_function(self) -> ElementFunction | None:
         """Return the change of parameters or the clamp, where nothing is moved."""
@@ -106,18 +125,12 @@ class MoveOp(CompositeOp):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class TakeOp(CompositeOp):
-    """x[..., indices, ...] along `axis`; `values` are x's integers where it is a constant."""
+class TakeOp(DataMovementOp):
+    """x[..., indices, ...] along `axis`; `values` are x's integers where it is a constant. Indices have no role."""
 
-    x: QuantizedTensor
     values: npt.NDArray[Any] | None
     indices: str
     axis: int
-    y: QuantizedOutput
-
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role; indices are none of them."""
-        return {"input": self.x.info(), "output": self.y.info()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -130,6 +143,10 @@ class TopkOp(CompositeOp):
     count: int
     largest: bool
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role; places are no quantized tensor."""
         return {"input": self.x.info(), **({} if self.y is None else self.y.roles())}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return none: the result has the parameters of x, or none."""
+        return NO_ARITHMETIC

@@ -7,19 +7,17 @@ from typing import Any, Literal
 
 from ..numerics import FloatTaps, LinearTaps
 from ..numerics.quantized.pool2d import PoolRounding
-from .base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
+from .base import NO_ARITHMETIC, Arithmetic, CompositeOp, Layout, QuantizedTensor, UnaryOp, change_of_parameters
 
 Rounding = PoolRounding | Literal["float32"]
 """Of the kernels' averages of integers, or of one formed in float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Pool2dOp(CompositeOp):
+class Pool2dOp(UnaryOp):
     """Average or max pooling, or the mean over height and width."""
 
     kind: Literal["avg", "max"]
-    x: QuantizedTensor
-    y: QuantizedOutput
     layout: Layout
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -30,24 +28,26 @@ class Pool2dOp(CompositeOp):
     out_width: int
     rounding: Rounding
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
+    def arithmetic(self) -> Arithmetic:
+        """Return that of an average, formed of an exact sum or in float32; a maximum only takes the result's parameters."""
+        if self.kind == "max":
+            return change_of_parameters(self.x, y=self.y)
+        return Arithmetic("float_multiplier", self.rounding, None if self.rounding == "float32" else 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ReduceOp(CompositeOp):
+class ReduceOp(UnaryOp):
     """A reduction of x over `axes`, counted in the source's layout; means of int16 may round in "fixed_point"."""
 
     kind: Literal["mean", "sum", "max", "min"]
-    x: QuantizedTensor
-    y: QuantizedOutput
     axes: tuple[int, ...]
     rounding: str
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
+    def arithmetic(self) -> Arithmetic:
+        """Return that of an exact sum; an extreme only takes the result's parameters."""
+        if self.kind in ("max", "min"):
+            return change_of_parameters(self.x, y=self.y)
+        return Arithmetic("fixed_point" if self.rounding == "fixed_point" else "float_multiplier", self.rounding, 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -58,37 +58,37 @@ class ArgReduceOp(CompositeOp):
     x: QuantizedTensor
     axis: int | None
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its input; the result is no quantized tensor."""
         return {"input": self.x.info()}
 
+    def arithmetic(self) -> Arithmetic:
+        """Return none: integers are compared."""
+        return NO_ARITHMETIC
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ResizeOp(CompositeOp):
+class ResizeOp(UnaryOp):
     """Bilinear resizing on x's own integers, then the output's parameters; int16 rounds "half_away" and keeps its parameters."""
 
-    x: QuantizedTensor
-    y: QuantizedOutput
     layout: Layout
     rows: LinearTaps
     columns: LinearTaps
     rounding: Literal["half_up", "half_even", "half_away"]
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and the rounding."""
-        return {"input": self.x.info(), "output": self.y.info(), "rounding": self.rounding}
+    def arithmetic(self) -> Arithmetic:
+        """Return the shift of the weighted sum."""
+        return Arithmetic("shift", self.rounding, 64 if self.y.kernel_dtype == "int16" else 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FloatResizeOp(CompositeOp):
+class FloatResizeOp(UnaryOp):
     """Bilinear resizing of real values in float32, as the source's framework computes it."""
 
-    x: QuantizedTensor
-    y: QuantizedOutput
     layout: Layout
     rows: FloatTaps
     columns: FloatTaps
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and how it is computed."""
-        return {"input": self.x.info(), "output": self.y.info(), "rounding": "float32"}
+    def arithmetic(self) -> Arithmetic:
+        """Return that of real values."""
+        return Arithmetic("float_multiplier", "float32")

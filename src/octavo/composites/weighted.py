@@ -13,7 +13,7 @@ from ..numerics import INTEGER_RANGE, QuantParams, check_accumulator, requantize
 from ..numerics.dynamic import DynamicStyle, style_name
 from ..numerics.rounding.fixed_point import FixedPointRounding, fixed_point_multiplier
 from ..numerics.rounding.requantize import Multiplier
-from .base import UNQUANTIZED, CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
+from .base import UNQUANTIZED, Arithmetic, CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,11 +42,13 @@ class BatchMatmulOp(CompositeOp):
         """Multiply-accumulates of one inference."""
         return math.prod(self.y.shape) * self.a.tensor.shape[-1]
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role."""
-        output = {role: entry for role, entry in self.y.roles().items() if role == "output"}
-        inputs = {"input0": self.a.tensor.info(), "input1": self.b.tensor.info()}
-        return {**inputs, **output, **_rounding(self.y, self.fixed_point)}
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role; there is no bias."""
+        return {"input0": self.a.tensor.info(), "input1": self.b.tensor.info(), "output": self.y.roles()["output"]}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return how sums become the result."""
+        return _arithmetic(self.y, self.fixed_point)
 
     @property
     def multiplier(self) -> Multiplier:
@@ -60,9 +62,14 @@ class BatchMatmulOp(CompositeOp):
 Result = QuantizedOutput | FloatResult | SumResult
 
 
-def _rounding(y: Result, fixed_point: FixedPointRounding | None) -> dict[str, str]:
-    """Return the entry of a quantize_info that says how sums become integers."""
-    return {"rounding": fixed_point or "half_even"} if isinstance(y, QuantizedOutput) else {}
+def _arithmetic(y: Result, fixed_point: FixedPointRounding | None = None) -> Arithmetic:
+    """Return how sums become a result; those of 16-bit activations have 64 bits."""
+    bits = 64 if y.kernel_dtype == "int16" else 32
+    if isinstance(y, SumResult):
+        return Arithmetic(accumulator_bits=bits)
+    if isinstance(y, FloatResult):
+        return Arithmetic("float_multiplier", y.rounding, bits)
+    return Arithmetic("fixed_point" if fixed_point else "float_multiplier", fixed_point or "half_even", bits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -74,9 +81,13 @@ class WeightedOp(CompositeOp):
     y: Result
     fixed_point: FixedPointRounding | None = None
 
-    def quantize_info(self) -> dict[str, Any]:
-        """Return its tensors by role, and how sums become integers."""
-        return {"input": self.x.info(), **self.weight.info(), **self.y.roles(), **_rounding(self.y, self.fixed_point)}
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role."""
+        return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return how sums become the result."""
+        return _arithmetic(self.y, self.fixed_point)
 
     @property
     def multiplier(self) -> Multiplier:
@@ -150,9 +161,13 @@ class Conv2dTransposeOp(CompositeOp):
         rows, columns, _, outputs = self.weight.values.shape
         return int(np.prod(self.x.shape)) * rows * columns * outputs // self.groups
 
-    def quantize_info(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""
         return {"input": self.x.info(), **self.weight.info(), **self.y.roles()}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return how sums become the result."""
+        return _arithmetic(self.y)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

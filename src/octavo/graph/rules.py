@@ -6,7 +6,7 @@ The mechanism knows nothing of quantization; the rules themselves live with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -48,10 +48,10 @@ class Region:
         Every variable bound inside, in the order of the function; those that others read too are computed again outside.
     inputs
         Variables that enter, in the order of the composite's parameters.
-    attrs
-        Attributes of the composite function.
     form
         What the rule found, for the rule's own stage.
+    attrs
+        Attributes of the composite function.
     recomputes
         Whether its inner values cost nothing inside, so that others may read them: those compute them on their own.
     """
@@ -60,8 +60,8 @@ class Region:
     output: Var
     members: tuple[Var, ...]
     inputs: tuple[Var, ...]
-    attrs: Mapping[str, Any]
     form: Any
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recomputes: bool = False
 
 

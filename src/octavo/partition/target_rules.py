@@ -48,8 +48,8 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...]) -> list[Rule]:
             if isinstance(found, Rejection):
                 return found
             fused = fused_tensors(view, found, context.ids, context.sources)
-            attrs = with_tensor_ids(found.attrs, context.tensors)
-            return replace(found, attrs={**attrs, "tensor_ids": fused} if fused else attrs)
+            info = with_tensor_ids(found.form.quantize_info(), context.tensors)
+            return replace(found, attrs={"quantize_info": info, **({"tensor_ids": fused} if fused else {})})
 
         return match
 

@@ -40,14 +40,14 @@ def tensors_of_variables(view: DataflowView, ids: Collection[str], sources: Mapp
     return held
 
 
-def with_tensor_ids(attrs: Mapping[str, Any], held: Mapping[str, str]) -> dict[str, Any]:
-    """Return a composite's attributes with the ids in its quantize_info resolved."""
+def with_tensor_ids(info: Mapping[str, Any], held: Mapping[str, str]) -> dict[str, Any]:
+    """Return a composite's quantize_info with the ids of its tensors resolved."""
 
     def resolved(entry: Any) -> Any:
-        # Besides tensors, a quantize_info says of the op how it rounds.
+        # Besides tensors, a quantize_info says of the op how it computes.
         return {**entry, "id": held.get(entry["id"], entry["id"])} if isinstance(entry, dict) else entry
 
-    return {**attrs, "quantize_info": {role: resolved(entry) for role, entry in attrs["quantize_info"].items()}}
+    return {role: resolved(entry) for role, entry in info.items()}
 
 
 def fused_tensors(

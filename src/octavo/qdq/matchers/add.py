@@ -58,7 +58,6 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         output=tail.output,
         members=(*dict.fromkeys(members), core, *tail.members),
         inputs=inputs,
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

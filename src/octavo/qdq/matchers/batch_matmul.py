@@ -73,7 +73,6 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         output=end.output,
         members=tuple(dict.fromkeys((*members, core, *end.members))),
         inputs=tuple(dict.fromkeys(variables)),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

@@ -59,7 +59,6 @@ def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region |
         output=core,
         members=(*members, core),
         inputs=tuple(inputs),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -93,6 +92,5 @@ def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region |
         output=core,
         members=(core,),
         inputs=tuple(dict.fromkeys(operands)),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )

@@ -58,7 +58,6 @@ def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         output=tail.output,
         members=(*members, *grouping, core, *tail.members),
         inputs=tuple(dict.fromkeys(side.source for side in sides if isinstance(side.source, Var))),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -97,7 +96,6 @@ def _integer_concat(
         output=output,
         members=(*grouping, core, *tail),
         inputs=tuple(dict.fromkeys(field for field in fields if isinstance(field, Var))),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

@@ -303,7 +303,6 @@ def weighted_region(core: Var, x: Input, way: WeightedMatch, form: CompositeOp) 
         output=way.tail.output,
         members=tuple(dict.fromkeys(var for var in members if var is not None)),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

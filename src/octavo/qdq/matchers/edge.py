@@ -30,9 +30,7 @@ def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region 
     tensor = QuantizedTensor(name=output.name, shape=shape, params=params)
     form = QuantizeOp(source=source.name, y=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
     members = (core,) if output.same_as(core) else (core, output)
-    return Region(
-        core=core, output=output, members=members, inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
-    )
+    return Region(core=core, output=output, members=members, inputs=(source,), form=form)
 
 
 def match_dequantize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
@@ -47,6 +45,4 @@ def match_dequantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     if problem is not None:
         return problem
     form = DequantizeOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), result=core.name)
-    return Region(
-        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
-    )
+    return Region(core=core, output=core, members=(core,), inputs=(source,), form=form)

@@ -57,7 +57,7 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region | Rejectio
         output_shape=result_shape,
     )
     inside = tuple(dict.fromkeys((*a_members, *b_members, core, *members)))
-    return Region(core=core, output=output, members=inside, inputs=tuple(dict.fromkeys((a, b))), attrs={}, form=form)
+    return Region(core=core, output=output, members=inside, inputs=tuple(dict.fromkeys((a, b))), form=form)
 
 
 def _operand(view: DataflowView, core: Var, arg: Expr) -> tuple[Var, MatrixView, tuple[Var, ...]] | None:
@@ -112,7 +112,7 @@ def match_float_softmax(view: DataflowView, core: Var) -> Region | Rejection:
     if int(call.attrs.axis) % len(shape) != len(shape) - 1 or constant_value(view, x) is not None:
         return Rejection(reason=f"{core.name} is not over the last axis of an activation")
     form = FloatSoftmaxOp(op="nn.softmax", x=x.name, shape=shape)
-    return Region(core=core, output=core, members=(core,), inputs=(x,), attrs={}, form=form)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), form=form)
 
 
 def match_float_layer_norm(view: DataflowView, core: Var) -> Region | Rejection:
@@ -137,4 +137,4 @@ def match_float_layer_norm(view: DataflowView, core: Var) -> Region | Rejection:
         epsilon=float(call.attrs.epsilon),
     )
     members = (*constants_behind(view, call), core)
-    return Region(core=core, output=core, members=members, inputs=(x,), attrs={}, form=form)
+    return Region(core=core, output=core, members=members, inputs=(x,), form=form)

@@ -108,4 +108,4 @@ def _claimed(
         high=high,
     )
     inputs = tuple(dict.fromkeys(tensors))
-    return Region(core=core, output=output, members=members, inputs=inputs, attrs={}, form=form)
+    return Region(core=core, output=output, members=members, inputs=inputs, form=form)

@@ -29,4 +29,4 @@ def match_float_elementwise(view: DataflowView, core: Var) -> Region | Rejection
     if chain is None or not chain.is_transcendental:
         return Rejection(reason=f"{core.name} is in no chain of float32 ops with exp, sigmoid, tanh or erf")
     form = FloatElementwiseOp(op=op_name(call), inputs=tuple(var.name for var in chain.inputs), function=chain.function)
-    return Region(core=core, output=chain.output, members=chain.members, inputs=chain.inputs, attrs={}, form=form)
+    return Region(core=core, output=chain.output, members=chain.members, inputs=chain.inputs, form=form)

@@ -63,6 +63,5 @@ def match_float_group_norm(view: DataflowView, core: Var) -> Region | Rejection:
         output=output,
         members=tuple(dict.fromkeys((*constants, *members))),
         inputs=tuple(dict.fromkeys(inputs)),
-        attrs={},
         form=form,
     )

@@ -40,4 +40,4 @@ def match_float_mean(view: DataflowView, core: Var) -> Region | Rejection:
     if not are_neighbours or channels < _MIN_CHANNELS:
         return Rejection(reason=f"{core.name} is over axes {axes} of {shape}, not over pixels before their channels")
     form = FloatMeanOp(op=op_name(call), x=x.name, shape=shape, axes=axes, output_shape=result)
-    return Region(core=core, output=core, members=(core,), inputs=(x,), attrs={}, form=form)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), form=form)

@@ -167,4 +167,4 @@ def float_region(view: DataflowView, core: Var, x: Var, tail: FusedTail, form: F
     """Return the region of an op and what its tail takes in."""
     members = (*constants_behind(view, view.definition(core)), core, *tail.members)
     inputs = (x, *tail.states) if tail.addend is None else tuple(dict.fromkeys((x, tail.addend)))
-    return Region(core=core, output=tail.output, members=members, inputs=inputs, attrs={}, form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=inputs, form=form)

@@ -65,7 +65,6 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         output=output,
         members=(*members, core, *behind),
         inputs=(source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

@@ -56,6 +56,5 @@ def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
         output=tail.output,
         members=tuple(dict.fromkeys((*members, *constants, *norm.members, *tail.members))),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )

@@ -45,4 +45,4 @@ def match_half_pool2d(view: DataflowView, core: Var) -> Region | Rejection:
         count_include_pad=bool(attrs.count_include_pad),
         output_shape=shape,
     )
-    return Region(core=core, output=user, members=(x, core, user), inputs=(source,), attrs={}, form=form)
+    return Region(core=core, output=user, members=(x, core, user), inputs=(source,), form=form)

@@ -54,8 +54,7 @@ def match_l2_normalize(view: DataflowView, core: Var, support: OpSupport) -> Reg
     )
     members = dict.fromkeys(var for var in (x.var, *found.members, core, *tail.members) if var is not None)
     ordered = tuple(binding.var for binding in view.bindings if binding.var in members)
-    attrs = {"quantize_info": form.quantize_info()}
-    return Region(core=core, output=tail.output, members=ordered, inputs=(x.source,), attrs=attrs, form=form)
+    return Region(core=core, output=tail.output, members=ordered, inputs=(x.source,), form=form)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

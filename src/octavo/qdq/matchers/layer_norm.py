@@ -54,7 +54,6 @@ def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
         output=tail.output,
         members=tuple(dict.fromkeys(var for var in members if var is not None)),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

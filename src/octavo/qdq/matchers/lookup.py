@@ -113,7 +113,6 @@ def region_of(core: Var, cluster: Cluster, output: ClusterOutput, form: Composit
         output=output.var,
         members=(*cluster.members, cluster.quantize, *behind),
         inputs=tuple(x.source for x in cluster.tensors if isinstance(x.source, Var)),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
         recomputes=True,
     )

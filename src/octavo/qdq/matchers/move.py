@@ -55,7 +55,6 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
         output=tail.output,
         members=(*([x.var] if x.var is not None else []), core, *tail.members),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -84,7 +83,6 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
         output=output,
         members=(*([x.var] if x.var is not None else []), core, *(() if output.same_as(core) else (output,))),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 
@@ -148,9 +146,7 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     form = _wide(MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes), HALF_EVEN)
     if isinstance(form, Rejection):
         return form
-    return Region(
-        core=core, output=core, members=(core,), inputs=(source,), attrs={"quantize_info": form.quantize_info()}, form=form
-    )
+    return Region(core=core, output=core, members=(core,), inputs=(source,), form=form)
 
 
 def changes(x: QuantizedTensor, y: QuantizedOutput) -> bool:

@@ -9,7 +9,7 @@ from tvm.relax import Var
 
 from ...composites.float_ops import Observation, ObserveOp
 from ...graph.dataflow import DataflowView, static_shape
-from ...graph.observe import ObserveCall, read_observe
+from ...graph.observe import OBSERVE, ObserveCall, read_observe
 from ...graph.rules import Region, Rejection
 
 
@@ -18,8 +18,8 @@ def match_observe(view: DataflowView, core: Var) -> Region | Rejection:
     call = read_observe(view.definition(core))
     assert call is not None, "the rule names no other op"
     assert static_shape(core) is not None, "only tensors of static shape are observed"
-    form = ObserveOp(tensor=call.tensor.name, observation=observation_of(call))
-    return Region(core=core, output=core, members=(core,), inputs=(call.tensor, call.ranges, call.counts), attrs={}, form=form)
+    form = ObserveOp(op=OBSERVE, tensor=call.tensor.name, observation=observation_of(call))
+    return Region(core=core, output=core, members=(core,), inputs=(call.tensor, call.ranges, call.counts), form=form)
 
 
 def observation_of(call: ObserveCall) -> Observation:

@@ -75,7 +75,6 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
         output=tail.output,
         members=(*members, core, *tail.members),
         inputs=tuple(dict.fromkeys(variables)),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

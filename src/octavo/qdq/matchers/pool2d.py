@@ -138,8 +138,7 @@ def _region(
         out_width=window.out[1],
         rounding=rounding,
     )
-    attrs = {"quantize_info": form.quantize_info()}
-    return Region(core=core, output=tail.output, members=members, inputs=(source,), attrs=attrs, form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=(source,), form=form)
 
 
 def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...] | None) -> _Window | Rejection:

@@ -57,8 +57,7 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"), x=source, y=tail.form, axes=axes, rounding=rounding
     )
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
-    attrs = {"quantize_info": form.quantize_info()}
-    return Region(core=core, output=tail.output, members=members, inputs=(x.source,), attrs=attrs, form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=(x.source,), form=form)
 
 
 def _wide_problem(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int, *, is_fixed: bool) -> Rejection | None:
@@ -105,7 +104,6 @@ def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region | R
         output=output,
         members=(*members, core, *(() if output.same_as(core) else (output,))),
         inputs=(source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

@@ -49,7 +49,6 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         output=tail.output,
         members=(*(() if x.var is None else (x.var,)), core, *tail.members),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

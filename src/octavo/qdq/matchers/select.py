@@ -54,6 +54,5 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         output=tail.output,
         members=(*members, core, *tail.members),
         inputs=tuple(inputs),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )

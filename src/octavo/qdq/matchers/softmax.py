@@ -53,7 +53,6 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
         output=tail.output,
         members=(*members, core, *tail.members),
         inputs=(x.source,),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )
 

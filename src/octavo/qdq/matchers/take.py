@@ -50,6 +50,5 @@ def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
         output=tail.output,
         members=(*inside, x.var, core, *tail.members),
         inputs=(*((x.source,) if constant is None and isinstance(x.source, Var) else ()), indices),
-        attrs={"quantize_info": form.quantize_info()},
         form=form,
     )

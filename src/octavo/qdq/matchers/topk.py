@@ -45,5 +45,4 @@ def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
         return Rejection(reason=f"it chooses values of {source.name} and changes their scale, zero point or bounds at once")
     form = TopkOp(x=source, y=y, axis=axis, count=count, largest=bool(call.attrs.largest))
     members = (*([x.var] if x.var is not None else []), core, *behind)
-    attrs = {"quantize_info": form.quantize_info()}
-    return Region(core=core, output=output, members=members, inputs=(x.source,), attrs=attrs, form=form)
+    return Region(core=core, output=output, members=members, inputs=(x.source,), form=form)
