@@ -6,7 +6,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,15 @@ import numpy as np
 import tvm
 
 from .backends.cpu.kernels import (
-    AVX512_BF16,
-    AVX512_VNNI,
     NO_SCHEDULES,
     Schedules,
     Tuning,
-    extensions_of,
+    multiplies_bfloat16,
     tuning_of,
 )
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, OpRecord, lower_composites
+from .backends.protocol import Backend
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .graph import Model
@@ -153,13 +152,16 @@ def lower(
     ids: Collection[str] = (),
     precision: Precision | None = None,
     schedules: Schedules = NO_SCHEDULES,
+    backends: Sequence[Backend] = (),
 ) -> Lowered:
     """Partition a module whose constants are bound, where it is not yet, and lower its composites to kernel calls.
 
-    `ids` are the source model's TensorIds; see `partition_module` and `lower_composites` for the rest.
+    `ids` are the source model's TensorIds; `backends` choose their ops before `target`, the host's; see `partition_module` and
+    `lower_composites` for the rest.
     """
-    parts = module if is_partitioned(module) else partition_module(module, target, ids, precision)
-    return lower_composites(parts, target, isas, threads, precision, schedules)
+    vendors = [backend.description for backend in backends]
+    parts = module if is_partitioned(module) else partition_module(module, target, ids, precision, vendors)
+    return lower_composites(parts, target, isas, threads, precision, schedules, backends)
 
 
 def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None) -> tuple[Instrumented, Executable]:
@@ -227,7 +229,9 @@ def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:
         An unknown target.
     """
     checked = checked_model(model)
-    return with_model(partition_module(checked.bound(), resolve_target(target).description, checked.tensors), checked)
+    chosen = resolve_target(target)
+    vendors = [backend.description for backend in chosen.backends]
+    return with_model(partition_module(checked.bound(), chosen.host, checked.tensors, vendors=vendors), checked)
 
 
 def compile(
@@ -247,7 +251,8 @@ def compile(
     target
         None or "cpu" for this machine; an ISA's name ("x86.avx512_vnni", "x86.avx2", "generic") for this machine with that
         ISA's kernels, without the wider vectors that a CPU of that ISA lacks; an LLVM target such as "llvm -mcpu=cascadelake",
-        or a tvm Target; a TargetDescription, or the path of one (JSON), for the ops that it lists in kernels of this machine.
+        or a tvm Target; a TargetDescription, or the path of one (JSON), for the ops that it lists in kernels of this machine; a
+        Backend (`octavo.backends`), for the ops that it describes in its own code, and the rest in kernels of this machine.
         The environment variable OCTAVO_TARGET, an ISA's name, narrows what "this machine" is where no ISA is given here.
     threads
         Threads that share one call where it pays, at least 1; None means 1. On a machine with fewer cores a call takes as many
@@ -285,7 +290,8 @@ def compile(
     model, wanted = prepared(model, chosen, precision, profile, recipe)
     measured = tuning_of(tuning)
     schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
-    lowered = lower(checked_model(model).bound(), chosen.description, chosen.isas, count, model.tensors, wanted, schedules)
+    module, backends = checked_model(model).bound(), chosen.backends
+    lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, wanted, schedules, backends)
     return _build(lowered, model, chosen, count, outputs=output_specs(model))
 
 
@@ -314,8 +320,7 @@ def _wanted_precision(model: Model, target: ResolvedTarget, precision: str | Non
     if profile is not None:
         check_model(profile, checked_model(model))
         kept = unfit_tensors(profile, dtype)
-    extends = AVX512_VNNI in target.isas and AVX512_BF16 in extensions_of(target.llvm)
-    has_products = dtype == "bfloat16" and extends and AVX512_BF16 in target.description.extensions
+    has_products = dtype == "bfloat16" and multiplies_bfloat16(target.llvm, target.isas, target.host.extensions)
     return Precision(dtype=dtype, has_products=has_products, kept=kept)
 
 
@@ -421,7 +426,8 @@ def explain(
         return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
     chosen = resolve_target(target)
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
-    lowered = lower(checked_model(subject).bound(), chosen.description, chosen.isas, 1, subject.tensors, wanted)
+    module, backends = checked_model(subject).bound(), chosen.backends
+    lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
     return Explanation(ops=_explained(lowered.records, subject))
 
 
@@ -450,7 +456,7 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = resolve_target(target, tvm.target.Target.current(allow_none=True))
         _warn_of_unbound_parameters(module)
-        lowered = lower(module, chosen.description, chosen.isas, threads, ids)
+        lowered = lower(module, chosen.host, chosen.isas, threads, ids, backends=chosen.backends)
         return vm_passes()(link(lowered, chosen.llvm))
 
     resolve_target(target)  # errors are raised here, not within TVM's passes

@@ -6,34 +6,49 @@ It compiles nothing and decides for no op; the description and the ISAs that it 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tvm
 
 from .backends.cpu.kernels import KNOWN_ISAS, isas_of, target_for
+from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, TargetDescription
 from .target.llvm_host import host_target
 
-TargetLike = None | str | Path | TargetDescription | tvm.target.Target
+TargetLike = None | str | Path | TargetDescription | Backend | tvm.target.Target
 TARGET_VARIABLE = "OCTAVO_TARGET"
 """The environment variable that names the ISA to compile for where no target is given."""
 
 SPELLINGS = (
-    f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), or a TargetDescription or "
-    "the path of one (JSON)"
+    f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), a TargetDescription or "
+    "the path of one (JSON), or a Backend"
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedTarget:
-    """What may run in integers, the LLVM target of the code, and the ISAs that its kernels may use, best first."""
+    """What may run in integers, the LLVM target of the code, and the ISAs that its kernels may use, best first.
+
+    `backend` is whose code computes what `description` takes; None: kernels of this machine. What it leaves is the host's.
+    """
 
     description: TargetDescription
     llvm: tvm.target.Target
     isas: tuple[str, ...]
+    backend: Backend | None = None
+
+    @property
+    def host(self) -> TargetDescription:
+        """What kernels of this machine take."""
+        return self.description if self.backend is None else CPU
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """Those that choose before the host."""
+        return () if self.backend is None else (self.backend,)
 
 
 def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:
@@ -44,7 +59,7 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     target
         None or "cpu" for all that `machine` has; an ISA's name for `machine` with that ISA's kernels, without the wider vectors
         that a CPU of that ISA lacks; an LLVM target, as text or a tvm Target; a TargetDescription or the path of one, for what it
-        describes in kernels of `machine`.
+        describes in kernels of `machine`; a Backend, for what it describes in its own code, and the rest in kernels of `machine`.
     machine
         This machine by default; where OCTAVO_TARGET names an ISA, this machine as a CPU of that ISA.
 
@@ -54,6 +69,8 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         None of these, an LLVM target that LLVM doesn't know, a description that can't be read, an ISA in OCTAVO_TARGET that is
         unknown or not this machine's.
     """
+    if isinstance(target, Backend):
+        return replace(resolve_target(None, machine), description=check_backend(target).description, backend=target)
     if isinstance(target, tvm.target.Target):
         return ResolvedTarget(description=CPU, llvm=target, isas=isas_of(target))
     if isinstance(target, str) and target.split()[:1] == ["llvm"]:
@@ -63,7 +80,7 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     description = CPU if target is None or target == "cpu" else _description(target)
     machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
-    isas = tuple(isa for isa in offered if isa in description.isas) or offered
+    isas = tuple(isa for isa in offered if not description.isas or isa in description.isas) or offered
     return ResolvedTarget(description=description, llvm=machine, isas=isas)
 
 

@@ -1,1 +1,6 @@
-"""Back ends: each reads composites and emits code for one kind of hardware; none knows QDQ, or another back end."""
+"""Back ends: what hardware computes, as data, and the code of its composites."""
+
+from ..composites.attributes import Composite
+from .protocol import Backend, Code, CodeGenerator, CSource, ObjectCode
+
+__all__ = ["Backend", "CSource", "Code", "CodeGenerator", "Composite", "ObjectCode"]

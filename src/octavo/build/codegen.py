@@ -117,10 +117,10 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
     program = native_program(module, tasks=threads if is_linux_x86(target) else 1)
     try:
         with target:
+            objects = _external_objects(module)
             if program is None:
-                library = relax.build(vm_passes()(module), target=target, relax_pipeline=None)
-                return Code(library=library)
-            library, image, functions = _native(program, target)
+                return _machine_code(module, target, has_objects=bool(objects))
+            library, image, functions = _native(program, target, objects)
             return Code(
                 library=library,
                 image=image,
@@ -136,14 +136,51 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
         raise CompileError(f"code generation for {target.attrs.get('mcpu', 'llvm')} failed: {last}") from error
 
 
+def _machine_code(module: tvm.IRModule, target: tvm.target.Target, *, has_objects: bool) -> Code:
+    """Compile a module for TVM's virtual machine. What calls functions of object files is linked with them before it runs."""
+    library: Any = relax.build(vm_passes()(module), target=target, relax_pipeline=None)
+    if not has_objects:
+        return Code(library=library)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "library.so"
+        library.export_library(str(path))
+        image = path.read_bytes()
+    return Code(library=_loaded(image), image=image)
+
+
+def _external_objects(module: tvm.IRModule) -> list[bytes]:
+    """Return the object files that a module brings along (see `backends`), which its functions call by symbol."""
+    found: list[bytes] = []
+    for external in module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else ():
+        if external.kind == "static_library":
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "external.o"
+                external.write_to_file(str(path))
+                found.append(path.read_bytes())
+    return found
+
+
+def _loaded(image: bytes) -> Any:
+    """Load a shared library; RuntimeError where this machine can't."""
+    library = load_library(image)
+    if library is None:
+        raise RuntimeError("the folder for temporary files may run no code; set TMPDIR to one that may")
+    return library
+
+
 def compile_program(program: Program, target: tvm.target.Target) -> Any:
     """Return a Program's code as a library (tvm.runtime.Module) with its entry; kernels come from the cache."""
     with target:
         return _native(program, target)[0]
 
 
-def _native(program: Program, target: tvm.target.Target) -> tuple[Any, bytes | None, dict[str, Compilable]]:
-    """Compile a Program, each function on its own; return the library, its bytes, and what was compiled."""
+def _native(
+    program: Program, target: tvm.target.Target, external: Sequence[bytes] = ()
+) -> tuple[Any, bytes | None, dict[str, Compilable]]:
+    """Compile a Program, each function on its own; return the library, its bytes, and what was compiled.
+
+    `external` are object files that its functions call.
+    """
     kernels = distinct_functions(program.module, target, without=OWN_SYMBOLS)
 
     def renamed(call: Call) -> Any:
@@ -158,8 +195,10 @@ def _native(program: Program, target: tvm.target.Target) -> tuple[Any, bytes | N
     ]
     functions = {each.symbol: each for each in (*kernels.values(), *own)}
     objects = object_code(functions.values(), target, user_cache()) if cc.get_cc() else {}
-    image = _linked(objects)
+    image = _linked([*objects.values(), *external]) if objects else None
     library = None if image is None else load_library(image)
+    if library is None and external:
+        raise RuntimeError("the code of another back end is linked by a C compiler (gcc or clang), and this machine could not")
     if library is None:
         config = json.loads(str(target))
         config["cl-opt"] = [*config.get("cl-opt", []), _NEVER_INLINE]
@@ -168,14 +207,12 @@ def _native(program: Program, target: tvm.target.Target) -> tuple[Any, bytes | N
     return library, image, functions
 
 
-def _linked(objects: Mapping[str, bytes]) -> bytes | None:
-    """Return the shared library of the objects; None where there are none, or where this machine can't link them."""
-    if not objects:
-        return None
+def _linked(objects: Sequence[bytes]) -> bytes | None:
+    """Return the shared library of the objects; None where this machine can't link them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths: list[str] = []
-        for number, code in enumerate(objects.values()):
+        for number, code in enumerate(objects):
             path = folder / f"{number}.o"
             path.write_bytes(code)
             paths.append(str(path))

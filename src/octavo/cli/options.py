@@ -62,7 +62,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the options that make a Recipe."""
     group = parser.add_argument_group("how to quantize")
     add_method(group)
-    group.add_argument("--activation", choices=("uint8", "int8"), default="uint8", help="dtype of activations (default: uint8)")
+    group.add_argument("--activation", choices=("uint8", "int8"), help="dtype of activations (default: the target's)")
     group.add_argument(
         "--per-tensor", action="store_true", help="one scale for each weight instead of one for each output channel"
     )
@@ -96,8 +96,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--target",
         default=None,
         metavar="TARGET",
-        help='"cpu", an ISA ("x86.avx512_vnni", "x86.avx2", "generic"), an LLVM target ("llvm -mcpu=znver4"), or the path of a '
-        "target description, JSON (default: cpu, all that this machine has, or the ISA that OCTAVO_TARGET names)",
+        help='"cpu", the name of an ISA ("generic"; an unknown one is answered with the list), an LLVM target ("llvm -mcpu=znver4"), '
+        "or the path of a target description, JSON (default: cpu, all that this machine has, or the ISA that OCTAVO_TARGET names)",
     )
 
 

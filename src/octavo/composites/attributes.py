@@ -2,7 +2,7 @@
 
 A function of a composite has the attributes
 
-    Composite        "octavo.conv2d" ...: what a back end takes it by
+    Composite        "octavo.conv2d", "toynpu.conv2d" ...: the back end that takes it, and the kind of op
     Primitive        True
     quantize_info    {role: {id, dtype, scale, zero_point, axis, qmin, qmax}}, requantize, rounding, accumulator_bits, clamp
     octavo.op        every field of the composite op, so that code is emitted from it alone
@@ -35,6 +35,8 @@ from .matrix_view import MatrixView
 
 OP_ATTR = "octavo.op"
 CORE_ATTR = "octavo.core"
+HOST = "octavo"
+"""Prefix of the composites that the host's own kernels compute; a vendor's have the name of the target."""
 
 _FAMILIES = (elementwise, float_ops, movement, normalization, reduction, weighted)
 _PARTS = (QuantParams, PerAxis, PerTensor, TorchStyle, FloatFunction, Step, FloatTaps, LinearTaps)
@@ -74,6 +76,16 @@ class Composite:
     core: str
     quantize_info: Mapping[str, Any]
     tensor_ids: tuple[str, ...] = ()
+
+    @property
+    def backend(self) -> str:
+        """Name of the back end that computes it: "octavo" is the host."""
+        return self.kind.split(".", 1)[0]
+
+    @property
+    def op_name(self) -> str:
+        """Its kind without the back end: "conv2d" ..."""
+        return self.kind.split(".", 1)[-1]
 
     @property
     def attrs(self) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import tvm
 
+from ..graph.partition_state import PartitionState
 from .context import PartitionContext
-from .state import PartitionState
 
 FLOAT_MODEL = "the model is float; this op can be integer once the model is profiled and quantized"
 """Reason of an op that has integer kernels, in a model that nothing quantized."""

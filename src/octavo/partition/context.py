@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..composites.attributes import HOST
 from ..graph.rules import Partition, Region, Rejection
 from ..target import TargetDescription
 from ..target.precision import Precision
@@ -17,7 +18,9 @@ class PartitionContext:
     Parameters
     ----------
     target
-        What the composites are for.
+        What the composites are for: the host's kernels.
+    vendors
+        What other back ends take, in the order in which they choose, before the host; their composites bear the targets' names.
     ids
         TensorIds of the source model, by which composites name tensors.
     precision
@@ -41,6 +44,7 @@ class PartitionContext:
     """
 
     target: TargetDescription
+    vendors: Sequence[TargetDescription] = ()
     ids: Collection[str] = ()
     precision: Precision | None = None
     sources: dict[str, str] = field(default_factory=dict[str, str])
@@ -52,9 +56,14 @@ class PartitionContext:
     source_tensors: Mapping[str, str] = field(default_factory=dict[str, str])
     is_float: bool = False
 
-    def take_integer(self, found: Partition) -> None:
-        """Add composites of integers, and why other ops are none."""
+    @property
+    def takers(self) -> tuple[tuple[TargetDescription, str], ...]:
+        """The targets in the order in which they choose, with the prefix of their composites."""
+        return (*((vendor, vendor.name) for vendor in self.vendors), (self.target, HOST))
+
+    def take_integer(self, found: Partition, backend: str) -> None:
+        """Add composites of integers, and why other ops are none: what a vendor leaves is the host's to take or to reject."""
         self.regions |= found.regions
-        self.rejections |= found.rejections
+        self.rejections |= found.rejections if backend == HOST else {}
         for region in found.regions.values():
             self.rejections.pop(region.core.name, None)

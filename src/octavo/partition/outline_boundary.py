@@ -21,13 +21,15 @@ from .context import PartitionContext
 from .target_rules import Row, describe, is_repeatable, rules_for
 
 BOUNDARY: tuple[Row, ...] = (
-    ("octavo.quantize", ("quantize",), match_quantize),
-    ("octavo.dequantize", ("dequantize",), match_dequantize),
+    ("quantize", ("quantize",), match_quantize),
+    ("dequantize", ("dequantize",), match_dequantize),
 )
 
 
 def outline_boundary(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModule:
     """Outline each quantize and dequantize that no composite holds as a composite function."""
-    found = partition(module, rules_for(context, BOUNDARY), repeatable=is_repeatable, describe=describe)
-    context.take_integer(found)
-    return found.module
+    for target, backend in context.takers:
+        found = partition(module, rules_for(context, BOUNDARY, target, backend), repeatable=is_repeatable, describe=describe)
+        context.take_integer(found, backend)
+        module = found.module
+    return module

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import tvm
 
+from ..composites.attributes import HOST
 from ..graph.dataflow import DataflowView
 from ..graph.rules import Claims, Repeatable, claim, partition
 from ..ops import CLAMPS, REDUCTIONS
@@ -48,40 +49,40 @@ from .context import PartitionContext
 from .target_rules import Row, describe, is_repeatable, rules_for
 
 COMPUTE: tuple[Row, ...] = (
-    ("octavo.conv2d", ("nn.conv2d",), match_conv2d),
-    ("octavo.conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
-    ("octavo.matmul", ("matmul",), match_matmul),
-    ("octavo.batch_matmul", ("matmul",), match_batch_matmul),
-    ("octavo.add", ("add",), match_add),
-    ("octavo.add", ("add",), match_pairwise),
-    ("octavo.mul", ("multiply",), match_pairwise),
-    ("octavo.sub", ("subtract",), match_pairwise),
-    ("octavo.max", ("maximum",), match_pairwise),
-    ("octavo.min", ("minimum",), match_pairwise),
-    ("octavo.pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
-    ("octavo.reduce", REDUCTIONS, match_reduce),
-    ("octavo.place", ("argmax", "argmin"), match_place),
-    ("octavo.softmax", ("nn.softmax",), match_softmax),
-    ("octavo.log_softmax", ("nn.log_softmax",), match_softmax),
-    ("octavo.layer_norm", ("nn.layer_norm",), match_layer_norm),
-    ("octavo.group_norm", ("nn.group_norm",), match_group_norm),
-    ("octavo.concat", ("concat",), match_concat),
-    ("octavo.move", MOVE_OPS, match_move),
-    ("octavo.gather", GATHER_OPS, match_gather),
-    ("octavo.take", ("take",), match_take),
-    ("octavo.topk", ("topk",), match_topk),
-    ("octavo.resize", ("image.resize2d",), match_resize),
-    ("octavo.lookup", (*ELEMENTWISE_OPS, *CLAMPS), match_lookup),
-    ("octavo.pair_lookup", (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
-    ("octavo.l2_normalize", ("divide",), match_l2_normalize),
-    ("octavo.move", ("quantize",), match_requantize),
+    ("conv2d", ("nn.conv2d",), match_conv2d),
+    ("conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
+    ("matmul", ("matmul",), match_matmul),
+    ("batch_matmul", ("matmul",), match_batch_matmul),
+    ("add", ("add",), match_add),
+    ("add", ("add",), match_pairwise),
+    ("mul", ("multiply",), match_pairwise),
+    ("sub", ("subtract",), match_pairwise),
+    ("max", ("maximum",), match_pairwise),
+    ("min", ("minimum",), match_pairwise),
+    ("pool2d", ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean", "nn.max_pool2d"), match_pool2d),
+    ("reduce", REDUCTIONS, match_reduce),
+    ("place", ("argmax", "argmin"), match_place),
+    ("softmax", ("nn.softmax",), match_softmax),
+    ("log_softmax", ("nn.log_softmax",), match_softmax),
+    ("layer_norm", ("nn.layer_norm",), match_layer_norm),
+    ("group_norm", ("nn.group_norm",), match_group_norm),
+    ("concat", ("concat",), match_concat),
+    ("move", MOVE_OPS, match_move),
+    ("gather", GATHER_OPS, match_gather),
+    ("take", ("take",), match_take),
+    ("topk", ("topk",), match_topk),
+    ("resize", ("image.resize2d",), match_resize),
+    ("lookup", (*ELEMENTWISE_OPS, *CLAMPS), match_lookup),
+    ("pair_lookup", (*ELEMENTWISE_OPS, PRELU), match_pair_lookup),
+    ("l2_normalize", ("divide",), match_l2_normalize),
+    ("move", ("quantize",), match_requantize),
     # Results of one op that leads to several: each is a table.
-    ("octavo.lookup", ("quantize",), match_lookup),
-    ("octavo.pair_lookup", ("quantize",), match_pair_lookup),
+    ("lookup", ("quantize",), match_lookup),
+    ("pair_lookup", ("quantize",), match_pair_lookup),
     # Where no table holds a comparison and what is chosen by it together.
-    ("octavo.compare", COMPARE_OPS, match_compare),
-    ("octavo.logical", LOGICAL_OPS, match_logical),
-    ("octavo.select", ("where",), match_select),
+    ("compare", COMPARE_OPS, match_compare),
+    ("logical", LOGICAL_OPS, match_logical),
+    ("select", ("where",), match_select),
 )
 
 
@@ -89,15 +90,18 @@ def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRMo
     """Outline each integer op, with the quantize, dequantize and clamps around it, as a composite function."""
     view = DataflowView(module["main"])
     context.tensors = tensors_of_variables(view, context.ids, context.sources)
-    found = partition(module, rules_for(context, COMPUTE), repeatable=_repeatable_in(view), describe=describe)
-    context.take_integer(found)
-    return found.module
+    for target, backend in context.takers:
+        rules = rules_for(context, COMPUTE, target, backend)
+        found = partition(module, rules, repeatable=_repeatable_in(DataflowView(module["main"])), describe=describe)
+        context.take_integer(found, backend)
+        module = found.module
+    return module
 
 
 def claim_integer(module: tvm.IRModule, context: PartitionContext) -> Claims:
     """Return the ops that `outline_integer` outlines, without outlining them."""
     view = DataflowView(module["main"])
-    return claim(view, rules_for(context, COMPUTE), repeatable=_repeatable_in(view))
+    return claim(view, rules_for(context, COMPUTE, context.target, HOST), repeatable=_repeatable_in(view))
 
 
 def _repeatable_in(view: DataflowView) -> Repeatable:

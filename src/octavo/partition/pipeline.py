@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import tvm
 
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, dtype_of, op_name
+from ..graph.partition_state import is_partitioned
 from ..graph.passes import GraphPass, run_passes
 from ..graph.rules import Claims, Partition
 from ..graph.split_to_slices import split_to_slices
@@ -29,7 +30,6 @@ from .outline_integer import claim_integer, outline_integer
 from .share_zero_points import share_zero_points
 from .sink_dequantize import sink_dequantize
 from .split_blocks import split_blocks
-from .state import is_partitioned
 
 __all__ = ["FLOAT_MODEL", "PASSES", "check_main", "integer_claims", "integer_regions", "is_partitioned", "partition_module"]
 
@@ -91,7 +91,11 @@ PASSES = (*_SHRINK, *_CANONICALIZE, _OUTLINE_INTEGER, _OUTLINE_FLOAT, _OUTLINE_B
 
 
 def partition_module(
-    module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = (), precision: Precision | None = None
+    module: tvm.IRModule,
+    target: TargetDescription,
+    ids: Collection[str] = (),
+    precision: Precision | None = None,
+    vendors: Sequence[TargetDescription] = (),
 ) -> tvm.IRModule:
     """Return the module with calls of composites in "main", complete in its attributes: it can be saved and lowered elsewhere.
 
@@ -103,6 +107,8 @@ def partition_module(
         TensorIds of the source model, by which composites name tensors.
     precision
         What a float module is downcast to; None leaves it as it is.
+    vendors
+        Targets that choose their ops before `target`, which is the host's.
 
     Raises
     ------
@@ -113,6 +119,7 @@ def partition_module(
     source = DataflowView(module["main"])
     context = PartitionContext(
         target=target,
+        vendors=vendors,
         ids=ids,
         precision=precision,
         is_float=_is_float(source),

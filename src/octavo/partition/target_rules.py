@@ -14,36 +14,36 @@ from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection, Rule
 from ..qdq.tensor_ids import fused_tensors, with_tensor_ids
 from ..qdq.values import constant_value
-from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport
+from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
 from .context import PartitionContext
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
 Row = tuple[str, tuple[str, ...], Matcher]
-"""A composite, the ops at which it is looked for, and what looks."""
+"""A composite's kind, the ops at which it is looked for, and what looks."""
 
 _TABLES: dict[str, str] = {
-    "octavo.batch_matmul": BATCH_MATMUL,
-    "octavo.lookup": ELEMENTWISE,
-    "octavo.pair_lookup": ELEMENTWISE_PAIR,
-    "octavo.compare": COMPARE,
-    "octavo.logical": COMPARE,
-    "octavo.select": SELECT,
+    "batch_matmul": BATCH_MATMUL,
+    "lookup": ELEMENTWISE,
+    "pair_lookup": ELEMENTWISE_PAIR,
+    "compare": COMPARE,
+    "logical": COMPARE,
+    "select": SELECT,
 }
 """What a target must offer for these composites, whatever the op that they start from."""
 
 
-def rules_for(context: PartitionContext, table: tuple[Row, ...]) -> list[Rule]:
-    """Bind the matchers to what the target supports; what they attach names tensors by the source's ids (see tensor_ids.py).
+def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetDescription, backend: str) -> list[Rule]:
+    """Bind the matchers to what a target supports; what they attach names tensors by the source's ids (see tensor_ids.py).
 
-    A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
+    `backend` is the prefix of the composites. A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
     """
 
-    def bind(composite: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
+    def bind(kind: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
         def match(view: DataflowView, core: Var) -> Region | Rejection:
             name = op_name(view.definition(core))
-            support = context.target.support(_TABLES.get(composite) or name)
+            support = target.support(_TABLES.get(kind) or name)
             if support is None:
-                return Rejection(reason=f"target {context.target.name} has no integer {name}")
+                return Rejection(reason=f"target {target.name} has no integer {name}")
             found = matcher(view, core, support)
             if isinstance(found, Rejection):
                 return found
@@ -53,7 +53,7 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...]) -> list[Rule]:
 
         return match
 
-    return [Rule(composite=composite, ops=ops, match=bind(composite, matcher)) for composite, ops, matcher in table]
+    return [Rule(composite=f"{backend}.{kind}", ops=ops, match=bind(kind, matcher)) for kind, ops, matcher in table]
 
 
 def is_repeatable(view: DataflowView, var: Var) -> bool:

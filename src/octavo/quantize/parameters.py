@@ -86,6 +86,7 @@ class ParameterChooser:
 
     def choose(self, placement: Placement) -> Parameters:
         """Return the parameters of everything in a placement."""
+        assert self.recipe.activation_dtype is not None, "the target chose it"
         scheme = QuantScheme(dtype=self.recipe.activation_dtype)
         ranges = self._shared_ranges(placement, scheme)
         activations: dict[Var, QuantParams] = {}

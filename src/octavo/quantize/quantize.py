@@ -69,7 +69,7 @@ def quantize(
         If the model is quantized already, or the recipe excludes what the model doesn't have.
     """
     with one_step():
-        quantized = _quantized(model, profile, target, recipe or Recipe(), claims_of)
+        quantized = _quantized(model, profile, target, (recipe or Recipe()).for_target(target), claims_of)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 

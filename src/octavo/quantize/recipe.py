@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from ..errors import QuantizationError
+from ..target import TargetDescription
 from .ranges import RangeEstimator, range_estimator
 
 ActivationDtype = Literal["uint8", "int8"]
@@ -20,7 +21,7 @@ class Recipe:
     Parameters
     ----------
     activation_dtype
-        "uint8" or "int8"; activations are asymmetric, per tensor.
+        "uint8" or "int8"; activations are asymmetric, per tensor. None: the one that the target's ops with weights list first.
     weight_dtype
         "int8"; weights are symmetric, in [-127; 127].
     weight_granularity
@@ -43,7 +44,7 @@ class Recipe:
         If a field holds none of its supported values.
     """
 
-    activation_dtype: ActivationDtype = "uint8"
+    activation_dtype: ActivationDtype | None = None
     weight_dtype: WeightDtype = "int8"
     weight_granularity: WeightGranularity = "per_axis"
     range_estimator: str = "min_max"
@@ -53,7 +54,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
-        _check("activation_dtype", self.activation_dtype, get_args(ActivationDtype))
+        _check("activation_dtype", self.activation_dtype or "uint8", get_args(ActivationDtype))
         _check("weight_dtype", self.weight_dtype, get_args(WeightDtype))
         _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
         try:
@@ -66,6 +67,15 @@ class Recipe:
             if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
                 raise QuantizationError(f"recipe: {field} must be a tuple of names, got {names!r}")
             object.__setattr__(self, field, tuple(cast("tuple[str, ...]", names)))
+
+    def for_target(self, target: TargetDescription) -> Recipe:
+        """Return the recipe with the activations' dtype that it leaves to a target."""
+        if self.activation_dtype is not None:
+            return self
+        listed = [dtype for support in sorted(target.ops, key=lambda each: not each.weights) for dtype in support.activations]
+        allowed: tuple[ActivationDtype, ...] = get_args(ActivationDtype)
+        found = next((dtype for name in listed for dtype in allowed if dtype == name), allowed[0])
+        return replace(self, activation_dtype=found)
 
     @property
     def estimator(self) -> RangeEstimator:

@@ -1,31 +1,26 @@
 """Roofline: how much of the core's peak each layer of a model reaches, measured inside the running model.
 
-The peak is that of this machine and moment: multiply-accumulates of a second in a loop on registers alone, vpdpbusd for integer
-layers, fused multiply-adds for float ones. One thread.
+The peak is that of this machine and moment: multiply-accumulates of a second in a loop on registers alone, dot products of bytes
+for integer layers, fused multiply-adds for float ones. One thread.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm.script.ir_builder import tirx as T
 
 from ..backends.cpu.context import PlacedKernel
-from ..backends.cpu.kernels import AVX512_VNNI
-from ..backends.cpu.kernels.vectors import load, prim_func, store
-from ..backends.cpu.kernels.x86.vector import dot
 from ..backends.cpu.link import link
 from ..backends.cpu.lowering import OpRecord
+from ..backends.cpu.peaks import PeakLoop, float_peak_loop, integer_peak_loop
 from ..build import llvm_module, timed_calls
 from ..errors import CompileError
 from ..graph import Model
-from ..graph.kernel_attributes import KERNEL_ATTR
 from ..pipeline import Profile, lower, prepared
 from ..target.llvm_host import host_target
 from ..target_choice import TargetLike, check_runs_here, resolve_target
@@ -33,7 +28,6 @@ from .bench import processor_name, random_inputs
 from .table import markdown_table, shortened
 
 ROUNDS = 15
-_STEPS, _ACCUMULATORS, _LANES = 50_000, 12, 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,14 +118,15 @@ def roofline(
     chosen = resolve_target(target)
     check_runs_here(chosen)
     model, wanted = prepared(model, chosen, precision, profile)
-    lowered = lower(model.bound(), chosen.description, chosen.isas, 1, model.tensors, wanted)
+    lowered = lower(model.bound(), chosen.host, chosen.isas, 1, model.tensors, wanted, backends=chosen.backends)
     linked = link(lowered, chosen.llvm)
     calls = timed_calls(linked, chosen.llvm, list(random_inputs(model).values()))
     if calls is None:
         raise CompileError(f"{name}: its layers cannot be timed, for it runs on TVM's virtual machine (shapes are not static)")
     calls.run()
     spent = np.median(np.stack([calls.run() for _ in range(rounds)]), axis=0) / 1e3
-    peaks = {True: integer_peak() if chosen.isas[0] == AVX512_VNNI else None, False: float_peak()}
+    integers = integer_peak_loop(chosen.isas[0])
+    peaks = {True: None if integers is None else peak_of(integers), False: peak_of(float_peak_loop())}
     records = {(record.tensor, record.kernel): record for record in lowered.records}
     layers = [
         _layer(symbol, float(time_us), records, lowered.kernels.get(symbol), peaks)
@@ -173,42 +168,14 @@ def _written(placed: PlacedKernel) -> str:
     return placed.symbol.removeprefix("octavo_").split("_", 1)[-1]
 
 
-def integer_peak() -> float:
-    """Return the GMAC/s of vpdpbusd on registers alone; needs AVX-512 VNNI."""
-
-    def step(acc: Any, x: Any, w: Any) -> Any:
-        return dot(acc, T.reinterpret("uint8x64", x), T.reinterpret("int8x64", w))
-
-    return _peak("int32", step, macs=64)
-
-
-def float_peak() -> float:
-    """Return the GMAC/s of 16-lane fused multiply-adds on registers alone."""
-    return _peak("float32", lambda acc, x, w: acc + x * w, macs=_LANES)
-
-
-def _peak(dtype: str, step: Callable[[Any, Any, Any], Any], *, macs: int) -> float:
-    size = _ACCUMULATORS * _LANES
-    zero = T.broadcast(tvm.tirx.const(0, dtype), _LANES)
-
-    def body(values: Any, out: Any) -> None:
-        acc = T.alloc_buffer((size,), dtype, scope="local")
-        for i in range(_ACCUMULATORS):
-            store(acc, i * _LANES, zero, _LANES)
-        x, w = T.Bind(load(values, 0, _LANES)), T.Bind(load(values, _LANES, _LANES))
-        with T.serial(0, _STEPS):
-            for i in range(_ACCUMULATORS):
-                store(acc, i * _LANES, step(load(acc, i * _LANES, _LANES), x, w), _LANES)
-        for i in range(_ACCUMULATORS):
-            store(out, i * _LANES, load(acc, i * _LANES, _LANES), _LANES)
-
-    func: Any = prim_func([("values", 2 * _LANES, dtype), ("out", size, dtype)], body).with_attr(KERNEL_ATTR, "peak")
-    call = llvm_module({"peak": func}, host_target())["peak"]
-    values, out = (tvm.runtime.tensor(np.zeros(count, dtype)) for count in (2 * _LANES, size))
+def peak_of(loop: PeakLoop) -> float:
+    """Return the GMAC/s that a loop reaches on this machine, now."""
+    call = llvm_module({"peak": loop.func}, host_target())["peak"]
+    values, out = (tvm.runtime.tensor(np.zeros(size, loop.dtype)) for size in loop.sizes)
     taken: list[float] = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
         call(values, out)
         taken.append(time.perf_counter() - start)
     # The median, as for the layers: both see the same clock and the same neighbours.
-    return _STEPS * _ACCUMULATORS * macs / statistics.median(taken) / 1e9
+    return loop.macs / statistics.median(taken) / 1e9

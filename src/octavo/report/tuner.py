@@ -229,7 +229,8 @@ class _Search:
     def _compiled(self, schedules: Mapping[str, Schedule], *, changed: int) -> _Contender:
         begun = time.perf_counter()
         target = self._target
-        lowered = lower(self._module, target.description, target.isas, 1, self._model.tensors, schedules=schedules)
+        ids, backends = self._model.tensors, target.backends
+        lowered = lower(self._module, target.host, target.isas, 1, ids, schedules=schedules, backends=backends)
         linked = link(lowered, target.llvm)
         self._lowering_s = time.perf_counter() - begun
         calls = timed_calls(linked, target.llvm, self._inputs)

@@ -14,8 +14,6 @@ _WITH_INT16 = ("uint8", "int8", "int16", "uint16")
 
 CPU = TargetDescription(
     name="cpu",
-    isas=("x86.avx512_vnni", "x86.avx_vnni", "x86.avx2", "generic"),
-    extensions=("x86.avx512_bf16",),
     ops=(
         *(
             OpSupport(

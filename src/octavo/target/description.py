@@ -99,9 +99,10 @@ class OpSupport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetDescription:
-    """A named set of integer ops and the instruction sets (ISAs) its kernels may use, best first.
+    """A named set of integer ops.
 
-    `extensions` are what its kernels may use on top of an ISA where the machine has it: "x86.avx512_bf16", products of bfloat16.
+    `isas` are the instruction sets that kernels of this machine may use for it, best first, by their back end's names; none: all
+    that the machine has. `extensions` likewise, what they may use on top of an ISA where the machine has it.
 
     Raises
     ------
@@ -111,7 +112,7 @@ class TargetDescription:
 
     name: str
     ops: tuple[OpSupport, ...]
-    isas: tuple[str, ...] = ("generic",)
+    isas: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

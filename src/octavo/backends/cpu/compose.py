@@ -25,7 +25,7 @@ import tvm
 from tvm.ir import Call
 from tvm.relax import Var
 
-from ...composites.attributes import Composite
+from ...composites.attributes import HOST, Composite
 from ...composites.base import ElementFunction, QuantizedOutput, QuantizedTensor
 from ...composites.elementwise import LookupOp
 from ...graph.dataflow import DataflowView, operand_vars
@@ -91,7 +91,7 @@ def compose_tables(module: tvm.IRModule, composites: dict[str, Composite]) -> Co
         if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
             continue
         name = value.op.name_hint
-        if name in composites:
+        if name in composites and composites[name].backend == HOST:
             found = _function(name, composites[name], operand_vars(value), functions)
             functions |= {} if found is None else {binding.var: found}
     needed = _needed(view, functions)

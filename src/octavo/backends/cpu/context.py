@@ -18,9 +18,11 @@ from tvm.relax import Expr, Var
 
 from ...composites.attributes import Composite
 from ...composites.base import RELABELLING
+from ...errors import CompileError
 from ...graph.dataflow import BodyWriter, dtype_of, static_shape
 from ...graph.kernel_attributes import RESULT_ATTR
-from .emitters import Emitter
+from ..protocol import Backend, Code, CodeLayout, CSource, ObjectCode, where_of
+from .guest import External, guest_kernel
 from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable
 from .storage import TO_NHWC, Storage, StorageLayout
 
@@ -41,9 +43,10 @@ class PlacedKernel:
 
 @dataclass(slots=True)
 class KernelTable:
-    """The PrimFuncs of a module by symbol."""
+    """The PrimFuncs of a module by symbol, and the functions that they call in other back ends' code."""
 
     placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
+    externals: dict[str, External] = field(default_factory=dict[str, External])
 
     def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> str:
         """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
@@ -53,6 +56,12 @@ class KernelTable:
         symbol = f"octavo_{len(self.placed)}_{name}"
         self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
         return symbol
+
+    def require(self, external: External) -> None:
+        """Take what a kernel calls; CompileError where another function has its symbol."""
+        known = self.externals.setdefault(external.source.symbol, external)
+        if known.source != external.source:
+            raise CompileError(f"{external.where}: its function {external.source.symbol!r} differs from that of {known.where}")
 
     def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:
         """Give a kernel that was placed further attributes."""
@@ -118,14 +127,14 @@ class KernelContext:
         """Activations quantized at run time: integers and parameters by variable and manner."""
         self.storage = Storage(self, isa, threads)
 
-    def write(self, emitter: Emitter, composite: Composite, inputs: list[Var], output: Var) -> Kernel | None:
-        """Write the kernel calls of one composite, whose result the source graph calls `output`.
+    def write(self, backend: Backend, composite: Composite, inputs: list[Var], output: Var) -> Kernel | None:
+        """Let a back end write the kernel calls of one composite, whose result the source graph calls `output`.
 
         Returns the kernel that does its work, None where it only moves data.
         """
         self._ran = None
         self._attrs = composite.attrs
-        emitter(composite.op, self, dict(zip(composite.inputs, inputs, strict=True)), output)
+        backend.emit(composite, self, dict(zip(composite.inputs, inputs, strict=True)), output)
         self._attrs = {}
         return self._ran
 
@@ -139,6 +148,33 @@ class KernelContext:
         var = self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
         self._symbols[var] = symbol
         return var
+
+    def run(self, code: Code, composite: Composite, inputs: list[Var], output: Var) -> None:
+        """Call code that another back end generated; it reads and writes the source's own integers."""
+        where = where_of(composite)
+        shape = static_shape(output)
+        if shape is None:
+            raise CompileError(
+                f"{where}: code of back end {composite.backend} gives one tensor of static shape, and this op does not"
+            )
+        if isinstance(code.source, (CSource, ObjectCode)):
+            self._table.require(External(source=code.source, where=where))
+        is_nhwc = self._is_nhwc(code.layout, composite, inputs)
+        args = [self.storage.get(var, is_nhwc=is_nhwc and len(shape_of(var)) == 4, is_relabelled=False) for var in inputs]
+        lying = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
+        dtypes = [dtype_of(each) for each in (*inputs, output)]
+        kernel = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying], dtypes)
+        result = self.call(output.name, kernel, args, lying, dtypes[-1])
+        self._put(output, StorageLayout(is_nhwc=is_nhwc and len(shape) == 4), result)
+
+    def _is_nhwc(self, layout: CodeLayout, composite: Composite, inputs: list[Var]) -> bool:
+        """Return whether code wants tensors of rank 4 permuted from the source's NCHW."""
+        if layout == "any":
+            return any(self.storage.is_kept_nhwc(var) for var in inputs if len(shape_of(var)) == 4)
+        own = getattr(composite.op, "layout", None)
+        if layout == "NHWC" and own is None:
+            raise CompileError(f"{where_of(composite)}: layout 'NHWC' is for ops that have a layout, not for {composite.op_name}")
+        return layout == "NHWC" and own == "NCHW"
 
     @contextmanager
     def converting(self, var: Var) -> Generator[None]:
@@ -197,7 +233,9 @@ class KernelContext:
 
     def put(self, output: Var, value: Expr, *, is_nhwc: bool) -> None:
         """Record a kernel's result as the source graph's `output`."""
-        form = StorageLayout(is_nhwc, dtype_of(output) in RELABELLING)
+        self._put(output, StorageLayout(is_nhwc, dtype_of(output) in RELABELLING), value)
+
+    def _put(self, output: Var, form: StorageLayout, value: Expr) -> None:
         self.storage.put(output, form, value)
         entry = self._attrs.get("quantize_info", {}).get("output")
         if entry is not None:

@@ -25,6 +25,7 @@ from ...graph.dataflow import (
 )
 from ...graph.kernel_attributes import KERNEL_ATTR
 from .context import PlacedKernel
+from .guest import static_libraries
 from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered
@@ -66,7 +67,7 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     Raises
     ------
     CompileError
-        Where TVM has no way to compute an op that stays float.
+        Where TVM has no way to compute an op that stays float; where the code of another back end cannot be compiled.
     """
     try:
         with target:
@@ -103,6 +104,9 @@ def link(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
     result.update_func(result.get_global_var("main"), linked_main.get()["main"])
     for var, function in linked.items():
         result.update_func(var, function)
+    if lowered.externals:
+        others = list(result.attrs["external_mods"]) if result.attrs and "external_mods" in result.attrs else []
+        result = result.with_attr("external_mods", [*others, *static_libraries(lowered.externals)])
     return result
 
 

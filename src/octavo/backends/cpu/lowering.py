@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax import Expr, Var
 
-from ...composites.attributes import Composite, read_composites
+from ...composites.attributes import HOST, Composite, read_composites
 from ...composites.base import FloatOp
 from ...composites.float_ops import ObserveOp
 from ...errors import CompileError
@@ -27,22 +27,24 @@ from ...graph.dataflow import (
     write_function,
 )
 from ...graph.lineage import announce
+from ...graph.macs import float_macs
 from ...graph.model import MODEL_ATTR
+from ...graph.partition_state import PARTITION_ATTR, PartitionState, read_state
 from ...graph.probes import read_probe
 from ...graph.tracking import Announced
 from ...numerics import INTEGER_RANGE
 from ...ops import movers
-from ...partition.macs import float_macs
-from ...partition.state import PARTITION_ATTR, PartitionState, read_state
 from ...qdq.matchers.half_float import weight_obstacle
 from ...target import TargetDescription
 from ...target.precision import Precision
+from ..protocol import Backend, where_of
+from .backend import CpuBackend
 from .compose import compose_tables
 from .context import KernelContext, KernelTable, PlacedKernel
-from .emit import emitter_of
 from .emit.half_float import emit_cast
 from .emit.half_pool2d import emit_concat
 from .float_layout import emit_nhwc
+from .guest import External
 from .kernels import NO_SCHEDULES, Kernel, Schedules
 from .storage import TO_NHWC, StorageLayout
 
@@ -85,11 +87,15 @@ class OpRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Lowered:
-    """A module whose kernels are calls to external symbols, the kernels by symbol, and the records in graph order."""
+    """A module whose kernels are calls to external symbols, the kernels by symbol, and the records in graph order.
+
+    `externals` are the functions by symbol that kernels call in the code of other back ends.
+    """
 
     module: tvm.IRModule
     kernels: dict[str, PlacedKernel]
     records: tuple[OpRecord, ...]
+    externals: dict[str, External] = field(default_factory=dict[str, External])
 
 
 def lower_composites(
@@ -99,6 +105,7 @@ def lower_composites(
     threads: int,
     precision: Precision | None = None,
     schedules: Schedules = NO_SCHEDULES,
+    backends: Sequence[Backend] = (),
 ) -> Lowered:
     """Lower a partitioned module to kernel calls.
 
@@ -112,13 +119,15 @@ def lower_composites(
         What the module was downcast to before it was partitioned; None where it was not.
     schedules
         Those that were measured to be best, by the kernels' keys; the other kernels choose their own.
+    backends
+        Those of the composites that are not the CPU's.
 
     Raises
     ------
     CompileError
-        The machine has no ISA that the target lists; a composite cannot be read.
+        The machine has no ISA that the target lists; a composite cannot be read, or is of none of the back ends.
     """
-    isa = next((name for name in isas if name in target.isas), None)
+    isa = next((name for name in isas if not target.isas or name in target.isas), None)
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
     state = read_state(module)
@@ -126,6 +135,7 @@ def lower_composites(
     main = module["main"]
     view = DataflowView(main)
     table = KernelTable()
+    emitters: dict[str, Backend] = {HOST: CpuBackend(), **{each.description.name: each for each in backends}}
     records: list[OpRecord] = []
     written: dict[Var, tuple[StorageLayout, Expr]] = {}
     stated: set[tuple[str, Var]] = set()
@@ -149,7 +159,10 @@ def lower_composites(
                 continue
             root = composed.inputs.get(binding.var)
             kernel = context.write(
-                emitter_of(composite.op), composite, operand_vars(binding.value) if root is None else [root], binding.var
+                _backend_of(composite, emitters),
+                composite,
+                operand_vars(binding.value) if root is None else [root],
+                binding.var,
             )
             if isinstance(composite.op, ObserveOp) or binding.var.name in state.cuts:  # no op of the graph
                 continue
@@ -180,7 +193,7 @@ def lower_composites(
     )
     if precision is not None:
         records = _with_precision(records, precision, state, _calls(view, composed.composites))
-    return Lowered(module=lowered, kernels=table.placed, records=tuple(records))
+    return Lowered(module=lowered, kernels=table.placed, records=tuple(records), externals=table.externals)
 
 
 def _calls(view: DataflowView, composites: Mapping[str, Composite]) -> dict[str, Composite]:
@@ -255,6 +268,16 @@ def _composite(composites: Mapping[str, Composite], value: Expr) -> Composite | 
     return composites.get(value.op.name_hint)
 
 
+def _backend_of(composite: Composite, backends: Mapping[str, Backend]) -> Backend:
+    """Return the back end that emits a composite; CompileError where it was not given."""
+    found = backends.get(composite.backend)
+    if found is None:
+        raise CompileError(
+            f"{where_of(composite)} is for the back end {composite.backend!r}, which was not given: pass it as target="
+        )
+    return found
+
+
 def _emit_float(context: KernelContext, writer: BodyWriter, view: DataflowView, binding: relax.VarBinding) -> None:
     var, value = binding.var, binding.value
     if not emit_nhwc(context.storage, writer, view, var, value):
@@ -318,7 +341,7 @@ def _composite_record(composite: Composite, state: PartitionState, var: Var, ker
     # Only the quantize_info knows of integers that hoist_quantize.py and sink_dequantize.py made.
     described = composite.quantize_info.get("output")
     return OpRecord(
-        op=op.op if isinstance(op, FloatOp) else composite.kind.removeprefix("octavo."),
+        op=op.op if isinstance(op, FloatOp) else composite.op_name,
         tensor=state.tensor_of(var.name if described is None else str(described["id"])),
         integer=not isinstance(op, FloatOp),
         kernel="" if kernel is None else kernel.name,

@@ -36,6 +36,7 @@ from .isa import (
     KNOWN_ISAS,
     extensions_of,
     isas_of,
+    multiplies_bfloat16,
     target_for,
 )
 from .l2_normalize import L2NormalizeSpec, l2_normalize
@@ -164,6 +165,7 @@ __all__ = [
     "lookup",
     "matmul",
     "mean_in_order",
+    "multiplies_bfloat16",
     "observe",
     "pair_lookup",
     "pairwise",

@@ -5,6 +5,7 @@ It decides from the target alone and picks no kernel: each kernel takes the ISA 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tvm.target import Target
@@ -77,6 +78,15 @@ def extensions_of(target: Target) -> tuple[str, ...]:
     """Return the extensions that `target` has, each with the ISA that it extends."""
     has_vnni = AVX512_VNNI in isas_of(target)
     return (AVX512_BF16,) if has_vnni and has_features(("avx512bf16",), target) else ()
+
+
+def multiplies_bfloat16(target: Target, isas: Collection[str], extensions: Collection[str]) -> bool:
+    """Return whether kernels may take products of bfloat16 that `target` computes itself.
+
+    `isas` are those that kernels may use, `extensions` what they may use besides; none: all.
+    """
+    allowed = not extensions or AVX512_BF16 in extensions
+    return allowed and AVX512_VNNI in isas and AVX512_BF16 in extensions_of(target)
 
 
 def target_for(isa: str, host: Target) -> Target:

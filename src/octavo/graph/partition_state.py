@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm
 
-from ..graph.dataflow import attrs_of
+from .dataflow import attrs_of
 
 PARTITION_ATTR = "octavo.partition"
 

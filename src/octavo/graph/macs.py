@@ -1,6 +1,6 @@
 """How many multiply-accumulates an op of the graph takes in one inference, whatever computes it. Writes no kernels.
 
-Kernels of our own count theirs themselves (`Form.macs`); what is counted here is left to TVM: convolutions of any rank,
+Kernels of our own count theirs themselves (`CompositeOp.macs`); what is counted here is left to TVM: convolutions of any rank,
 transposed ones, products of matrices and attention, so that the share of integer work is right for a mixed model.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..graph.dataflow import op_name, static_shape
+from .dataflow import op_name, static_shape
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 

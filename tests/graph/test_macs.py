@@ -7,7 +7,7 @@ from qdq_graph import graph
 from tvm import relax
 
 from octavo.graph.dataflow import DataflowView
-from octavo.partition.macs import float_macs
+from octavo.graph.macs import float_macs
 
 _nn: Any = relax.op.nn
 

@@ -1,0 +1,22 @@
+"""The CPU as a back end: its description, and the emitters of its composites."""
+
+from __future__ import annotations
+
+from tvm.relax import Var
+
+from ...composites.attributes import Composite
+from ...target import CPU
+from ..protocol import Backend, Host
+from .context import KernelContext
+from .emit import emitter_of
+
+
+class CpuBackend(Backend):
+    """Emits into the module that the CPU runs, kernel by kernel: it keeps layouts and integers as its own kernels read them."""
+
+    description = CPU
+
+    def emit(self, composite: Composite, host: Host, inputs: dict[str, Var], output: Var) -> None:
+        """Write the kernel calls of one composite."""
+        assert isinstance(host, KernelContext), "the CPU's kernels run in a module of the CPU"
+        emitter_of(composite.op)(composite.op, host, inputs, output)

@@ -1,0 +1,64 @@
+"""Loops that reach a core's peak: as many multiply-accumulates as it can do, on registers alone. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.script.ir_builder import tirx as _builder
+
+from ...graph.kernel_attributes import KERNEL_ATTR
+from .kernels import AVX512_VNNI
+from .kernels.vectors import load, prim_func, store
+from .kernels.x86.vector import dot
+
+# TVM ships no types for its builders.
+T: Any = _builder
+_STEPS, _ACCUMULATORS, _LANES = 50_000, 12, 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PeakLoop:
+    """A PrimFunc over two flat buffers of `dtype`, of these `sizes`, and the multiply-accumulates of one call."""
+
+    func: tvm.tirx.PrimFunc
+    dtype: str
+    sizes: tuple[int, int]
+    macs: int
+
+
+def integer_peak_loop(isa: str) -> PeakLoop | None:
+    """Return the loop of an ISA's dot product of bytes; None where no loop of ours is known to reach its peak."""
+    if isa != AVX512_VNNI:
+        return None
+
+    def step(acc: Any, x: Any, w: Any) -> Any:
+        return dot(acc, T.reinterpret("uint8x64", x), T.reinterpret("int8x64", w))
+
+    return _loop("int32", step, macs=64)
+
+
+def float_peak_loop() -> PeakLoop:
+    """Return the loop of 16-lane fused multiply-adds of float32."""
+    return _loop("float32", lambda acc, x, w: acc + x * w, macs=_LANES)
+
+
+def _loop(dtype: str, step: Callable[[Any, Any, Any], Any], *, macs: int) -> PeakLoop:
+    size = _ACCUMULATORS * _LANES
+    zero = T.broadcast(tvm.tirx.const(0, dtype), _LANES)
+
+    def body(values: Any, out: Any) -> None:
+        acc = T.alloc_buffer((size,), dtype, scope="local")
+        for i in range(_ACCUMULATORS):
+            store(acc, i * _LANES, zero, _LANES)
+        x, w = T.Bind(load(values, 0, _LANES)), T.Bind(load(values, _LANES, _LANES))
+        with T.serial(0, _STEPS):
+            for i in range(_ACCUMULATORS):
+                store(acc, i * _LANES, step(load(acc, i * _LANES, _LANES), x, w), _LANES)
+        for i in range(_ACCUMULATORS):
+            store(out, i * _LANES, load(acc, i * _LANES, _LANES), _LANES)
+
+    func: Any = prim_func([("values", 2 * _LANES, dtype), ("out", size, dtype)], body).with_attr(KERNEL_ATTR, "peak")
+    return PeakLoop(func=func, dtype=dtype, sizes=(2 * _LANES, size), macs=_STEPS * _ACCUMULATORS * macs)

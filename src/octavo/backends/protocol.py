@@ -1,0 +1,147 @@
+"""What a back end is: what some hardware computes, as data, and the code of its composites. It knows no graph and no back end.
+
+A vendor writes one class and hands an instance of it to `quantize`, `partition` and `compile` as `target=`::
+
+    class ToyNpu(CodeGenerator):
+        description = TargetDescription(name="toynpu", ops=(OpSupport(op="nn.conv2d", weights=("int8",), fusions=("bias",)),))
+
+        def generate(self, composite):
+            text = ...  # C, from composite.op and composite.quantize_info
+            return Code(source=CSource(text=text, symbol=composite.name), constants=(weights, bias), layout="NHWC")
+
+The ops that its description takes become composites "toynpu.conv2d" ...; the host's kernels compute the others.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
+import tvm
+from tvm.relax import Var
+
+from ..composites.attributes import HOST, Composite
+from ..errors import CompileError, TargetError, check_type
+from ..target import TargetDescription
+
+CodeLayout = Literal["source", "NHWC", "any"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CSource:
+    """A C function ``void symbol(const T0 *input0, ..., const U0 *constant0, ..., uint8_t *workspace, R *output)``.
+
+    It reads its inputs in the order of the composite's parameters, then the constants; the workspace is there if it is not empty.
+    Tensors are dense. It may not allocate, and several threads may run it at once. Equal symbols need equal texts.
+    """
+
+    text: str
+    symbol: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectCode:
+    """The bytes of an object file for the host, with a function as `CSource` describes it: from a compiler of the vendor's."""
+
+    data: bytes
+    symbol: str
+
+
+Source = tvm.tirx.PrimFunc | CSource | ObjectCode
+"""A PrimFunc takes what a C function does, as flat buffers, without `return`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Code:
+    """What computes one composite, and what it asks for.
+
+    Parameters
+    ----------
+    source
+        The function.
+    constants
+        Arrays that it reads behind its inputs: weights packed as it wants them. They are kept with the executable.
+    layout
+        How inputs and output of rank 4 lie. "source": as the source graph has them. "NHWC": channels last, also where the source
+        graph has them first; only for ops that have a layout (convolutions, pools). "any": NHWC where an input lies so already,
+        else as the source has it, all alike; for ops that work element by element. What is kept NHWC is transposed only for a
+        reader that asks for another layout.
+    workspace
+        Bytes of scratch memory, aligned to 64.
+    name
+        For people: what `explain` and profiles of time call it; the composite's name by default.
+    """
+
+    source: Source
+    constants: tuple[npt.NDArray[Any], ...] = ()
+    layout: CodeLayout = "source"
+    workspace: int = 0
+    name: str = ""
+
+
+class Host(Protocol):
+    """The module that code is emitted into, and the machine that runs it."""
+
+    def run(self, code: Code, composite: Composite, inputs: list[Var], output: Var) -> None:
+        """Call a composite's code on tensors of the source graph; its result is `output`."""
+        ...
+
+
+class Backend(ABC):
+    """What some hardware computes, and what emits the code for it.
+
+    Attributes
+    ----------
+    description
+        Data: which ops, in which integers, with which roundings. Its name is the prefix of the back end's composites: an
+        identifier, and not "octavo", which is the host's.
+    """
+
+    description: TargetDescription
+
+    @abstractmethod
+    def emit(self, composite: Composite, host: Host, inputs: dict[str, Var], output: Var) -> None:
+        """Write the calls that compute a composite; `inputs` are by the names of its parameters.
+
+        All that decides them stands in `composite.op` (every field of the op, weights too) and `composite.quantize_info`.
+        """
+
+
+class CodeGenerator(Backend):
+    """A back end that generates a function for each composite: what a vendor writes."""
+
+    @abstractmethod
+    def generate(self, composite: Composite) -> Code:
+        """Return the code of one composite. An exception that it raises becomes a CompileError that names the composite."""
+
+    def emit(self, composite: Composite, host: Host, inputs: dict[str, Var], output: Var) -> None:
+        """Call what `generate` returns."""
+        try:
+            code: object = self.generate(composite)
+        except Exception as error:  # whatever a vendor's code raises
+            raise CompileError(f"{where_of(composite)}: its back end raised {type(error).__name__}: {error}") from error
+        if not isinstance(code, Code):
+            raise CompileError(f"{where_of(composite)}: its back end returned {type(code).__name__}, expected Code")
+        if not isinstance(code.source, Source):
+            kind = type(code.source).__name__
+            raise CompileError(f"{where_of(composite)}: its source must be a PrimFunc, CSource or ObjectCode, got {kind}")
+        host.run(code, composite, list(inputs.values()), output)
+
+
+def where_of(composite: Composite) -> str:
+    """Return what names a composite in errors: its kind, and the tensor that it gives."""
+    return f"{composite.kind} of {composite.quantize_info.get('output', {}).get('id', composite.core)}"
+
+
+def check_backend(backend: Backend) -> Backend:
+    """Return a back end. TargetError unless it has a description whose name can be a prefix."""
+    description: object = getattr(backend, "description", None)
+    where = f"back end {type(backend).__name__}"
+    check_type(description, TargetDescription, TargetError, f"{where}: its attribute `description`, a TargetDescription")
+    name = backend.description.name
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == HOST:
+        raise TargetError(f"{where}: its description's name is a prefix of composites: an identifier, not {HOST!r}; got {name!r}")
+    return backend
