@@ -120,15 +120,16 @@ class CodeGenerator(Backend):
     def emit(self, composite: Composite, host: Host, inputs: dict[str, Var], output: Var) -> None:
         """Call what `generate` returns."""
         try:
-            code: object = self.generate(composite)
+            generated: Any = self.generate(composite)
         except Exception as error:  # whatever a vendor's code raises
             raise CompileError(f"{where_of(composite)}: its back end raised {type(error).__name__}: {error}") from error
-        if not isinstance(code, Code):
-            raise CompileError(f"{where_of(composite)}: its back end returned {type(code).__name__}, expected Code")
-        if not isinstance(code.source, Source):
-            kind = type(code.source).__name__
+        if not isinstance(generated, Code):
+            raise CompileError(f"{where_of(composite)}: its back end returned {type(generated).__name__}, expected Code")
+        source: Any = generated.source
+        if not isinstance(source, Source):
+            kind = type(source).__name__
             raise CompileError(f"{where_of(composite)}: its source must be a PrimFunc, CSource or ObjectCode, got {kind}")
-        host.run(code, composite, list(inputs.values()), output)
+        host.run(generated, composite, list(inputs.values()), output)
 
 
 def where_of(composite: Composite) -> str:
