@@ -96,8 +96,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--target",
         default=None,
         metavar="TARGET",
-        help='"cpu", an ISA (an unknown one is answered with the list), an LLVM target ("llvm -mcpu=znver4"), or the path of a target '
-        "description, JSON (default: cpu, all that this machine has, or the ISA that OCTAVO_TARGET names)",
+        help='"cpu", an ISA (an unknown one is answered with the list), an LLVM target ("llvm -mcpu=znver4"), or the path of a '
+        "target description, JSON (default: cpu, all that this machine has, or the ISA that OCTAVO_TARGET names)",
     )
 
 
