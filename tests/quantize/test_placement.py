@@ -202,6 +202,13 @@ def test_the_target_description_decides() -> None:
     )
 
 
+def test_activations_take_the_dtype_that_the_target_lists_first() -> None:
+    model = residual_net()
+    for dtypes in (("int8",), ("int8", "uint8"), ("int16", "uint8"), ("uint8", "int8")):
+        plan = quantize(model, ranged(model), target=_target(activations=dtypes)).plan
+        assert {params.dtype for params in plan.activations.values()} == {next(d for d in dtypes if d != "int16")}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -213,7 +220,7 @@ def test_the_target_description_decides() -> None:
 )
 def test_what_the_target_does_not_allow(changes: dict[str, Any], expected: Any) -> None:
     model = residual_net()
-    quantized = quantize(model, ranged(model), target=_target(**changes))
+    quantized = quantize(model, ranged(model), target=_target(**changes), recipe=Recipe(activation_dtype="uint8"))
     if isinstance(expected, str):
         assert reasons(quantized)["_c1_conv"] == expected
     else:
