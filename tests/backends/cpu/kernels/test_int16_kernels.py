@@ -6,20 +6,17 @@ import numpy as np
 import pytest
 from kernel_runner import EACH_ISA, Case, check
 
+from octavo.backends.cpu import kernels
+from octavo.backends.cpu.kernels import LookupSpec, PairwiseSpec, PreluSpec, Side
 from octavo.backends.cpu.kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
-from octavo.backends.cpu.kernels.int16_elementwise import int16_concat, int16_lookup, int16_mean, int16_pairwise
+from octavo.backends.cpu.kernels.int16_elementwise import int16_concat, int16_mean
 from octavo.backends.cpu.kernels.int16_exact_softmax import Int16ExactSoftmaxSpec, int16_exact_softmax
-from octavo.backends.cpu.kernels.int16_float import int16_float_pairwise
 from octavo.backends.cpu.kernels.int16_pool2d import int16_pool2d
-from octavo.backends.cpu.kernels.int16_prelu import Int16PreluSpec, int16_prelu
 from octavo.backends.cpu.kernels.int16_reduce import Int16ReduceSpec, int16_reduce
 from octavo.backends.cpu.kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from octavo.backends.cpu.kernels.int16_softmax import int16_softmax
 from octavo.backends.cpu.kernels.int16_spec import (
-    Int16FloatPairwiseSpec,
-    Int16LookupSpec,
     Int16MeanSpec,
-    Int16PairwiseSpec,
     Int16SoftmaxSpec,
 )
 from octavo.backends.cpu.kernels.spec import ConcatSpec, Output, Pool2dSpec
@@ -61,11 +58,14 @@ def test_elementwise(isa):
     for size in SIZES:
         for shapes in (((2, size), (2, size)), ((2, size), (size,)), ((3, size), (3, 1))):
             a, b = (draw(rng, shape) for shape in shapes)
-            fields = {"a_shape": shapes[0], "b_shape": shapes[1], **scales}
+            sides = {
+                name: Side(shape=shape, dtype="int16", scale=scales[f"{name}_scale"])
+                for name, shape in zip("ab", shapes, strict=True)
+            }
             for kind in ("add", "sub", "mul"):
-                own = {**fields, "out_scale": 0.02} if kind == "mul" else fields
-                kernel = int16_pairwise(Int16PairwiseSpec(kind=kind, output=output, **own), isa=isa)
-                given = {name: own[name] for name in scales}
+                given = {**scales, "out_scale": 0.02} if kind == "mul" else scales
+                common = {"out_scale": given["out_scale"], "output": output, "rounding": "fixed_point"}
+                kernel = kernels.pairwise(PairwiseSpec(kind=kind, **sides, **common), isa=isa)
                 if kind == "mul":
                     expected = mul(a, b, multiplier=mul_int16_multiplier(**given), dtype="int16", **bounds)
                 else:
@@ -101,14 +101,17 @@ def test_pairs_in_float32(isa):
     for size, kind in itertools.product((1, 33, 200), ("add", "sub", "mul", "max", "min")):
         a, b = draw(rng, (3, size)), draw(rng, (3, size) if kind == "add" else (*next(shapes), size))
         given = {**scales, "out_scale": 0.02 if kind == "mul" else 0.0021}
-        spec = Int16FloatPairwiseSpec(
-            kind=kind, a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given
+        first, second = (
+            Side(shape=x.shape, dtype="int16", scale=given[f"{name}_scale"], zero_point=given[f"{name}_zero_point"])
+            for name, x in (("a", a), ("b", b))
         )
+        output = Output(zero_point=-90, **bounds)
+        spec = PairwiseSpec(kind=kind, a=first, b=second, out_scale=given["out_scale"], output=output, rounding="float32")
         if kind in ("max", "min"):
             expected = (maximum if kind == "max" else minimum)(a, b, **bounds)
         else:
             expected = float_binary_int16(kind, a, b, zero_point=-90, **given, **bounds)
-        cases.append(Case(kernel=int16_float_pairwise(spec, isa=isa), inputs=(a, b), expected=expected, about=(kind, size)))
+        cases.append(Case(kernel=kernels.pairwise(spec, isa=isa), inputs=(a, b), expected=expected, about=(kind, size)))
     check(cases)
 
 
@@ -122,7 +125,7 @@ def test_lookup(isa):
     cases = []
     for source, target, table in tables:
         x = draw(rng, 3000, source)
-        kernel = int16_lookup(Int16LookupSpec(size=x.size, x_dtype=source, y_dtype=target), table=table, isa=isa)
+        kernel = kernels.lookup(LookupSpec(size=x.size, x_dtype=source, y_dtype=target), table=table, isa=isa)
         expected = table[x.astype(np.int64) - np.iinfo(source).min]
         cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(source, target)))
     check(cases)
@@ -232,8 +235,8 @@ def test_prelu(isa):
     bounds, cases = {"qmin": -20_000, "qmax": 30_000}, []
     for size, slope_shape in itertools.product(SIZES, ((1,), (3, 1), None)):
         x, slopes = draw(rng, (2, 3, size)), draw(rng, slope_shape or (size,), "int8").astype(np.int16)
-        spec = Int16PreluSpec(shape=x.shape, output=Output(zero_point=0, **bounds), **scales)
-        kernel = int16_prelu(spec, slopes=slopes, isa=isa)
+        spec = PreluSpec(shape=x.shape, output=Output(zero_point=0, **bounds), **scales)
+        kernel = kernels.prelu(spec, slopes=slopes, isa=isa)
         expected = prelu_int16(x, slopes, **scales, **bounds)
         cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(size, slope_shape)))
     check(cases)

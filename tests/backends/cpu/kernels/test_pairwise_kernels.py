@@ -9,7 +9,7 @@ from kernel_runner import EACH_ISA, GENERIC, SIZES, Case, baseline_target, check
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
-from octavo.backends.cpu.kernels import Output, PairwiseSpec
+from octavo.backends.cpu.kernels import Output, PairwiseSpec, Side
 
 SHAPES = [
     *(((size,), (size,)) for size in SIZES),
@@ -37,12 +37,8 @@ def cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
         out_scale = scales[2] * (0.3 if kind == "mul" else 1.0)
         spec = PairwiseSpec(
             kind=kind,
-            a_shape=a_shape,
-            b_shape=b_shape,
-            a_scale=scales[0],
-            a_zero_point=a_zero,
-            b_scale=scales[1],
-            b_zero_point=b_zero,
+            a=Side(shape=a_shape, scale=scales[0], zero_point=a_zero),
+            b=Side(shape=b_shape, scale=scales[1], zero_point=b_zero),
             out_scale=out_scale,
             output=output,
             threads=threads,
@@ -86,10 +82,10 @@ def float_sums(rng: np.random.Generator, isa: str) -> Iterator[Case]:
         scales = [float(scale) for scale in np.float32(0.02) * np.float32(2.0) ** rng.integers(-2, 3, 3)]
         zeros = [int(zero) for zero in rng.integers(0, 256, 2)]
         bounds = {"qmin": output.qmin, "qmax": output.qmax}
-        common = {"a_scale": scales[0], "b_scale": scales[1], "out_scale": scales[2], "output": output}
-        common |= {"a_shape": shapes[0], "b_shape": shapes[1], "a_zero_point": zeros[0], "b_zero_point": zeros[1]}
+        a_side, b_side = (Side(shape=shapes[i], scale=scales[i], zero_point=zeros[i]) for i in range(2))
+        common = {"a": a_side, "b": b_side, "out_scale": scales[2], "output": output}
         if kind == "mul":
-            spec = PairwiseSpec(kind="mul", **common, stored_even=stored)
+            spec = PairwiseSpec(kind="mul", **common, rounding="half_even_stored" if stored else "half_even")
             product = (a.astype(np.int32) - zeros[0]) * (b.astype(np.int32) - zeros[1])
             real = product.astype(np.float32) * numerics.requantize_multiplier(scales[0], scales[1], scales[2])
             moved, after = (output.zero_point, 0) if stored else (0, output.zero_point)

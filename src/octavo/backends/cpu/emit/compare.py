@@ -9,22 +9,15 @@ from tvm.relax import Expr, Var
 from ....composites.elementwise import CompareOp, LogicalOp, Operand
 from ..context import KernelContext
 from ..emitters import emits
-from ..kernels.compare import CompareSpec, LogicalSpec, Side, compare, logical
+from ..kernels.compare import CompareSpec, LogicalSpec, compare, logical
+from .pairwise import side_of
 
 
 @emits(CompareOp)
 def emit_compare(op: CompareOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    sides = [
-        Side(
-            shape=operand.tensor.shape,
-            dtype=operand.tensor.kernel_dtype,
-            scale=float(operand.tensor.params.scale),
-            zero_point=operand.tensor.zero_point,
-        )
-        for operand in (op.a, op.b)
-    ]
-    spec = CompareSpec(kind=op.kind, a=sides[0], b=sides[1], rounding=op.rounding, threads=context.threads)
+    a, b = (side_of(operand.tensor, operand.tensor.shape) for operand in (op.a, op.b))
+    spec = CompareSpec(kind=op.kind, a=a, b=b, rounding=op.rounding, threads=context.threads)
     values = [held(context, inputs, operand) for operand in (op.a, op.b)]
     value = context.call(output.name, compare(spec, isa=context.isa), values, op.shape, "bool")
     context.put(output, value, is_nhwc=False)

@@ -15,9 +15,8 @@ from ....numerics import lookup_table
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import ConcatSpec
-from ..kernels.int16_elementwise import int16_concat, int16_lookup
-from ..kernels.int16_spec import Int16LookupSpec
+from ..kernels import ConcatSpec, LookupSpec
+from ..kernels.int16_elementwise import int16_concat
 from ..storage import TO_NHWC
 
 
@@ -48,8 +47,8 @@ def _requantized(context: KernelContext, name: str, value: Expr, x: QuantizedTen
     if x.params == y.tensor.params:
         return value
     table = lookup_table(lambda real: real, x.params, y.tensor.params).astype(np.int32) + y.tensor.relabelling
-    spec = Int16LookupSpec(size=math.prod(shape_of(value)), x_dtype="int16", y_dtype="int16", threads=context.threads)
-    kernel = int16_lookup(spec, table=table.astype(np.int16), isa=context.isa)
+    spec = LookupSpec(size=math.prod(shape_of(value)), x_dtype="int16", y_dtype="int16", threads=context.threads)
+    kernel = kernels.lookup(spec, table=table.astype(np.int16), isa=context.isa)
     return context.call(name, kernel, [value], shape_of(value), "int16")
 
 

@@ -10,8 +10,6 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import LookupSpec
-from ..kernels.int16_elementwise import int16_lookup
-from ..kernels.int16_spec import Int16LookupSpec
 
 
 @emits(LookupOp)
@@ -23,9 +21,6 @@ def emit_lookup(op: LookupOp, context: KernelContext, inputs: dict[str, Var], ou
     size, x_dtype, y_dtype = int(np.prod(shape_of(x))), op.x.kernel_dtype, op.y.kernel_dtype
     # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
     table = (op.table.astype(np.int32) + op.y.tensor.relabelling).astype(y_dtype)
-    if x_dtype == y_dtype == "uint8":
-        kernel = kernels.lookup(LookupSpec(size=size, threads=context.threads), table=table, isa=context.isa)
-    else:
-        spec = Int16LookupSpec(size=size, x_dtype=x_dtype, y_dtype=y_dtype, threads=context.threads)
-        kernel = int16_lookup(spec, table=table, isa=context.isa)
+    spec = LookupSpec(size=size, x_dtype=x_dtype, y_dtype=y_dtype, threads=context.threads)
+    kernel = kernels.lookup(spec, table=table, isa=context.isa)
     context.put(output, context.call(output.name, kernel, [x], shape_of(x), y_dtype), is_nhwc=is_nhwc)

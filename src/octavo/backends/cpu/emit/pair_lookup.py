@@ -11,8 +11,7 @@ from ....numerics import affine_rows
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import AffineRowsSpec, PairLookupSpec
-from ..kernels.int16_prelu import Int16PreluSpec, int16_prelu
+from ..kernels import AffineRowsSpec, PairLookupSpec, PreluSpec
 from ..storage import TO_NHWC
 
 
@@ -43,7 +42,7 @@ def emit_pair_lookup(op: PairLookupOp, context: KernelContext, inputs: dict[str,
 @emits(PreluOp)
 def emit_prelu(op: PreluOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    spec = Int16PreluSpec(
+    spec = PreluSpec(
         shape=op.x.shape,
         x_scale=float(op.x.params.scale),
         slope_scale=op.slope_scale,
@@ -52,7 +51,7 @@ def emit_prelu(op: PreluOp, context: KernelContext, inputs: dict[str, Var], outp
         threads=context.threads,
     )
     x = context.storage.get(inputs[op.x.name], is_nhwc=False)
-    kernel = int16_prelu(spec, slopes=op.slopes, isa=context.isa)
+    kernel = kernels.prelu(spec, slopes=op.slopes, isa=context.isa)
     context.put(output, context.call(output.name, kernel, [x], op.x.shape, "int16"), is_nhwc=False)
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ....composites.base import QuantizedTensor
 from ....composites.elementwise import Operand, PairwiseOp, as_held, float_sum_of
 from ....composites.outputs import output_spec
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import Kernel, PairwiseSpec
-from ..kernels.int16_elementwise import int16_pairwise
-from ..kernels.int16_float import int16_float_pairwise
-from ..kernels.int16_spec import Int16FloatPairwiseSpec, Int16PairwiseSpec
+from ..kernels import PairwiseSpec, Side
 from ..storage import TO_NHWC
 
 
@@ -27,48 +23,29 @@ def emit_pairwise(op: PairwiseOp, context: KernelContext, inputs: dict[str, Var]
     a, b = (_read(context, inputs, operand, is_nhwc=is_nhwc) for operand in (op.a, op.b))
     shape = op.y.tensor.shape
     shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
-    kernel = (_int16_kernel if op.y.kernel_dtype == "int16" else _uint8_kernel)(op, context, shape_of(a), shape_of(b))
-    context.put(output, context.call(output.name, kernel, [a, b], shape, op.y.kernel_dtype), is_nhwc=is_nhwc)
-
-
-def _uint8_kernel(op: PairwiseOp, context: KernelContext, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> Kernel:
+    tensors = op.a.tensor, op.b.tensor, op.y.tensor
     sum_constants, relabelling = None, 0
     if op.kind in ("add", "sub"):
-        tensors = op.a.tensor, op.b.tensor, op.y.tensor
         sum_constants, relabelling = float_sum_of(op.rounding, *tensors, subtract=op.kind == "sub")
     spec = PairwiseSpec(
         kind=op.kind,
-        a_shape=a_shape,
-        b_shape=b_shape,
-        a_scale=float(op.a.tensor.params.scale),
-        a_zero_point=op.a.tensor.zero_point,
-        b_scale=float(op.b.tensor.params.scale),
-        b_zero_point=op.b.tensor.zero_point,
-        out_scale=float(op.y.tensor.params.scale),
+        a=side_of(tensors[0], shape_of(a)),
+        b=side_of(tensors[1], shape_of(b)),
+        out_scale=float(tensors[2].params.scale),
         output=output_spec(op.y),
+        rounding=op.rounding,
         float_sum=sum_constants,
         relabelling=relabelling,
-        stored_even=op.kind == "mul" and op.rounding == "half_even_stored",
         threads=context.threads,
     )
-    return kernels.pairwise(spec, isa=context.isa)
+    kernel = kernels.pairwise(spec, isa=context.isa)
+    context.put(output, context.call(output.name, kernel, [a, b], shape, op.y.kernel_dtype), is_nhwc=is_nhwc)
 
 
-def _int16_kernel(op: PairwiseOp, context: KernelContext, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> Kernel:
-    facts: dict[str, Any] = {
-        "kind": op.kind,
-        "a_shape": a_shape,
-        "b_shape": b_shape,
-        "a_scale": float(op.a.tensor.params.scale),
-        "b_scale": float(op.b.tensor.params.scale),
-        "out_scale": float(op.y.tensor.params.scale),
-        "output": output_spec(op.y),
-        "threads": context.threads,
-    }
-    if op.rounding == "fixed_point":
-        return int16_pairwise(Int16PairwiseSpec(**facts), isa=context.isa)
-    facts |= {"a_zero_point": op.a.tensor.zero_point, "b_zero_point": op.b.tensor.zero_point}
-    return int16_float_pairwise(Int16FloatPairwiseSpec(**facts), isa=context.isa)
+def side_of(tensor: QuantizedTensor, shape: tuple[int, ...]) -> Side:
+    """Return an operand as kernels know it; `shape` is that in which it lies."""
+    scale = float(tensor.params.scale)
+    return Side(shape=shape, dtype=tensor.kernel_dtype, scale=scale, zero_point=tensor.zero_point)
 
 
 def is_pairwise_nhwc(op: PairwiseOp, context: KernelContext, inputs: dict[str, Var]) -> bool:

@@ -48,6 +48,7 @@ from .observe_statistics import ObserveSpec
 from .pair_lookup import PairLookupSpec, pair_lookup
 from .pairwise import PairwiseSpec, pairwise
 from .pool2d import pool2d
+from .prelu import PreluSpec, prelu
 from .quantize import dequantize, quantize
 from .reduce import ReduceSpec, reduce
 from .relabel import relabel
@@ -65,6 +66,7 @@ from .spec import (
     QuantizeSpec,
     RelabelSpec,
     RequantizeSpec,
+    Side,
 )
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
@@ -115,6 +117,7 @@ __all__ = [
     "PairLookupSpec",
     "PairwiseSpec",
     "Pool2dSpec",
+    "PreluSpec",
     "QuantizeSpec",
     "ReduceSpec",
     "RelabelSpec",
@@ -122,6 +125,7 @@ __all__ = [
     "ResizeSpec",
     "Schedule",
     "Schedules",
+    "Side",
     "SoftmaxSpec",
     "SumOutput",
     "TakeSpec",
@@ -170,6 +174,7 @@ __all__ = [
     "pair_lookup",
     "pairwise",
     "pool2d",
+    "prelu",
     "quantize",
     "reduce",
     "relabel",

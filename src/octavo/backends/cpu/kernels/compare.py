@@ -18,8 +18,8 @@ from tvm.script.ir_builder import tirx as B
 from ....numerics.quant_params import INTEGER_RANGE
 from ....numerics.quantized.compare import COMPARE_FRACTION_BITS, CompareRounding, Comparison, compare_multiplier
 from .broadcast import broadcast_shape, for_each_element
-from .int16_spec import scaled
-from .spec import Kernel
+from .fixed_point import fixed_point_scaled
+from .spec import Kernel, Side
 from .vectors import Buffer, Expr, prim_func
 
 _COMPARISONS = {
@@ -32,16 +32,6 @@ _COMPARISONS = {
 }
 
 _LOGIC = {"and": tirx.And, "or": tirx.Or, "not": tirx.Not}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
-    """An operand of a comparison, in the integers that kernels hold it in."""
-
-    shape: tuple[int, ...]
-    dtype: Literal["uint8", "int16"]
-    scale: float
-    zero_point: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +98,7 @@ def _compared(integer: Expr, side: Side, rounding: CompareRounding) -> Expr:
     distance = integer.astype("int32") - side.zero_point
     if rounding == "float32":
         return distance.astype("float32") * B.float32(float(np.float32(side.scale)))
-    return scaled(distance.astype("int64") << B.int64(COMPARE_FRACTION_BITS), compare_multiplier(side.scale), 1)
+    return fixed_point_scaled(distance.astype("int64") << B.int64(COMPARE_FRACTION_BITS), compare_multiplier(side.scale), 1)
 
 
 def logical(spec: LogicalSpec, *, isa: str) -> Kernel:

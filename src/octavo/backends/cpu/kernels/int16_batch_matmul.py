@@ -17,7 +17,7 @@ from ....composites.matrix_view import MatrixView
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.requantize import Multiplier
 from .broadcast import broadcast_shape, matrix_start
-from .int16_spec import clamped_int16, scaled
+from .fixed_point import clamped_int16, fixed_point_scaled
 from .isa import lanes_of
 from .rounding import rounded
 from .spec import Kernel, Output
@@ -85,6 +85,6 @@ def int16_batch_matmul(spec: Int16BatchMatmulSpec, *, isa: str) -> Kernel:
 def _result(spec: Int16BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
     out = spec.output
     if isinstance(spec.multiplier, FixedPointMultiplier):
-        return clamped_int16(scaled(sums, spec.multiplier, lanes), out, lanes)
+        return clamped_int16(fixed_point_scaled(sums, spec.multiplier, lanes), out, lanes)
     real = sums.astype(vector_type("float32", lanes)) * splat(B.float32(float(np.float32(spec.multiplier))), lanes)
     return rounded(real, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="int16", lanes=lanes)

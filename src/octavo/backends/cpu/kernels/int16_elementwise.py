@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ....errors import CompileError
 from ....numerics.limits import INT16_MAX_COUNT
 from ....numerics.quant_params import INTEGER_RANGE
-from ....numerics.quantized.binary import add_int16_multipliers, mul_int16_multiplier
 from ....numerics.quantized.reduce import mean_int16_multiplier
-from .broadcast import Axis, broadcast_shape, for_each_pair
-from .int16_spec import Int16LookupSpec, Int16MeanSpec, Int16PairwiseSpec, clamped_int16, scaled
+from .fixed_point import clamped_int16, fixed_point_scaled
+from .int16_spec import Int16MeanSpec
 from .isa import lanes_of
 from .spec import ConcatSpec, Kernel
 from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, worthwhile
@@ -26,48 +21,6 @@ _LEFT_SHIFT = 15
 def _lanes(isa: str) -> int:
     """Return the lanes of elementwise work in 64 bits: a quarter of what bytes get."""
     return lanes_of(isa) // 4
-
-
-def int16_lookup(spec: Int16LookupSpec, *, table: npt.NDArray[np.integer], isa: str) -> Kernel:
-    """Return the kernel of y = table[x - least x]; `table` has an entry for every integer of x's dtype."""
-    low, high = INTEGER_RANGE[spec.x_dtype]
-    assert table.shape == (high - low + 1,), "one entry for every integer"
-
-    def emit(x: Buffer, entries: Buffer, y: Buffer) -> None:
-        with chunked(spec.size, worthwhile(spec.threads, spec.size, spec.size)) as index:
-            B.buffer_store(y, entries[x[index].astype("int32") - low], [index])
-
-    arguments = [("x", spec.size, spec.x_dtype), ("table", table.size, spec.y_dtype), ("y", spec.size, spec.y_dtype)]
-    return Kernel(name="lookup.int16", isa=isa, func=prim_func(arguments, emit), constants=(table.astype(spec.y_dtype),))
-
-
-def int16_pairwise(spec: Int16PairwiseSpec, *, isa: str) -> Kernel:
-    """Return the kernel of y = a + b, a - b or a * b in real numbers, over the broadcast shape."""
-
-    def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
-        def one(a_at: Expr, b_at: Expr, y_at: Expr, lanes: int, inner: Axis) -> None:
-            a_value = _operand(a, a_at, lanes, moves=inner.has_a)
-            b_value = _operand(b, b_at, lanes, moves=inner.has_b)
-            store(y, y_at, clamped_int16(_combined(spec, a_value, b_value, lanes), spec.output, lanes), lanes)
-
-        for_each_pair(spec.a_shape, spec.b_shape, _lanes(isa), spec.threads, one)
-
-    sizes = [math.prod(spec.a_shape), math.prod(spec.b_shape), math.prod(broadcast_shape(spec.a_shape, spec.b_shape))]
-    arguments = [(name, size, "int16") for name, size in zip("aby", sizes, strict=True)]
-    return Kernel(name=f"{spec.kind}.int16", isa=isa, func=prim_func(arguments, emit))
-
-
-def _operand(buffer: Buffer, at: Expr, lanes: int, *, moves: bool) -> Expr:
-    return load(buffer, at, lanes, "int64") if moves else splat(buffer[at].astype("int64"), lanes)
-
-
-def _combined(spec: Int16PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
-    if spec.kind == "mul":
-        return scaled(a * b, mul_int16_multiplier(spec.a_scale, spec.b_scale, spec.out_scale), lanes)
-    factors = add_int16_multipliers(spec.a_scale, spec.b_scale, spec.out_scale)
-    left = splat(B.int64(_LEFT_SHIFT), lanes)
-    first, second = scaled(a << left, factors.a, lanes), scaled(b << left, factors.b, lanes)
-    return scaled(first - second if spec.kind == "sub" else first + second, factors.y, lanes)
 
 
 def int16_mean(spec: Int16MeanSpec, *, isa: str) -> Kernel:
@@ -94,7 +47,7 @@ def int16_mean(spec: Int16MeanSpec, *, isa: str) -> Kernel:
                 with B.serial(0, spec.count) as index:
                     value = load(x, (outer * spec.count + index) * spec.inner + start, lanes, "int32")
                     store(acc, 0, load(acc, 0, lanes) + value, lanes)
-                mean = scaled(load(acc, 0, lanes, "int64"), factor, lanes)
+                mean = fixed_point_scaled(load(acc, 0, lanes, "int64"), factor, lanes)
                 store(y, outer * spec.inner + start, clamped_int16(mean, spec.output, lanes), lanes)
 
             for_each_vector(spec.inner, _lanes(isa), 1, one)

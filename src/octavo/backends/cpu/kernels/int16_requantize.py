@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.requantize import Multiplier
-from .int16_spec import clamped_int16
+from .fixed_point import clamped_int16
 from .rounding import rounded
 from .spec import Output
 from .vectors import Buffer, Expr, load, splat, vector_type

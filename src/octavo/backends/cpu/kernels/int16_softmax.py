@@ -7,7 +7,8 @@ from typing import Any
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quantized.softmax import int16_softmax_parameters
-from .int16_spec import Int16SoftmaxSpec, scaled
+from .fixed_point import fixed_point_scaled
+from .int16_spec import Int16SoftmaxSpec
 from .spec import Kernel
 from .vectors import Buffer, Expr, chunked, prim_func, worthwhile
 
@@ -23,7 +24,7 @@ def int16_softmax(spec: Int16SoftmaxSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, exponentials: Buffer, reciprocals: Buffer, y: Buffer) -> None:
         def exponential(column: Expr, base: Expr, largest: Expr) -> Expr:
             distance = (x[base + column].astype("int32") - largest).astype("int64")
-            index = scaled(distance, parameters.factor, 1) + B.int64(32767)
+            index = fixed_point_scaled(distance, parameters.factor, 1) + B.int64(32767)
             return _interpolated(exponentials, B.max(index, B.int64(-32768)).astype("int32"))
 
         with chunked(spec.rows, worthwhile(spec.threads, size * _OPERATIONS, spec.rows)) as row:

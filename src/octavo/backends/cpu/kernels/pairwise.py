@@ -1,92 +1,110 @@
-"""Sum, difference, product, maximum and minimum of two uint8 tensors that broadcast.
+"""Sum, difference, product, maximum and minimum of two tensors of 8 or 16 bits that broadcast.
 
-Oracles: `numerics.add`, `mul`, `float_sum` and `maximum`, `minimum`.
+Oracles: `numerics.add`, `mul`, `float_sum`, `maximum` and `minimum`; of int16 `add_int16`, `mul` by a fixed-point multiplier, and
+`float_binary_int16`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics import AddParameters, FloatSumParameters, add_parameters, requantize_multiplier
+from ....numerics.quantized.binary import add_int16_multipliers, mul_int16_multiplier
 from .broadcast import Axis, broadcast_shape, for_each_pair
+from .fixed_point import clamped_int16, fixed_point_scaled
 from .float_sum import float_sum
 from .isa import lanes_of
-from .rounding import requantized
-from .spec import Kernel, Output
+from .rounding import clamped, requantized, rounded, unfused
+from .spec import Kernel, Output, Side
 from .vectors import Buffer, Expr, load, prim_func, splat, store, vector_type
+
+_LEFT_SHIFT = 15
+"""Bits that operands of a fixed-point sum get behind the point."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairwiseSpec:
-    """uint8 a and uint8 b of shapes that broadcast; "mul" rounds half to even, "add" and "sub" half up, as their oracles do.
+    """a and b of one dtype, which is the result's, over shapes that broadcast.
 
+    Of uint8, "mul" rounds half to even and "add" and "sub" half up, or as `float_sum` says, which with `relabelling` is that of
+    AddSpec; with "half_even_stored" a tie of "mul" becomes an even integer as stored. int16 is combined in real numbers, every
+    operation in float32, or with "fixed_point" by multipliers and shifts; zero points are then 0.
     "max" and "min" choose among the integers as they are: scales and zero points are those of the result.
-    `float_sum` and `relabelling` are those of AddSpec, for "add" and "sub". With `stored_even` a tie of "mul" becomes an even
-    integer as stored.
     """
 
     kind: Literal["add", "sub", "mul", "max", "min"]
-    a_shape: tuple[int, ...]
-    b_shape: tuple[int, ...]
-    a_scale: float
-    a_zero_point: int
-    b_scale: float
-    b_zero_point: int
+    a: Side
+    b: Side
     out_scale: float
     output: Output
+    rounding: str = "half_even"
     float_sum: FloatSumParameters | None = None
     relabelling: int = 0
-    stored_even: bool = False
     threads: int = 1
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Method:
+    """`combined`(spec, a, b, lanes) of operands loaded as `loaded`, in vectors of `fewer` times fewer lanes than those of bytes.
+
+    `suffix` tells the kernels' names from those of bytes.
+    """
+
+    combined: Callable[[PairwiseSpec, Expr, Expr, int], Expr]
+    loaded: str
+    fewer: int = 1
+    suffix: str = ""
+
+
 def pairwise(spec: PairwiseSpec, *, isa: str) -> Kernel:
-    """Return the kernel of y = a + b, a - b or a * b in real numbers, over the broadcast shape."""
-    width = lanes_of(isa)
+    """Return the kernel of y = a op b in real numbers, over the broadcast shape."""
+    assert spec.a.dtype == spec.b.dtype, "operands are of one dtype"
+    method, dtype = _method_of(spec), spec.a.dtype
 
     def emit(a: Buffer, b: Buffer, y: Buffer) -> None:
         def one(a_at: Expr, b_at: Expr, y_at: Expr, lanes: int, inner: Axis) -> None:
-            if spec.kind in ("max", "min"):
-                sides = (
-                    _operand(a, a_at, lanes, "uint8", moves=inner.has_a),
-                    _operand(b, b_at, lanes, "uint8", moves=inner.has_b),
-                )
-                store(y, y_at, _chosen(spec, *sides, lanes), lanes)
-                return
-            a_value = _operand(a, a_at, lanes, moves=inner.has_a)
-            b_value = _operand(b, b_at, lanes, moves=inner.has_b)
-            store(y, y_at, _result(spec, a_value, b_value, lanes), lanes)
+            a_value = _operand(a, a_at, lanes, method.loaded, moves=inner.has_a)
+            b_value = _operand(b, b_at, lanes, method.loaded, moves=inner.has_b)
+            store(y, y_at, method.combined(spec, a_value, b_value, lanes), lanes)
 
-        for_each_pair(spec.a_shape, spec.b_shape, width, spec.threads, one)
+        for_each_pair(spec.a.shape, spec.b.shape, lanes_of(isa) // method.fewer, spec.threads, one)
 
-    sizes = [math.prod(spec.a_shape), math.prod(spec.b_shape), math.prod(broadcast_shape(spec.a_shape, spec.b_shape))]
-    arguments = [(name, size, "uint8") for name, size in zip("aby", sizes, strict=True)]
-    return Kernel(name=spec.kind, isa=isa, func=prim_func(arguments, emit))
+    shapes = (spec.a.shape, spec.b.shape, broadcast_shape(spec.a.shape, spec.b.shape))
+    arguments = [(name, math.prod(shape), dtype) for name, shape in zip("aby", shapes, strict=True)]
+    return Kernel(name=f"{spec.kind}{method.suffix}", isa=isa, func=prim_func(arguments, emit))
 
 
-def _operand(buffer: Buffer, at: Expr, lanes: int, dtype: str = "int32", *, moves: bool) -> Expr:
+def _method_of(spec: PairwiseSpec) -> _Method:
+    is_extreme = spec.kind in ("max", "min")
+    if spec.a.dtype == "uint8":
+        return _Method(combined=_extreme, loaded="uint8") if is_extreme else _Method(combined=_byte_result, loaded="int32")
+    if spec.rounding == "fixed_point":
+        return _Method(combined=_fixed_point_result, loaded="int64", fewer=4, suffix=".int16")
+    return _Method(combined=_extreme if is_extreme else _float_result, loaded="int16", fewer=2, suffix=".int16.float32")
+
+
+def _operand(buffer: Buffer, at: Expr, lanes: int, dtype: str, *, moves: bool) -> Expr:
     return load(buffer, at, lanes, dtype) if moves else splat(buffer[at].astype(dtype), lanes)
 
 
-def _chosen(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
-    value = B.max(a, b) if spec.kind == "max" else B.min(a, b)
-    low, high = (splat(B.uint8(bound), lanes) for bound in (spec.output.qmin, spec.output.qmax))
-    value = B.max(value, low) if spec.output.qmin > 0 else value
-    return B.min(value, high) if spec.output.qmax < 255 else value
+def _extreme(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
+    return clamped(B.max(a, b) if spec.kind == "max" else B.min(a, b), spec.output, spec.a.dtype, lanes)
 
 
-def _result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
+def _byte_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
     if spec.kind == "mul":
-        product = (a - splat(B.int32(spec.a_zero_point), lanes)) * (b - splat(B.int32(spec.b_zero_point), lanes))
-        multiplier = float(requantize_multiplier(spec.a_scale, spec.b_scale, spec.out_scale))
-        return requantized(product, multiplier, spec.output, lanes, stored_even=spec.stored_even)
+        product = (a - splat(B.int32(spec.a.zero_point), lanes)) * (b - splat(B.int32(spec.b.zero_point), lanes))
+        multiplier = float(requantize_multiplier(spec.a.scale, spec.b.scale, spec.out_scale))
+        return requantized(product, multiplier, spec.output, lanes, stored_even=spec.rounding == "half_even_stored")
     if spec.float_sum is not None:
         return float_sum(spec.float_sum, spec.output, spec.relabelling, a, b, lanes)
-    operands = spec.a_scale, spec.a_zero_point, spec.b_scale, spec.b_zero_point
+    operands = spec.a.scale, spec.a.zero_point, spec.b.scale, spec.b.zero_point
     p = add_parameters(*operands, spec.out_scale, subtract=spec.kind == "sub")
     return _weighted_sum(p, spec.output, a, b, lanes)
 
@@ -98,3 +116,31 @@ def _weighted_sum(p: AddParameters, out: Output, a: Expr, b: Expr, lanes: int) -
     acc = (number(p.bias) + a * number(p.a_multiplier) + b * number(p.b_multiplier)) >> number(p.shift)
     acc = B.min(B.max(acc, number(out.qmin - out.zero_point)), number(out.qmax - out.zero_point))
     return (acc + number(out.zero_point)).astype(vector_type("uint8", lanes))
+
+
+def _fixed_point_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
+    scales = spec.a.scale, spec.b.scale, spec.out_scale
+    if spec.kind == "mul":
+        return clamped_int16(fixed_point_scaled(a * b, mul_int16_multiplier(*scales), lanes), spec.output, lanes)
+    factors = add_int16_multipliers(*scales)
+    left = splat(B.int64(_LEFT_SHIFT), lanes)
+    first, second = fixed_point_scaled(a << left, factors.a, lanes), fixed_point_scaled(b << left, factors.b, lanes)
+    total = fixed_point_scaled(first - second if spec.kind == "sub" else first + second, factors.y, lanes)
+    return clamped_int16(total, spec.output, lanes)
+
+
+def _float_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
+    first, second = _real(a, spec.a, lanes), _real(b, spec.b, lanes)
+    if spec.kind == "mul":
+        value = first * second
+    else:
+        first, second = unfused(first, lanes), unfused(second, lanes)
+        value = first - second if spec.kind == "sub" else first + second
+    steps = value / splat(B.float32(float(np.float32(spec.out_scale))), lanes)
+    out = spec.output
+    return rounded(steps, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="int16", lanes=lanes)
+
+
+def _real(integers: Expr, side: Side, lanes: int) -> Expr:
+    centered = integers.astype(vector_type("int32", lanes)) - splat(B.int32(side.zero_point), lanes)
+    return centered.astype(vector_type("float32", lanes)) * splat(B.float32(float(np.float32(side.scale))), lanes)

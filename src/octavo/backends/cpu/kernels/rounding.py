@@ -6,9 +6,11 @@ One text serves every ISA and every number of lanes. Nothing else in the kernels
 from __future__ import annotations
 
 import numpy as np
+from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.floats.float_function import MAGIC, MAGIC_BITS
+from ....numerics.quant_params import INTEGER_RANGE
 from .spec import Output
 from .vectors import Expr, intrinsic, splat, vector_type
 
@@ -65,14 +67,21 @@ def unfused(product: Expr, lanes: int) -> Expr:
 
 
 def requantized(
-    acc: Expr, multiplier: float | Expr, output: Output, lanes: int, *, bias: Expr | None = None, stored_even: bool = False
+    acc: Expr,
+    multiplier: float | Expr,
+    output: Output,
+    lanes: int,
+    *,
+    bias: Expr | None = None,
+    stored_even: bool = False,
+    dtype: str = "uint8",
 ) -> Expr:
-    """Return uint8 clamp(rint(float32(acc) * multiplier) + zero_point) of an int32 vector.
+    """Return `dtype` clamp(rint(float32(acc) * multiplier) + zero_point) of a vector of integers.
 
     Parameters
     ----------
     acc
-        int32 accumulators.
+        int32 or int64 accumulators.
     multiplier
         A number, rounded to float32 here, or a float32 expression of as many lanes.
     output
@@ -88,7 +97,15 @@ def requantized(
         multiplier = splat(B.float32(float(np.float32(multiplier))), lanes)
     product = scaled(acc, multiplier, bias, lanes)
     bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
-    return rounded(product, **bounds, dtype="uint8", lanes=lanes, stored_even=stored_even)
+    return rounded(product, **bounds, dtype=dtype, lanes=lanes, stored_even=stored_even)
+
+
+def clamped(value: Expr, output: Output, dtype: str, lanes: int) -> Expr:
+    """Return integers of `dtype` within the output's bounds; a bound that all of them keep costs nothing."""
+    low, high = INTEGER_RANGE[dtype]
+    if output.qmin > low:
+        value = B.max(value, splat(tirx.const(output.qmin, dtype), lanes))
+    return B.min(value, splat(tirx.const(output.qmax, dtype), lanes)) if output.qmax < high else value
 
 
 def requantized_input(value: Expr, multiplier: float, zero_point: int, output: Output, lanes: int) -> Expr:

@@ -71,6 +71,16 @@ class Conv2dSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of two operands whose shapes broadcast, in the integers that kernels hold it in."""
+
+    shape: tuple[int, ...]
+    dtype: Literal["uint8", "int16"] = "uint8"
+    scale: float
+    zero_point: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AddSpec:
     """uint8 a + uint8 b over `size` values of a; b has `b_size` values, repeated (size % b_size == 0).
 

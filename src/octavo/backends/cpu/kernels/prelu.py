@@ -1,4 +1,4 @@
-"""Parametric relu of int16 with constant slopes. Oracle: `numerics.int16_elementwise.prelu_int16`."""
+"""Parametric relu of int16 with constant slopes. Oracle: `numerics.quantized.rescale.prelu_int16`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quantized.rescale import prelu_int16_multipliers
 from .broadcast import Axis, broadcast_shape, for_each_pair
-from .int16_spec import INT16, clamped_int16, scaled
+from .fixed_point import clamped_int16, fixed_point_scaled
 from .isa import lanes_of
 from .spec import Kernel, Output
 from .vectors import Buffer, Expr, load, prim_func, splat, store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Int16PreluSpec:
+class PreluSpec:
     """Symmetric int16 x; the slopes' shape broadcasts to its."""
 
     shape: tuple[int, ...]
     x_scale: float
     slope_scale: float
     out_scale: float
-    output: Output = INT16
+    output: Output
     threads: int = 1
 
 
-def int16_prelu(spec: Int16PreluSpec, *, slopes: npt.NDArray[np.integer], isa: str) -> Kernel:
+def prelu(spec: PreluSpec, *, slopes: npt.NDArray[np.integer], isa: str) -> Kernel:
     """Return the kernel; `slopes` are 8-bit integers less their zero point."""
     assert broadcast_shape(spec.shape, slopes.shape) == spec.shape, "slopes do not widen x"
     above, below = prelu_int16_multipliers(spec.x_scale, spec.slope_scale, spec.out_scale)
@@ -43,7 +43,7 @@ def int16_prelu(spec: Int16PreluSpec, *, slopes: npt.NDArray[np.integer], isa: s
             zero = splat(B.int64(0), lanes)
             positive, negative = B.max(value, zero), B.min(value, zero)
             # A factor leaves 0 as it is, so that one of the two is 0.
-            total = scaled(positive, above, lanes) + scaled(negative * slope, below, lanes)
+            total = fixed_point_scaled(positive, above, lanes) + fixed_point_scaled(negative * slope, below, lanes)
             store(y, y_at, clamped_int16(total, spec.output, lanes), lanes)
 
         for_each_pair(spec.shape, slopes.shape, lanes_of(isa) // 4, spec.threads, one)

@@ -1,0 +1,33 @@
+"""Fixed-point multipliers in TIR, on int64: the kernels' counterpart of `numerics.rounding.fixed_point`, bit for bit."""
+
+from __future__ import annotations
+
+from tvm.script.ir_builder import tirx as B
+
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from .spec import Output
+from .vectors import Expr, splat, vector_type
+
+
+def fixed_point_scaled(value: Expr, factor: FixedPointMultiplier, lanes: int) -> Expr:
+    """Return an int64 vector times one factor for all lanes, as `FixedPointMultiplier.apply` defines it."""
+
+    def number(constant: int) -> Expr:
+        return splat(B.int64(constant), lanes)
+
+    multiplier, first, second = (int(array) for array in (factor.factor, factor.first, factor.second))
+    scaled_once = (value * number(multiplier) + number((1 << first) >> 1)) >> number(first)
+    if second == 0:
+        return scaled_once
+    scaled_once = B.Bind(scaled_once)
+    halved = scaled_once + number((1 << second) >> 1)
+    if factor.is_away:
+        halved = halved + (scaled_once >> number(63))
+    return halved >> number(second)
+
+
+def clamped_int16(value: Expr, output: Output, lanes: int) -> Expr:
+    """Return an int64 vector plus the output's zero point as int16, within the output's bounds."""
+    low, high = (splat(B.int64(bound - output.zero_point), lanes) for bound in (output.qmin, output.qmax))
+    narrow = B.min(B.max(value, low), high).astype(vector_type("int32", lanes))
+    return (narrow + splat(B.int32(output.zero_point), lanes)).astype(vector_type("int16", lanes))
