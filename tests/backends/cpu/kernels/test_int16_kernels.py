@@ -7,16 +7,11 @@ import pytest
 from kernel_runner import EACH_ISA, Case, check
 
 from octavo.backends.cpu import kernels
-from octavo.backends.cpu.kernels import LookupSpec, PairwiseSpec, PreluSpec, Side
+from octavo.backends.cpu.kernels import LookupSpec, PairwiseSpec, PreluSpec, ReduceSpec, ResizeSpec, Side
 from octavo.backends.cpu.kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
-from octavo.backends.cpu.kernels.int16_elementwise import int16_concat, int16_mean
 from octavo.backends.cpu.kernels.int16_exact_softmax import Int16ExactSoftmaxSpec, int16_exact_softmax
-from octavo.backends.cpu.kernels.int16_pool2d import int16_pool2d
-from octavo.backends.cpu.kernels.int16_reduce import Int16ReduceSpec, int16_reduce
-from octavo.backends.cpu.kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from octavo.backends.cpu.kernels.int16_softmax import int16_softmax
 from octavo.backends.cpu.kernels.int16_spec import (
-    Int16MeanSpec,
     Int16SoftmaxSpec,
 )
 from octavo.backends.cpu.kernels.spec import ConcatSpec, Output, Pool2dSpec
@@ -41,6 +36,7 @@ from octavo.numerics.quantized.resize import int16_linear_taps
 from octavo.numerics.quantized.softmax import exact_softmax_int16, softmax_int16
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
+INT16 = Output(zero_point=0, qmin=-32768, qmax=32767)
 SIZES = (1, 3, 15, 16, 17, 65)
 
 
@@ -72,23 +68,25 @@ def test_elementwise(isa):
                     expected = add_int16(a, b, subtract=kind == "sub", **given, **bounds)
                 cases.append(Case(kernel=kernel, inputs=(a, b), expected=expected, about=(kind, shapes)))
         x = draw(rng, (3, 5, size))
-        kernel = int16_mean(Int16MeanSpec(outer=3, count=5, inner=size, in_scale=0.001, out_scale=0.0007), isa=isa)
-        expected = reduce_sum(x, (1,), multiplier=mean_int16_multiplier(0.001, 0.0007, 5), dtype="int16")
-        cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("mean", size)))
+        multiplier = mean_int16_multiplier(0.001, 0.0007, 5)
+        rows = {"outer": 3, "extent": 5, "inner": size, "dtype": "int16"}
+        spec = ReduceSpec(kind="sum", multiplier=multiplier, output=INT16, **rows)
+        expected = reduce_sum(x, (1,), multiplier=multiplier, dtype="int16")
+        cases.append(Case(kernel=kernels.reduce(spec, isa=isa), inputs=(x,), expected=expected, about=("mean", size)))
         for kind in ("sum", "max", "min"):
             own = Output(zero_point=-90, **bounds)
             given = {"multiplier": 0.31, "input_zero_point": 700}
-            spec = Int16ReduceSpec(kind=kind, outer=3, count=5, inner=size, output=own, **(given if kind == "sum" else {}))
+            spec = ReduceSpec(kind=kind, output=own, **rows, **(given if kind == "sum" else {}))
             expected = (
                 reduce_sum(x, (1,), zero_point=-90, dtype="int16", **given, **bounds)
                 if kind == "sum"
                 else reduce_extreme(x, (1,), largest=kind == "max", **bounds)
             )
-            cases.append(Case(kernel=int16_reduce(spec, isa=isa), inputs=(x,), expected=expected, about=(kind, size)))
+            cases.append(Case(kernel=kernels.reduce(spec, isa=isa), inputs=(x,), expected=expected, about=(kind, size)))
         parts = draw(rng, (4, size)), draw(rng, (4, 3))
-        spec = ConcatSpec(outer=4, inners=(size, 3), multipliers=(1.0, 1.0), zero_points=(0, 0), output=output)
+        spec = ConcatSpec(outer=4, inners=(size, 3), multipliers=(1.0, 1.0), zero_points=(0, 0), output=output, dtype="int16")
         expected = np.clip(np.concatenate(parts, 1), *bounds.values())
-        cases.append(Case(kernel=int16_concat(spec, isa=isa), inputs=parts, expected=expected, about=("concat", size)))
+        cases.append(Case(kernel=kernels.concat(spec, isa=isa), inputs=parts, expected=expected, about=("concat", size)))
     check(cases)
 
 
@@ -171,10 +169,10 @@ def test_pools(isa):
             average = {"multiplier": ratio, "input_zero_point": points[0], "rounding": rounding}
             spec = pool_spec(x, "avg", window, Output(zero_point=points[1], **bounds), **average)
             expected = avg_pool2d(x, **window, **average, zero_point=points[1], **bounds, dtype="int16")
-            cases.append(Case(kernel=int16_pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=(rounding, size)))
+            cases.append(Case(kernel=kernels.pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=(rounding, size)))
         spec = pool_spec(x, "max", window, Output(zero_point=0, **bounds), input_zero_point=0)
         expected = max_pool2d(x, **window, **bounds)
-        cases.append(Case(kernel=int16_pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=("max", size)))
+        cases.append(Case(kernel=kernels.pool2d(spec, isa=isa), inputs=(x,), expected=expected, about=("max", size)))
     check(cases)
 
 
@@ -190,6 +188,7 @@ def pool_spec(x, kind, window, output, **fields):
         out_height=rows,
         out_width=columns,
         output=output,
+        dtype="int16",
         **fields,
     )
 
@@ -217,9 +216,10 @@ def test_resize(isa):
         x = draw(rng, (2, 4, 7, channels))
         x.flat[:8] = np.repeat([-32768, 32767], 4)
         rows, columns = int16_linear_taps(4, 11, mode), int16_linear_taps(7, 3, mode)
-        spec = Int16ResizeSpec(batch=2, in_height=4, in_width=7, channels=channels, rows=rows, columns=columns)
+        image = {"batch": 2, "in_height": 4, "in_width": 7, "channels": channels}
+        spec = ResizeSpec(**image, rows=rows, columns=columns, dtype="int16", rounding="half_away")
         expected = resize_bilinear(x, rows, columns, rounding="half_away")
-        cases.append(Case(kernel=int16_resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=(channels, mode)))
+        cases.append(Case(kernel=kernels.resize_bilinear(spec, isa=isa), inputs=(x,), expected=expected, about=(channels, mode)))
     check(cases)
 
 

@@ -16,7 +16,6 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import ConcatSpec, LookupSpec
-from ..kernels.int16_elementwise import int16_concat
 from ..storage import TO_NHWC
 
 
@@ -36,9 +35,10 @@ def emit_concat(op: ConcatOp, context: KernelContext, inputs: dict[str, Var], ou
         multipliers=tuple(1.0 if is_wide else ratio(tensor.params, op.y.tensor.params) for tensor in op.inputs),
         zero_points=tuple(tensor.zero_point for tensor in op.inputs),
         output=output_spec(op.y),
+        dtype=op.y.kernel_dtype,
         threads=context.threads,
     )
-    kernel = (int16_concat if is_wide else kernels.concat)(spec, isa=context.isa)
+    kernel = kernels.concat(spec, isa=context.isa)
     context.put(output, context.call(output.name, kernel, args, shape, op.y.kernel_dtype), is_nhwc=is_nhwc)
 
 

@@ -12,7 +12,6 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import Output, Pool2dSpec
-from ..kernels.int16_pool2d import int16_pool2d
 from .move import requantized
 
 
@@ -51,12 +50,13 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
         multiplier=1.0 if op.kind == "max" else multiplier,
         input_zero_point=in_zero,
         output=Output(zero_point=in_zero) if changes else out,
+        dtype=op.x.kernel_dtype,
         rounding=rounding,
         float_mean=_float_mean(op) if op.rounding == "float32" else None,
         threads=context.threads,
     )
     shape = (batch, op.out_height, op.out_width, channels)
-    kernel = (int16_pool2d if is_wide else kernels.pool2d)(spec, isa=context.isa)
+    kernel = kernels.pool2d(spec, isa=context.isa)
     value = context.call(f"{output.name}_max" if changes else output.name, kernel, [x], shape, op.x.kernel_dtype)
     if changes:
         value = requantized(context, output.name, value, op.x.params, op.y)

@@ -13,15 +13,13 @@ from ....composites.base import ratio
 from ....composites.outputs import output_spec
 from ....composites.reduction import ArgReduceOp, ReduceOp
 from ....graph.dataflow import dtype_of
+from ....numerics.quantized.reduce import mean_int16_multiplier
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....qdq.matchers.move import changes
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import Kernel, Output, Pool2dSpec, ReduceSpec
-from ..kernels.int16_elementwise import int16_mean
-from ..kernels.int16_pool2d import int16_pool2d
-from ..kernels.int16_reduce import Int16ReduceSpec, int16_reduce
-from ..kernels.int16_spec import Int16MeanSpec
+from ..kernels import Output, ReduceSpec
 from ..storage import TO_NHWC
 from .move import requantized
 
@@ -33,58 +31,33 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     shape = op.y.tensor.shape
     is_nhwc = run.is_nhwc and len(shape) == 4
     shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
-    if op.x.kernel_dtype == "int16":
-        value = context.call(output.name, _int16_kernel(op, context, run), [run.value], shape, "int16")
-        context.put(output, value, is_nhwc=is_nhwc)
-        return
-    extreme = op.kind in ("max", "min")
-    # An extreme keeps scale and zero point; a change of them is a second kernel.
-    changed = extreme and changes(op.x, op.y)
-    multiplier = np.float32(ratio(op.x.params, op.y.tensor.params))
+    # An extreme keeps scale and zero point; a change of them, which int16 never has, is a second kernel.
+    changed = op.kind in ("max", "min") and op.x.kernel_dtype == "uint8" and changes(op.x, op.y)
     spec = ReduceSpec(
         kind="sum" if op.kind == "mean" else op.kind,
         outer=run.outer,
         extent=run.extent,
         inner=run.inner,
-        multiplier=float(multiplier / np.float32(run.extent) if op.kind == "mean" else multiplier),
+        dtype=op.x.kernel_dtype,
+        multiplier=_multiplier(op, run.extent),
         input_zero_point=op.x.zero_point,
-        output=Output(zero_point=op.x.zero_point) if extreme else output_spec(op.y),
+        output=Output(zero_point=op.x.zero_point) if changed else output_spec(op.y),
         stored_even=op.rounding == "half_even_stored",
         threads=context.threads,
     )
     kernel = kernels.reduce(spec, isa=context.isa)
-    value = context.call(f"{output.name}_kept" if changed else output.name, kernel, [run.value], shape)
+    value = context.call(f"{output.name}_kept" if changed else output.name, kernel, [run.value], shape, op.x.kernel_dtype)
     if changed:
         value = requantized(context, output.name, value, op.x.params, op.y)
     context.put(output, value, is_nhwc=is_nhwc)
 
 
-def _int16_kernel(op: ReduceOp, context: KernelContext, run: Run) -> Kernel:
-    facts: dict[str, Any] = {"output": output_spec(op.y), "threads": context.threads}
-    multiplier, zero_point = ratio(op.x.params, op.y.tensor.params), op.x.zero_point
-    if op.kind != "mean":
-        runs = {"outer": run.outer, "count": run.extent, "inner": run.inner}
-        spec = Int16ReduceSpec(kind=op.kind, **runs, multiplier=multiplier, input_zero_point=zero_point, **facts)
-        return int16_reduce(spec, isa=context.isa)
+def _multiplier(op: ReduceOp, extent: int) -> float | FixedPointMultiplier:
+    """Return the factor from the sum of differences to steps of the result."""
     if op.rounding == "fixed_point":
-        scales = {"in_scale": float(op.x.params.scale), "out_scale": float(op.y.tensor.params.scale)}
-        mean = Int16MeanSpec(outer=run.outer, count=run.extent, inner=run.inner, **scales, **facts)
-        return int16_mean(mean, isa=context.isa)
-    # Any zero point, half to even: one window over each column of the elements side by side.
-    window = Pool2dSpec(
-        kind="avg",
-        batch=run.outer,
-        in_height=run.extent,
-        in_width=1,
-        channels=run.inner,
-        kernel=(run.extent, 1),
-        out_height=1,
-        out_width=1,
-        multiplier=multiplier,
-        input_zero_point=zero_point,
-        **facts,
-    )
-    return int16_pool2d(window, isa=context.isa)
+        return mean_int16_multiplier(float(op.x.params.scale), float(op.y.tensor.params.scale), extent)
+    multiplier = np.float32(ratio(op.x.params, op.y.tensor.params))
+    return float(multiplier / np.float32(extent) if op.kind == "mean" else multiplier)
 
 
 @emits(ArgReduceOp)

@@ -14,7 +14,6 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import FloatResizeSpec, ResizeSpec
-from ..kernels.int16_resize import Int16ResizeSpec, int16_resize_bilinear
 from .move import requantized
 
 
@@ -55,16 +54,11 @@ class TappedInput:
 def emit_resize(op: ResizeOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     image = TappedInput.of(context, op, inputs)
-    if op.x.kernel_dtype == "int16":
-        kernel = int16_resize_bilinear(Int16ResizeSpec(**image.facts), isa=context.isa)
-        resized = context.call(output.name, kernel, [image.value], image.result_shape, "int16")
-        context.put(output, resized, is_nhwc=image.is_nhwc)
-        return
-    assert op.rounding != "half_away", "which int16 alone has"
-    spec = ResizeSpec(**image.facts, rounding=op.rounding)
+    dtype = op.x.kernel_dtype
+    spec = ResizeSpec(**image.facts, dtype=dtype, rounding=op.rounding)
     changed = changes(op.x, op.y)
     name = f"{output.name}_resized" if changed else output.name
-    value = context.call(name, kernels.resize_bilinear(spec, isa=context.isa), [image.value], image.result_shape)
+    value = context.call(name, kernels.resize_bilinear(spec, isa=context.isa), [image.value], image.result_shape, dtype)
     if changed:
         value = requantized(context, output.name, value, op.x.params, op.y)
     context.put(output, value, is_nhwc=image.is_nhwc)

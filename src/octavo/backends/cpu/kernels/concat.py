@@ -1,9 +1,9 @@
-"""Concatenation of uint8 tensors, each requantized to the output's parameters. Oracle: `numerics.concat`."""
+"""Concatenation of tensors of 8 or 16 bits with the output's parameters. Oracle: `numerics.concat`."""
 
 from __future__ import annotations
 
 from .isa import lanes_of
-from .rounding import requantized_input
+from .rounding import clamped, requantized_input
 from .spec import ConcatSpec, Kernel
 from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, store, worthwhile
 
@@ -14,7 +14,9 @@ def concat(spec: ConcatSpec, *, isa: str) -> Kernel:
     Threads share the rows where there are enough of them; a concatenation of whole tensors (one row) shares each input.
     """
     width = sum(spec.inners)
-    lanes = lanes_of(isa)
+    is_wide = spec.dtype == "int16"
+    assert not is_wide or all(multiplier == 1.0 for multiplier in spec.multipliers), "inputs of int16 have the output's scale"
+    lanes = lanes_of(isa) // (2 if is_wide else 1)
     threads = worthwhile(spec.threads, spec.outer * width, spec.outer)
 
     def emit(*buffers: Buffer) -> None:
@@ -26,8 +28,11 @@ def concat(spec: ConcatSpec, *, isa: str) -> Kernel:
 
                 def one(start: Expr, width_now: int, position: int = position, inner: int = inner, at: int = at) -> None:
                     value = load(inputs[position], index * inner + start, width_now)
-                    multiplier, zero_point = spec.multipliers[position], spec.zero_points[position]
-                    value = requantized_input(value, multiplier, zero_point, spec.output, width_now)
+                    if is_wide:
+                        value = clamped(value, spec.output, "int16", width_now)
+                    else:
+                        multiplier, zero_point = spec.multipliers[position], spec.zero_points[position]
+                        value = requantized_input(value, multiplier, zero_point, spec.output, width_now)
                     store(y, index * width + at + start, value, width_now)
 
                 for_each_vector(inner, lanes, inner_threads, one)
@@ -39,6 +44,6 @@ def concat(spec: ConcatSpec, *, isa: str) -> Kernel:
         with chunked(spec.outer, threads) as index:
             row(index, 1)
 
-    arguments = [(f"x{i}", spec.outer * inner, "uint8") for i, inner in enumerate(spec.inners)]
-    func = prim_func([*arguments, ("y", spec.outer * width, "uint8")], emit)
-    return Kernel(name="concat", isa=isa, func=func)
+    arguments = [(f"x{i}", spec.outer * inner, spec.dtype) for i, inner in enumerate(spec.inners)]
+    func = prim_func([*arguments, ("y", spec.outer * width, spec.dtype)], emit)
+    return Kernel(name="concat.int16" if is_wide else "concat", isa=isa, func=func)

@@ -1,4 +1,6 @@
-"""Average and max pooling of uint8 NHWC. Oracles: `numerics.avg_pool2d`, `float_avg_pool2d`, `global_avg_pool2d`, `max_pool2d`.
+"""Average and max pooling of uint8 or int16 NHWC.
+
+Oracles: `numerics.avg_pool2d`, `float_avg_pool2d`, `global_avg_pool2d`, `max_pool2d`.
 
 Channels are the vectors, and the taps of a window the innermost loops, so that the accumulator stays in registers.
 """
@@ -15,15 +17,16 @@ from tvm.script.ir_builder import tirx as B
 
 from ....errors import CompileError
 from ....numerics import FloatMeanParameters
-from ....numerics.limits import HALF_AWAY_MAX_WINDOW
+from ....numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
+from ....numerics.quant_params import INTEGER_RANGE
 from .float_mean import accumulated, float_mean, is_near_tie
 from .isa import lanes_of
-from .rounding import requantized, rounded, scaled
+from .rounding import clamped, requantized, rounded, scaled
 from .spec import Kernel, Pool2dSpec
 from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, vector_type, worthwhile
 
-_MAX_WINDOW = 1 << 23
-"""Pixels of a window whose sum of 8-bit differences, each up to 255, is sure to fit int32."""
+_MAX_WINDOW = {"uint8": 1 << 23, "int16": INT16_MAX_COUNT // 2}
+"""Pixels of a window whose sum of differences from a zero point is sure to fit int32."""
 
 _HALF_AWAY = 1 + 2.0**-22
 """Factor that makes rounding half to even round half away from 0.
@@ -59,17 +62,9 @@ def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
     CompileError
         If the window holds so many pixels that their sum could overflow int32.
     """
-    if spec.kernel[0] * spec.kernel[1] > _MAX_WINDOW:
-        raise CompileError(
-            f"{spec.kind}_pool2d: a window of {spec.kernel[0]}x{spec.kernel[1]} pixels can overflow the int32 sum, "
-            f"which holds {_MAX_WINDOW} at most: use a smaller window"
-        )
-    if spec.rounding == "half_away" and (spec.multiplier != 1.0 or spec.kernel[0] * spec.kernel[1] > HALF_AWAY_MAX_WINDOW):
-        raise CompileError(
-            f"{spec.kind}_pool2d: half_away takes a multiplier of 1 and windows of {HALF_AWAY_MAX_WINDOW} pixels at most, got "
-            f"{spec.multiplier} and {spec.kernel[0]}x{spec.kernel[1]}: use half_even"
-        )
-    lanes = lanes_of(isa)
+    _check(spec)
+    is_wide = spec.dtype == "int16"
+    lanes = lanes_of(isa) // (4 if is_wide else 1)
     rows = spec.batch * spec.out_height
     operations = rows * spec.out_width * spec.channels * spec.kernel[0] * spec.kernel[1]
 
@@ -86,13 +81,30 @@ def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
             _emit_pixel(spec, x, y, 0, 0, vectors * lanes, rest)
 
     arguments = [
-        ("x", spec.batch * spec.in_height * spec.in_width * spec.channels, "uint8"),
-        ("y", rows * spec.out_width * spec.channels, "uint8"),
+        ("x", spec.batch * spec.in_height * spec.in_width * spec.channels, spec.dtype),
+        ("y", rows * spec.out_width * spec.channels, spec.dtype),
     ]
     one_pixel = rows * spec.out_width == 1
     covers = one_pixel and spec.kernel == (spec.in_height, spec.in_width) and not any(spec.padding)
-    name = f"{'global_' if covers else ''}{spec.kind}_pool2d"
+    name = f"{'global_' if covers else ''}{spec.kind}_pool2d{'.int16' if is_wide else ''}"
     return Kernel(name=name, isa=isa, func=prim_func(arguments, emit_one_pixel if one_pixel else emit))
+
+
+def _check(spec: Pool2dSpec) -> None:
+    pixels, most = spec.kernel[0] * spec.kernel[1], _MAX_WINDOW[spec.dtype]
+    if pixels > most:
+        raise CompileError(
+            f"{spec.kind}_pool2d: a window of {spec.kernel[0]}x{spec.kernel[1]} pixels can overflow the int32 sum, "
+            f"which holds {most} at most: use a smaller window"
+        )
+    if spec.dtype == "int16":
+        assert spec.rounding != "half_even_stored", "which 8-bit averages alone have"
+        assert spec.float_mean is None, "which 8-bit averages alone have"
+    elif spec.rounding == "half_away" and (spec.multiplier != 1.0 or pixels > HALF_AWAY_MAX_WINDOW):
+        raise CompileError(
+            f"{spec.kind}_pool2d: half_away takes a multiplier of 1 and windows of {HALF_AWAY_MAX_WINDOW} pixels at most, got "
+            f"{spec.multiplier} and {spec.kernel[0]}x{spec.kernel[1]}: use half_even"
+        )
 
 
 def _emit_row(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, lanes: int) -> None:
@@ -109,9 +121,10 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
     vertical, horizontal = _taps(spec, 0, out_row), _taps(spec, 1, column)
     average = spec.kind == "avg"
     pixels = spec.kernel[0] * spec.kernel[1]
-    acc_dtype = "uint8" if not average else "uint16" if pixels <= _MAX_WINDOW_UINT16 else "int32"
+    is_wide = spec.dtype == "int16"
+    acc_dtype = spec.dtype if not average else "uint16" if pixels <= _MAX_WINDOW_UINT16 and not is_wide else "int32"
     acc = B.alloc_buffer((lanes,), acc_dtype, scope="local")
-    store(acc, 0, splat(tvm.tirx.const(0, acc_dtype), lanes), lanes)
+    store(acc, 0, splat(tvm.tirx.const(0 if average else INTEGER_RANGE[spec.dtype][0], acc_dtype), lanes), lanes)
 
     @contextmanager
     def taps() -> Generator[Expr, None, None]:
@@ -125,14 +138,17 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
         store(acc, 0, load(acc, 0, lanes) + wide if average else B.max(load(acc, 0, lanes), wide), lanes)
     out = (row * spec.out_width + column) * spec.channels + channel
     if not average:
-        store(y, out, _clamped(spec, load(acc, 0, lanes), lanes), lanes)
+        store(y, out, clamped(load(acc, 0, lanes), spec.output, spec.dtype, lanes), lanes)
         return
     count = vertical.count * horizontal.count
+    if is_wide and spec.rounding == "half_away":
+        store(y, out, _quotient(spec, load(acc, 0, lanes), count, lanes), lanes)
+        return
     centered = load(acc, 0, lanes, "int32") - splat(count * B.int32(spec.input_zero_point), lanes)
     pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
     if spec.float_mean is None:
         multiplier, stored_even = _multiplier(spec, pixels, lanes), spec.rounding == "half_even_stored"
-        store(y, out, requantized(centered, multiplier, spec.output, lanes, stored_even=stored_even), lanes)
+        store(y, out, requantized(centered, multiplier, spec.output, lanes, stored_even=stored_even, dtype=spec.dtype), lanes)
     else:
         _emit_float_mean(spec, spec.float_mean, centered, pixels, taps, lambda value: store(y, out, value, lanes), lanes)
 
@@ -174,10 +190,14 @@ def _multiplier(spec: Pool2dSpec, pixels: Expr, lanes: int) -> float | Expr:
     return splat(B.Bind(quotient), lanes)
 
 
-def _clamped(spec: Pool2dSpec, value: Expr, lanes: int) -> Expr:
-    if spec.output.qmin > 0:
-        value = B.max(value, splat(B.uint8(spec.output.qmin), lanes))
-    return B.min(value, splat(B.uint8(spec.output.qmax), lanes)) if spec.output.qmax < 255 else value
+def _quotient(spec: Pool2dSpec, total: Expr, count: Expr, lanes: int) -> Expr:
+    """Return total / count, half away from 0, as int16: float32 can't tell so many ties from their neighbours."""
+    count = splat(B.Bind(B.max(count, B.int32(1))), lanes)
+    half = count >> splat(B.int32(1), lanes)
+    total = B.Bind(total)
+    mean = B.truncdiv(B.Select(total > splat(B.int32(0), lanes), total + half, total - half), count)
+    low, high = (splat(B.int32(bound), lanes) for bound in (spec.output.qmin, spec.output.qmax))
+    return B.min(B.max(mean, low), high).astype(vector_type("int16", lanes))
 
 
 def _taps(spec: Pool2dSpec, axis: int, at: Expr) -> _Taps:

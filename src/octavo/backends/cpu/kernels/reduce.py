@@ -1,4 +1,4 @@
-"""Sum, maximum, minimum of uint8 over one run of axes, and the places of the extremes.
+"""Sum, maximum, minimum of uint8 or int16 over one run of axes, and the places of the extremes of uint8.
 
 Oracles: `numerics.reduce_sum`, `reduce_extreme` and `arg_reduce`.
 """
@@ -11,22 +11,25 @@ from typing import Any, Literal
 import tvm
 from tvm.script.ir_builder import tirx as B
 
-from ....numerics.limits import REDUCE_MAX_EXTENT
+from ....numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
+from ....numerics.quant_params import INTEGER_RANGE
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from .fixed_point import clamped_int16, fixed_point_scaled
 from .isa import lanes_of
-from .rounding import requantized
+from .rounding import clamped, requantized
 from .spec import Kernel, Output
-from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, worthwhile
+from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, splat, store, vector_type, worthwhile
 
 _PLACES = REDUCE_MAX_EXTENT - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReduceSpec:
-    """uint8 [outer, extent, inner] to [outer, inner].
+    """`dtype` [outer, extent, inner] to [outer, inner].
 
-    "sum" becomes clamp(rint(float32(sum - extent * input_zero_point) * multiplier) + zero_point); "max" and "min" are clamped
-    to the output's bounds. "argmax" and "argmin", to which `output` means nothing, give the first place of the extreme in
-    `index_dtype`.
+    "sum" becomes clamp(rint(float32(sum - extent * input_zero_point) * multiplier) + zero_point), or of int16 its product with a
+    fixed-point multiplier; "max" and "min" are clamped to the output's bounds. "argmax" and "argmin" of uint8, to which `output`
+    means nothing, give the first place of the extreme in `index_dtype`.
     """
 
     kind: Literal["sum", "max", "min", "argmax", "argmin"]
@@ -34,36 +37,41 @@ class ReduceSpec:
     extent: int
     inner: int
     output: Output
-    multiplier: float = 1.0
+    dtype: Literal["uint8", "int16"] = "uint8"
+    multiplier: float | FixedPointMultiplier = 1.0
     input_zero_point: int = 0
     stored_even: bool = False
     index_dtype: Literal["int32", "int64"] = "int64"
     threads: int = 1
 
     @property
-    def dtype(self) -> str:
+    def out_dtype(self) -> str:
         """Dtype of the result."""
-        return self.index_dtype if self.kind in ("argmax", "argmin") else "uint8"
+        return self.index_dtype if self.kind in ("argmax", "argmin") else self.dtype
 
 
 def reduce(spec: ReduceSpec, *, isa: str) -> Kernel:
     """Return the kernel; threads share the outer axis, or the inner one where there is no outer."""
+    is_wide, is_fixed = spec.dtype == "int16", isinstance(spec.multiplier, FixedPointMultiplier)
     assert 1 <= spec.extent <= REDUCE_MAX_EXTENT, "the rule sees to it"
+    if is_wide:
+        assert spec.kind != "sum" or spec.extent <= INT16_MAX_COUNT // (1 if is_fixed else 2), "the rule sees to it"
+        assert not spec.kind.startswith("arg"), "places are those of bytes"
     size = spec.outer * spec.extent * spec.inner
-    width = lanes_of(isa)
+    width = lanes_of(isa) // (4 if is_fixed else 2 if is_wide else 1)
 
     def emit(x: Buffer, y: Buffer) -> None:
         if spec.outer == 1 and spec.inner > 1:
             for_each_vector(spec.inner, width, spec.threads, lambda at, lanes: _column(spec, x, y, 0, at, lanes))
             return
         with chunked(spec.outer, worthwhile(spec.threads, size, spec.outer)) as row:
-            if spec.inner == 1:
+            if spec.inner == 1 and not is_wide:
                 _row(spec, x, y, row, width)
             else:
                 for_each_vector(spec.inner, width, 1, lambda at, lanes: _column(spec, x, y, row, at, lanes))
 
-    arguments = [("x", size, "uint8"), ("y", spec.outer * spec.inner, spec.dtype)]
-    return Kernel(name=f"reduce_{spec.kind}", isa=isa, func=prim_func(arguments, emit))
+    arguments = [("x", size, spec.dtype), ("y", spec.outer * spec.inner, spec.out_dtype)]
+    return Kernel(name=f"reduce_{spec.kind}{'.int16' if is_wide else ''}", isa=isa, func=prim_func(arguments, emit))
 
 
 def _column(spec: ReduceSpec, x: Buffer, y: Buffer, row: Expr, at: Expr, lanes: int) -> None:
@@ -76,7 +84,7 @@ def _column(spec: ReduceSpec, x: Buffer, y: Buffer, row: Expr, at: Expr, lanes: 
 
 
 def _row(spec: ReduceSpec, x: Buffer, y: Buffer, row: Expr, width: int) -> None:
-    """Emit one value of the result, over neighbours."""
+    """Emit one value of the result, over neighbouring bytes."""
     vectors, rest = divmod(spec.extent, width)
     base = row * spec.extent
     total = _accumulator(spec, 1)
@@ -93,13 +101,15 @@ def _row(spec: ReduceSpec, x: Buffer, y: Buffer, row: Expr, width: int) -> None:
 
 
 def _acc_dtype(spec: ReduceSpec) -> str:
-    return "uint8" if spec.kind in ("max", "min") else "int32"
+    return spec.dtype if spec.kind in ("max", "min") else "int32"
 
 
 def _accumulator(spec: ReduceSpec, lanes: int) -> Any:
     dtype = _acc_dtype(spec)
     acc: Any = B.alloc_buffer((lanes,), dtype, scope="local")
-    store(acc, 0, splat(tvm.tirx.const(255 if spec.kind == "min" else 0, dtype), lanes), lanes)
+    low, high = INTEGER_RANGE[spec.dtype]
+    start = {"max": low, "min": high}.get(spec.kind, 0)
+    store(acc, 0, splat(tvm.tirx.const(start, dtype), lanes), lanes)
     return acc
 
 
@@ -131,11 +141,11 @@ def _across(spec: ReduceSpec, value: Expr, lanes: int) -> Expr:
 def _result(spec: ReduceSpec, acc: Expr, lanes: int) -> Expr:
     out = spec.output
     if spec.kind in ("max", "min"):
-        low, high = (splat(B.uint8(bound), lanes) for bound in (out.qmin, out.qmax))
-        acc = B.max(acc, low) if out.qmin > 0 else acc
-        return B.min(acc, high) if out.qmax < 255 else acc
+        return clamped(acc, out, spec.dtype, lanes)
+    if isinstance(spec.multiplier, FixedPointMultiplier):
+        return clamped_int16(fixed_point_scaled(acc.astype(vector_type("int64", lanes)), spec.multiplier, lanes), out, lanes)
     if spec.kind == "sum":
         centered = acc - splat(B.int32(spec.extent * spec.input_zero_point), lanes)
-        return requantized(centered, float(spec.multiplier), out, lanes, stored_even=spec.stored_even)
+        return requantized(centered, float(spec.multiplier), out, lanes, stored_even=spec.stored_even, dtype=spec.dtype)
     place = splat(B.int32(_PLACES), lanes) - (acc & splat(B.int32(_PLACES), lanes))
     return place.astype(spec.index_dtype if lanes == 1 else f"{spec.index_dtype}x{lanes}")

@@ -103,13 +103,14 @@ class AddSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool2dSpec:
-    """Average or max pooling of uint8 NHWC.
+    """Average or max pooling of NHWC, of `dtype` to itself.
 
     `multiplier` is float32 in_scale / out_scale (1.0 for "max", which leaves scale and zero point as they are). Padding never
     counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`. `rounding` is that of an average:
-    "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point; or
-    "half_even_stored", where a tie becomes an even integer as stored (which differs where the zero point is odd). With
-    `float_mean` an average is formed in float32, whatever `rounding` says; `multiplier` is then its ratio.
+    "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point (of int16: of the
+    integers as stored); or, for uint8 alone, "half_even_stored", where a tie becomes an even integer as stored (which differs
+    where the zero point is odd). With `float_mean` an average of uint8 is formed in float32, whatever `rounding` says;
+    `multiplier` is then its ratio.
     """
 
     kind: Literal["avg", "max"]
@@ -127,6 +128,7 @@ class Pool2dSpec:
     multiplier: float = 1.0
     input_zero_point: int
     output: Output
+    dtype: Literal["uint8", "int16"] = "uint8"
     rounding: PoolRounding = "half_even"
     float_mean: FloatMeanParameters | None = None
     threads: int = 1
@@ -134,9 +136,9 @@ class Pool2dSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConcatSpec:
-    """Concatenation of uint8 inputs [outer, inner_i] into [outer, sum(inner_i)], each requantized to the output's parameters.
+    """Concatenation of inputs [outer, inner_i] into [outer, sum(inner_i)], each requantized to the output's parameters.
 
-    `multipliers` are float32 scale_i / out_scale.
+    `multipliers` are float32 scale_i / out_scale; inputs of int16 have the output's scale and zero point.
     """
 
     outer: int
@@ -144,6 +146,7 @@ class ConcatSpec:
     multipliers: tuple[float, ...]
     zero_points: tuple[int, ...]
     output: Output
+    dtype: Literal["uint8", "int16"] = "uint8"
     threads: int = 1
 
 
