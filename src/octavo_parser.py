@@ -26,6 +26,7 @@ SUMMARIES = {
     "bench": "time a model against other runtimes, in alternating rounds of one process",
     "explain": "say of each op whether it runs in integers, on which kernel, and why not",
     "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
+    "passes": "list every pass in order: what it does, and why it stands there",
     "report": "show a profile as one HTML page: every tensor's histogram, range, channels and outliers",
 }
 """What each command does; one of two words is a subcommand of the first."""

@@ -32,6 +32,7 @@ from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .graph.lineage import lineage_paused
 from .graph.model import with_model
+from .graph.passes import run_as_pass
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .partition.pipeline import FLOAT_MODEL, integer_claims, is_partitioned, partition_module
@@ -161,7 +162,18 @@ def lower(
     """
     vendors = [backend.description for backend in backends]
     parts = module if is_partitioned(module) else partition_module(module, target, ids, precision, vendors)
-    return lower_composites(parts, target, isas, threads, precision, schedules, backends)
+    lowered: list[Lowered] = []
+
+    def lower_parts(parts: tvm.IRModule) -> tvm.IRModule:
+        lowered.append(lower_composites(parts, target, isas, threads, precision, schedules, backends))
+        return lowered[0].module
+
+    run_as_pass("lower", parts, lower_parts)
+    return lowered[0]
+
+
+def _linked(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
+    return run_as_pass("link", lowered.module, lambda module: link(lowered, target))
 
 
 def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None) -> tuple[Instrumented, Executable]:
@@ -331,7 +343,7 @@ def _build(
     threads: int,
     outputs: tuple[OutputSpec, ...],
 ) -> Executable:
-    linked = link(lowered, target.llvm)
+    linked = _linked(lowered, target.llvm)
     code = generate(linked, target.llvm, threads=threads)
     description = Description(
         inputs=input_specs(model),
@@ -457,7 +469,7 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
         chosen = resolve_target(target, tvm.target.Target.current(allow_none=True))
         _warn_of_unbound_parameters(module)
         lowered = lower(module, chosen.host, chosen.isas, threads, ids, backends=chosen.backends)
-        return vm_passes()(link(lowered, chosen.llvm))
+        return vm_passes()(_linked(lowered, chosen.llvm))
 
     resolve_target(target)  # errors are raised here, not within TVM's passes
     check_type(threads, int | np.integer, TargetError, "a whole number of threads")

@@ -287,7 +287,7 @@ def test_trace_through_the_integer_kernels(finished: Path, tmp_path: Path, capsy
     line = f"trace {finished}/m.onnx --tensor {tensor.source_name} --pipeline octavo"
     assert command(f"{line} {profile} --dump-ir {tmp_path} --json") == 0
     story = json.loads(capsys.readouterr().out)["story"]
-    assert [step["pass"] for step in story][1:3] == ["octavo.quantize", "octavo.lower"]
+    assert [step["pass"] for step in story][1:4] == ["octavo.quantize", "octavo.outline_integer", "octavo.lower"]
     assert story[-1]["kind"] == "inside"
     last = max(tmp_path.iterdir()).read_text()
     assert f"# {tensor.id}: inside octavo_" in last

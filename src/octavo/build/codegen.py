@@ -79,7 +79,7 @@ class Code:
 
 
 def vm_passes() -> tvm.transform.Pass:
-    """Return the passes from a Relax module of call_tir to the VM's form, with memory planned once.
+    """Bring a Relax module of call_tir to the form of TVM's virtual machine, with memory planned once.
 
     TVM's default pipeline has the same passes with operator patterns and fusion before them; those ran already, before kernels of
     plain loops entered.

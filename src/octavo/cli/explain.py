@@ -9,8 +9,9 @@ from pathlib import Path
 from ..build import is_executable
 from ..pipeline import explain, load_executable
 from ..report import markdown_table, shortened
+from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
-from .sources import load_to_compile
+from .sources import UsageError, load_to_compile
 
 EXECUTABLE_SUFFIX = ".so"
 
@@ -27,6 +28,7 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument("--profile", type=Path, metavar="FILE", help="quantize a float model first, from its profile")
     add_precision(parser)
     add_target(parser)
+    add_dump_ir(parser)
     add_json(parser)
     add_recipe(parser)
 
@@ -34,10 +36,13 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
+        if args.dump_ir is not None:
+            raise UsageError(f"{args.model}: an executable has no IR; give --dump-ir with the model that it was made from")
         explanation = explain(load_executable(args.model))
     else:
         model, profile, recipe = load_to_compile(args)
-        explanation = explain(model, target=args.target, precision=args.precision, profile=profile, recipe=recipe)
+        with dumping(args.dump_ir):
+            explanation = explain(model, target=args.target, precision=args.precision, profile=profile, recipe=recipe)
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0

@@ -14,13 +14,15 @@ from tvm import relax
 
 from ..errors import ModelError
 from ..graph import Model
+from ..graph.dump_ir import dump_name
 from ..graph.lineage import Lineage
 from ..identity import TensorId, TensorState
 from ..pipeline import Profile, quantize, relax_pipeline
 from ..report import markdown_table
 from ..target_choice import resolve_target
+from .dump import add_dump_ir, check_folder
 from .options import Subcommands, add_command, add_json, add_model, add_target
-from .outputs import check_output, write_file
+from .outputs import write_file
 from .sources import UsageError, load_model
 
 _LONG_NAME = re.compile(r"\w{64,}")
@@ -43,7 +45,7 @@ def add_to(commands: Subcommands) -> None:
         help="the passes: TVM's default pipeline (the default), or Octavo's, from QDQ to integer kernels",
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help="with --pipeline octavo: quantize a float model, too")
-    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after every pass into this folder")
+    add_dump_ir(parser)
     add_target(parser)
     add_json(parser)
 
@@ -51,9 +53,7 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.dump_ir is not None:
-        if args.dump_ir.parent.is_dir():
-            args.dump_ir.mkdir(exist_ok=True)
-        check_output(args.dump_ir / "000_source.py")
+        check_folder(args.dump_ir)
     if args.profile is not None and args.pipeline != "octavo":
         raise UsageError("a profile is for quantizing, which is no part of TVM's pipeline; give --pipeline octavo as well")
     model = load_model(args)
@@ -66,8 +66,7 @@ def call(args: argparse.Namespace) -> int:
     story = lineage.story(tensor)
     if args.dump_ir is not None:
         for index, step in enumerate(lineage.steps):
-            name = f"{index:03d}_{step.pass_name.strip('()').replace(' ', '_')}.py"
-            _dump(args.dump_ir / name, lineage.after(index), dict(step.functions.items()))
+            _dump(args.dump_ir / dump_name(index, step.pass_name), lineage.after(index), dict(step.functions.items()))
     if args.json:
         steps = [{"step": item.step, "pass": item.pass_name, "kind": item.state.kind, "state": str(item.state)} for item in story]
         print(json.dumps({"tensor": tensor, "story": steps}, indent=2))

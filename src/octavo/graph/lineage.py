@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm import relax
-from tvm.ir.instrument import PassInstrument
 
 from ..errors import DataError, ModelError, check_type
 from ..identity import Change, NameSupply, TensorId, TensorState
 from .dataflow import static_shape
 from .evaluate import Evaluator
 from .model import Model
+from .pass_states import PassStates, same_functions
 from .tracking import Announced, Tracker
 from .value_graph import GraphReader, ValueGraph
 from .value_numbers import ValueNumbers
@@ -47,7 +47,7 @@ class Step:
         return {var.name_hint: function for var, function in self.functions.items()}
 
 
-class Lineage(PassInstrument):
+class Lineage(PassStates):
     """Follows the tensors of a model through a pass pipeline.
 
     Example::
@@ -74,9 +74,6 @@ class Lineage(PassInstrument):
         What to build the comparisons for; this machine's baseline by default.
     """
 
-    # TVM's classes have no room for attributes of their own.
-    __slots__ = ("__dict__",)
-
     def __init__(
         self,
         source: Model | tvm.IRModule,
@@ -86,12 +83,11 @@ class Lineage(PassInstrument):
         params: Mapping[str, Array] | None = None,
         target: tvm.target.Target | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(entry)
         check_type(source, Model | tvm.IRModule, ModelError, "a Model, which octavo.load returns, or a tvm IRModule")
         module = source.module if isinstance(source, Model) else source
         if entry not in {var.name_hint for var in module.get_global_vars()}:
             raise ModelError(f"the module has no function {entry} to follow tensors in; name its entry function")
-        self.entry = entry
         self.steps: list[Step] = [Step("(source)", module.functions, {})]
         self._ids = tuple(source.tensors) if isinstance(source, Model) else None
         self._params: dict[str, Array] = {str(name): value for name, value in (params or {}).items()}
@@ -99,7 +95,6 @@ class Lineage(PassInstrument):
             self._params |= {str(name): value for name, value in source.params.items()}
         self._probe = probe
         self._target = target or tvm.target.Target({"kind": "llvm"})
-        self._running: list[bool] = []
         self._tracker: Tracker | None = None
         self._param_numbers: list[tuple[str, int]] = []
         self._history: list[dict[TensorId, TensorState]] = []
@@ -114,21 +109,14 @@ class Lineage(PassInstrument):
         """Stop listening."""
         _LISTENING.remove(self)
 
-    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
-        """Keep the module if something other than a pass changed it."""
-        if not self._running:
-            is_ours = self.entry in {var.name_hint for var in mod.get_global_vars()}
-            if is_ours:
-                self.record(_GIVEN if len(self.steps) == 1 else _BETWEEN, mod)
-        else:
-            # Passes within a pass: those of a pipeline go on where the last one ended; others work on modules of their own.
-            is_ours = _same_functions(mod.functions, self.steps[-1].functions)
-        self._running.append(is_ours)
+    @property
+    def functions(self) -> Any:
+        """The functions of the last state."""
+        return self.steps[-1].functions
 
-    def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
-        """Keep the module if the pass changed it."""
-        if self._running.pop():
-            self.record(str(info.name), mod)
+    def take(self, pass_name: str | None, module: tvm.IRModule) -> None:
+        """Keep a state of the module."""
+        self.record(pass_name or (_GIVEN if len(self.steps) == 1 else _BETWEEN), module)
 
     def record(
         self,
@@ -146,12 +134,12 @@ class Lineage(PassInstrument):
         announced
             Which variable each tensor became, where the step changes values (floats to integers) and so nothing can be compared.
         """
-        if not _same_functions(module.functions, self.steps[-1].functions):
+        if not same_functions(module.functions, self.steps[-1].functions):
             self.steps.append(Step(name, module.functions, {**self.steps[-1].externs, **(externs or {})}, announced))
 
     def ends_with(self, module: tvm.IRModule) -> bool:
         """Return whether `module` is what the last step left."""
-        return _same_functions(module.functions, self.steps[-1].functions)
+        return same_functions(module.functions, self.steps[-1].functions)
 
     # ---------------------------------------------------------------------------------------------- when somebody asks
 
@@ -322,16 +310,6 @@ def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str
         made = module()
     for lineage in listening:
         lineage.record(name, made, externs, announced)
-
-
-def _same_functions(a: Any, b: Any) -> bool:
-    """Return whether two modules' functions are the same objects."""
-    if a.same_as(b):
-        return True
-    if len(a) != len(b):
-        return False
-    others = {var.name_hint: function for var, function in b.items()}
-    return all(var.name_hint in others and function.same_as(others[var.name_hint]) for var, function in a.items())
 
 
 def _made_up(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
