@@ -6,26 +6,23 @@ It checks nothing of the graph and picks no ISA; the caller names one that its t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from ....errors import TargetError
 from .generic.conv2d import conv2d_generic
-from .isa import GENERIC, X86_ISAS
+from .isa import checked_isa
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
 from .x86 import conv2d_x86, matmul_x86
 
-_CONV2D: dict[str, Callable[..., Kernel]] = {isa: partial(conv2d_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
-_MATMUL: dict[str, Callable[..., Kernel]] = {isa: partial(matmul_x86, isa=isa) for isa in X86_ISAS} | {GENERIC: conv2d_generic}
 
-
-def _implementation(table: dict[str, Callable[..., Kernel]], isa: str, schedules: Schedules) -> Callable[..., Kernel]:
-    if isa not in table:
-        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(table)}")
-    return table[isa] if isa == GENERIC else partial(table[isa], schedules=schedules)
+def _implementation(x86: Callable[..., Kernel], isa: str, schedules: Schedules) -> Callable[..., Kernel]:
+    if checked_isa(isa).family == "x86":
+        return partial(x86, isa=isa, schedules=schedules)
+    return lambda *args, **options: replace(conv2d_generic(*args, **options), isa=isa)
 
 
 def conv2d(
@@ -70,7 +67,7 @@ def conv2d(
     TuningError
         If the kernel can't take its schedule.
     """
-    return _implementation(_CONV2D, isa, schedules)(
+    return _implementation(conv2d_x86, isa, schedules)(
         spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )
 
@@ -111,6 +108,6 @@ def matmul(
         threads=threads,
     )
     kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
-    return _implementation(_MATMUL, isa, schedules)(
+    return _implementation(matmul_x86, isa, schedules)(
         spec, weight=kernel, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )

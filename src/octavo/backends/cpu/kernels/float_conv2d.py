@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ....errors import TargetError
 from ....numerics.floats.float_function import FloatFunction
 from .float_spec import FloatConv2dSpec
-from .isa import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS
+from .isa import AVX512_VNNI, AVX_VNNI, checked_isa
 from .observe_statistics import ObserveSpec
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel
@@ -72,8 +71,7 @@ def float_conv2d(
     TargetError
         If the ISA is unknown.
     """
-    if isa not in KNOWN_ISAS:
-        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
+    checked_isa(isa)
     if _is_depthwise(spec):
         assert not spec.adds, "a depthwise kernel takes no addend"
         columns = AVX512_COLUMNS if isa == AVX512_VNNI else _GENERIC_PIXELS
@@ -111,8 +109,7 @@ def float_matmul(
     TargetError
         If the ISA is unknown.
     """
-    if isa not in KNOWN_ISAS:
-        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
+    checked_isa(isa)
     spec = FloatConv2dSpec(
         batch=1,
         in_height=rows,
@@ -138,12 +135,12 @@ def _is_depthwise(spec: FloatConv2dSpec) -> bool:
 
 def core_of(isa: str) -> Core:
     """Return what the tile is chosen for; a float product of AVX2 is one instruction, as a product of VNNI."""
-    return CORES[AVX_VNNI if isa in (AVX2, GENERIC) else isa]
+    return CORES[AVX512_VNNI if isa == AVX512_VNNI else AVX_VNNI]
 
 
 def tile_of(spec: FloatConv2dSpec, isa: str) -> Tile | None:
     """Return the tile for a target with few registers; None lets the kernel choose."""
-    if isa != GENERIC:
+    if checked_isa(isa).family == "x86":
         return None
     if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
         return Tile(rows=min(_GENERIC_PIXELS, spec.batch * spec.in_height * spec.in_width), columns=1, vectors=1)

@@ -6,7 +6,8 @@ It decides from the target alone and picks no kernel: each kernel takes the ISA 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from tvm.target import Target
 
@@ -17,10 +18,48 @@ AVX512_VNNI = "x86.avx512_vnni"
 AVX_VNNI = "x86.avx_vnni"
 AVX2 = "x86.avx2"
 GENERIC = "generic"
-KNOWN_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2, GENERIC)
-"""Every ISA that kernels are written for, best first."""
 
-X86_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Isa:
+    """An instruction set that kernels are written for.
+
+    Parameters
+    ----------
+    features
+        The features of LLVM that it needs: any one of the sets.
+    lanes
+        8-bit elements that an elementwise kernel handles at once: those of one register, or of what most CPUs split evenly.
+    family
+        Whose convolutions and matmuls it has: those of `x86`, or the generic ones that leave vectors to LLVM.
+    absent
+        Features of LLVM that a CPU with this ISA, and no better one, lacks.
+    """
+
+    features: tuple[tuple[str, ...], ...]
+    lanes: int
+    family: Literal["x86", "generic"] = "generic"
+    absent: tuple[str, ...] = ()
+
+
+ISAS = {
+    AVX512_VNNI: Isa(features=(("avx512f", "avx512bw", "avx512vl", "avx512vnni"),), lanes=64, family="x86"),
+    # The 256-bit instruction has two encodings: one of its own, and that of AVX-512.
+    AVX_VNNI: Isa(
+        features=(("avx2", "fma", "avxvnni"), ("avx2", "fma", "avx512vl", "avx512vnni")),
+        lanes=32,
+        family="x86",
+        absent=("avx512f",),
+    ),
+    AVX2: Isa(features=(("avx2", "fma"),), lanes=32, family="x86", absent=("avx512f", "avxvnni")),
+    # 16 is what the vectors of nearly every CPU hold; LLVM splits or scalarizes it elsewhere.
+    GENERIC: Isa(features=((),), lanes=16),
+}
+"""Every ISA that kernels are written for, best first. A new one is a row; what is written for it alone asks for its name."""
+
+KNOWN_ISAS = tuple(ISAS)
+
+X86_ISAS = tuple(name for name, isa in ISAS.items() if isa.family == "x86")
 """Those of x86, whose convolutions and matmuls are the same kernels; only the first has registers of 512 bits."""
 
 AVX512_BF16 = "x86.avx512_bf16"
@@ -29,30 +68,23 @@ AVX512_BF16 = "x86.avx512_bf16"
 KNOWN_EXTENSIONS = (AVX512_BF16,)
 """What a machine may have on top of an ISA; an ISA's kernels do without."""
 
-_LANES = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32, GENERIC: 16}
-_FEATURES: dict[str, tuple[tuple[str, ...], ...]] = {
-    AVX512_VNNI: (("avx512f", "avx512bw", "avx512vl", "avx512vnni"),),
-    # The 256-bit instruction has two encodings: one of its own, and that of AVX-512.
-    AVX_VNNI: (("avx2", "fma", "avxvnni"), ("avx2", "fma", "avx512vl", "avx512vnni")),
-    AVX2: (("avx2", "fma"),),
-    GENERIC: ((),),
-}
-"""The features of LLVM that each ISA needs: any one of the sets."""
-
 
 def lanes_of(isa: str) -> int:
     """Return how many 8-bit elements an elementwise kernel handles at once on `isa`.
-
-    64 bytes fill one AVX-512 register. 16 is what the vectors of nearly every CPU hold; LLVM splits or scalarises it elsewhere.
 
     Raises
     ------
     TargetError
         If `isa` is none of `KNOWN_ISAS`.
     """
-    if isa not in _LANES:
+    return checked_isa(isa).lanes
+
+
+def checked_isa(isa: str) -> Isa:
+    """Return an ISA by its name; TargetError if it is unknown."""
+    if isa not in ISAS:
         raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
-    return _LANES[isa]
+    return ISAS[isa]
 
 
 def isas_of(target: Target) -> tuple[str, ...]:
@@ -71,7 +103,7 @@ def isas_of(target: Target) -> tuple[str, ...]:
     kind = str(target.kind.name)
     if kind != "llvm":
         raise TargetError(f"the kernels are written for targets of kind 'llvm', got {kind!r}: compile for a CPU")
-    return tuple(isa for isa in KNOWN_ISAS if any(has_features(features, target) for features in _FEATURES[isa]))
+    return tuple(name for name, isa in ISAS.items() if any(has_features(features, target) for features in isa.features))
 
 
 def extensions_of(target: Target) -> tuple[str, ...]:
@@ -95,8 +127,7 @@ def target_for(isa: str, host: Target) -> Target:
     "x86.avx_vnni" keeps AVX-512 where the host has no other 256-bit VNNI; "generic" keeps all, for it names kernels and no CPU.
     """
     config: dict[str, Any] = dict(host.export())
-    without = {
-        AVX2: ("avx512f", "avxvnni"),
-        AVX_VNNI: ("avx512f",) if has_features(_FEATURES[AVX_VNNI][0], host) else (),
-    }.get(isa, ())
-    return Target(config | {"mattr": [*config.get("mattr", ()), *(f"-{feature}" for feature in without)]}) if without else host
+    # One that the host has by wider features alone keeps them.
+    has_own = has_features(ISAS[isa].features[0], host)
+    absent = [f"-{feature}" for feature in ISAS[isa].absent] if has_own else []
+    return Target(config | {"mattr": [*config.get("mattr", ()), *absent]}) if absent else host

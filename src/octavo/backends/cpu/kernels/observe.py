@@ -11,9 +11,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
-from ....errors import TargetError
 from ....numerics.statistics.observer_state import COUNTS_SIZE
-from .isa import AVX512_VNNI, KNOWN_ISAS
+from .isa import AVX512_VNNI, checked_isa
 from .observe_statistics import ObserveSpec, Statistics, clamped
 from .spec import Kernel
 from .vectors import Buffer, prim_func
@@ -30,8 +29,7 @@ def observe(spec: ObserveSpec, *, isa: str) -> Kernel:
     TargetError
         If the ISA is unknown.
     """
-    if isa not in KNOWN_ISAS:
-        raise TargetError(f"unknown ISA {isa!r}: kernels are written for {', '.join(KNOWN_ISAS)}")
+    checked_isa(isa)
     if isa != AVX512_VNNI:
         return _kernel_of(spec, lambda x, statistics, out: _emit_scalar(spec, x, statistics, out), isa)
     return _kernel_of(spec, VectorObserver(spec).emit, isa)
