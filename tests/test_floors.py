@@ -26,7 +26,7 @@ def floors_of(text: str) -> dict[str, int]:
 FLOORS = floors_of(TABLE.read_text(encoding="utf-8"))
 # The command line prints what report lays out. Quantized forms are forms of graphs. What a choice of target names is read by the
 # whole path. A target description speaks of ops.
-NEIGHBOURS = {("cli", "report"), ("qdq", "graph"), ("target", "ops"), ("pipeline", "target_choice")}
+NEIGHBOURS = {("cli", "report"), ("qdq", "graph"), ("target", "ops"), ("pipeline", "target_choice"), ("pipeline", "explanation")}
 NUMPY_ONLY = ("errors", "identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("identity", "graph")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,10 +23,11 @@ from .backends.cpu.kernels import (
     tuning_of,
 )
 from .backends.cpu.link import link
-from .backends.cpu.lowering import Lowered, OpRecord, lower_composites
+from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
+from .explanation import ExplainedOp, Explanation, explained_ops
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
@@ -35,7 +36,7 @@ from .graph.model import with_model
 from .graph.passes import run_as_pass
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
-from .partition.pipeline import FLOAT_MODEL, integer_claims, is_partitioned, partition_module
+from .partition.pipeline import integer_claims, is_partitioned, partition_module
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
 from .quantize import QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
@@ -358,7 +359,7 @@ def _build(
         any_batch=model.any_batch and all(output.shape for output in outputs),
         batch_range=model.batch_range,
         batch_obstacle=model.batch_obstacle,
-        ops=tuple(asdict(op) for op in _explained(lowered.records, model)),
+        ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
     )
     return Executable(code, description)
 
@@ -369,57 +370,6 @@ def load_executable(path: str | Path) -> Executable:
 
 
 # ---------------------------------------------------------------------------------------------------------- explanation
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExplainedOp(OpRecord):
-    """An OpRecord with the source's own name of the tensor ("" for a tensor the source doesn't have)."""
-
-    source_name: str
-
-    @property
-    def runs_in(self) -> str:
-        """Return "integer", "float", or the 16-bit dtype of the result."""
-        return "integer" if self.integer else self.dtype or "float"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
-    """What became of each op of a model, in graph order."""
-
-    ops: tuple[ExplainedOp, ...]
-
-    @property
-    def counted(self) -> tuple[ExplainedOp, ...]:
-        """The ops that count in the summary: all but the edges (quantize, dequantize) and pure data movement."""
-        return tuple(op for op in self.ops if op.op not in ("quantize", "dequantize", "move"))
-
-    @property
-    def summary(self) -> str:
-        """One line: "62/64 ops integer, 99.8% of MACs"; of a downcast model also how many results are kept in 16 bits."""
-        integer = sum(op.integer for op in self.counted)
-        macs = sum(op.macs for op in self.counted)
-        share = 100.0 * sum(op.macs for op in self.counted if op.integer) / macs if macs else 0.0
-        text = f"{integer}/{len(self.counted)} ops integer, {share:.1f}% of MACs"
-        for dtype in dict.fromkeys(op.dtype for op in self.counted if op.dtype):
-            kept = [op for op in self.counted if op.dtype == dtype]
-            share = 100.0 * sum(op.macs for op in kept) / macs if macs else 0.0
-            text += f"; results of {len(kept)}/{len(self.counted)} ops {dtype}, {share:.1f}% of MACs"
-        return text
-
-    @property
-    def advice(self) -> str:
-        """What to do about a float model, "" for a quantized one."""
-        if not any(op.reason == FLOAT_MODEL for op in self.ops):
-            return ""
-        return (
-            "the model is float: octavo.quantize(model, octavo.profile(model, samples)) makes it integer; on the command line: "
-            "octavo profile MODEL --data samples.npz -o profile.json, then octavo explain MODEL --profile profile.json"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
 
 
 def explain(
@@ -440,18 +390,7 @@ def explain(
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
     module, backends = checked_model(subject).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
-    return Explanation(ops=_explained(lowered.records, subject))
-
-
-def _explained(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
-    named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
-    # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
-    reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
-    found: list[ExplainedOp] = []
-    for record in records:
-        reason = record.reason if record.integer else reasons.get(record.tensor, record.reason)
-        found.append(ExplainedOp(**asdict(replace(record, reason=reason)), source_name=named.get(record.tensor, "")))
-    return tuple(found)
+    return Explanation(ops=explained_ops(lowered.records, subject))
 
 
 # -------------------------------------------------------------------------------------------------------- for TVM users

@@ -1,0 +1,74 @@
+"""What became of each op of a model, as data: integer or float, its kernel, why it stays float. Lowers nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .backends.cpu.lowering import OpRecord
+from .graph import Model
+from .partition.pipeline import FLOAT_MODEL
+from .quantize import QuantizedModel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainedOp(OpRecord):
+    """An OpRecord with the source's own name of the tensor ("" for a tensor the source doesn't have)."""
+
+    source_name: str
+
+    @property
+    def runs_in(self) -> str:
+        """Return "integer", "float", or the 16-bit dtype of the result."""
+        return "integer" if self.integer else self.dtype or "float"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """What became of each op of a model, in graph order."""
+
+    ops: tuple[ExplainedOp, ...]
+
+    @property
+    def counted(self) -> tuple[ExplainedOp, ...]:
+        """The ops that count in the summary: all but the edges (quantize, dequantize) and pure data movement."""
+        return tuple(op for op in self.ops if op.op not in ("quantize", "dequantize", "move"))
+
+    @property
+    def summary(self) -> str:
+        """One line: "62/64 ops integer, 99.8% of MACs"; of a downcast model also how many results are kept in 16 bits."""
+        integer = sum(op.integer for op in self.counted)
+        macs = sum(op.macs for op in self.counted)
+        share = 100.0 * sum(op.macs for op in self.counted if op.integer) / macs if macs else 0.0
+        text = f"{integer}/{len(self.counted)} ops integer, {share:.1f}% of MACs"
+        for dtype in dict.fromkeys(op.dtype for op in self.counted if op.dtype):
+            kept = [op for op in self.counted if op.dtype == dtype]
+            share = 100.0 * sum(op.macs for op in kept) / macs if macs else 0.0
+            text += f"; results of {len(kept)}/{len(self.counted)} ops {dtype}, {share:.1f}% of MACs"
+        return text
+
+    @property
+    def advice(self) -> str:
+        """What to do about a float model, "" for a quantized one."""
+        if not any(op.reason == FLOAT_MODEL for op in self.ops):
+            return ""
+        return (
+            "the model is float: octavo.quantize(model, octavo.profile(model, samples)) makes it integer; on the command line: "
+            "octavo profile MODEL --data samples.npz -o profile.json, then octavo explain MODEL --profile profile.json"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
+
+
+def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
+    """Return what lowering a model found, with the source's names and the reasons that quantizing had."""
+    named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
+    # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
+    reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
+    found: list[ExplainedOp] = []
+    for record in records:
+        reason = record.reason if record.integer else reasons.get(record.tensor, record.reason)
+        found.append(ExplainedOp(**asdict(replace(record, reason=reason)), source_name=named.get(record.tensor, "")))
+    return tuple(found)

@@ -1,0 +1,78 @@
+"""The path of a convolution from a TFLite file to its kernel, as docs/architecture.md lists it: calls that make its forms."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from tvm import relax
+
+import octavo
+from octavo.backends.cpu.kernels import AVX512_VNNI
+from octavo.backends.cpu.kernels.spec import Conv2dSpec, Kernel
+from octavo.composites.weighted import Conv2dOp
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+PACKAGE = f"{Path(octavo.__file__).parent}{os.sep}"
+MAX_FILES = 20
+
+
+def listed() -> list[list[str]]:
+    """The files that make each form, as the page lists them, without what repeats the row before."""
+    text = PAGE.read_text(encoding="utf-8").split("## The path of one convolution")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ") and ".py`" in line]
+    return [re.findall(r"`([\w/]+\.py)`", made) for _, made in rows]
+
+
+def forms() -> list[str]:
+    """The files that define the forms."""
+    text = PAGE.read_text(encoding="utf-8").split("## The path of one convolution")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    return [name for cell in cells for name in re.findall(r"`([\w/]+\.py)`", cell)]
+
+
+def callers(frame: FrameType | None) -> list[str]:
+    """The package's files from the entry to a frame, each once."""
+    found: list[str] = []
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            found.append(frame.f_code.co_filename.removeprefix(PACKAGE))
+        frame = frame.f_back
+    return list(dict.fromkeys(reversed(found)))
+
+
+def test_the_page_lists_the_files_that_a_convolution_passes(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: dict[str, list[str]] = {}
+
+    def seen(form: str) -> None:
+        paths.setdefault(form, callers(sys._getframe(2)))
+
+    def watch(kind: type[Any], form: str) -> None:
+        own = kind.__init__
+
+        def init(self: Any, *args: Any, **fields: Any) -> None:
+            own(self, *args, **fields)
+            if kind is not Kernel or self.name.startswith("conv2d"):
+                seen(form)
+
+        monkeypatch.setattr(kind, "__init__", init)
+
+    conv2d: Any = relax.op.nn.conv2d
+
+    def imported(*args: Any, **attrs: Any) -> Any:
+        seen("relax")
+        return conv2d(*args, **attrs)
+
+    monkeypatch.setattr(relax.op.nn, "conv2d", imported)
+    for kind, form in ((Conv2dOp, "composite"), (Conv2dSpec, "spec"), (Kernel, "kernel")):
+        watch(kind, form)
+    octavo.explain(octavo.load(shared / "models" / "tflite" / "resnet8_cifar10_int8.tflite"), target=AVX512_VNNI)
+    relax_call, composite, spec, kernel = (paths[form] for form in ("relax", "composite", "spec", "kernel"))
+    assert kernel[: len(spec)] == spec
+    assert [relax_call, composite, spec, kernel[len(spec) :]] == listed()
+    assert len({*relax_call, *composite, *kernel, *forms()}) <= MAX_FILES
