@@ -31,13 +31,14 @@ def test_the_page_has_the_list() -> None:
 
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
-def test_a_pass_has_a_file_of_its_name_that_shows_the_ir(each) -> None:
+def test_a_pass_has_a_file_of_its_name_that_shows_the_ir_and_a_test(each) -> None:
     module = sys.modules[each.function.__module__]
     assert module.__name__.rsplit(".", 1)[-1] == each.name
     assert "\nBefore" in (module.__doc__ or "")
     assert "\nAfter" in (module.__doc__ or "")
     assert each.summary
     assert each.reason
+    assert (TESTS / "partition" / f"test_{each.name}.py").is_file()
 
 
 def test_the_command_prints_the_list(capsys: pytest.CaptureFixture[str]) -> None:

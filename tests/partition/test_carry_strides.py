@@ -10,6 +10,8 @@ import pytest
 import tvm
 from qdq_graph import Qdq, graph, run_lowered
 from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 import octavo
 from nets import model_of
@@ -190,3 +192,42 @@ def test_lineage_does_not_claim_that_the_whole_tensor_is_held():
         assert lineage["r"].kind == "inside"
         assert all(check.is_right for check in octavo.verify_lineage(subject, lowered, x, lineage=lineage))
     assert [op.tensor for op in octavo.explain(quantized).ops if op.op == "conv2d"] == ["r", "y"]
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(
+        x: R.Tensor((1, 4, 6, 6), "float32"), w: R.Tensor((4, 4, 3, 3), "float32"), v: R.Tensor((2, 4, 1, 1), "float32")
+    ) -> R.Tensor((1, 2, 3, 3), "float32"):
+        with R.dataflow():
+            a = R.nn.conv2d(x, w, padding=[1, 1, 1, 1])
+            r = R.nn.relu(a)
+            y = R.nn.conv2d(r, v, strides=[2, 2])
+            R.output(y)
+        return y
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(
+        x: R.Tensor((1, 4, 6, 6), "float32"), w: R.Tensor((4, 4, 3, 3), "float32"), v: R.Tensor((2, 4, 1, 1), "float32")
+    ) -> R.Tensor((1, 2, 3, 3), "float32"):
+        with R.dataflow():
+            a_strided = R.nn.conv2d(x, w, strides=[2, 2], padding=[1, 1, 1, 1])
+            r_strided = R.nn.relu(a_strided)
+            y = R.nn.conv2d(r_strided, v)
+            R.output(y)
+        return y
+
+
+def test_the_stride_moves_up():
+    context = PartitionContext(target=CPU)
+    tvm.ir.assert_structural_equal(carry_strides(Before, context), Expected)
+    assert context.sources == {"a_strided": "a", "r_strided": "r"}
+    assert context.cuts == set()
+
+
+def test_with_nothing_to_do_the_module_is_the_same():
+    assert carried_in(Expected).same_as(Expected)

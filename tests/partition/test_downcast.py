@@ -8,6 +8,8 @@ import tvm
 from qdq_graph import Qdq, graph, run_float
 from tvm import relax
 from tvm.ir import assert_structural_equal
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from octavo.backends.cpu.link import link
 from octavo.build import vm_passes
@@ -130,3 +132,39 @@ def test_pools_and_concatenations_stay_in_16_bits(rng: np.random.Generator, layo
     linked = link(lowered, host_target())
     main = relax.VirtualMachine(relax.build(vm_passes()(linked), host_target(), relax_pipeline=None), tvm.cpu())["main"]
     assert np.array_equal(main(tvm.runtime.tensor(x)).numpy(), run_float(downcast(module, context_of("float16")), x))
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x: R.Tensor((2, 8), "float32")) -> R.Tensor((2, 8), "float32"):
+        with R.dataflow():
+            a = R.nn.softmax(x, axis=1)
+            b = R.reshape(a, (2, 8))
+            y = R.nn.softmax(b, axis=1)
+            R.output(y)
+        return y
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(x: R.Tensor((2, 8), "float32")) -> R.Tensor((2, 8), "float32"):
+        with R.dataflow():
+            x_float16 = R.astype(x, "float16")
+            x_rounded = R.astype(x_float16, "float32")
+            a = R.nn.softmax(x_rounded, axis=1)
+            a_float16 = R.astype(a, "float16")
+            b_float16 = R.reshape(a_float16, (2, 8))
+            b_rounded = R.astype(b_float16, "float32")
+            y = R.nn.softmax(b_rounded, axis=1)
+            R.output(y)
+        return y
+
+
+def test_what_computes_reads_float32_and_what_moves_moves_16_bits() -> None:
+    assert_structural_equal(downcast(Before, context_of("float16")), Expected)
+
+
+def test_without_a_precision_the_module_is_the_same() -> None:
+    assert downcast(Before, PartitionContext(target=CPU)).same_as(Before)

@@ -10,6 +10,9 @@ import pytest
 import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
+from tvm.ir import assert_structural_equal
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
 from octavo.partition.hoist_quantize import hoist_quantize
@@ -120,3 +123,39 @@ def test_a_dequantized_tensor_that_is_quantized_again_stays():
 
     module = graph({"x": (SHAPE, "int8")}, body)
     assert hoist_quantize(module).same_as(module)
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x: R.Tensor((1, 2, 4, 4), "float32")) -> R.Tensor((1, 8), "int8"):
+        with R.dataflow():
+            a = R.nn.conv2d(x, R.const(np.ones((2, 2, 1, 1)), "float32"))
+            b = R.nn.max_pool2d(a, pool_size=[2, 2], strides=[2, 2])
+            c = R.nn.relu(b)
+            d = R.reshape(c, (1, 8))
+            y = R.quantize(d, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="int8", axis=0)
+            R.output(y)
+        return y
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(x: R.Tensor((1, 2, 4, 4), "float32")) -> R.Tensor((1, 8), "int8"):
+        with R.dataflow():
+            a = R.nn.conv2d(x, R.const(np.ones((2, 2, 1, 1)), "float32"))
+            c_clamped = R.nn.relu(a)
+            a_q = R.quantize(c_clamped, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="int8", axis=0)
+            b_q = R.nn.max_pool2d(a_q, pool_size=[2, 2], strides=[2, 2])
+            y = R.reshape(b_q, (1, 8))
+            R.output(y)
+        return y
+
+
+def test_quantize_moves_to_the_op_that_made_the_values():
+    assert_structural_equal(hoist_quantize(Before), Expected)
+
+
+def test_with_nothing_to_do_the_module_is_the_same():
+    assert hoist_quantize(Expected).same_as(Expected)

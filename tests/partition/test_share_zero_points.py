@@ -8,6 +8,9 @@ import numpy as np
 import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
+from tvm.ir import assert_structural_equal
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from octavo.graph.dataflow import BodyWriter
 from octavo.partition.pipeline import integer_regions
@@ -48,3 +51,46 @@ def test_the_convolutions_are_integer_and_give_the_same():
 def test_without_a_clamp_the_integers_below_the_zero_point_count():
     module = depthwise(clamped=False)
     assert share_zero_points(module) is module
+
+
+UNBOUNDED = np.finfo(np.float32).max
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x: R.Tensor((1, 3, 4, 4), "float32")) -> R.Tensor((1, 3, 4, 4), "float32"):
+        with R.dataflow():
+            a = R.nn.relu(x)
+            q = R.quantize(a, R.const([0.5, 1.0, 2.0], "float32"), R.const([-128, 27, -128], "int32"), out_dtype="int8", axis=1)
+            d = R.dequantize(
+                q, R.const([0.5, 1.0, 2.0], "float32"), R.const([-128, 27, -128], "int32"), out_dtype="float32", axis=1
+            )
+            R.output(d)
+        return d
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(x: R.Tensor((1, 3, 4, 4), "float32")) -> R.Tensor((1, 3, 4, 4), "float32"):
+        with R.dataflow():
+            a = R.nn.relu(x)
+            # What saturated at 127 with the zero point 27: 100 times the scale.
+            q_limited = R.minimum(a, R.const([[[[UNBOUNDED]], [[100.0]], [[UNBOUNDED]]]], "float32"))
+            q_shared = R.quantize(
+                q_limited, R.const([0.5, 1.0, 2.0], "float32"), R.const([-128, -128, -128], "int32"), out_dtype="int8", axis=1
+            )
+            d = R.dequantize(
+                q_shared, R.const([0.5, 1.0, 2.0], "float32"), R.const([-128, -128, -128], "int32"), out_dtype="float32", axis=1
+            )
+            R.output(d)
+        return d
+
+
+def test_a_clamp_keeps_the_channel_within_its_range():
+    assert_structural_equal(share_zero_points(Before), Expected)
+
+
+def test_with_nothing_to_do_the_module_is_the_same():
+    assert share_zero_points(Expected).same_as(Expected)

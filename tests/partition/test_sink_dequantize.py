@@ -9,8 +9,11 @@ import pytest
 import tvm
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
+from tvm.ir import assert_structural_equal
+from tvm.script import ir as I
+from tvm.script import relax as R
 
-from octavo.graph.dataflow import BodyWriter, DataflowView, op_name
+from octavo.graph.dataflow import BodyWriter, DataflowView, eliminate_dead_code, op_name
 from octavo.partition.pipeline import integer_regions
 from octavo.partition.sink_dequantize import sink_dequantize
 from octavo.target import CPU
@@ -85,3 +88,47 @@ def test_what_must_stay_stays(module):
     """A result that is quantized right away, and operands that differ in scale or zero point."""
     after = op_names(sink_dequantize(module))
     assert after.count("dequantize") == op_names(module).count("dequantize")
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(a_q: R.Tensor((1, 2, 4, 4), "int8"), b_q: R.Tensor((1, 3, 4, 4), "int8")) -> R.Tensor((1, 5, 2, 2), "float32"):
+        with R.dataflow():
+            a = R.dequantize(a_q, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="float32", axis=0)
+            b = R.dequantize(b_q, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="float32", axis=0)
+            c = R.concat((a, b), axis=1)
+            d = R.nn.max_pool2d(c, pool_size=[2, 2], strides=[2, 2])
+            R.output(d)
+        return d
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(a_q: R.Tensor((1, 2, 4, 4), "int8"), b_q: R.Tensor((1, 3, 4, 4), "int8")) -> R.Tensor((1, 5, 2, 2), "float32"):
+        with R.dataflow():
+            c_q = R.concat((a_q, b_q), axis=1)
+            d_q = R.nn.max_pool2d(c_q, pool_size=[2, 2], strides=[2, 2])
+            d = R.dequantize(d_q, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="float32", axis=0)
+            R.output(d)
+        return d
+
+
+@I.ir_module
+class Float:
+    @R.function
+    def main(x: R.Tensor((1, 2, 4, 4), "float32")) -> R.Tensor((1, 2, 2, 2), "float32"):
+        with R.dataflow():
+            y = R.nn.max_pool2d(x, pool_size=[2, 2], strides=[2, 2])
+            R.output(y)
+        return y
+
+
+def test_dequantize_moves_behind_the_ops_that_move_values():
+    assert_structural_equal(eliminate_dead_code(sink_dequantize(Before)), Expected)
+
+
+def test_with_nothing_to_do_the_module_is_the_same():
+    assert sink_dequantize(Expected).same_as(Expected)
+    assert sink_dequantize(Float).same_as(Float), "a pool of floats has no dequantize to move"

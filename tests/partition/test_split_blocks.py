@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
+from tvm.ir import assert_structural_equal
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of
+from octavo.graph.dataflow import eliminate_dead_code
+from octavo.partition.split_blocks import split_blocks
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
@@ -67,3 +72,54 @@ def test_small_blocks_and_float_inputs_stay_float(block, is_float, reason):
     assert not record.integer
     assert reason in record.reason
     np.testing.assert_allclose(run_lowered(module, x), run_float(module, x), rtol=1e-4, atol=1e-4)
+
+
+WEIGHTS = np.arange(64, dtype=np.int8).reshape(32, 2)
+SCALES = np.float32([[0.5, 1.0], [2.0, 4.0]])
+# [block, inputs of a block, outputs] -> [inputs of a block, block * outputs]
+BY_CHANNEL = WEIGHTS.reshape(2, 16, 2).transpose(1, 0, 2).reshape(1, 1, 16, 4).copy()
+ZEROS = np.zeros(4, np.int32)
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x_q: R.Tensor((3, 32), "uint8")) -> R.Tensor((3, 2), "float32"):
+        with R.dataflow():
+            x = R.dequantize(x_q, R.const(0.5, "float32"), R.const(7, "int32"), out_dtype="float32", axis=0)
+            blocks = R.dequantize(
+                R.const(WEIGHTS.reshape(2, 16, 2).transpose(0, 2, 1).reshape(4, 16)),
+                R.const(SCALES.ravel()),
+                R.const(ZEROS),
+                out_dtype="float32",
+                axis=0,
+            )
+            cut = R.reshape(blocks, (2, 2, 16))
+            turned = R.permute_dims(cut, [0, 2, 1])
+            w = R.reshape(turned, (32, 2))
+            y = R.matmul(x, w)
+            R.output(y)
+        return y
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(x_q: R.Tensor((3, 32), "uint8")) -> R.Tensor((3, 2), "float32"):
+        with R.dataflow():
+            x_image_q = R.reshape(x_q, (1, 3, 1, 32))
+            x_image = R.dequantize(x_image_q, R.const(0.5, "float32"), R.const(7, "int32"), out_dtype="float32", axis=0)
+            weights = R.dequantize(R.const(BY_CHANNEL), R.const(SCALES.ravel()), R.const(ZEROS), out_dtype="float32", axis=3)
+            parts = R.nn.conv2d(x_image, weights, groups=2, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
+            of_blocks = R.reshape(parts, (3, 2, 2))
+            y = R.sum(of_blocks, axis=[1])
+            R.output(y)
+        return y
+
+
+def test_the_blocks_are_the_groups_of_a_convolution():
+    assert_structural_equal(eliminate_dead_code(split_blocks(Before)), Expected)
+
+
+def test_with_nothing_to_do_the_module_is_the_same():
+    assert split_blocks(Expected).same_as(Expected)

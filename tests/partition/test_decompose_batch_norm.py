@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
+from tvm.ir import assert_structural_equal
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import isas_of
 from octavo.numerics import PerTensor, QuantParams
+from octavo.partition.decompose_batch_norm import decompose_batch_norm
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
@@ -104,3 +108,45 @@ def test_a_constant_of_five_axes_behind_a_kernel(rng: np.random.Generator) -> No
     x = rng.normal(0, 1, (1, 3, 6, 7)).astype(np.float32)
     expected = run_float(module, x)
     np.testing.assert_allclose(run_lowered(module, x), expected, rtol=0, atol=5e-6 * np.abs(expected).max())
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x_q: R.Tensor((1, 2, 4, 4), "int8")) -> R.Tensor((1, 2, 4, 4), "float32"):
+        with R.dataflow():
+            x = R.dequantize(x_q, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="float32", axis=0)
+            n = R.nn.batch_norm(
+                x,
+                R.const([1.0, 6.0], "float32"),
+                R.const([1.0, -1.0], "float32"),
+                R.const([0.5, 1.0], "float32"),
+                R.const([4.0, 9.0], "float32"),
+                axis=1,
+                epsilon=0.0,
+                training=False,
+            )
+            y = n[0]
+            R.output(y)
+        return y
+
+
+@I.ir_module
+class Expected:
+    @R.function
+    def main(x_q: R.Tensor((1, 2, 4, 4), "int8")) -> R.Tensor((1, 2, 4, 4), "float32"):
+        with R.dataflow():
+            x = R.dequantize(x_q, R.const(0.5, "float32"), R.const(3, "int32"), out_dtype="float32", axis=0)
+            y_product = R.multiply(x, R.const([[[[0.5]], [[2.0]]]], "float32"))
+            y = R.add(y_product, R.const([[[[0.75]], [[-3.0]]]], "float32"))
+            R.output(y)
+        return y
+
+
+def test_it_is_a_product_and_a_sum() -> None:
+    assert_structural_equal(decompose_batch_norm(Before), Expected)
+
+
+def test_with_nothing_to_do_the_module_is_the_same() -> None:
+    for module in (Expected, module_of(quantized=False)[0], module_of(quantized=True, training=True)[0]):
+        assert decompose_batch_norm(module).same_as(module)

@@ -11,6 +11,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from octavo.partition.context import PartitionContext
+from octavo.partition.outline_integer import outline_integer
 from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU, OpSupport, TargetDescription
 
@@ -103,6 +105,14 @@ def test_add_with_its_clamps_becomes_one_composite():
     module.update_func(module.get_global_var(name), function.without_attr("octavo.op"))
     tvm.ir.assert_structural_equal(module, Expected)
     assert partition.rejections == {}
+
+
+def test_with_nothing_to_do_the_module_is_the_same():
+    def body(writer, params):
+        return writer.emit("y", relax.op.nn.relu(params["x"]), is_output=True)
+
+    module = graph({"x": ((3, 4), "float32")}, body)
+    assert outline_integer(module, PartitionContext(target=CPU)).same_as(module)
 
 
 def matmul_module(*, weight: np.ndarray, scale: np.ndarray, zero_point: int = 0) -> tvm.IRModule:
