@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from kernel_runner import EACH_ISA, Case, check
 
-from octavo.backends.cpu.kernels.int16_conv2d import int16_conv2d
-from octavo.backends.cpu.kernels.int16_requantize import safe_steps
-from octavo.backends.cpu.kernels.int16_spec import INT16, Int16Conv2dSpec
-from octavo.backends.cpu.kernels.spec import Output
+from octavo.backends.cpu import kernels
+from octavo.backends.cpu.kernels import Conv2dSpec, Output
+from octavo.backends.cpu.kernels.channel_requantize import safe_steps
 from octavo.numerics import Window, conv2d
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
+INT16 = Output(zero_point=0, qmin=-32768, qmax=32767)
 SIZES = (1, 3, 15, 16, 17, 33, 65)
 ROUNDINGS = ("reduced", "once", "twice", "twice_away", "float32")
 
@@ -36,7 +36,7 @@ def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None,
     channels, terms = weight_shape[3], int(np.prod(weight_shape[:3]))
     bias = rng.integers(-(2**20), 2**20, channels)
     scale = multiplier(rng, rounding, terms, channels)
-    spec = Int16Conv2dSpec(
+    spec = Conv2dSpec(
         batch=shape[0],
         in_height=shape[1],
         in_width=shape[2],
@@ -45,10 +45,11 @@ def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None,
         kernel=weight_shape[:2],
         input_zero_point=zero_point,
         output=output,
+        dtype="int16",
         threads=threads,
         **fields,
     )
-    kernel = int16_conv2d(spec, weight=weight, bias=bias, multiplier=scale, isa=isa)
+    kernel = kernels.conv2d(spec, weight=weight, weight_zero_point=0, bias=bias, multiplier=scale, isa=isa)
     bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
     window = Window(**{name: value for name, value in fields.items() if name != "groups"})
     given = {"x_zero_point": zero_point, "bias": bias, "window": window, "groups": fields.get("groups", 1)}

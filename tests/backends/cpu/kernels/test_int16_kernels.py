@@ -7,14 +7,18 @@ import pytest
 from kernel_runner import EACH_ISA, Case, check
 
 from octavo.backends.cpu import kernels
-from octavo.backends.cpu.kernels import LookupSpec, PairwiseSpec, PreluSpec, ReduceSpec, ResizeSpec, Side
-from octavo.backends.cpu.kernels.int16_batch_matmul import Int16BatchMatmulSpec, int16_batch_matmul
-from octavo.backends.cpu.kernels.int16_exact_softmax import Int16ExactSoftmaxSpec, int16_exact_softmax
-from octavo.backends.cpu.kernels.int16_softmax import int16_softmax
-from octavo.backends.cpu.kernels.int16_spec import (
-    Int16SoftmaxSpec,
+from octavo.backends.cpu.kernels import (
+    BatchMatmulSpec,
+    LookupSpec,
+    PairwiseSpec,
+    PreluSpec,
+    ReduceSpec,
+    ResizeSpec,
+    Side,
+    SoftmaxSpec,
 )
 from octavo.backends.cpu.kernels.spec import ConcatSpec, Output, Pool2dSpec
+from octavo.composites.matrix_view import MatrixView
 from octavo.numerics import (
     QuantParams,
     Window,
@@ -136,7 +140,9 @@ def test_softmax(isa):
     for columns in (*SIZES, 1001):
         for scale in (0.0001, 0.002):
             x = draw(rng, (5, columns))
-            kernel = int16_softmax(Int16SoftmaxSpec(rows=5, columns=columns, scale=scale, beta=0.7), isa=isa)
+            given = {"scale": scale, "beta": 0.7, "out_scale": 1 / 32768, "rounding": "fixed_point"}
+            spec = SoftmaxSpec(rows=5, columns=columns, **given, output=INT16, dtype="int16")
+            kernel = kernels.softmax(spec, isa=isa)
             expected = softmax_int16(x, scale=scale, beta=0.7)
             cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=("softmax", columns, scale)))
     check(cases)
@@ -150,7 +156,8 @@ def test_softmax_to_any_scale(isa):
         x = draw(rng, (5, columns))
         given = {"scale": scale, "out_scale": float(rng.uniform(0.5, 4)) / 65536}
         out = Output(zero_point=-32768, qmin=-32768, qmax=32_000)
-        kernel = int16_exact_softmax(Int16ExactSoftmaxSpec(rows=5, columns=columns, output=out, threads=2, **given), isa=isa)
+        spec = SoftmaxSpec(rows=5, columns=columns, output=out, dtype="int16", threads=2, **given)
+        kernel = kernels.softmax(spec, isa=isa)
         expected = exact_softmax_int16(x, **given, zero_point=-32768, qmax=32_000)
         cases.append(Case(kernel=kernel, inputs=(x,), expected=expected, about=(columns, scale)))
     check(cases)
@@ -201,10 +208,11 @@ def test_batch_matmul(isa):
     for columns, (rows, inner) in itertools.product((1, 7, 8, 33), ((1, 5), (6, 64))):
         a, b, multiplier = draw(rng, (2, 3, rows, inner)), draw(rng, (3, inner, columns)), next(factors)
         given = {"a_zero_point": 300, "b_zero_point": -7000, "multiplier": multiplier}
-        spec = Int16BatchMatmulSpec(a_shape=a.shape, b_shape=b.shape, output=Output(zero_point=-90, **bounds), **given)
+        views = dict(zip("aby", map(MatrixView.plain, (a.shape, b.shape, (2, 3, rows, columns))), strict=True))
+        spec = BatchMatmulSpec(**views, output=Output(zero_point=-90, **bounds), dtype="int16", **given)
         expected = batch_matmul(a, b, zero_point=-90, out_dtype="int16", **given, **bounds)
         about = (rows, inner, columns)
-        cases.append(Case(kernel=int16_batch_matmul(spec, isa=isa), inputs=(a, b), expected=expected, about=about))
+        cases.append(Case(kernel=kernels.batch_matmul(spec, isa=isa), inputs=(a, b), expected=expected, about=about))
     check(cases)
 
 

@@ -8,9 +8,17 @@ from kernel_runner import ISAS as HOST
 from kernel_runner import Case, Compiled, check
 
 from machine_isas import each_isa
-from octavo.backends.cpu.kernels import FloatConv2dSpec, Kernel, Schedule, TileSchedule, WindowSchedule, float_conv2d
-from octavo.backends.cpu.kernels.int16_conv2d import int16_conv2d
-from octavo.backends.cpu.kernels.int16_spec import Int16Conv2dSpec
+from octavo.backends.cpu import kernels
+from octavo.backends.cpu.kernels import (
+    Conv2dSpec,
+    FloatConv2dSpec,
+    Kernel,
+    Output,
+    Schedule,
+    TileSchedule,
+    WindowSchedule,
+    float_conv2d,
+)
 from octavo.backends.cpu.kernels.isa import AVX512_VNNI, GENERIC, X86_ISAS
 from octavo.errors import TuningError
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
@@ -94,10 +102,13 @@ def test_plain_kernels_have_no_choice() -> None:
 
 def int16_layer(schedules: dict[str, Schedule]) -> Kernel:
     rng = np.random.default_rng(0)
-    spec = Int16Conv2dSpec(batch=1, in_height=9, in_width=7, in_channels=12, out_channels=40, kernel=(3, 3), padding=(1, 1, 1, 1))
+    shape = {"in_height": 9, "in_width": 7, "in_channels": 12, "out_channels": 40, "kernel": (3, 3), "padding": (1, 1, 1, 1)}
+    output = Output(zero_point=0, qmin=-32768, qmax=32767)
+    spec = Conv2dSpec(batch=1, **shape, input_zero_point=0, output=output, dtype="int16")
     weight = rng.integers(-127, 128, (3, 3, 12, 40)).astype(np.int16)
     scale = fixed_point_multiplier(rng.uniform(0.2, 2.0, 40) / (128 * np.sqrt(108)), "once")
-    return int16_conv2d(spec, weight=weight, bias=np.arange(40), multiplier=scale, isa=HOST[0], schedules=schedules)
+    operands = {"weight": weight, "weight_zero_point": 0, "bias": np.arange(40), "multiplier": scale}
+    return kernels.conv2d(spec, **operands, isa=HOST[0], schedules=schedules)
 
 
 def float_layer(schedules: dict[str, Schedule]) -> Kernel:

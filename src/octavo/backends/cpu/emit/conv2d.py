@@ -16,8 +16,6 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import Conv2dSpec, Kernel
-from ..kernels.int16_conv2d import int16_conv2d
-from ..kernels.int16_spec import Int16Conv2dSpec
 from .channels import bias_for_zero_points, channel_zero_points, pad_by_channel
 from .runtime_inputs import read_dynamic
 
@@ -25,9 +23,6 @@ from .runtime_inputs import read_dynamic
 @emits(Conv2dOp)
 def emit_conv2d(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    if op.y.kernel_dtype == "int16":
-        _emit_int16(op, context, inputs, output)
-        return
     result, _ = convolved(op, context, inputs, output.name)
     context.put(output, result, is_nhwc=op.layout == "NCHW")
 
@@ -40,7 +35,7 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
     padding, bias = op.padding, kernel_bias(op.weight, op.y)
     zero_points = channel_zero_points(op.x)
     if zero_points is None:
-        _check_overflow(op.weight, op.x, name)
+        _check_overflow(op, name)
     else:
         x = [pad_by_channel(context, f"{name}_padded", x[0], padding, zero_points)]
         bias = bias_for_zero_points(bias, op.weight, zero_points, name)
@@ -65,7 +60,7 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,
         bias=bias,
-        multiplier=op.weight.multiplier,
+        multiplier=op.multiplier,
         isa=context.isa,
         schedules=context.schedules,
     )
@@ -76,11 +71,8 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
 @emits(MatmulOp)
 def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    if op.y.kernel_dtype == "int16":
-        _emit_int16(op, context, inputs, output)
-        return
     x = _read(context, op.x, inputs, is_nhwc=False)
-    _check_overflow(op.weight, op.x, output.name)
+    _check_overflow(op, output.name)
     in_features, out_features = op.weight.values.shape
     kernel = kernels.matmul(
         rows=int(np.prod(op.x.shape[:-1])),
@@ -91,48 +83,11 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,
         bias=kernel_bias(op.weight, op.y),
-        multiplier=op.weight.multiplier,
+        multiplier=op.multiplier,
         isa=context.isa,
         schedules=context.schedules,
     )
     context.put(output, context.call(output.name, kernel, x, op.y.shape, op.y.kernel_dtype), is_nhwc=False)
-
-
-def _emit_int16(op: Conv2dOp | MatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
-    """Write the call of the kernel of int16 activations, which takes a matmul as a convolution of one column."""
-    weight = op.weight
-    assert isinstance(op.x, QuantizedTensor)
-    assert isinstance(op.y, QuantizedOutput)
-    is_nhwc = isinstance(op, Conv2dOp) and op.layout == "NCHW"
-    x = context.storage.get(inputs[op.x.name], is_nhwc=is_nhwc)
-    values = weight.values.astype(np.int16) - weight.zero_point.astype(np.int16)
-    fields: dict[str, Any] = {}
-    if isinstance(op, Conv2dOp):
-        batch, height, width, channels = shape_of(x)
-        for name in ("strides", "padding", "dilation", "groups"):
-            fields[name] = getattr(op, name)
-    else:
-        values = values.reshape(1, 1, *values.shape)
-        channels = values.shape[2]
-        batch, height, width = 1, int(np.prod(op.x.shape[:-1])), 1
-    spec = Int16Conv2dSpec(
-        batch=batch,
-        in_height=height,
-        in_width=width,
-        in_channels=channels,
-        out_channels=values.shape[3],
-        kernel=(values.shape[0], values.shape[1]),
-        input_zero_point=op.x.zero_point,
-        output=output_spec(op.y),
-        threads=context.threads,
-        **fields,
-    )
-    bias = weight.bias.astype(np.int64)
-    kernel = int16_conv2d(spec, weight=values, bias=bias, multiplier=op.multiplier, isa=context.isa, schedules=context.schedules)
-    shape = op.y.tensor.shape
-    if isinstance(op, Conv2dOp):
-        shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-    context.put(output, context.call(output.name, kernel, [x], shape, "int16"), is_nhwc=is_nhwc)
 
 
 def _read(context: KernelContext, x: QuantizedTensor | DynamicTensor, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
@@ -142,8 +97,9 @@ def _read(context: KernelContext, x: QuantizedTensor | DynamicTensor, inputs: di
     return [context.storage.get(inputs[x.name], is_nhwc=is_nhwc)]
 
 
-def _check_overflow(weight: QuantizedWeight, x: QuantizedTensor | DynamicTensor, name: str) -> None:
-    weight.check_overflow_of((0, 255) if isinstance(x, DynamicTensor) else (x.zero_point,), name)
+def _check_overflow(op: Conv2dOp | MatmulOp, name: str) -> None:
+    if op.y.kernel_dtype != "int16":  # whose sums have 64 bits where they need them
+        op.weight.check_overflow_of((0, 255) if isinstance(op.x, DynamicTensor) else (op.x.zero_point,), name)
 
 
 def _parameters(x: QuantizedTensor | DynamicTensor, y: Result, weight: QuantizedWeight) -> dict[str, Any]:
@@ -152,7 +108,7 @@ def _parameters(x: QuantizedTensor | DynamicTensor, y: Result, weight: Quantized
         output = output_spec(y)
         if isinstance(output, kernels.Output):
             output = replace(output, real_bias=weight.real_bias is not None)
-        return {"input_zero_point": x.zero_point, "output": output}
+        return {"input_zero_point": x.zero_point, "output": output, "dtype": x.kernel_dtype}
     assert not isinstance(y, QuantizedOutput)
     pixels = int(np.prod(y.shape)) // weight.values.shape[-1]
     return {"input_zero_point": 0, "output": replace(output_spec(y), pixels_per_scale=pixels // x.scales)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from tvm.relax import Expr, Var
@@ -15,26 +14,25 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import Kernel, SoftmaxSpec
-from ..kernels.int16_exact_softmax import Int16ExactSoftmaxSpec, int16_exact_softmax
-from ..kernels.int16_softmax import int16_softmax
-from ..kernels.int16_spec import Int16SoftmaxSpec
 
 
 @emits(SoftmaxOp)
 def emit_softmax(op: SoftmaxOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     columns = op.x.shape[op.axis]
-    facts: dict[str, Any] = {"rows": math.prod(op.x.shape) // columns, "columns": columns}
-    facts |= {"output": output_spec(op.y), "threads": context.threads}
-    scale = float(np.float32(op.x.params.scale) * np.float32(op.beta))
-    if op.y.kernel_dtype == "uint8":
-        spec = SoftmaxSpec(scale=scale, out_scale=_out_scale(op), **facts)
-        kernel = (kernels.log_softmax if op.is_log else kernels.softmax)(spec, isa=context.isa)
-    elif op.rounding == "fixed_point":
-        kernel = int16_softmax(Int16SoftmaxSpec(scale=float(op.x.params.scale), beta=op.beta, **facts), isa=context.isa)
-    else:
-        exact = Int16ExactSoftmaxSpec(scale=scale, out_scale=float(op.y.tensor.params.scale), **facts)
-        kernel = int16_exact_softmax(exact, isa=context.isa)
+    is_fixed = op.rounding == "fixed_point"
+    spec = SoftmaxSpec(
+        rows=math.prod(op.x.shape) // columns,
+        columns=columns,
+        scale=float(op.x.params.scale) if is_fixed else float(np.float32(op.x.params.scale) * np.float32(op.beta)),
+        beta=op.beta if is_fixed else 1.0,
+        out_scale=_out_scale(op),
+        output=output_spec(op.y),
+        dtype=op.y.kernel_dtype,
+        rounding="fixed_point" if is_fixed else "half_even",
+        threads=context.threads,
+    )
+    kernel = (kernels.log_softmax if op.is_log else kernels.softmax)(spec, isa=context.isa)
     write_rows(context, inputs[op.x.name], output, op.axis, kernel, op.y.kernel_dtype)
 
 

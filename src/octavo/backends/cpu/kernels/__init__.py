@@ -3,7 +3,7 @@
 from ....composites.outputs import FloatOutput, Output, SumOutput
 from .add import add
 from .affine_rows import AffineRowsSpec, affine_rows
-from .batch_matmul import BatchMatmulSpec, batch_matmul, takes_views
+from .batch_matmul import batch_matmul, takes_views
 from .bfloat16_conv2d import bfloat16_conv2d, bfloat16_matmul
 from .bfloat16_spec import Bfloat16Conv2dSpec
 from .channel_groups import ChannelGroups
@@ -55,9 +55,10 @@ from .relabel import relabel
 from .requantize import requantize
 from .resize import ResizeSpec, resize_bilinear
 from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, WindowSchedule
-from .softmax import SoftmaxSpec, softmax
+from .softmax import softmax
 from .spec import (
     AddSpec,
+    BatchMatmulSpec,
     ConcatSpec,
     Conv2dSpec,
     DequantizeSpec,
@@ -67,6 +68,7 @@ from .spec import (
     RelabelSpec,
     RequantizeSpec,
     Side,
+    SoftmaxSpec,
 )
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose

@@ -1,7 +1,8 @@
-"""Product of two uint8 activations, batch by batch. Oracle: `numerics.batch_matmul`.
+"""Product of two activations of 8 or 16 bits, batch by batch. Oracle: `numerics.batch_matmul`.
 
-With VNNI it is the tiled product of x86/int8_batch_matmul.py, which reads and writes through strides. Elsewhere, and for sums
-that are too long for it, in vectors of columns, of matrices as they lie:
+int16 is the work of wide_batch_matmul.py, in sums of 64 bits. Of uint8, with VNNI it is the tiled product of
+x86/int8_batch_matmul.py, which reads and writes through strides. Elsewhere, and for sums that are too long for it, in vectors of
+columns, of matrices as they lie:
 
     for each batch, each four rows, each 16 columns:   for each inner index:  acc[row] += (a - a_zero) * (b - b_zero)
 
@@ -12,17 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as B
 
-from ....composites.matrix_view import MatrixView
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from .broadcast import broadcast_shape
 from .float_result import float_result
 from .isa import AVX512_VNNI
 from .rounding import requantized
-from .spec import FloatOutput, Kernel, Output, SumOutput
+from .spec import BatchMatmulSpec, FloatOutput, Kernel, Output, SumOutput
 from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
+from .wide_batch_matmul import wide_batch_matmul
 from .x86.int8_batch_matmul import MAX_INNER, Int8Product
 
 _LANES = 16
@@ -30,46 +31,15 @@ _ROWS = 4
 _DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchMatmulSpec:
-    """uint8 a (..., rows, inner) @ uint8 b (..., inner, columns); the batch axes broadcast.
-
-    `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
-    Parameters are constants here, so neither of these has `pixels_per_scale`.
-    """
-
-    a: MatrixView
-    b: MatrixView
-    y: MatrixView
-    a_zero_point: int
-    b_zero_point: int
-    multiplier: float
-    output: Output | FloatOutput | SumOutput
-    threads: int = 1
-
-    @property
-    def rows(self) -> int:
-        """Rows of a and of the result."""
-        return self.a.shape[-2]
-
-    @property
-    def inner(self) -> int:
-        """Products of a sum."""
-        return self.a.shape[-1]
-
-    @property
-    def columns(self) -> int:
-        """Columns of b and of the result."""
-        return self.b.shape[-1]
-
-
-def takes_views(inner: int, *, isa: str) -> bool:
+def takes_views(inner: int, *, dtype: str = "uint8", isa: str) -> bool:
     """Return whether the kernel reads and writes permuted tensors where they lie; else each view must be a plain one."""
-    return isa == AVX512_VNNI and inner <= MAX_INNER
+    return dtype == "uint8" and isa == AVX512_VNNI and inner <= MAX_INNER
 
 
 def batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
     """Return the kernel; the caller sees to it that inner is at most `numerics.BATCH_MATMUL_MAX_INNER`."""
+    if spec.dtype == "int16":
+        return wide_batch_matmul(spec, isa=isa)
     dtypes = ("uint8", "uint8", _DTYPES[type(spec.output)])
     views = (spec.a, spec.b, spec.y)
     arguments = [(name, view.size, dtype) for name, view, dtype in zip("aby", views, dtypes, strict=True)]
@@ -161,6 +131,7 @@ def _emit_tile(
 def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
     if isinstance(spec.output, SumOutput):
         return sums
+    assert not isinstance(spec.multiplier, FixedPointMultiplier), "which int16 alone has"
     if isinstance(spec.output, Output):
         return requantized(sums, spec.multiplier, spec.output, lanes)
     multiplier, zero = (splat(B.float32(value), lanes) for value in (spec.multiplier, 0.0))

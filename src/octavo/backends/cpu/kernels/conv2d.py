@@ -8,15 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ....numerics.rounding.requantize import Multiplier
 from .generic.conv2d import conv2d_generic
+from .generic.wide_conv2d import wide_conv2d_generic
 from .isa import checked_isa
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
 from .x86 import conv2d_x86, matmul_x86
+from .x86.pair_gemm import PairGemm
+
+_MIN_INPUTS = 8
+"""Inputs of a group of int16 below which pairs and panels are mostly padding, unless one group has them all."""
 
 
 def _implementation(x86: Callable[..., Kernel], isa: str, schedules: Schedules) -> Callable[..., Kernel]:
@@ -28,14 +35,14 @@ def _implementation(x86: Callable[..., Kernel], isa: str, schedules: Schedules) 
 def conv2d(
     spec: Conv2dSpec,
     *,
-    weight: npt.NDArray[np.int8],
+    weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
-    bias: npt.NDArray[np.int32 | np.float32],
-    multiplier: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.int32 | np.int64 | np.float32],
+    multiplier: Multiplier,
     isa: str,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
-    """Return a kernel that computes `octavo.numerics.conv2d` of uint8 activations, bit for bit.
+    """Return a kernel that computes `octavo.numerics.conv2d`, bit for bit.
 
     With a FloatOutput its result is float32, `octavo.numerics.dequantize_accumulator` of `conv2d_accumulate`; with a SumOutput
     int32, the latter.
@@ -47,14 +54,16 @@ def conv2d(
     weight
         int8 HWIO: (kernel_h, kernel_w, in_channels / groups, out_channels).
     weight_zero_point
-        In [-128; 127], a number or int32 (out_channels,); 0 is symmetric.
+        In [-128; 127], a number or int32 (out_channels,); 0 is symmetric. For int16 activations, weights less their zero points
+        have 9 bits.
     bias
         int32 (out_channels,). The caller proves with `octavo.numerics.check_accumulator` that no accumulator overflows.
+        int64 for int16 activations, whose sums may have 64 bits: the caller proves that fixed-point products fit them.
         For an output with `real_bias` float32, added after scaling: real numbers, or for an Output these over out_scale.
     multiplier
-        float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For a FloatOutput the real value of
-        one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where in_scale comes at run time. A SumOutput
-        leaves it unread.
+        float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For int16 it may be a fixed-point one.
+        For a FloatOutput the real value of one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where
+        in_scale comes at run time. A SumOutput leaves it unread.
     isa
         One of `KNOWN_ISAS`.
     schedules
@@ -67,6 +76,9 @@ def conv2d(
     TuningError
         If the kernel can't take its schedule.
     """
+    if spec.dtype == "int16":
+        centered = weight.astype(np.int16) - np.asarray(weight_zero_point, np.int16)
+        return _wide_conv2d(spec, centered, bias.astype(np.int64), multiplier, isa, schedules)
     return _implementation(conv2d_x86, isa, schedules)(
         spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )
@@ -79,15 +91,16 @@ def matmul(
     out_features: int,
     input_zero_point: int,
     output: Output | FloatOutput | SumOutput,
+    dtype: Literal["uint8", "int16"] = "uint8",
     threads: int,
-    weight: npt.NDArray[np.int8],
+    weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
-    bias: npt.NDArray[np.int32 | np.float32],
-    multiplier: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.int32 | np.int64 | np.float32],
+    multiplier: Multiplier,
     isa: str,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
-    """Return a kernel that computes `octavo.numerics.matmul` of uint8 (rows, in_features), bit for bit.
+    """Return a kernel that computes `octavo.numerics.matmul` of `dtype` (rows, in_features), bit for bit.
 
     `weight` is int8 (in_features, out_features); the other operands are as `conv2d` takes them, for out_features channels.
 
@@ -105,9 +118,31 @@ def matmul(
         kernel=(1, 1),
         input_zero_point=input_zero_point,
         output=output,
+        dtype=dtype,
         threads=threads,
     )
     kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))
-    return _implementation(matmul_x86, isa, schedules)(
-        spec, weight=kernel, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
-    )
+    operands: dict[str, Any] = {"weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}
+    if dtype == "int16":
+        return conv2d(spec, weight=kernel, **operands, isa=isa, schedules=schedules)
+    return _implementation(matmul_x86, isa, schedules)(spec, weight=kernel, **operands)
+
+
+def _wide_conv2d(
+    spec: Conv2dSpec,
+    weight: npt.NDArray[np.int16],
+    bias: npt.NDArray[np.int64],
+    multiplier: Multiplier,
+    isa: str,
+    schedules: Schedules,
+) -> Kernel:
+    """Return the kernel of int16 activations; `weight` is less its zero points."""
+    shape = (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)
+    assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
+    assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
+    if checked_isa(isa).family != "x86" or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
+        return wide_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier)
+    is_pointwise = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding)
+    kind = "pointwise" if is_pointwise else "grouped" if spec.groups > 1 else "direct"
+    gemm = PairGemm(spec, weight, bias, multiplier, isa=isa, schedules=schedules)
+    return gemm.build("matmul" if is_pointwise and spec.in_width == 1 else f"conv2d.{kind}")

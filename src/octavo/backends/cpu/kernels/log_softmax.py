@@ -8,8 +8,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics import log_softmax_parameters
 from ....numerics.quantized.log_softmax import FACTOR_BITS, LOG_FRACTION_BITS, LOG_INDEX_BITS, LOG_REST_BITS
-from .softmax import SoftmaxSpec
-from .spec import Kernel
+from .spec import Kernel, SoftmaxSpec
 from .vectors import Buffer, Expr, chunked, kept, prim_func, worthwhile
 
 _OPERATIONS = 4

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from .bfloat16_spec import Bfloat16Conv2dSpec
 from .float_spec import FloatConv2dSpec
-from .int16_spec import Int16Conv2dSpec
 from .spec import Conv2dSpec, FloatOutput, SumOutput
 
 
@@ -26,7 +25,7 @@ def schedule_key(spec: Conv2dSpec | FloatConv2dSpec, *, asymmetric: bool = False
     if isinstance(spec, FloatConv2dSpec):
         kind = "bfloat16" if isinstance(spec, Bfloat16Conv2dSpec) else "float32"
         return " ".join([kind, *facts, *(["adds"] if spec.adds else [])])
-    if isinstance(spec, Int16Conv2dSpec):
+    if spec.dtype == "int16":
         return " ".join(["int16", *facts])
     facts += ["zero_point"] if any(spec.padding) and spec.input_zero_point else []
     facts += ["asymmetric"] if asymmetric else []

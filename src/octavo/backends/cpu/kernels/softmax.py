@@ -1,17 +1,21 @@
-"""Softmax of uint8 rows: a table of exponentials, an integer sum. Oracle: `numerics.softmax`."""
+"""Softmax of rows. Those of uint8: a table of exponentials, an integer sum. Oracle: `numerics.softmax`.
+
+int16 takes a longer table (exact_softmax.py), or in fixed point two interpolated ones (interpolated_softmax.py).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics import softmax_table
+from .exact_softmax import exact_softmax
+from .interpolated_softmax import interpolated_softmax
 from .isa import AVX512_VNNI, lanes_of
 from .rounding import requantized
-from .spec import Kernel, Output
+from .spec import Kernel, SoftmaxSpec
 from .vectors import Buffer, Expr, chunked, load, prim_func, splat, store, worthwhile
 from .x86.table import Table
 
@@ -22,20 +26,10 @@ _OPERATIONS = 8
 """Elementary operations that a value costs, for the choice of threads."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SoftmaxSpec:
-    """uint8 [rows, columns] to uint8; `scale` is the input's times beta."""
-
-    rows: int
-    columns: int
-    scale: float
-    out_scale: float
-    output: Output
-    threads: int = 1
-
-
 def softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
     """Return the kernel of y = clamp(rint(e[max(row) - x] / (sum(e) * out_scale)) + zero_point)."""
+    if spec.dtype == "int16":
+        return (interpolated_softmax if spec.rounding == "fixed_point" else exact_softmax)(spec, isa=isa)
     size = spec.rows * spec.columns
     writer = _Rows(spec, isa)
 

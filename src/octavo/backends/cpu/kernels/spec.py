@@ -1,7 +1,8 @@
 """What a kernel is asked to compute, and what a kernel is: plain values that know no graph.
 
-Activations are uint8 here. An int8 tensor enters by relabelling: q + 128 with zero_point + 128 is the same real number, and VNNI
-multiplies unsigned activations by signed weights. Layouts are NHWC for activations and HWIO for weights.
+Activations are uint8 or int16 here. An int8 tensor enters by relabelling: q + 128 with zero_point + 128 is the same real number,
+and VNNI multiplies unsigned activations by signed weights; a uint16 one alike, as int16. Layouts are NHWC for activations and
+HWIO for weights.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from typing import Any, Literal
 import numpy.typing as npt
 import tvm
 
+from ....composites.matrix_view import MatrixView
 from ....composites.outputs import FloatOutput, Output, SumOutput
 from ....numerics import FloatMeanParameters, FloatSumParameters
 from ....numerics.quantized.pool2d import PoolRounding
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from .schedule import Tunable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conv2dSpec:
-    """A convolution of uint8 [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
+    """A convolution of `dtype` [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
     `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
-    is the number of chunks the work is cut into; 1 emits no parallel loop.
+    is the number of chunks the work is cut into; 1 emits no parallel loop. int16 becomes int16 and nothing else.
     """
 
     batch: int
@@ -38,6 +41,7 @@ class Conv2dSpec:
     groups: int = 1
     input_zero_point: int
     output: Output | FloatOutput | SumOutput
+    dtype: Literal["uint8", "int16"] = "uint8"
     threads: int = 1
 
     @property
@@ -147,6 +151,59 @@ class ConcatSpec:
     zero_points: tuple[int, ...]
     output: Output
     dtype: Literal["uint8", "int16"] = "uint8"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMatmulSpec:
+    """a (..., rows, inner) @ b (..., inner, columns) of `dtype`; the batch axes broadcast.
+
+    `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
+    Parameters are constants here, so neither of these has `pixels_per_scale`. int16 has neither; its multiplier may be a
+    fixed-point one.
+    """
+
+    a: MatrixView
+    b: MatrixView
+    y: MatrixView
+    a_zero_point: int
+    b_zero_point: int
+    multiplier: float | FixedPointMultiplier
+    output: Output | FloatOutput | SumOutput
+    dtype: Literal["uint8", "int16"] = "uint8"
+    threads: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a and of the result."""
+        return self.a.shape[-2]
+
+    @property
+    def inner(self) -> int:
+        """Products of a sum."""
+        return self.a.shape[-1]
+
+    @property
+    def columns(self) -> int:
+        """Columns of b and of the result."""
+        return self.b.shape[-1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SoftmaxSpec:
+    """[rows, columns] of `dtype` to themselves; `scale` is the input's times a factor beta.
+
+    `rounding` "fixed_point", of int16 alone, is to a scale of 1 / 32768, whatever `out_scale` says; it takes `beta` for itself.
+    """
+
+    rows: int
+    columns: int
+    scale: float
+    beta: float = 1.0
+    out_scale: float
+    output: Output
+    dtype: Literal["uint8", "int16"] = "uint8"
+    rounding: Literal["half_even", "fixed_point"] = "half_even"
     threads: int = 1
 
 

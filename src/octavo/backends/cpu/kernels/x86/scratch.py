@@ -13,7 +13,6 @@ from tvm.script.ir_builder import tirx as T
 from ..bfloat16_spec import Bfloat16Conv2dSpec
 from ..float_result import input_zero_point
 from ..float_spec import FloatConv2dSpec
-from ..int16_spec import Int16Conv2dSpec
 from ..spec import Conv2dSpec
 from ..vectors import Expr
 
@@ -71,7 +70,7 @@ class Scratch:
             return "uint16"
         if isinstance(self.spec, FloatConv2dSpec):
             return "float32"
-        return "int16" if isinstance(self.spec, Int16Conv2dSpec) else "uint8"
+        return self.spec.dtype
 
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer.

@@ -1,4 +1,4 @@
-"""Softmax of int16 rows by two interpolated tables. Oracle: `numerics.int16_softmax.softmax_int16`."""
+"""Softmax of int16 rows by two interpolated tables. Oracle: `numerics.quantized.softmax.softmax_int16`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quantized.softmax import int16_softmax_parameters
 from .fixed_point import fixed_point_scaled
-from .int16_spec import Int16SoftmaxSpec
-from .spec import Kernel
+from .spec import Kernel, SoftmaxSpec
 from .vectors import Buffer, Expr, chunked, prim_func, worthwhile
 
 _OPERATIONS = 32
 """Elementary operations that a value costs, for the choice of threads."""
 
 
-def int16_softmax(spec: Int16SoftmaxSpec, *, isa: str) -> Kernel:
+def interpolated_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
     """Return the kernel of the softmax of each row, clamped to the output's bounds."""
     parameters = int16_softmax_parameters(spec.scale, spec.beta)
     size = spec.rows * spec.columns

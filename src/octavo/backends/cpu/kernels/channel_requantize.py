@@ -16,14 +16,14 @@ from tvm.script.ir_builder import tirx as B
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.requantize import Multiplier
 from .fixed_point import clamped_int16
-from .rounding import rounded
-from .spec import Output
-from .vectors import Buffer, Expr, load, splat, vector_type
+from .rounding import requantized
+from .spec import FloatOutput, Output, SumOutput
+from .vectors import Buffer, Expr, load, splat
 
 Constants = dict[str, npt.NDArray[Any]]
 
 
-class Int16Requantize:
+class ChannelRequantize:
     """Emits clamp(scaled(sum + bias) + zero_point) for vectors of output channels.
 
     Parameters
@@ -36,7 +36,8 @@ class Int16Requantize:
         One for all channels or one for each.
     """
 
-    def __init__(self, output: Output, bias: npt.NDArray[np.int64], multiplier: Multiplier) -> None:
+    def __init__(self, output: Output | FloatOutput | SumOutput, bias: npt.NDArray[np.int64], multiplier: Multiplier) -> None:
+        assert isinstance(output, Output), "16-bit sums end in integers"
         self._output = output
         self._factor = multiplier if isinstance(multiplier, FixedPointMultiplier) else None
         channels = bias.shape
@@ -60,9 +61,7 @@ class Int16Requantize:
     def result(self, total: Expr, constants: Mapping[str, Expr], lanes: int) -> Expr:
         """Return an int64 vector of sums as int16."""
         if self._factor is None:
-            product = (total + constants["bias"]).astype(vector_type("float32", lanes)) * constants["multiplier"]
-            out = self._output
-            return rounded(product, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="int16", lanes=lanes)
+            return requantized(total + constants["bias"], constants["multiplier"], self._output, lanes, dtype="int16")
         value = (total * constants["factor"] + constants["offset"]) >> constants["first"]
         second = constants.get("second")
         if second is not None:

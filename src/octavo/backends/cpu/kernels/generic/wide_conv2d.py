@@ -13,17 +13,16 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from .....numerics.rounding.requantize import Multiplier
-from ..int16_requantize import Int16Requantize, safe_steps
-from ..int16_spec import Int16Conv2dSpec
+from ..channel_requantize import ChannelRequantize, safe_steps
 from ..isa import GENERIC
-from ..spec import Kernel
+from ..spec import Conv2dSpec, Kernel
 from ..vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 
 
-def int16_conv2d_generic(
-    spec: Int16Conv2dSpec,
+def wide_conv2d_generic(
+    spec: Conv2dSpec,
     *,
     weight: npt.NDArray[np.integer],
     bias: npt.NDArray[np.int64],
@@ -50,7 +49,7 @@ class _Writer:
 
     def __init__(
         self,
-        spec: Int16Conv2dSpec,
+        spec: Conv2dSpec,
         weight: npt.NDArray[np.integer],
         bias: npt.NDArray[np.int64],
         multiplier: Multiplier,
@@ -59,7 +58,7 @@ class _Writer:
         self.group_in, self.group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
         self.depthwise = self.group_in == 1 and self.group_out == 1
         self.run = spec.out_channels if self.depthwise else self.group_out  # channels that may share a vector
-        self.requantize = Int16Requantize(spec.output, bias, multiplier)
+        self.requantize = ChannelRequantize(spec.output, bias, multiplier)
         self.reach = max(32767 - spec.input_zero_point, spec.input_zero_point + 32768)
         steps = safe_steps(weight, 1, self.reach)
         self.block = self.group_in if steps is None else min(steps, self.group_in)

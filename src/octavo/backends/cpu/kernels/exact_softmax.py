@@ -1,15 +1,14 @@
-"""Softmax of 16-bit rows to any scale: a table of exponentials. Oracle: `numerics.int16_softmax.exact_softmax_int16`."""
+"""Softmax of 16-bit rows to any scale: a table of exponentials. Oracle: `numerics.quantized.softmax.exact_softmax_int16`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quantized.softmax import EXACT_SOFTMAX_MAX_COLUMNS, exact_softmax_table
-from .spec import Kernel, Output
+from .spec import Kernel, SoftmaxSpec
 from .vectors import Buffer, Expr, chunked, prim_func, worthwhile
 
 _OPERATIONS = 16
@@ -22,19 +21,7 @@ _MAGIC, _MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
 """1.5 * 2**52 and its bits: adding it rounds a float64 to an integer, half to even, which the low bits then hold."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Int16ExactSoftmaxSpec:
-    """int16 [rows, columns] to int16 of any scale."""
-
-    rows: int
-    columns: int
-    scale: float
-    out_scale: float
-    output: Output
-    threads: int = 1
-
-
-def int16_exact_softmax(spec: Int16ExactSoftmaxSpec, *, isa: str) -> Kernel:
+def exact_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
     """Return the kernel of the softmax of each row, clamped to the output's bounds."""
     assert spec.columns <= EXACT_SOFTMAX_MAX_COLUMNS, "the rule sees to it"
     table = exact_softmax_table(spec.scale)

@@ -15,12 +15,11 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from .....numerics.rounding.requantize import Multiplier
-from ..int16_requantize import Int16Requantize, safe_steps
-from ..int16_spec import Int16Conv2dSpec
+from ..channel_requantize import ChannelRequantize, safe_steps
 from ..isa import AVX512_VNNI
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
-from ..spec import Kernel
+from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, load, prim_func, store
 from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
@@ -34,14 +33,14 @@ Int16Array = npt.NDArray[np.int16]
 _REACH = 32768  # largest |activation|
 
 
-class Int16Gemm(GemmLoops):
+class PairGemm(GemmLoops):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     element_bytes = 2
 
     def __init__(
         self,
-        spec: Int16Conv2dSpec,
+        spec: Conv2dSpec,
         weight: npt.NDArray[np.integer],
         bias: npt.NDArray[np.int64],
         multiplier: Multiplier,
@@ -71,7 +70,7 @@ class Int16Gemm(GemmLoops):
         self.safe_steps = safe_steps(weight, 2, _REACH)
         # The padding holds the input's zero point, so that every window counts it alike.
         folded = bias - spec.input_zero_point * weight.astype(np.int64).sum(axis=(0, 1, 2))
-        self.requantize = Int16Requantize(spec.output, folded, multiplier)
+        self.requantize = ChannelRequantize(spec.output, folded, multiplier)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": pack_pairs(weight, self.pairs, geometry.reduction.run, geometry.groups, self.tile.vectors),
             **{name: _padded_lanes(values, geometry.groups) for name, values in self.requantize.constants.items()},
