@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 import tvm
 from tvm import relax
@@ -39,7 +39,7 @@ from ...target import TargetDescription
 from ...target.precision import Precision
 from ..protocol import Backend, where_of
 from .backend import CpuBackend
-from .compose import compose_tables
+from .compose import Composed, compose_tables
 from .context import KernelContext, KernelTable, PlacedKernel
 from .emit.half_float import emit_cast
 from .emit.half_pool2d import emit_concat
@@ -130,70 +130,98 @@ def lower_composites(
     isa = next((name for name in isas if not target.isas or name in target.isas), None)
     if isa is None:
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
-    state = read_state(module)
     composed = compose_tables(module, read_composites(module))
-    main = module["main"]
-    view = DataflowView(main)
-    table = KernelTable()
-    emitters: dict[str, Backend] = {HOST: CpuBackend(), **{each.description.name: each for each in backends}}
-    records: list[OpRecord] = []
-    written: dict[Var, tuple[StorageLayout, Expr]] = {}
-    stated: set[tuple[str, Var]] = set()
-
-    def body(writer: BodyWriter) -> Expr:
-        context = KernelContext(writer, table, isa, threads, schedules)
-        for binding in view.bindings:
-            composite = _composite(composed.composites, binding.value)
-            if composite is None:
-                if emit_cast(context, view, binding.var, binding.value, state.halves):
-                    continue
-                if not emit_concat(context, binding.var, binding.value, state.halves):
-                    _emit_float(context, writer, view, binding)
-                is_op = not isinstance(binding.value, Var) and binding.var.name not in state.cuts  # no other name of a value
-                record = _float_record(view, state, binding.var, target) if is_op else None
-                records.extend([] if record is None else [record])
-                continue
-            if binding.var in composed.fused:
-                record = _composite_record(composite, state, binding.var, None)
-                records.append(replace(record, kernel=TABLE, isa=isa))
-                continue
-            root = composed.inputs.get(binding.var)
-            kernel = context.write(
-                _backend_of(composite, emitters),
-                composite,
-                operand_vars(binding.value) if root is None else [root],
-                binding.var,
-            )
-            if isinstance(composite.op, ObserveOp) or binding.var.name in state.cuts:  # no op of the graph
-                continue
-            records.append(_composite_record(composite, state, binding.var, kernel))
-        results = _results(context, writer, view.result)
-        written.update(context.storage.first())
-        stated.update(context.stated)
-        if not context.kept:
-            return results
-        fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
-        return relax.Tuple([*fields, *context.kept])
-
-    builder = relax.BlockBuilder()
-    attrs = {key: value for key, value in attrs_of(main).items() if key not in (PARTITION_ATTR, MODEL_ATTR)}
-    write_function(builder, "main", list(main.params), body, attrs)
-    lowered = builder.get()
-    # Other entry points, helpers and what other code generators took stay as they are; composites are in "main" by now.
-    for var, function in module.functions_items():
-        if var.name_hint != "main" and var.name_hint not in composed.composites:
-            lowered.update_func(var, function)
-    if module.attrs:
-        lowered = lowered.with_attrs(dict(module.attrs.items()))
+    lowering = _Lowering(
+        view=DataflowView(module["main"]), composed=composed, state=read_state(module), target=target, isa=isa, backends=backends
+    )
+    main, written = lowering.main(threads, schedules)
+    lowered = _with_others(main, module, composed.composites)
+    calls = _calls(lowering.view, composed.composites)
     announce(
         "octavo.lower",
         lambda: lowered,
-        {symbol: placed.func for symbol, placed in table.placed.items()},
-        _announced(_calls(view, composed.composites), state, written, stated),
+        {symbol: placed.func for symbol, placed in lowering.table.placed.items()},
+        _announced(calls, lowering.state, written.storage.first(), written.stated),
     )
+    records = lowering.records
     if precision is not None:
-        records = _with_precision(records, precision, state, _calls(view, composed.composites))
+        records = _with_precision(records, precision, lowering.state, calls)
+    table = lowering.table
     return Lowered(module=lowered, kernels=table.placed, records=tuple(records), externals=table.externals)
+
+
+def _with_others(lowered: tvm.IRModule, module: tvm.IRModule, composites: Collection[str]) -> tvm.IRModule:
+    """Return the module of a lowered "main" with what else the source has: entry points, helpers, other generators' code."""
+    for var, function in module.functions_items():
+        if var.name_hint not in (*composites, "main"):
+            lowered.update_func(var, function)
+    return lowered.with_attrs(dict(module.attrs.items())) if module.attrs else lowered
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Lowering:
+    """One "main" on its way: what is read, and the kernels and records that come of it."""
+
+    view: DataflowView
+    composed: Composed
+    state: PartitionState
+    target: TargetDescription
+    isa: str
+    backends: InitVar[Sequence[Backend]]
+    table: KernelTable = field(default_factory=KernelTable)
+    records: list[OpRecord] = field(default_factory=list[OpRecord])
+    _emitters: dict[str, Backend] = field(init=False)
+
+    def __post_init__(self, backends: Sequence[Backend]) -> None:
+        self._emitters = {HOST: CpuBackend(), **{each.description.name: each for each in backends}}
+
+    def main(self, threads: int, schedules: Schedules) -> tuple[tvm.IRModule, KernelContext]:
+        """Return a module of "main" with kernel calls in place of composites, and the context that wrote them."""
+        contexts: list[KernelContext] = []
+
+        def body(writer: BodyWriter) -> Expr:
+            contexts.append(context := KernelContext(writer, self.table, self.isa, threads, schedules))
+            for binding in self.view.bindings:
+                composite = _composite(self.composed.composites, binding.value)
+                record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)
+                self.records.extend([] if record is None else [record])
+            results = _results(context, writer, self.view.result)
+            if not context.kept:
+                return results
+            fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
+            return relax.Tuple([*fields, *context.kept])
+
+        builder = relax.BlockBuilder()
+        function = self.view.function
+        attrs = {key: value for key, value in attrs_of(function).items() if key not in (PARTITION_ATTR, MODEL_ATTR)}
+        write_function(builder, "main", list(function.params), body, attrs)
+        return builder.get(), contexts[0]
+
+    def _float(self, context: KernelContext, binding: relax.VarBinding) -> OpRecord | None:
+        """Write what no composite computes; return its record, None of what is no op of the source."""
+        var, value, halves = binding.var, binding.value, self.state.halves
+        if emit_cast(context, self.view, var, value, halves):
+            return None
+        if not emit_concat(context, var, value, halves) and not emit_nhwc(context.storage, context.writer, self.view, var, value):
+            context.storage.put_source(var, context.writer.emit(var.name, replace_operands(value, context.storage.source)))
+        is_op = not isinstance(value, Var) and var.name not in self.state.cuts  # no other name of a value
+        return _float_record(self.view, self.state, var, self.target) if is_op else None
+
+    def _integer(self, context: KernelContext, binding: relax.VarBinding, composite: Composite) -> OpRecord | None:
+        """Let a composite's back end write its calls; return its record, None of what is no op of the source."""
+        var = binding.var
+        if var in self.composed.fused:
+            return replace(_composite_record(composite, self.state, var, None), kernel=TABLE, isa=self.isa)
+        backend = self._emitters.get(composite.backend)
+        if backend is None:
+            raise CompileError(
+                f"{where_of(composite)} is for the back end {composite.backend!r}, which was not given: pass it as target="
+            )
+        root = self.composed.inputs.get(var)
+        kernel = context.write(backend, composite, operand_vars(binding.value) if root is None else [root], var)
+        if isinstance(composite.op, ObserveOp) or var.name in self.state.cuts:
+            return None
+        return _composite_record(composite, self.state, var, kernel)
 
 
 def _calls(view: DataflowView, composites: Mapping[str, Composite]) -> dict[str, Composite]:
@@ -266,22 +294,6 @@ def _composite(composites: Mapping[str, Composite], value: Expr) -> Composite | 
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
         return None
     return composites.get(value.op.name_hint)
-
-
-def _backend_of(composite: Composite, backends: Mapping[str, Backend]) -> Backend:
-    """Return the back end that emits a composite; CompileError where it was not given."""
-    found = backends.get(composite.backend)
-    if found is None:
-        raise CompileError(
-            f"{where_of(composite)} is for the back end {composite.backend!r}, which was not given: pass it as target="
-        )
-    return found
-
-
-def _emit_float(context: KernelContext, writer: BodyWriter, view: DataflowView, binding: relax.VarBinding) -> None:
-    var, value = binding.var, binding.value
-    if not emit_nhwc(context.storage, writer, view, var, value):
-        context.storage.put_source(var, writer.emit(var.name, replace_operands(value, context.storage.source)))
 
 
 def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
