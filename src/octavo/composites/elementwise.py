@@ -190,7 +190,7 @@ class PairwiseOp(CompositeOp):
 
         def of(*values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
             given = iter(values)
-            a, b = (next(given) if operand.values is None else as_held(operand) for operand in sides)
+            a, b = (next(given) if operand.values is None else as_stored(operand) for operand in sides)
             return self._oracle(a, b)
 
         return ElementFunction(operands=variables, result=self.y, of=of)
@@ -211,7 +211,7 @@ class PairwiseOp(CompositeOp):
         return requantize(product, requantize_multiplier(*scales), *bounds, stored_even=stored).astype(np.uint8)
 
 
-def as_held(operand: Operand) -> npt.NDArray[Any]:
+def as_stored(operand: Operand) -> npt.NDArray[Any]:
     """Return a constant's integers as kernels hold them."""
     assert operand.values is not None
     return (operand.values.astype(np.int32) + operand.tensor.relabelling).astype(operand.tensor.kernel_dtype)

@@ -63,7 +63,7 @@ def quantized_variables(module: tvm.IRModule, entry: str = "main") -> list[Quant
     """Return what the variables of a function hold, in its order.
 
     A tensor that is kept in several forms is held by each; memory that is several tensors (a reshape moves nothing) holds all.
-    A variable of which nothing is stated is not in the list: nobody may take what it holds for a tensor.
+    A variable of which nothing is entries is not in the list: nobody may take what it holds for a tensor.
     """
     reading = _Reading(module)
     for block in module[entry].body.blocks:
@@ -110,11 +110,11 @@ class _Reading:
                 self._holds(result, list(attrs.get(RESULT_ATTR, ())))
             self._read.extend(_inputs(arguments, attrs))
 
-    def _holds(self, var: Var, stated: list[Any]) -> None:
+    def _holds(self, var: Var, entries: list[Any]) -> None:
         """Note what the memory behind a variable holds, and which of it is what the variable sees."""
-        self._memory[var] = stated
+        self._memory[var] = entries
         shape = static_shape(var)
-        found = [_quantized_variable(entry, var) for entry in stated if tuple(int(extent) for extent in entry["shape"]) == shape]
+        found = [_quantized_variable(entry, var) for entry in entries if tuple(int(extent) for extent in entry["shape"]) == shape]
         if found:
             self._found[var] = found
 

@@ -21,31 +21,31 @@ def tensors_of_variables(view: DataflowView, ids: Collection[str], sources: Mapp
 
     gives {"t_q": "t", "t_dq": "t"}. `sources` are variables that hold some of another one's pixels, by name.
     """
-    held = {part: whole for part, whole in (sources or {}).items() if whole in ids}
+    tensors = {part: whole for part, whole in (sources or {}).items() if whole in ids}
     for binding in view.bindings:
         name = binding.var.name
         call = call_to(binding.value, "quantize", "dequantize")
         probe = read_probe(binding.value)
         read = probe[0] if probe is not None else call.args[0] if call is not None else None
-        if not isinstance(read, Var) or name in held:
+        if not isinstance(read, Var) or name in tensors:
             continue
         source = read.name
         if name in ids:
             if source not in ids and call_to(call, "dequantize") is not None:
-                held.setdefault(source, name)  # integers that sink_dequantize.py made
+                tensors.setdefault(source, name)  # integers that sink_dequantize.py made
         elif source in ids:
-            held[name] = source
-        elif source in held:
-            held[name] = held[source]
-    return held
+            tensors[name] = source
+        elif source in tensors:
+            tensors[name] = tensors[source]
+    return tensors
 
 
-def with_tensor_ids(info: Mapping[str, Any], held: Mapping[str, str]) -> dict[str, Any]:
+def with_tensor_ids(info: Mapping[str, Any], tensors: Mapping[str, str]) -> dict[str, Any]:
     """Return a composite's quantize_info with the ids of its tensors resolved."""
 
     def resolved(entry: Any) -> Any:
         # Besides tensors, a quantize_info says of the op how it computes.
-        return {**entry, "id": held.get(entry["id"], entry["id"])} if isinstance(entry, dict) else entry
+        return {**entry, "id": tensors.get(entry["id"], entry["id"])} if isinstance(entry, dict) else entry
 
     return {role: resolved(entry) for role, entry in info.items()}
 

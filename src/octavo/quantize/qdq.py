@@ -82,8 +82,8 @@ class QdqWriter:
             for (name, quant), integers in zip(self.parameters.weights.items(), weight_params, strict=True):
                 root = roots[name]
                 # A weight that is a result of the model, too, keeps its name and its values there.
-                held = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
-                self._written[root] = writer.emit(held, _dequantize(integers, quant))
+                weight_name = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
+                self._written[root] = writer.emit(weight_name, _dequantize(integers, quant))
             for param in params:
                 self._quantize(writer, param, param)
             for binding in self.view.bindings:

@@ -1,4 +1,4 @@
-"""Writing kernel calls: activations in the form kernels read, constants packed, PrimFuncs collected by symbol.
+"""Writing kernel calls: activations in the layout that kernels read, constants packed, PrimFuncs collected by symbol.
 
 Kernels enter as calls to external symbols, so that TVM's own passes over the float remainder leave them alone; `link` puts
 them in afterwards.
@@ -161,10 +161,10 @@ class KernelContext:
             self._table.require(External(source=code.source, where=where))
         is_nhwc = self._is_nhwc(code.layout, composite, inputs)
         args = [self.storage.get(var, is_nhwc=is_nhwc and len(shape_of(var)) == 4, is_relabelled=False) for var in inputs]
-        lying = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
+        lying_shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
         dtypes = [dtype_of(each) for each in (*inputs, output)]
-        kernel = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying], dtypes)
-        result = self.call(output.name, kernel, args, lying, dtypes[-1])
+        kernel = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying_shape], dtypes)
+        result = self.call(output.name, kernel, args, lying_shape, dtypes[-1])
         self._put(output, StorageLayout(is_nhwc=is_nhwc and len(shape) == 4), result)
 
     def _is_nhwc(self, layout: CodeLayout, composite: Composite, inputs: list[Var]) -> bool:
@@ -178,29 +178,29 @@ class KernelContext:
 
     @contextmanager
     def converting(self, var: Var) -> Generator[None]:
-        """Let the kernels called meanwhile bring the source graph's `var` into another form: they belong to no composite."""
+        """Let the kernels called meanwhile bring the source graph's `var` into another layout: they belong to no composite."""
         attrs = self._attrs
         entry = self._entries.get(var) or _only_input(attrs)
         self._attrs = {} if entry is None else {"quantize_info": {"output": entry}}
         yield
         self._attrs = attrs
 
-    def state(self, var: Var, form: StorageLayout, value: Expr) -> None:
-        """State that `value` holds the source graph's `var` in a form, on the kernel that wrote the memory.
+    def record(self, var: Var, layout: StorageLayout, value: Expr) -> None:
+        """Record that `value` holds the source graph's `var` in a layout, on the kernel that wrote the memory.
 
-        What is not stated is no claim: results within a composite, and memory that no kernel of ours wrote.
+        What is not recorded is no claim: results within a composite, and memory that no kernel of ours wrote.
         """
         entry = self._entries.get(var) or _only_input(self._attrs)
         root = self._views.get(value, value) if isinstance(value, Var) else None
         if entry is None or entry["scale"] is None or root is None or root not in self._symbols:
             return
-        stated = self._results.setdefault(root, [])
-        stated.append({**entry, "shape": list(shape_of(value)), **_lying(form, dtype_of(var))})
-        self._table.describe(self._symbols[root], {RESULT_ATTR: stated})
+        recorded = self._results.setdefault(root, [])
+        recorded.append({**entry, "shape": list(shape_of(value)), **_storage_entry(layout, dtype_of(var))})
+        self._table.describe(self._symbols[root], {RESULT_ATTR: recorded})
 
     @property
-    def stated(self) -> set[tuple[str, Var]]:
-        """The tensors that kernels are stated to hold, and the variable through which each is seen."""
+    def recorded(self) -> set[tuple[str, Var]]:
+        """The tensors that kernels are recorded to hold, and the variable through which each is seen."""
         views: dict[Var, list[Var]] = {root: [root] for root in self._results}
         for view, root in self._views.items():
             views.setdefault(root, []).append(view)
@@ -235,17 +235,17 @@ class KernelContext:
         """Record a kernel's result as the source graph's `output`."""
         self._put(output, StorageLayout(is_nhwc, dtype_of(output) in RELABELLING), value)
 
-    def _put(self, output: Var, form: StorageLayout, value: Expr) -> None:
-        self.storage.put(output, form, value)
+    def _put(self, output: Var, layout: StorageLayout, value: Expr) -> None:
+        self.storage.put(output, layout, value)
         entry = self._attrs.get("quantize_info", {}).get("output")
         if entry is not None:
             self._entries[output] = entry
-            self.state(output, form, value)
+            self.record(output, layout, value)
 
 
-def _lying(form: StorageLayout, dtype: str) -> dict[str, Any]:
+def _storage_entry(layout: StorageLayout, dtype: str) -> dict[str, Any]:
     """Say how a kernel's result lies in memory: the order of the source's axes, and what was added to its integers."""
-    return {"axes": list(TO_NHWC) if form.is_nhwc else None, "shift": RELABELLING[dtype] if form.is_relabelled else 0}
+    return {"axes": list(TO_NHWC) if layout.is_nhwc else None, "shift": RELABELLING[dtype] if layout.is_relabelled else 0}
 
 
 def _only_input(attrs: Mapping[str, Any]) -> dict[str, Any] | None:

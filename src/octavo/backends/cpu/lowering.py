@@ -141,7 +141,7 @@ def lower_composites(
         "octavo.lower",
         lambda: lowered,
         {symbol: placed.func for symbol, placed in lowering.table.placed.items()},
-        _announced(calls, lowering.state, written.storage.first(), written.stated),
+        _announced(calls, lowering.state, written.storage.first(), written.recorded),
     )
     records = lowering.records
     if precision is not None:
@@ -234,19 +234,19 @@ def _announced(
     calls: Mapping[str, Composite],
     state: PartitionState,
     written: Mapping[Var, tuple[StorageLayout, Expr]],
-    stated: Collection[tuple[str, Var]],
+    recorded: Collection[tuple[str, Var]],
 ) -> Announced:
     """Say which variable each source tensor became: kernels hold integers, which can be compared with no float.
 
     A tensor of which only some pixels are computed is held by nobody: a call fuses it. So is one whose integers are held by a
-    variable that no kernel has `stated` to hold it.
+    variable that no kernel has `recorded` to hold it.
     """
     holders: dict[str, str] = {}
     permutations: dict[str, tuple[int, ...]] = {}
     # A tensor's integers and its floats both bear its id: those that a composite gives first are what became of it.
     for var, (layout, value) in sorted(written.items(), key=lambda item: item[0].name not in calls):
         tensor = state.tensors.get(var.name, var.name)
-        is_known = isinstance(value, Var) and ((tensor, value) in stated or _is_itself(var, tensor, layout))
+        is_known = isinstance(value, Var) and ((tensor, value) in recorded or _is_itself(var, tensor, layout))
         if isinstance(value, Var) and is_known and tensor not in holders and var.name not in state.pixels_of:
             holders[tensor] = value.name
             if layout.is_nhwc:
@@ -262,9 +262,9 @@ def _announced(
     return Announced(holders=holders, fused_into=fused_into, permutations=permutations)
 
 
-def _is_itself(var: Var, tensor: str, form: StorageLayout) -> bool:
+def _is_itself(var: Var, tensor: str, layout: StorageLayout) -> bool:
     """Return whether what is written for a variable is a tensor's own values: floats, or the integers that the source has."""
-    return dtype_of(var) not in INTEGER_RANGE or (var.name == tensor and not form.is_relabelled)
+    return dtype_of(var) not in INTEGER_RANGE or (var.name == tensor and not layout.is_relabelled)
 
 
 def _with_precision(
@@ -297,7 +297,7 @@ def _composite(composites: Mapping[str, Composite], value: Expr) -> Composite | 
 
 
 def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
-    """Bring each returned value into the source's form, as an output of the dataflow block."""
+    """Bring each returned value into the source's layout, as an output of the dataflow block."""
 
     def output(expr: Expr) -> Expr:
         if isinstance(expr, relax.Tuple):

@@ -1,4 +1,4 @@
-"""How an activation lies in memory between kernels, and the conversions between these forms.
+"""How an activation lies in memory between kernels, and the conversions between these layouts.
 
 Kernels read and write uint8 or int16, channels last. A tensor of the source graph may be int8 or uint16 and channels first: then
 it is kept relabelled (q + 128, q - 32768) and permuted as long as only kernels read it, and brought back for anybody else.
@@ -39,7 +39,7 @@ SOURCE = StorageLayout()
 
 
 class Writes(Protocol):
-    """Who writes the calls that bring values into other forms."""
+    """Who writes the calls that bring values into other layouts."""
 
     def call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str = "uint8") -> Var:
         """Call a kernel on activations as they lie; return the variable of the result."""
@@ -50,35 +50,35 @@ class Writes(Protocol):
         ...
 
     def converting(self, var: Var) -> AbstractContextManager[None]:
-        """Stand around the calls that bring a value of the source graph into another form."""
+        """Stand around the calls that bring a value of the source graph into another layout."""
         ...
 
-    def state(self, var: Var, form: StorageLayout, value: Expr) -> None:
-        """Record that `value` holds the source graph's `var` in a form."""
+    def record(self, var: Var, layout: StorageLayout, value: Expr) -> None:
+        """Record that `value` holds the source graph's `var` in a layout."""
         ...
 
 
 class Storage:
-    """Holds every value written so far, in each form it was asked for."""
+    """Holds every value written so far, in each layout it was asked for."""
 
     def __init__(self, writes: Writes, isa: str, threads: int) -> None:
         self._writes = writes
         self._isa = isa
         self._threads = threads
-        self._forms: dict[Var, dict[StorageLayout, Expr]] = {}
+        self._values: dict[Var, dict[StorageLayout, Expr]] = {}
         self._transposed: dict[Var, tuple[Expr, tuple[int, ...]]] = {}
 
-    def put(self, var: Var, form: StorageLayout, value: Expr) -> None:
-        """Record that `value` holds the source graph's `var` in `form`."""
-        self._forms.setdefault(var, {})[form] = value
+    def put(self, var: Var, layout: StorageLayout, value: Expr) -> None:
+        """Record that `value` holds the source graph's `var` in `layout`."""
+        self._values.setdefault(var, {})[layout] = value
 
     def put_source(self, var: Var, value: Expr) -> None:
-        """Record a value that no kernel made: it has the source graph's form."""
+        """Record a value that no kernel made: it has the source graph's layout."""
         self.put(var, SOURCE, value)
 
     def first(self) -> dict[Var, tuple[StorageLayout, Expr]]:
-        """Return for each value the form it was written in first, and what holds it."""
-        return {var: next(iter(forms.items())) for var, forms in self._forms.items()}
+        """Return for each value the layout it was written in first, and what holds it."""
+        return {var: next(iter(layouts.items())) for var, layouts in self._values.items()}
 
     def source(self, expr: Expr) -> Expr:
         """Return a value as the source graph has it: for readers that are no kernels."""
@@ -86,28 +86,28 @@ class Storage:
 
     def is_kept_nhwc(self, var: Var) -> bool:
         """Return whether the value lies in memory as NHWC already."""
-        return any(form.is_nhwc for form in self._forms.get(var, {}))
+        return any(layout.is_nhwc for layout in self._values.get(var, {}))
 
     def get(self, var: Var, *, is_nhwc: bool, is_relabelled: bool | None = None) -> Expr:
-        """Return `var` in a form, converting once where needed. By default int8 and uint16 are relabelled, others not."""
-        forms = self._forms.setdefault(var, {SOURCE: var})
+        """Return `var` in a layout, converting once where needed. By default int8 and uint16 are relabelled, others not."""
+        layouts = self._values.setdefault(var, {SOURCE: var})
         wanted = StorageLayout(is_nhwc, dtype_of(var) in RELABELLED if is_relabelled is None else is_relabelled)
-        if wanted in forms:
-            return forms[wanted]
-        same_layout = StorageLayout(is_nhwc, not wanted.is_relabelled)
-        if same_layout in forms:
-            forms[wanted] = self._relabelled(var, forms[same_layout], wanted)
-            return forms[wanted]
-        other = next((form for form in forms if form.is_relabelled == wanted.is_relabelled), None)
+        if wanted in layouts:
+            return layouts[wanted]
+        relabelled = StorageLayout(is_nhwc, not wanted.is_relabelled)
+        if relabelled in layouts:
+            layouts[wanted] = self._relabelled(var, layouts[relabelled], wanted)
+            return layouts[wanted]
+        other = next((layout for layout in layouts if layout.is_relabelled == wanted.is_relabelled), None)
         if other is None:
-            other = next(iter(forms))
-            value = self._relabelled(var, forms[other], StorageLayout(other.is_nhwc, wanted.is_relabelled))
+            other = next(iter(layouts))
+            value = self._relabelled(var, layouts[other], StorageLayout(other.is_nhwc, wanted.is_relabelled))
         else:
-            value = forms[other]
+            value = layouts[other]
         with self._writes.converting(var):
-            forms[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
-        self._writes.state(var, wanted, forms[wanted])
-        return forms[wanted]
+            layouts[wanted] = self._permuted(var, value, is_nhwc=is_nhwc)
+        self._writes.record(var, wanted, layouts[wanted])
+        return layouts[wanted]
 
     def _relabelled(self, var: Var, value: Expr, wanted: StorageLayout) -> Expr:
         shape = static_shape(value)
@@ -122,7 +122,7 @@ class Storage:
         suffix = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16"}[target]
         with self._writes.converting(var):
             result = self._writes.call(f"{var.name}_{suffix}", kernel, [value], shape, target)
-        self._writes.state(var, wanted, result)
+        self._writes.record(var, wanted, result)
         return result
 
     def _permuted(self, var: Var, value: Expr, *, is_nhwc: bool) -> Expr:

@@ -18,7 +18,7 @@ def emit_compare(op: CompareOp, context: KernelContext, inputs: dict[str, Var], 
     """Write the kernel call."""
     a, b = (side_of(operand.tensor, operand.tensor.shape) for operand in (op.a, op.b))
     spec = CompareSpec(kind=op.kind, a=a, b=b, rounding=op.rounding, threads=context.threads)
-    values = [held(context, inputs, operand) for operand in (op.a, op.b)]
+    values = [stored_operand(context, inputs, operand) for operand in (op.a, op.b)]
     value = context.call(output.name, compare(spec, isa=context.isa), values, op.shape, "bool")
     context.put(output, value, is_nhwc=False)
 
@@ -32,7 +32,7 @@ def emit_logical(op: LogicalOp, context: KernelContext, inputs: dict[str, Var], 
     context.put(output, value, is_nhwc=False)
 
 
-def held(context: KernelContext, inputs: dict[str, Var], operand: Operand) -> Expr:
+def stored_operand(context: KernelContext, inputs: dict[str, Var], operand: Operand) -> Expr:
     """Return an operand's integers as kernels hold them, in the source's layout."""
     if operand.values is None:
         return context.storage.get(inputs[operand.tensor.name], is_nhwc=False)

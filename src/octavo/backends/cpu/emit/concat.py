@@ -65,5 +65,5 @@ def _operands(op: ConcatOp, context: KernelContext, inputs: dict[str, Var]) -> t
 
 def _constant(op: ConcatOp, position: int, *, is_nhwc: bool) -> Expr:
     values = op.constants[position]
-    held = (values.astype(np.int32) + op.inputs[position].relabelling).astype(op.inputs[position].kernel_dtype)
-    return relax.const(np.ascontiguousarray(held.transpose(TO_NHWC) if is_nhwc else held))
+    stored = (values.astype(np.int32) + op.inputs[position].relabelling).astype(op.inputs[position].kernel_dtype)
+    return relax.const(np.ascontiguousarray(stored.transpose(TO_NHWC) if is_nhwc else stored))

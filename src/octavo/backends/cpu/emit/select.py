@@ -26,7 +26,7 @@ def emit_select(op: SelectOp, context: KernelContext, inputs: dict[str, Var], ou
     )
     values = [
         context.storage.source(inputs[op.condition]),
-        *(_held(op, context, inputs, side) for side in (op.a, op.b)),
+        *(_stored_operand(op, context, inputs, side) for side in (op.a, op.b)),
     ]
     value = context.call(output.name, select(spec, isa=context.isa), values, op.y.tensor.shape, dtype)
     context.put(output, value, is_nhwc=False)
@@ -44,7 +44,7 @@ def _chosen(op: SelectOp, side: Choice) -> Chosen:
     return Chosen(shape=tensor.shape, dtype=tensor.kernel_dtype, table=moved.astype(y.tensor.kernel_dtype))
 
 
-def _held(op: SelectOp, context: KernelContext, inputs: dict[str, Var], side: Choice) -> Expr:
+def _stored_operand(op: SelectOp, context: KernelContext, inputs: dict[str, Var], side: Choice) -> Expr:
     if side.values is None:
         return context.storage.get(inputs[side.tensor.name], is_nhwc=False)
     values = side.values.astype(np.int32) + op.y.tensor.relabelling

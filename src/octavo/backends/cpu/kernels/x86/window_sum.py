@@ -89,8 +89,8 @@ class WindowSums:
         dilation = distance * self.row_step // geometry.row_stride if count > 1 else 1
         common = math.gcd(dilation, self.row_step)
         apart, steps = dilation // common, self.row_step // common
-        held = max(0, count - steps)
-        before = -(-held // steps)
+        kept = max(0, count - steps)
+        before = -(-kept // steps)
         walk = walk_of(geometry.reduction.run, stride, taps) if columns >= v.LANES else None
         lanes = _PIXELS if walk is None else v.LANES
         start = self.start if count == 1 else 0
@@ -103,23 +103,23 @@ class WindowSums:
             return T.Bind(self._batch(x, [T.Bind(base + at + place * stride) for place in places], taps, start))
 
         def group(first: Expr) -> None:
-            lines = T.alloc_buffer((max(1, held) * lanes,), "int32", scope="local")
+            lines = T.alloc_buffer((max(1, kept) * lanes,), "int32", scope="local")
             with T.serial(0, 1 if apart == 1 else T.min(T.int32(apart), rows)) as top:
-                for index in range(held):
+                for index in range(kept):
                     v.store(lines, index * lanes, T.broadcast(T.int32(0), lanes), lanes)
                 # Rows before the first one fill `lines`; what they leave in its place is written over.
                 with T.serial(0, before + T.floordiv(rows - top + (apart - 1), apart)) as index:
                     row = T.Bind((index - before) * apart)
-                    at = [row * geometry.row_stride + tap * distance for tap in range(held, count)]
+                    at = [row * geometry.row_stride + tap * distance for tap in range(kept, count)]
                     at = [top * geometry.row_stride + (T.max(each, T.int32(0)) if before else each) for each in at]
-                    parts = [T.Bind(v.load(lines, index * lanes, lanes)) for index in range(held)]
+                    parts = [T.Bind(v.load(lines, index * lanes, lanes)) for index in range(kept)]
                     parts += [line(first, each) for each in at]
                     total = sum(parts[1:], parts[0])
                     if self.start and count > 1:
                         total = total + T.broadcast(T.int32(self.start), lanes)
                     place = (top + (T.max(row, T.int32(0)) if before else row)) * columns + first
                     v.store_partial(sums, place, total, lanes, min(lanes, columns), "int32")
-                    for index, part in enumerate(parts[count - held :]):
+                    for index, part in enumerate(parts[count - kept :]):
                         v.store(lines, index * lanes, part, lanes)
 
         _over_whole(0, columns, lanes, group)
