@@ -45,6 +45,12 @@ def run(program: str, source: Path) -> list[str]:
             ["1/1 ops integer, 0.0% of MACs", "True"],
         ),
         (
+            "Add a pass",
+            {"src/octavo/partition/cancel_transposes.py", "src/octavo/partition/pipeline.py"},
+            ["decompose_batch_norm", "['move', 'move', 'lookup']"],
+            ["cancel_transposes", "['lookup']"],
+        ),
+        (
             "Add an instruction set",
             {"src/octavo/backends/cpu/kernels/isa.py"},
             ["('generic',)", "generic True"],
@@ -67,6 +73,6 @@ def test_a_patch_of_the_page_does_what_the_page_says(
 
 def test_the_page_lists_what_each_example_touches() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
-    for title in ("elementwise op", "range estimator", "instruction set", "back end"):
+    for title in ("elementwise op", "range estimator", "pass", "instruction set", "back end"):
         assert any(title in row for row in rows)
         assert re.search(rf"^## Add an? {title}$", PAGE, re.MULTILINE)

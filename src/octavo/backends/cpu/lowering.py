@@ -107,7 +107,7 @@ def lower_composites(
     schedules: Schedules = NO_SCHEDULES,
     backends: Sequence[Backend] = (),
 ) -> Lowered:
-    """Lower a partitioned module to kernel calls.
+    """Lower each composite to kernel calls; elementwise ones in a chain become one table first (see compose.py).
 
     Parameters
     ----------
