@@ -21,6 +21,8 @@ GONE = (
     r"onnx_straight|onnx_halves|torch_writes",
     r"\bswallow(ed|s)?\b",
     r"place_of_extreme|top_places",
+    r"\bas_(held|stored|uint8)\b",
+    r"int16_(pairwise|pool2d|conv2d|gemm|elementwise|spec)\b|Int16(Gemm|Conv2dSpec|PairwiseSpec|LookupSpec)",
     r"\bform: (ScaledRounding|ChannelGroups)",
 )
 

@@ -152,6 +152,10 @@ class QuantizedTensor:
         """What kernels add to its integers, which they read as uint8 or int16."""
         return RELABELLING.get(self.params.dtype, 0)
 
+    def kernel_integers(self, values: npt.NDArray[np.integer]) -> npt.NDArray[Any]:
+        """Return integers of this tensor as kernels hold them, contiguous."""
+        return np.ascontiguousarray((values.astype(np.int32) + self.relabelling).astype(self.kernel_dtype))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedOutput:

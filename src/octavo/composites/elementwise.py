@@ -58,7 +58,7 @@ class AddOp(CompositeOp):
             return None
         if any(tensor.kernel_dtype != "uint8" for tensor in (self.a, self.b, self.y.tensor)):
             return None
-        one = None if self.b_values is None else as_uint8(self.b_values)
+        one = None if self.b_values is None else self.b.kernel_integers(self.b_values)
 
         def of(a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
             other = one if b is None else b
@@ -72,11 +72,6 @@ class AddOp(CompositeOp):
 def sum_arithmetic(rounding: str) -> Arithmetic:
     """Return how a sum or difference of 8-bit tensors is formed: in integers, or in float32."""
     return Arithmetic("fixed_point", rounding, 32) if rounding == "half_up" else Arithmetic("float_multiplier", rounding)
-
-
-def as_uint8(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return 8-bit integers as kernels hold them."""
-    return (values.astype(np.int16) + 128).astype(np.uint8) if values.dtype == np.int8 else values.astype(np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -105,7 +100,7 @@ class LookupOp(UnaryOp):
         """Return the function that the table is of, where it is one of bytes."""
         if self.x.kernel_dtype != "uint8" or self.y.kernel_dtype != "uint8":
             return None
-        table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
+        table = self.y.tensor.kernel_integers(self.table)
         return ElementFunction(operands={"input": self.x}, result=self.y, of=lambda x: table[x])
 
 
@@ -137,7 +132,7 @@ class PairLookupOp(CompositeOp):
         """Return the function that the table is of, where no operand is widened and none is a constant of several elements."""
         if self.b is None or not self.a.shape == self.b.shape == self.y.tensor.shape:
             return None
-        table = (self.table.astype(np.int16) + self.y.tensor.relabelling).astype(np.uint8)
+        table = self.y.tensor.kernel_integers(self.table)
         return ElementFunction(operands={"input0": self.a, "input1": self.b}, result=self.y, of=lambda a, b: table[b, a])
 
 
@@ -190,7 +185,9 @@ class PairwiseOp(CompositeOp):
 
         def of(*values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
             given = iter(values)
-            a, b = (next(given) if operand.values is None else as_stored(operand) for operand in sides)
+            a, b = (
+                next(given) if operand.values is None else operand.tensor.kernel_integers(operand.values) for operand in sides
+            )
             return self._oracle(a, b)
 
         return ElementFunction(operands=variables, result=self.y, of=of)
@@ -209,12 +206,6 @@ class PairwiseOp(CompositeOp):
         stored = self.rounding == "half_even_stored"
         bounds = (out.zero_point, out.qmin, out.qmax)
         return requantize(product, requantize_multiplier(*scales), *bounds, stored_even=stored).astype(np.uint8)
-
-
-def as_stored(operand: Operand) -> npt.NDArray[Any]:
-    """Return a constant's integers as kernels hold them."""
-    assert operand.values is not None
-    return (operand.values.astype(np.int32) + operand.tensor.relabelling).astype(operand.tensor.kernel_dtype)
 
 
 def float_sum_of(

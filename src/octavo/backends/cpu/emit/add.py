@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ....composites.elementwise import AddOp, as_uint8, float_sum_of
+from ....composites.elementwise import AddOp, float_sum_of
 from ....composites.outputs import output_spec
 from .. import kernels
 from ..context import KernelContext, shape_of
@@ -22,7 +22,7 @@ def emit_add(op: AddOp, context: KernelContext, inputs: dict[str, Var], output: 
     is_nhwc = same and any(context.storage.is_kept_nhwc(var) for var in (a_var, b_var) if var is not None)
     a = context.storage.get(a_var, is_nhwc=is_nhwc)
     if op.b_values is not None:
-        b: Expr = relax.const(as_uint8(op.b_values))
+        b: Expr = relax.const(op.b.kernel_integers(op.b_values))
     else:
         assert b_var is not None
         b = context.storage.get(b_var, is_nhwc=is_nhwc)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -44,8 +43,7 @@ def _read(
     """Return what the kernel reads and how: a tensor that was only transposed as it lay before, where the kernel can."""
     plain = MatrixView.plain(operand.tensor.shape)
     if operand.values is not None:
-        values = (operand.values.astype(np.int32) + operand.tensor.relabelling).astype(operand.tensor.kernel_dtype)
-        return relax.const(np.ascontiguousarray(values)), plain
+        return relax.const(operand.tensor.kernel_integers(operand.values)), plain
     value = context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
     before = context.storage.before_transposition(value) if takes_views else None
     if before is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -36,5 +35,4 @@ def stored_operand(context: KernelContext, inputs: dict[str, Var], operand: Oper
     """Return an operand's integers as kernels hold them, in the source's layout."""
     if operand.values is None:
         return context.storage.get(inputs[operand.tensor.name], is_nhwc=False)
-    values = operand.values.astype(np.int32) + operand.tensor.relabelling
-    return relax.const(np.ascontiguousarray(values.astype(operand.tensor.kernel_dtype)))
+    return relax.const(operand.tensor.kernel_integers(operand.values))

@@ -46,9 +46,9 @@ def _requantized(context: KernelContext, name: str, value: Expr, x: QuantizedTen
     """Return an int16 operand with the parameters of the result: through a table with an entry for every integer."""
     if x.params == y.tensor.params:
         return value
-    table = lookup_table(lambda real: real, x.params, y.tensor.params).astype(np.int32) + y.tensor.relabelling
+    table = y.tensor.kernel_integers(lookup_table(lambda real: real, x.params, y.tensor.params))
     spec = LookupSpec(size=math.prod(shape_of(value)), x_dtype="int16", y_dtype="int16", threads=context.threads)
-    kernel = kernels.lookup(spec, table=table.astype(np.int16), isa=context.isa)
+    kernel = kernels.lookup(spec, table=table, isa=context.isa)
     return context.call(name, kernel, [value], shape_of(value), "int16")
 
 
@@ -64,6 +64,5 @@ def _operands(op: ConcatOp, context: KernelContext, inputs: dict[str, Var]) -> t
 
 
 def _constant(op: ConcatOp, position: int, *, is_nhwc: bool) -> Expr:
-    values = op.constants[position]
-    stored = (values.astype(np.int32) + op.inputs[position].relabelling).astype(op.inputs[position].kernel_dtype)
-    return relax.const(np.ascontiguousarray(stored.transpose(TO_NHWC) if is_nhwc else stored))
+    values = op.inputs[position].kernel_integers(op.constants[position])
+    return relax.const(np.ascontiguousarray(values.transpose(TO_NHWC) if is_nhwc else values))

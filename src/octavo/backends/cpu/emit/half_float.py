@@ -59,13 +59,13 @@ def _plain_spec(float_op: FloatConv2dOp | FloatMatmulOp, shape: tuple[int, ...],
     )
 
 
-def emit_cast(context: KernelContext, view: DataflowView, var: Var, value: Expr, halves: Collection[str]) -> bool:
-    """Write a cast to or from the 16-bit variables `halves`, whichever way the tensor lies; return whether it is one."""
+def emit_cast(context: KernelContext, view: DataflowView, var: Var, value: Expr, half_names: Collection[str]) -> bool:
+    """Write a cast to or from the 16-bit variables `half_names`, in the layout the tensor lies in; return whether it is one."""
     call = call_to(value, "astype")
     source = None if call is None else call.args[0]
-    if not isinstance(source, Var) or not {var.name, source.name} & set(halves):
+    if not isinstance(source, Var) or not {var.name, source.name} & set(half_names):
         return False
-    widens = source.name in halves
+    widens = source.name in half_names
     storage = context.storage
     is_nhwc = storage.is_kept_nhwc(source)
     x = storage.get(source, is_nhwc=is_nhwc)

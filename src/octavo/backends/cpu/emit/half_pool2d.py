@@ -47,10 +47,10 @@ def emit_half_pool2d(op: HalfPool2dOp, context: KernelContext, inputs: dict[str,
     context.put(output, result, is_nhwc=is_nhwc)
 
 
-def emit_concat(context: KernelContext, var: Var, value: Expr, halves: Collection[str]) -> bool:
+def emit_concat(context: KernelContext, var: Var, value: Expr, half_names: Collection[str]) -> bool:
     """Write the concatenation of 16-bit variables as a kernel, in the layout they have; return whether it is one."""
     call: Any = call_to(value, "concat")
-    if call is None or var.name not in halves or not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
+    if call is None or var.name not in half_names or not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
         return False
     fields = list(call.args[0].fields)
     storage, rank = context.storage, len(static_shape(var) or ())

@@ -20,7 +20,7 @@ def emit_lookup(op: LookupOp, context: KernelContext, inputs: dict[str, Var], ou
     x = context.storage.get(var, is_nhwc=is_nhwc)
     size, x_dtype, y_dtype = int(np.prod(shape_of(x))), op.x.kernel_dtype, op.y.kernel_dtype
     # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
-    table = (op.table.astype(np.int32) + op.y.tensor.relabelling).astype(y_dtype)
+    table = op.y.tensor.kernel_integers(op.table)
     spec = LookupSpec(size=size, x_dtype=x_dtype, y_dtype=y_dtype, threads=context.threads)
     kernel = kernels.lookup(spec, table=table, isa=context.isa)
     context.put(output, context.call(output.name, kernel, [x], shape_of(x), y_dtype), is_nhwc=is_nhwc)

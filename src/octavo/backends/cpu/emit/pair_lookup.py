@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from tvm.relax import Var
 
 from ....composites.elementwise import PairLookupOp, PreluOp
@@ -26,7 +25,7 @@ def emit_pair_lookup(op: PairLookupOp, context: KernelContext, inputs: dict[str,
         rows = rows.reshape((1,) * (4 - rows.ndim) + rows.shape).transpose(TO_NHWC)
     b_shape = shape_of(values[1]) if rows is None else rows.shape
     # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
-    table = (op.table.astype(np.int16) + op.y.tensor.relabelling).astype(np.uint8)
+    table = op.y.tensor.kernel_integers(op.table)
     lines = None if op.reals is None else affine_rows(table, op.reals, op.y.tensor.zero_point)
     if rows is not None and lines is not None:
         affine = AffineRowsSpec(a_shape=shape_of(values[0]), b_shape=b_shape, threads=context.threads)

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ....composites.base import QuantizedTensor
-from ....composites.elementwise import Operand, PairwiseOp, as_stored, float_sum_of
+from ....composites.elementwise import Operand, PairwiseOp, float_sum_of
 from ....composites.outputs import output_spec
 from .. import kernels
 from ..context import KernelContext, shape_of
@@ -59,7 +59,7 @@ def is_pairwise_nhwc(op: PairwiseOp, context: KernelContext, inputs: dict[str, V
 def _read(context: KernelContext, inputs: dict[str, Var], operand: Operand, *, is_nhwc: bool) -> Expr:
     if operand.values is None:
         return context.storage.get(inputs[operand.tensor.name], is_nhwc=is_nhwc)
-    values = as_stored(operand)
+    values = operand.tensor.kernel_integers(operand.values)
     if is_nhwc:
         values = values.reshape((1,) * (4 - values.ndim) + values.shape).transpose(TO_NHWC)
     return relax.const(np.ascontiguousarray(values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -40,12 +39,10 @@ def _chosen(op: SelectOp, side: Choice) -> Chosen:
         return Chosen(shape=tensor.shape, dtype=tensor.kernel_dtype)
     table = lookup_table(lambda real: real, tensor.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
     # Relabelling leaves the order of integers: the least is entry 0 in either dtype.
-    moved = table.astype(np.int32) + y.tensor.relabelling
-    return Chosen(shape=tensor.shape, dtype=tensor.kernel_dtype, table=moved.astype(y.tensor.kernel_dtype))
+    return Chosen(shape=tensor.shape, dtype=tensor.kernel_dtype, table=y.tensor.kernel_integers(table))
 
 
 def _stored_operand(op: SelectOp, context: KernelContext, inputs: dict[str, Var], side: Choice) -> Expr:
     if side.values is None:
         return context.storage.get(inputs[side.tensor.name], is_nhwc=False)
-    values = side.values.astype(np.int32) + op.y.tensor.relabelling
-    return relax.const(np.ascontiguousarray(values.astype(op.y.tensor.kernel_dtype)))
+    return relax.const(op.y.tensor.kernel_integers(side.values))

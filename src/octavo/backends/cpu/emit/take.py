@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -48,4 +47,4 @@ def emit_take(op: TakeOp, context: KernelContext, inputs: dict[str, Var], output
 def _source(op: TakeOp, context: KernelContext, inputs: dict[str, Var]) -> Expr:
     if op.values is None:
         return context.storage.get(inputs[op.x.name], is_nhwc=False)
-    return relax.const((op.values.astype(np.int32) + op.x.relabelling).astype(op.x.kernel_dtype))
+    return relax.const(op.x.kernel_integers(op.values))

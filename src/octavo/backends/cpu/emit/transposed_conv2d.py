@@ -84,10 +84,10 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
     batch, rows, columns, channels = shape_of(value)
     down, across = op.strides
     of_group = channels // (op.groups * down * across)
-    value = context.reshape(f"{output.name}_apart", value, (batch, rows, columns, op.groups, down, across, of_group))
+    value = context.reshape(f"{output.name}_phases_split", value, (batch, rows, columns, op.groups, down, across, of_group))
     value = context.permute(f"{output.name}_woven", value, (0, 1, 4, 2, 5, 3, 6))
     whole = (batch, rows * down, columns * across, op.groups * of_group)
-    value = context.reshape(f"{output.name}_whole", value, whole)
+    value = context.reshape(f"{output.name}_phases_merged", value, whole)
     spatial = _sizes(op, op.y.shape)
     if spatial != whole[1:3]:
         cuts = [tuple(range(axis.first, axis.first + extent)) for axis, extent in zip(axes, spatial, strict=True)]
@@ -139,5 +139,5 @@ def _weight_of(op: Conv2dTransposeOp, axes: list[Phases]) -> QuantizedWeight:
 
 
 def _for_each_phase(op: Conv2dTransposeOp, channels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    apart = channels.reshape(op.groups, 1, 1, -1)
-    return np.broadcast_to(apart, (op.groups, *op.strides, apart.shape[3])).reshape(-1)
+    grouped = channels.reshape(op.groups, 1, 1, -1)
+    return np.broadcast_to(grouped, (op.groups, *op.strides, grouped.shape[3])).reshape(-1)

@@ -1,6 +1,6 @@
 """How kernels of group normalization walk channels-last images: parts of whole groups, strips of a few vectors within them.
 
-It emits loops and addresses; what is summed and written it is told.
+It emits loops and addresses; what is summed and written, its caller says.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ElementMath:
         """Return x * y + z, rounded once."""
         return intrinsic("llvm.fma", self._type("float32"), x, y, z)
 
-    def apart(self, value: Expr) -> Expr:
+    def fenced(self, value: Expr) -> Expr:
         """Return a value that LLVM contracts with nothing."""
         return intrinsic("llvm.arithmetic.fence", self._type("float32"), value)
 
@@ -89,20 +89,20 @@ class ElementMath:
         x, y = operands[0], operands[min(1, len(operands) - 1)]
         zero = self.constant(0.0)
         emitted: dict[str, Callable[[], Expr]] = {
-            "exp": lambda: self.apart(self.exp(x)),
+            "exp": lambda: self.fenced(self.exp(x)),
             "sigmoid": lambda: self.sigmoid(x),
             "tanh": lambda: self.tanh(x),
             "erf": lambda: self.erf(x),
-            "negative": lambda: self.apart(self.constant(-1.0) * x),
+            "negative": lambda: self.fenced(self.constant(-1.0) * x),
             "abs": lambda: intrinsic("llvm.fabs", self._type("float32"), x),
             "sqrt": lambda: intrinsic("llvm.sqrt", self._type("float32"), x),
             "add": lambda: x + y,
             "subtract": lambda: x - y,
-            "multiply": lambda: self.apart(x * y),
+            "multiply": lambda: self.fenced(x * y),
             "divide": lambda: x / y,
             "maximum": lambda: B.Select(x > y, x, y),
             "minimum": lambda: B.Select(x < y, x, y),
-            "leaky_relu": lambda: B.Select(x > zero, x, self.apart(x * y)),
+            "leaky_relu": lambda: B.Select(x > zero, x, self.fenced(x * y)),
             "multiply_add": lambda: self.fused(*operands),
         }
         return emitted[op]()

@@ -55,7 +55,7 @@ class ObserveSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """The buffers that an observer of `spec` writes, and the plain way to write them."""
+    """The buffers that an observer of `spec` writes, and how one value changes them."""
 
     spec: ObserveSpec
     ranges: Buffer

@@ -129,10 +129,10 @@ class _Writer:
         with chunked(batch * blocks, self._shared(batch * blocks)) as piece:
             base = piece // blocks * (rows * columns)
             at = B.min(piece % blocks * _TILE, many - _TILE)
-            apart = [base + i * many + at for i in range(few)]
-            together = [base + at * few + i * _TILE for i in range(few)]
-            loaded = [B.Bind(load(x, start, _TILE)) for start in (apart if interleave else together)]
-            for i, start in enumerate(together if interleave else apart):
+            strided = [base + i * many + at for i in range(few)]
+            contiguous = [base + at * few + i * _TILE for i in range(few)]
+            loaded = [B.Bind(load(x, start, _TILE)) for start in (strided if interleave else contiguous)]
+            for i, start in enumerate(contiguous if interleave else strided):
                 places = range(i * _TILE, (i + 1) * _TILE) if interleave else range(i, few * _TILE, few)
                 picks = [place % few * _TILE + place // few for place in places] if interleave else list(places)
                 store(y, start, tirx.Shuffle(loaded, [B.int32(pick) for pick in picks]), _TILE)

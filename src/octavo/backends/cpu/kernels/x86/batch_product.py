@@ -3,8 +3,8 @@
     for each pair of matrices:   pack b as [panel][step][vectors of the panel][16 columns]
       for each panel:  for each tile of rows:   (emitted by the class that derives from this)
 
-It emits loops and addresses; how a step's product is formed it is told. Operands and result are read and written through strides
-(see matrix_view).
+It emits loops and addresses; how a step's product is formed, its caller says. Operands and result are read and written through
+strides (see matrix_view).
 """
 
 from __future__ import annotations

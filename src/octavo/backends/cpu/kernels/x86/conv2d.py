@@ -43,6 +43,6 @@ def matmul_x86(
     isa: str,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
-    """Return the kernel of a matmul, stated as a pointwise convolution over an image of one column."""
+    """Return the kernel of a matmul, as a pointwise convolution over an image of one column."""
     weights = Weights.of(spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier)
     return ImplicitGemm(spec, weights, isa=isa, schedules=schedules).build("matmul")

@@ -142,8 +142,8 @@ class Row:
 
     def offsets(self) -> list[tuple[int, int]]:
         """Return of each vector its distance from the row's start and its place in the ranges."""
-        apart = self.stride // self.pixels
-        return [(pixel * apart + j * LANES, j * LANES) for pixel in range(self.pixels) for j in range(self.vectors)]
+        spacing = self.stride // self.pixels
+        return [(pixel * spacing + j * LANES, j * LANES) for pixel in range(self.pixels) for j in range(self.vectors)]
 
 
 class Block:

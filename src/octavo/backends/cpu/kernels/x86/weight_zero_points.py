@@ -26,7 +26,7 @@ _BLOCK = 4  # lanes of 128 bits, which one instruction repeats over a register
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ZeroPoints:
-    """A way to correct accumulators; this one is for weights without any, the other classes are for those that have some.
+    """A method that corrects accumulators; this one is for weights without any, the other classes are for those that have some.
 
     In all methods `minus` is -zero_point of an accumulator's lanes, and `total` a window's sum, times `factor` and counted from
     `start`: one int32, or as many as there are lanes once accumulators are finished.
@@ -145,7 +145,7 @@ class SumLanes:
 
 
 def zero_points_of(spec: Conv2dSpec, weights: Weights, bias: npt.NDArray[np.int32], *, is_late: bool) -> ZeroPoints:
-    """Return the cheapest way for accumulators of `weights.values` and `bias`; with `is_late` it is best to read sums late."""
+    """Return the cheapest method for accumulators of `weights.values` and `bias`; with `is_late` it is best to read sums late."""
     shared = int(weights.zero_points[0]) if np.ptp(weights.zero_points) == 0 else None
     are_floats = _fit_float(spec, weights, bias)
     if shared is not None and is_late and are_floats:

@@ -85,10 +85,10 @@ class WindowSums:
         geometry, columns = self.geometry, self.geometry.columns
         (count, distance), *rest = geometry.reduction.taps
         stride, taps = geometry.column_stride, tuple(rest)
-        # Output rows that lie `apart` read the same rows of the input, `steps` taps later.
+        # Output rows that lie `spacing` from each other read the same rows of the input, `steps` taps later.
         dilation = distance * self.row_step // geometry.row_stride if count > 1 else 1
         common = math.gcd(dilation, self.row_step)
-        apart, steps = dilation // common, self.row_step // common
+        spacing, steps = dilation // common, self.row_step // common
         kept = max(0, count - steps)
         before = -(-kept // steps)
         walk = walk_of(geometry.reduction.run, stride, taps) if columns >= v.LANES else None
@@ -104,12 +104,12 @@ class WindowSums:
 
         def group(first: Expr) -> None:
             lines = T.alloc_buffer((max(1, kept) * lanes,), "int32", scope="local")
-            with T.serial(0, 1 if apart == 1 else T.min(T.int32(apart), rows)) as top:
+            with T.serial(0, 1 if spacing == 1 else T.min(T.int32(spacing), rows)) as top:
                 for index in range(kept):
                     v.store(lines, index * lanes, T.broadcast(T.int32(0), lanes), lanes)
                 # Rows before the first one fill `lines`; what they leave in its place is written over.
-                with T.serial(0, before + T.floordiv(rows - top + (apart - 1), apart)) as index:
-                    row = T.Bind((index - before) * apart)
+                with T.serial(0, before + T.floordiv(rows - top + (spacing - 1), spacing)) as index:
+                    row = T.Bind((index - before) * spacing)
                     at = [row * geometry.row_stride + tap * distance for tap in range(kept, count)]
                     at = [top * geometry.row_stride + (T.max(each, T.int32(0)) if before else each) for each in at]
                     parts = [T.Bind(v.load(lines, index * lanes, lanes)) for index in range(kept)]

@@ -1,4 +1,4 @@
-"""Kernel calls of composites: edge. Reads no QDQ graph."""
+"""Kernel calls of composites: quantize and dequantize. Reads no QDQ graph."""
 
 from __future__ import annotations
 
