@@ -16,7 +16,8 @@ from octavo.graph.dataflow import DataflowView, call_to, op_name
 from octavo.partition.hoist_quantize import hoist_quantize
 from octavo.partition.share_zero_points import share_zero_points
 from octavo.partition.sink_dequantize import sink_dequantize
-from octavo.qdq.rounding import ROUNDINGS, rounding_of, with_rounding
+from octavo.qdq.rounding import rounding_of, with_rounding
+from octavo.target.vocabulary import ROUNDINGS
 from tvm_alone import tvm_alone
 
 op: Any = relax.op

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import TargetError
-from octavo.partition.pipeline import _COMPUTE, _TABLES
+from octavo.partition.outline_integer import COMPUTE
+from octavo.partition.target_rules import _TABLES
 from octavo.target import CPU, OpSupport, TargetDescription
 from octavo.target.vocabulary import ACTIVATION_DTYPES, FUSIONS, OPS, ROUNDINGS
 
@@ -36,7 +37,7 @@ def test_json_round_trip(description: TargetDescription) -> None:
 
 
 def test_the_vocabulary_of_ops_is_what_partition_asks_for() -> None:
-    asked = {_TABLES.get(composite) or op for composite, ops, _ in _COMPUTE for op in ops} | {"dequantize"}
+    asked = {_TABLES.get(composite) or op for composite, ops, _ in COMPUTE for op in ops} | {"dequantize"}
     assert set(OPS) == asked | {"dequantize"}
     assert {entry.op for entry in CPU.ops} == set(OPS)
     assert len(set(OPS)) == len(OPS)
@@ -47,8 +48,10 @@ def test_the_vocabulary_of_ops_is_what_partition_asks_for() -> None:
     [
         ("op", "conv2d", "ops[0]: op: unknown 'conv2d': did you mean 'nn.conv2d'? allowed: nn.conv2d, "),
         ("op", 5, "ops[0]: op: unknown 5: allowed: nn.conv2d, "),
-        ("rounding", "whatever", "op 'nn.conv2d': rounding: unknown 'whatever': allowed: half_even, half_away, half_up"),
-        ("rounding", ["half_even"], "rounding: unknown"),
+        ("rounding", "whatever", "op 'nn.conv2d': rounding: unknown 'whatever': allowed: half_even, half_even_stored"),
+        ("rounding", ["half_even", "nearest"], "rounding: unknown 'nearest'"),
+        ("rounding", [], "rounding: expected at least 1 of half_even"),
+        ("rounding", 5, "rounding: expected a list of names (half_even, half_even_stored"),
         ("activations", ["int7"], "activations: unknown 'int7': did you mean 'int8'? allowed: uint8, int8, uint16, int16"),
         ("activations", ["int4"], "activations: unknown 'int4'"),
         ("activations", "int8", "activations: expected a list of names (uint8, int8, uint16, int16), got 'int8'"),
@@ -62,6 +65,7 @@ def test_the_vocabulary_of_ops_is_what_partition_asks_for() -> None:
         ("same_params", "yes", "same_params: expected true or false, got 'yes'"),
         ("accumulator_bits", 8, "accumulator_bits: expected a whole number from 16 to 64, got 8"),
         ("accumulator_bits", "32", "accumulator_bits: expected a whole number from 16 to 64, got '32'"),
+        ("wide_accumulator_bits", 65, "wide_accumulator_bits: expected a whole number from 16 to 64, got 65"),
         ("accumulator_bits", True, "accumulator_bits: expected a whole number from 16 to 64, got True"),
         ("roundings", "half_up", "an op's: field: unknown 'roundings': did you mean 'rounding'?"),
     ],

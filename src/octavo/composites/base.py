@@ -57,10 +57,10 @@ class Arithmetic:
     requantize
         What brings sums, or real values, to the result's units: "float_multiplier", a float32 factor; "fixed_point", an integer
         factor and shifts; "shift", a shift alone, behind which other parameters than the input's take a float multiplier;
-        "none", nothing: integers are moved, chosen, compared or looked up, or the sums are the result.
+        "none", nothing: integers are moved, chosen, compared or looked up, less a difference of zero points, or sums are left.
     rounding
-        A name of `qdq.rounding.ROUNDINGS`; for sums in fixed point one of `FixedPointRounding`, for those that end in float32
-        one of `ScaledRounding`, for a comparison one of `CompareRounding`; "none" where nothing is rounded.
+        A name of `target.vocabulary.ROUNDINGS`; for sums in fixed point one of `FixedPointRounding`, for those that end in
+        float32 one of `ScaledRounding`, for a comparison one of `CompareRounding`; "none" where nothing is rounded.
     accumulator_bits
         Width of the sums of integers, which are proven to fit it; None where there are none.
     """
@@ -252,8 +252,8 @@ class UnaryOp(CompositeOp):
 
 
 def change_of_parameters(*inputs: QuantizedTensor, y: QuantizedOutput) -> Arithmetic:
-    """Return how an op that leaves values as they are brings its inputs to the parameters of the result."""
-    same = all(x.params == y.tensor.params for x in inputs)
+    """Return how an op that leaves values as they are brings its inputs to the scale of the result."""
+    same = all(ratio(x.params, y.tensor.params) == 1.0 for x in inputs)
     return NO_ARITHMETIC if same else Arithmetic("float_multiplier", "half_even")
 
 

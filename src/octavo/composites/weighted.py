@@ -35,6 +35,7 @@ class BatchMatmulOp(CompositeOp):
     b: MatmulOperand
     unit: float
     y: QuantizedOutput | FloatResult | SumResult
+    accumulator_bits: int
     fixed_point: FixedPointRounding | None = None
 
     @property
@@ -48,7 +49,7 @@ class BatchMatmulOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result."""
-        return _arithmetic(self.y, self.fixed_point)
+        return _arithmetic(self.y, self.accumulator_bits, self.fixed_point)
 
     @property
     def multiplier(self) -> Multiplier:
@@ -62,9 +63,8 @@ class BatchMatmulOp(CompositeOp):
 Result = QuantizedOutput | FloatResult | SumResult
 
 
-def _arithmetic(y: Result, fixed_point: FixedPointRounding | None = None) -> Arithmetic:
-    """Return how sums become a result; those of 16-bit activations have 64 bits."""
-    bits = 64 if y.kernel_dtype == "int16" else 32
+def _arithmetic(y: Result, bits: int, fixed_point: FixedPointRounding | None = None) -> Arithmetic:
+    """Return how sums of so many bits become a result."""
     if isinstance(y, SumResult):
         return Arithmetic(accumulator_bits=bits)
     if isinstance(y, FloatResult):
@@ -79,6 +79,7 @@ class WeightedOp(CompositeOp):
     x: QuantizedTensor | DynamicTensor
     weight: QuantizedWeight
     y: Result
+    accumulator_bits: int
     fixed_point: FixedPointRounding | None = None
 
     def roles(self) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class WeightedOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result."""
-        return _arithmetic(self.y, self.fixed_point)
+        return _arithmetic(self.y, self.accumulator_bits, self.fixed_point)
 
     @property
     def multiplier(self) -> Multiplier:
@@ -149,6 +150,7 @@ class Conv2dTransposeOp(CompositeOp):
     x: QuantizedTensor
     weight: QuantizedWeight
     y: Result
+    accumulator_bits: int
     layout: Layout
     strides: tuple[int, int]
     padding: tuple[int, int, int, int]
@@ -167,7 +169,7 @@ class Conv2dTransposeOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result."""
-        return _arithmetic(self.y)
+        return _arithmetic(self.y, self.accumulator_bits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

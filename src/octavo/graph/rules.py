@@ -29,9 +29,13 @@ Repeatable = Callable[[DataflowView, Var], bool]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """Why a rule does not apply, with the value that decided: "weight fc_w is not a constant"."""
+    """Why a rule does not apply, with the value that decided: "weight fc_w is not a constant".
+
+    Of several rules the first one's reason counts, or that of one whose pattern `matched`: its numbers alone decided.
+    """
 
     reason: str
+    matched: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -138,7 +142,8 @@ def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) 
             if isinstance(found, Region):
                 found = _check_region(view, found, taken, repeatable)
             if isinstance(found, Rejection):
-                rejections.setdefault(binding.var.name, found)
+                if found.matched or binding.var.name not in rejections:
+                    rejections[binding.var.name] = found
                 continue
             rejections.pop(binding.var.name, None)
             regions[found.output] = found

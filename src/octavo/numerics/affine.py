@@ -5,6 +5,9 @@ A kernel or a graph pass that maps real numbers to integers cites these definiti
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Literal
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +18,23 @@ _CONTAINER = {"int4": "int8", "uint4": "uint8"}
 """NumPy has no 4-bit dtype: such values are held one to a byte."""
 
 
-def quantize(x: npt.ArrayLike, params: QuantParams) -> npt.NDArray[np.integer]:
-    """Return clamp(rint(x / scale) + zero_point, qmin, qmax), half to even.
+TieRounding = Literal["half_even", "half_up", "half_away"]
+"""Where a tie goes: to the even neighbour, towards plus infinity, away from 0."""
+
+
+def _half_up(steps: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    return np.floor(steps.astype(np.float64) + 0.5)
+
+
+_ROUND: dict[TieRounding, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.floating[Any]]]] = {
+    "half_even": np.rint,
+    "half_up": _half_up,
+    "half_away": lambda steps: np.copysign(_half_up(np.abs(steps)), steps),
+}
+
+
+def quantize(x: npt.ArrayLike, params: QuantParams, rounding: TieRounding = "half_even") -> npt.NDArray[np.integer]:
+    """Return clamp(round(x / scale) + zero_point, qmin, qmax), half to even unless `rounding` says otherwise.
 
     Parameters
     ----------
@@ -42,7 +60,7 @@ def quantize(x: npt.ArrayLike, params: QuantParams) -> npt.NDArray[np.integer]:
     values = np.asarray(x, np.float32)
     scale, zero_point = _aligned(params, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # x / a tiny scale may be infinite, which saturates
-        quotient = np.rint(np.divide(values, scale, dtype=np.float32))
+        quotient = _ROUND[rounding](np.divide(values, scale, dtype=np.float32))
     # In float64, where every bound of every integer dtype is exact and so is the sum with the zero point.
     low, high = params.qmin - zero_point.astype(np.float64), params.qmax - zero_point.astype(np.float64)
     clamped = np.clip(np.where(np.isnan(quotient), low, quotient), low, high)

@@ -12,6 +12,7 @@ from tvm.relax import Var
 from ..composites.attributes import write_op
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection, Rule
+from ..qdq.rounding import unsupported_rounding
 from ..qdq.tensor_ids import fused_tensors, with_tensor_ids
 from ..qdq.values import constant_value
 from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
@@ -45,8 +46,10 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             if support is None:
                 return Rejection(reason=f"target {target.name} has no integer {name}")
             found = matcher(view, core, support)
-            if isinstance(found, Rejection):
-                return found
+            problem = found if isinstance(found, Rejection) else unsupported_rounding(view, found, support, context.target.name)
+            if problem is not None:
+                return problem
+            assert isinstance(found, Region)
             fused = fused_tensors(view, found, context.ids, context.sources)
             info = with_tensor_ids(found.form.quantize_info(), context.tensors)
             return replace(found, attrs={"quantize_info": info, **({"tensor_ids": fused} if fused else {})})

@@ -16,7 +16,8 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_sh
 from ..graph.rules import Rejection
 from ..numerics import ELEMENTWISE
 from ..numerics.quantized.compare import COMPARISONS
-from .rounding import FIXED_POINT, operand_rounding
+from ..target.vocabulary import FIXED_POINT
+from .rounding import operand_rounding
 from .values import ConstantValue, Dequantized, constant_value, dequantized
 
 PRELU = "nn.prelu"

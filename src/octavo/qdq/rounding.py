@@ -25,28 +25,10 @@ from tvm.relax.script import parser as _parser
 
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, call_to, op_name
-
-HALF_EVEN = "half_even"
-HALF_EVEN_STORED = "half_even_stored"
-HALF_UP = "half_up"
-HALF_AWAY = "half_away"
-FLOAT32 = "float32"
-WHOLE_STEPS = "whole_steps"
-FIXED_POINT = "fixed_point"
-FIXED_POINT_WIDE_BIAS = "fixed_point_wide_bias"
-
-ROUNDINGS = {
-    HALF_EVEN: "rint(real / scale) + zero_point, ties to even: what R.quantize says",
-    HALF_EVEN_STORED: "rint(real / scale + zero_point): a tie becomes an even integer of the result; mean, multiply, add",
-    HALF_UP: "in integers, ties up: add, subtract; a fixed-point factor: a change of parameters, nn.leakyrelu, nn.prelu; "
-    'the shift of an integer sum: image.resize2d by method "linear"',
-    HALF_AWAY: "nn.avg_pool2d of equal parameters: over the integers as they are stored, ties away from 0",
-    FLOAT32: 'every float32 operation of ONNX Runtime, in its order: nn.avg_pool2d, image.resize2d by method "linear"',
-    WHOLE_STEPS: "nn.softmax: 1 / scale of the result counts as a whole number, rounded down",
-    FIXED_POINT: "TFLite's fixed point: ops of int16 tensors; the norm that an l2 normalization divides by; comparisons",
-    FIXED_POINT_WIDE_BIAS: "TFLite's fixed point of an int16 op whose bias has 64 bits, for which it has other roundings",
-}
-"""Every rounding, what it means and the ops that know it; an op to which one means nothing rounds half to even."""
+from ..graph.rules import Region, Rejection
+from ..numerics.affine import TieRounding
+from ..target import OpSupport
+from ..target.vocabulary import FIXED_POINT, FIXED_POINT_WIDE_BIAS, HALF_AWAY, HALF_EVEN, HALF_UP, ROUNDINGS
 
 PASSED_THROUGH = (
     *("nn.max_pool2d", "reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten"),
@@ -74,6 +56,31 @@ def operand_rounding(view: DataflowView, call: Any) -> str:
     """Return the rounding of the dequantizes that an op reads; half to even where it reads none."""
     found = [call_to(view.definition(arg), "dequantize") for arg in call.args]
     return next((rounding_of(made) for made in found if made is not None and rounding_of(made) != HALF_EVEN), HALF_EVEN)
+
+
+def unsupported_rounding(view: DataflowView, region: Region, support: OpSupport, target: str) -> Rejection | None:
+    """Return why a target can't round a region as its quantize, or a comparison's dequantizes, say; None where it can."""
+    computed = region.form.arithmetic().rounding
+    calls = [call for var in region.members if (call := call_to(view.definition(var), "quantize")) is not None]
+    # A comparison has no quantize, and is in fixed point only where its dequantizes say so.
+    said = [rounding_of(call) for call in calls][-1:] or ([FIXED_POINT] if computed == FIXED_POINT else [])
+    if computed in ("none", "integers") or not said:
+        return None
+    # Others than ties are how a framework computes one op: the same quantize behind another op says nothing.
+    asked = said[0] if computed != HALF_EVEN or said[0] in (HALF_UP, HALF_AWAY) else HALF_EVEN
+    offered = ", ".join(support.roundings)
+    if asked not in support.roundings:
+        reason = f"{region.output.name} is rounded {asked}; target {target} rounds {support.op} {offered}"
+    elif computed == HALF_EVEN and computed not in support.roundings:
+        reason = f"no kernel rounds {support.op} {asked}, only {computed}; target {target} rounds it {offered}"
+    else:
+        return None
+    return Rejection(reason=reason, matched=True)
+
+
+def tie_rounding(rounding: str) -> TieRounding:
+    """Return where the ties of a table go whose results are rounded so; other roundings have tables of their own."""
+    return "half_up" if rounding == HALF_UP else "half_away" if rounding == HALF_AWAY else "half_even"
 
 
 def is_fixed_point(rounding: str) -> bool:

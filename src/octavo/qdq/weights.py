@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
+from ..composites.base import WIDE
 from ..composites.weighted import QuantizedWeight
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Rejection
@@ -93,8 +94,8 @@ def weight_form(
     multiplier = np.asarray(requantize_multiplier(x_scale, scale, y_params.scale), np.float32)
     is_real = bias is not None and bias.scale is None and support.float_output
     integers = _bias_integers(None if is_real else bias, bias_scale)
-    if not isinstance(integers, Rejection) and x_params.dtype not in ("int16", "uint16"):  # whose sums have 64 bits
-        integers = _without_overflow(values, zero_point, integers, x_params, multiplier)
+    if not isinstance(integers, Rejection):
+        integers = _without_overflow(values, zero_point, integers, x_params, multiplier, support.bits_of(x_params.dtype))
     if isinstance(integers, Rejection):
         return integers
     return QuantizedWeight(
@@ -140,8 +141,9 @@ def _without_overflow(
     bias: npt.NDArray[np.int32],
     x_params: QuantParams,
     multiplier: npt.NDArray[np.float32],
+    bits: int,
 ) -> npt.NDArray[np.int32] | Rejection:
-    """Return the bias, moved towards 0 where an accumulator could leave int32 by a hair, or why the layer stays float.
+    """Return the bias, moved towards 0 where an accumulator could leave `bits` by a hair, or why the layer stays float.
 
     Quantizers that give a channel of tiny weights a tiny scale store its bias as almost 2**31; a few more products then overflow.
     What such a bias moves by is far below one step of the result.
@@ -150,14 +152,16 @@ def _without_overflow(
     reach = max_accumulator(values, zero_point, None, int(np.ravel(x_params.zero_point)[0]), low, high)
     if np.ptp(x_params.zero_point) != 0:  # see `channels`: the kernel sums integers of zero point 0, the bias holds the rest
         reach = 2 * max_accumulator(values, zero_point, None, 0, 0, 255)
-    limit = INTEGER_RANGE["int32"][1]
+    bits = bits if x_params.dtype in WIDE else min(bits, 32)  # in which kernels sum products of 8 bits
+    limit = 2 ** (bits - 1) - 1
     room = np.maximum(limit - reach, 0)
     moved = np.clip(bias.astype(np.int64), -room, room)
     steps = np.abs(moved - bias) * multiplier.astype(np.float64)
     if (reach > limit).any() or (steps > _BIAS_TOLERANCE).any():
         totals = reach + np.abs(bias.astype(np.int64))
-        channel = int(np.argmax(totals))
-        return Rejection(reason=f"the int32 accumulator of output channel {channel} can reach {totals[channel]}, above {limit}")
+        worst = int(np.argmax(totals))
+        reason = f"the int{bits} accumulator of output channel {worst} can reach {totals[worst]}, above {limit}"
+        return Rejection(reason=reason, matched=True)
     return moved.astype(np.int32)
 
 

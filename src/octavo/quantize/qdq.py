@@ -26,6 +26,9 @@ from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, re
 from ..graph.moving import MOVED_CONSTANTS
 from ..identity import TensorId
 from ..numerics import PerAxis, QuantParams
+from ..qdq.rounding import with_rounding
+from ..target import TargetDescription
+from ..target.vocabulary import HALF_EVEN
 from .names import Names
 from .parameters import Parameters
 from .placement import Layer, Placement
@@ -49,6 +52,7 @@ class QdqWriter:
     """Writes "main" of one model in QDQ form."""
 
     model: Model
+    target: TargetDescription
     view: DataflowView
     placement: Placement
     parameters: Parameters
@@ -165,13 +169,18 @@ class QdqWriter:
             return
         quant = self.parameters.activations[var]
         scale, zero_point = relax.const(quant.scale, "float32"), relax.const(quant.zero_point, "int32")
-        integers = writer.emit(
-            self._names.fresh(f"{var.name}_q"), relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype)
-        )
+        call = with_rounding(relax.op.quantize(value, scale, zero_point, out_dtype=quant.dtype), self._rounding_of(var))
+        integers = writer.emit(self._names.fresh(f"{var.name}_q"), call)
         is_output = var in self.placement.made and self.view.is_returned(var)
         self._dequantized[var] = writer.emit(
             self._names.fresh(f"{var.name}_dq"), relax.op.dequantize(integers, scale, zero_point), is_output=is_output
         )
+
+    def _rounding_of(self, var: Var) -> str:
+        """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""
+        layer = self._layer_of.get(var)
+        support = self.target.support("quantize") if layer is None or layer.leaves_float else layer.support
+        return HALF_EVEN if support is None else support.roundings[0]
 
     def _plain(self, var: Var) -> Expr:
         return self._written.get(var, var)

@@ -100,7 +100,7 @@ def _quantized(
             refuse=partial(_refusal, rejected, weights),
         ).place()
         parameters = chooser.choose(placement)
-        written = QdqWriter(model=simple, view=view, placement=placement, parameters=parameters).write()
+        written = QdqWriter(model=simple, target=target, view=view, placement=placement, parameters=parameters).write()
         claims = None if claims_of is None else claims_of(written.model.bound())
         again = {} if claims is None else rejected_layers(placement, claims)
         if not again:

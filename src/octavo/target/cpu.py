@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..ops import CLAMPS, REDUCTIONS
 from .description import OpSupport, TargetDescription
-from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, MOVES, SELECT
+from .vocabulary import (
+    BATCH_MATMUL,
+    COMPARE,
+    ELEMENTWISE,
+    ELEMENTWISE_PAIR,
+    FIXED_POINT,
+    FIXED_POINT_WIDE_BIAS,
+    FLOAT32,
+    HALF_AWAY,
+    HALF_EVEN,
+    HALF_EVEN_STORED,
+    HALF_UP,
+    MOVES,
+    SELECT,
+    WHOLE_STEPS,
+)
 
 _WEIGHTED_FUSIONS = ("bias", *CLAMPS)
 
 _CONSTANTS = ("uint8", "int8")
 
+_FIXED_POINT = (FIXED_POINT, FIXED_POINT_WIDE_BIAS)
+
+_ROUNDINGS = {
+    **dict.fromkeys(("add", "subtract"), (HALF_EVEN, HALF_UP, HALF_EVEN_STORED, *_FIXED_POINT)),
+    **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED, *_FIXED_POINT)),
+    **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
+    "image.resize2d": (HALF_EVEN, HALF_UP, FLOAT32, *_FIXED_POINT),
+    "nn.softmax": (HALF_EVEN, WHOLE_STEPS, *_FIXED_POINT),
+    **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY, *_FIXED_POINT)),
+}
+"""Roundings of results of 8 bits, and what TFLite's ops of 16 bits say; elsewhere half to even, and TFLite's."""
+
 _WITH_INT16 = ("uint8", "int8", "int16", "uint16")
+
+
+def _with_roundings(*entries: OpSupport) -> tuple[OpSupport, ...]:
+    return tuple(replace(entry, rounding=_ROUNDINGS.get(entry.op, (HALF_EVEN, *_FIXED_POINT))) for entry in entries)
+
 
 CPU = TargetDescription(
     name="cpu",
-    ops=(
+    ops=_with_roundings(
         *(
             OpSupport(
                 op=name,
@@ -50,5 +84,5 @@ CPU = TargetDescription(
         ),
     ),
 )
-"""Integer kernels of the CPU: uint8/int8 activations, int8/uint8 weights, int32 accumulators, half-even rounding; for most ops
-int16 activations, too, with sums of 64 bits where they need them."""
+"""Integer kernels of the CPU: uint8/int8 activations, int8/uint8 weights, int32 accumulators; for most ops int16 activations,
+too, with sums of 64 bits where they need them."""

@@ -15,6 +15,7 @@ from .vocabulary import (
     ACTIVATION_DTYPES,
     FUSIONS,
     GRANULARITIES,
+    HALF_EVEN,
     MAX_ACCUMULATOR_BITS,
     MIN_ACCUMULATOR_BITS,
     OPS,
@@ -22,7 +23,6 @@ from .vocabulary import (
     SCHEMES,
     WEIGHT_DTYPES,
     GranularityName,
-    Rounding,
     Scheme,
     check_name,
     check_names,
@@ -56,9 +56,11 @@ class OpSupport:
     sum_output
         Whether such an op may leave the int32 sums of its products as they are.
     rounding
-        How results are rounded to integers: "half_even", "half_away" (from zero) or "half_up".
+        How its results can be rounded to integers, best first; one name where there is one. Names of `vocabulary.ROUNDINGS`.
     accumulator_bits
-        Width of the accumulator, in bits: 16 to 64.
+        Width of the accumulator, in bits, of products of 8-bit activations: 16 to 64.
+    wide_accumulator_bits
+        That of products of 16-bit activations.
 
     Raises
     ------
@@ -75,8 +77,9 @@ class OpSupport:
     same_params: bool = False
     float_output: bool = False
     sum_output: bool = False
-    rounding: Rounding = "half_even"
+    rounding: str | tuple[str, ...] = HALF_EVEN
     accumulator_bits: int = 32
+    wide_accumulator_bits: int = 64
 
     def __post_init__(self) -> None:
         """Check every field against the vocabulary."""
@@ -87,14 +90,24 @@ class OpSupport:
         check_names(f"{where}: weight_schemes", self.weight_schemes, SCHEMES, minimum=1)
         check_names(f"{where}: weight_granularity", self.weight_granularity, GRANULARITIES, minimum=1)
         check_names(f"{where}: fusions", self.fusions, FUSIONS)
-        check_name(f"{where}: rounding", self.rounding, ROUNDINGS)
+        check_names(f"{where}: rounding", self.roundings, tuple(ROUNDINGS), minimum=1)
         for field in ("same_params", "float_output", "sum_output"):
             if not isinstance(getattr(self, field), bool):
                 raise TargetError(f"{where}: {field}: expected true or false, got {brief(getattr(self, field))}")
-        bits: object = self.accumulator_bits
-        if type(bits) is not int or not MIN_ACCUMULATOR_BITS <= bits <= MAX_ACCUMULATOR_BITS:
-            allowed = f"expected a whole number from {MIN_ACCUMULATOR_BITS} to {MAX_ACCUMULATOR_BITS}"
-            raise TargetError(f"{where}: accumulator_bits: {allowed}, got {brief(bits)}")
+        for field in ("accumulator_bits", "wide_accumulator_bits"):
+            bits: object = getattr(self, field)
+            if type(bits) is not int or not MIN_ACCUMULATOR_BITS <= bits <= MAX_ACCUMULATOR_BITS:
+                allowed = f"expected a whole number from {MIN_ACCUMULATOR_BITS} to {MAX_ACCUMULATOR_BITS}"
+                raise TargetError(f"{where}: {field}: {allowed}, got {brief(bits)}")
+
+    @property
+    def roundings(self) -> tuple[str, ...]:
+        """`rounding` as a tuple, best first."""
+        return (self.rounding,) if isinstance(self.rounding, str) else self.rounding
+
+    def bits_of(self, dtype: str) -> int:
+        """Return the width of the accumulator of products of activations of a dtype."""
+        return self.wide_accumulator_bits if dtype in ("int16", "uint16") else self.accumulator_bits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

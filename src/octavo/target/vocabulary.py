@@ -11,8 +11,27 @@ from ..ops import CLAMPS, REDUCTIONS, movers
 
 Scheme = Literal["symmetric", "asymmetric"]
 GranularityName = Literal["per_tensor", "per_axis"]
-Rounding = Literal["half_even", "half_away", "half_up"]
-"""Where a tie goes when a real result becomes an integer: to the even neighbour, away from zero, towards plus infinity."""
+HALF_EVEN = "half_even"
+HALF_EVEN_STORED = "half_even_stored"
+HALF_UP = "half_up"
+HALF_AWAY = "half_away"
+FLOAT32 = "float32"
+WHOLE_STEPS = "whole_steps"
+FIXED_POINT = "fixed_point"
+FIXED_POINT_WIDE_BIAS = "fixed_point_wide_bias"
+
+ROUNDINGS = {
+    HALF_EVEN: "rint(real / scale) + zero_point, ties to even: what R.quantize says",
+    HALF_EVEN_STORED: "rint(real / scale + zero_point): a tie becomes an even integer of the result; mean, multiply, add",
+    HALF_UP: "in integers, ties up: add, subtract; a fixed-point factor: a change of parameters, nn.leakyrelu, nn.prelu; "
+    'the shift of an integer sum: image.resize2d by method "linear"',
+    HALF_AWAY: "nn.avg_pool2d of equal parameters: over the integers as they are stored, ties away from 0",
+    FLOAT32: 'every float32 operation of ONNX Runtime, in its order: nn.avg_pool2d, image.resize2d by method "linear"',
+    WHOLE_STEPS: "nn.softmax: 1 / scale of the result counts as a whole number, rounded down",
+    FIXED_POINT: "TFLite's fixed point: ops of int16 tensors; the norm that an l2 normalization divides by; comparisons",
+    FIXED_POINT_WIDE_BIAS: "TFLite's fixed point of an int16 op whose bias has 64 bits, for which it has other roundings",
+}
+"""Every rounding of a result to integers, what it means and the ops that Octavo's own kernels compute with it."""
 
 BATCH_MATMUL = "batch_matmul"
 """The `op` of hardware that multiplies two activations; "matmul" is the product with a constant matrix."""
@@ -52,7 +71,6 @@ WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")
 FUSIONS = ("bias", *CLAMPS)
 SCHEMES = get_args(Scheme)
 GRANULARITIES = get_args(GranularityName)
-ROUNDINGS = get_args(Rounding)
 MIN_ACCUMULATOR_BITS = 16
 MAX_ACCUMULATOR_BITS = 64
 

@@ -17,7 +17,8 @@ from tvm.ir import GenericConst as Constant
 
 from ...numerics import INTEGER_RANGE
 from ...qdq.dynamic import write_dynamic
-from ...qdq.rounding import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, WHOLE_STEPS, source_op, with_rounding
+from ...qdq.rounding import source_op, with_rounding
+from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, WHOLE_STEPS
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .conv import convolution

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...qdq.rounding import (
-    FIXED_POINT,
-    FIXED_POINT_WIDE_BIAS,
-    HALF_AWAY,
-    HALF_EVEN,
-    HALF_EVEN_STORED,
-    HALF_UP,
-)
+from ...target.vocabulary import FIXED_POINT, FIXED_POINT_WIDE_BIAS, HALF_AWAY, HALF_EVEN, HALF_EVEN_STORED, HALF_UP
 from .source import TfliteGraph, TfliteOp
 
 _COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ..affine import dequantize, quantize
+from ..affine import TieRounding, dequantize, quantize
 from ..quant_params import INTEGER_RANGE, QuantParams
 
 
@@ -18,6 +18,7 @@ def lookup_table(
     *,
     qmin: int | None = None,
     qmax: int | None = None,
+    rounding: TieRounding = "half_even",
 ) -> npt.NDArray[np.integer]:
     """Return the results of quantize(function(dequantize(q))) for every q, clamped to [qmin; qmax].
 
@@ -29,6 +30,8 @@ def lookup_table(
         Per-tensor parameters of operand and result, each int8 or uint8.
     qmin, qmax
         Of the result; None for its dtype's own.
+    rounding
+        Where ties go.
 
     Returns
     -------
@@ -43,7 +46,7 @@ def lookup_table(
     every = np.arange(low, high + 1).astype(x.dtype)
     with np.errstate(all="ignore"):  # operands that the network never meets may overflow or have no result
         real = function(dequantize(every, x))
-    table = quantize(real, y)
+    table = quantize(real, y, rounding)
     return np.clip(table, y.qmin if qmin is None else qmin, y.qmax if qmax is None else qmax)
 
 

@@ -9,7 +9,8 @@ from ...composites.elementwise import AddOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..rounding import HALF_EVEN_STORED, HALF_UP, result_rounding
+from ...target.vocabulary import HALF_EVEN_STORED, HALF_UP
+from ..rounding import result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import Dequantized, constant_value, dequantized
 

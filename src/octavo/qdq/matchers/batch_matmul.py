@@ -11,7 +11,7 @@ from ...composites.base import WIDE, FloatResult, QuantizedOutput, QuantizedTens
 from ...composites.weighted import BatchMatmulOp, MatmulOperand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
-from ...numerics import BATCH_MATMUL_MAX_INNER
+from ...numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE
 from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling
@@ -60,11 +60,14 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         return Rejection(reason="both operands are constants; fold them")
     if inner > BATCH_MATMUL_MAX_INNER:
         return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
+    largest, bits = _largest_sum(*operands), support.bits_of(sides[0].params.dtype)
+    if largest >= 2 ** (bits - 1):
+        return Rejection(reason=f"its int{bits} accumulator can reach {largest}, above {2 ** (bits - 1) - 1}", matched=True)
     end = _end(view, core, sides, support)
     if isinstance(end, Rejection):
         return end
     fixed_point = "reduced" if end.form.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)) else None
-    form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form, fixed_point=fixed_point)
+    form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form, accumulator_bits=bits, fixed_point=fixed_point)
     problem = None if fixed_point is None else _overflow(form)
     if problem is not None:
         return problem
@@ -79,12 +82,21 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
 
 def _overflow(form: BatchMatmulOp) -> Rejection | None:
     """Prove that no 16-bit sum times its fixed-point factor leaves int64."""
-    a, b, factor = form.a.tensor, form.b.tensor, form.multiplier
+    factor, largest = form.multiplier, _largest_sum(form.a, form.b)
     assert isinstance(factor, FixedPointMultiplier)
-    largest = a.shape[-1] * (2**15 + abs(a.zero_point)) * (2**15 + abs(b.zero_point))
     if largest <= factor.max_value:
         return None
-    return Rejection(reason=f"a sum of {a.name} @ {b.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
+    names = f"{form.a.tensor.name} @ {form.b.tensor.name}"
+    return Rejection(reason=f"a sum of {names} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
+
+
+def _largest_sum(a: MatmulOperand, b: MatmulOperand) -> int:
+    """Return the largest |sum of products| that any integers of the operands have."""
+    reach = a.tensor.shape[-1]
+    for params in (a.tensor.params, b.tensor.params):
+        low, high = INTEGER_RANGE[params.dtype]
+        reach *= max(high - int(params.zero_point), int(params.zero_point) - low)
+    return reach
 
 
 def _entry(side: Dequantized | CenteredInput) -> tuple[Var, ...]:

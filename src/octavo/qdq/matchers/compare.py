@@ -12,7 +12,8 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_s
 from ...graph.rules import Region, Rejection
 from ...numerics.quantized.compare import COMPARISONS, CompareRounding, Comparison
 from ...target import OpSupport
-from ..rounding import FIXED_POINT, operand_rounding
+from ...target.vocabulary import FIXED_POINT
+from ..rounding import operand_rounding
 from ..tail import check_activation, unquantized
 from ..values import constant_value, dequantized
 

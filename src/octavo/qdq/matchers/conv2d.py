@@ -18,9 +18,10 @@ from ...numerics.quantized.accumulator_bounds import max_accumulator
 from ...numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from ...numerics.rounding.requantize import ScaledRounding
 from ...target import OpSupport
+from ...target.vocabulary import FIXED_POINT_WIDE_BIAS
 from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from ..pad import FoldedPad, folded_pad
-from ..rounding import FIXED_POINT_WIDE_BIAS, is_fixed_point, result_rounding
+from ..rounding import is_fixed_point, result_rounding
 from ..runtime_inputs import UNIT, DynamicInput, dynamic_form, dynamic_input
 from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
@@ -74,6 +75,7 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         x=input_form(x),
         weight=formed[0],
         y=formed[1],
+        accumulator_bits=support.bits_of(x.params.dtype),
         layout=source,
         strides=pair(call.attrs.strides),
         padding=padding_of(call.attrs.padding) if pad is None else pad.widths,
@@ -109,7 +111,8 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     formed = weights_and_result(way, (0, 1), x.params, support)
     if isinstance(formed, Rejection):
         return formed
-    form = MatmulOp(x=input_form(x), weight=formed[0], y=formed[1])
+    bits = support.bits_of(x.params.dtype)
+    form = MatmulOp(x=input_form(x), weight=formed[0], y=formed[1], accumulator_bits=bits)
     if form.y.kernel_dtype == "int16":
         asked = result_rounding(view, way.tail.members)
         form = _wide(form, asked, "once" if form.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")

@@ -15,8 +15,9 @@ from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import L2_MAX_COLUMNS
 from ...target import OpSupport
+from ...target.vocabulary import FIXED_POINT
 from ..cluster import same_tensor
-from ..rounding import FIXED_POINT, result_rounding
+from ..rounding import result_rounding
 from ..tail import check_activation, follow_to_quantize
 from ..values import Dequantized, dequantized, numpy_constant
 

@@ -27,8 +27,9 @@ from ...numerics.quantized.rescale import (
 )
 from ...ops import CLAMPS, ELEMENTWISE
 from ...target import OpSupport
+from ...target.vocabulary import HALF_UP
 from ..cluster import PRELU, Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
-from ..rounding import HALF_UP, is_fixed_point, rounding_of
+from ..rounding import is_fixed_point, rounding_of, tie_rounding
 from ..tail import check_activation, integer_clamp
 from ..values import constant_value, params_of
 
@@ -138,7 +139,8 @@ def _table(view: DataflowView, cluster: Cluster, y: QuantizedOutput) -> npt.NDAr
     def function(real: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return evaluated(view, cluster, [real], [])
 
-    return lookup_table(function, x, result, qmin=y.qmin, qmax=y.qmax)
+    rounding = tie_rounding(rounding_of(view.definition(cluster.quantize)))
+    return lookup_table(function, x, result, qmin=y.qmin, qmax=y.qmax, rounding=rounding)
 
 
 def _fixed_table(view: DataflowView, cluster: Cluster, x: QuantizedTensor, y: QuantizedOutput) -> npt.NDArray[np.integer] | None:

@@ -16,7 +16,8 @@ from ...numerics import INTEGER_RANGE, lookup_table
 from ...numerics.quantized.rescale import int16_rescale_table, rescale_table
 from ...ops import CLAMPS, movers
 from ...target import OpSupport
-from ..rounding import HALF_EVEN, HALF_UP, is_fixed_point, result_rounding, rounding_of
+from ...target.vocabulary import HALF_EVEN, HALF_UP
+from ..rounding import is_fixed_point, result_rounding, rounding_of
 from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from ..values import dequantized, integer_params
 

@@ -18,9 +18,11 @@ from ...composites.elementwise import PairLookupOp, PreluOp
 from ...graph.dataflow import DataflowView, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, prelu_table, quantize, real_values
+from ...numerics.affine import TieRounding
 from ...target import OpSupport
+from ...target.vocabulary import HALF_UP
 from ..cluster import PRELU, Cluster, ManyConstant, evaluated, name_of, operations
-from ..rounding import HALF_UP, is_fixed_point, rounding_of
+from ..rounding import is_fixed_point, rounding_of, tie_rounding
 from ..tail import check_activation
 from .lookup import ClusterOutput, cluster_of, output_of, region_of
 
@@ -49,9 +51,10 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
         if problem is not None:
             return problem
         forms.append(QuantizedTensor(name=x.source.name, shape=shape, params=x.params))
+    rounding = tie_rounding(rounding_of(view.definition(cluster.quantize)))
     if count == 2:
         reals = [real_values(forms[0].params)[None, :], real_values(forms[1].params)[:, None]]
-        table = _quantized(evaluated(view, cluster, reals, []), output.form)
+        table = _quantized(evaluated(view, cluster, reals, []), output.form, rounding)
         form = PairLookupOp(a=forms[0], b=forms[1], rows=None, y=output.form, table=table)
         return region_of(core, cluster, output, form)
     if not cluster.constants:
@@ -64,7 +67,7 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
     table, reals = _fixed_point(view, cluster, chosen, forms[0], output.form), None
     if table is None:
         real = evaluated(view, cluster, [real_values(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])
-        table = _quantized(real, output.form)
+        table = _quantized(real, output.form, rounding)
         with np.errstate(all="ignore"):
             reals = real / output.form.tensor.params.scale
     form = PairLookupOp(a=forms[0], b=None, rows=chosen.rows, y=output.form, table=table, reals=reals)
@@ -144,7 +147,7 @@ def _fixed_point(
     return prelu_table(slopes, x.params, slope, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
 
 
-def _quantized(real: npt.NDArray[np.float32], y: QuantizedOutput) -> npt.NDArray[np.integer]:
+def _quantized(real: npt.NDArray[np.float32], y: QuantizedOutput, rounding: TieRounding) -> npt.NDArray[np.integer]:
     """Return a table's entries; what has no result (NaN) becomes qmin, as `quantize` has it."""
     with np.errstate(all="ignore"):
-        return np.clip(quantize(real, y.tensor.params), y.qmin, y.qmax)
+        return np.clip(quantize(real, y.tensor.params, rounding), y.qmin, y.qmax)

@@ -9,7 +9,8 @@ from ...composites.elementwise import Kind, Operand, PairwiseOp
 from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
-from ..rounding import HALF_EVEN_STORED, HALF_UP, is_fixed_point, result_rounding
+from ...target.vocabulary import HALF_EVEN_STORED, HALF_UP
+from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import ConstantValue, Dequantized, constant_value, dequantized
 

@@ -15,7 +15,8 @@ from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
 from ...numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ...target import OpSupport
-from ..rounding import HALF_EVEN_STORED, is_fixed_point, result_rounding
+from ...target.vocabulary import HALF_EVEN_STORED
+from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized, integer_params
 

@@ -13,7 +13,8 @@ from ...graph.rules import Region, Rejection
 from ...numerics import float_taps, linear_taps
 from ...numerics.quantized.resize import int16_linear_taps
 from ...target import OpSupport
-from ..rounding import FLOAT32, HALF_UP, is_fixed_point, result_rounding
+from ...target.vocabulary import FLOAT32, HALF_UP
+from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized
 

@@ -11,7 +11,8 @@ from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
 from ...target import OpSupport
-from ..rounding import WHOLE_STEPS, is_fixed_point, result_rounding
+from ...target.vocabulary import WHOLE_STEPS
+from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import Dequantized, dequantized, numpy_constant
 

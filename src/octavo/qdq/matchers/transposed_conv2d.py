@@ -73,6 +73,7 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
         x=QuantizedTensor(name=x.source.name, shape=in_shape, params=x.params),
         weight=replace(formed[0], params=_source_params(weight, formed[0].params)),
         y=formed[1],
+        accumulator_bits=support.bits_of(x.params.dtype),
         layout=source,
         strides=pair(call.attrs.strides),
         padding=padding_of(call.attrs.padding),

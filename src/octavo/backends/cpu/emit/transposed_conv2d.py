@@ -74,6 +74,7 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
         x=op.x,
         weight=_weight_of(op, axes),
         y=y,
+        accumulator_bits=op.accumulator_bits,
         layout=op.layout,
         strides=(1, 1),
         padding=(axes[0].padding[0], axes[1].padding[0], axes[0].padding[1], axes[1].padding[1]),
