@@ -63,7 +63,7 @@ def quantized_variables(module: tvm.IRModule, entry: str = "main") -> list[Quant
     """Return what the variables of a function hold, in its order.
 
     A tensor that is kept in several forms is held by each; memory that is several tensors (a reshape moves nothing) holds all.
-    A variable of which nothing is entries is not in the list: nobody may take what it holds for a tensor.
+    A variable that no entry is recorded for is not in the list: nobody may take what it holds for a tensor.
     """
     reading = _Reading(module)
     for block in module[entry].body.blocks:
