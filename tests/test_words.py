@@ -23,6 +23,8 @@ GONE = (
     r"place_of_extreme|top_places",
     r"\bas_(held|stored|uint8)\b",
     r"int16_(pairwise|pool2d|conv2d|gemm|elementwise|spec)\b|Int16(Gemm|Conv2dSpec|PairwiseSpec|LookupSpec)",
+    r"\b(tail|region|found)\.form\b|\bform: Any|\b(weight|input|dynamic|float)_form\b",
+    r"\bas_held\b|\bstated\b",
     r"\bform: (ScaledRounding|ChannelGroups)",
 )
 

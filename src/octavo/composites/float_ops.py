@@ -161,9 +161,9 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bfloat16Op(FloatOp):
-    """A convolution or matmul as `float_form` says it, from 16 bits `x`; `addend` and the result are 16 bits wide or float32."""
+    """A convolution or matmul as `float_op` says it, from 16 bits `x`; `addend` and the result are 16 bits wide or float32."""
 
-    float_form: FloatConv2dOp | FloatMatmulOp
+    float_op: FloatConv2dOp | FloatMatmulOp
     x: str
     addend: str | None
     addend_dtype: Literal["uint16", "float32"]
@@ -172,7 +172,7 @@ class Bfloat16Op(FloatOp):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one inference."""
-        return self.float_form.macs
+        return self.float_op.macs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tvm
 from tvm import relax
@@ -24,6 +24,9 @@ from .dataflow import (
     write_function,
 )
 
+OpT_co = TypeVar("OpT_co", covariant=True)
+"""What a stage's rules find."""
+
 Repeatable = Callable[[DataflowView, Var], bool]
 
 
@@ -39,7 +42,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Region:
+class Region(Generic[OpT_co]):
     """A part of a function that becomes one composite.
 
     Parameters
@@ -52,8 +55,8 @@ class Region:
         Every variable bound inside, in the order of the function; those that others read too are computed again outside.
     inputs
         Variables that enter, in the order of the composite's parameters.
-    form
-        What the rule found, for the rule's own stage.
+    op
+        What the composite computes, for the rule's own stage.
     attrs
         Attributes of the composite function.
     recomputes
@@ -64,7 +67,7 @@ class Region:
     output: Var
     members: tuple[Var, ...]
     inputs: tuple[Var, ...]
-    form: Any
+    op: OpT_co
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recomputes: bool = False
 
@@ -75,7 +78,7 @@ class Rule:
 
     composite: str
     ops: tuple[str, ...]
-    match: Callable[[DataflowView, Var], Region | Rejection]
+    match: Callable[[DataflowView, Var], Region[Any] | Rejection]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,7 +86,7 @@ class Partition:
     """What `partition` found: the new module, the region of each composite by its function's name, and rejections by core."""
 
     module: tvm.IRModule
-    regions: dict[str, Region]
+    regions: dict[str, Region[Any]]
     rejections: dict[str, Rejection]
 
 
@@ -91,12 +94,12 @@ class Partition:
 class Claims:
     """What rules claim of a function: each region by its output, with its rule, and rejections by core; nothing is outlined."""
 
-    regions: dict[Var, Region]
+    regions: dict[Var, Region[Any]]
     rule_of: dict[Var, Rule]
     rejections: dict[str, Rejection]
 
 
-Describe = Callable[[Region], Mapping[str, Any]]
+Describe = Callable[[Region[Any]], Mapping[str, Any]]
 
 
 def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeatable, describe: Describe) -> Partition:
@@ -128,7 +131,7 @@ def partition(module: tvm.IRModule, rules: Sequence[Rule], *, repeatable: Repeat
 
 def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) -> Claims:
     """Return the regions that `partition` outlines."""
-    regions: dict[Var, Region] = {}
+    regions: dict[Var, Region[Any]] = {}
     rule_of: dict[Var, Rule] = {}
     rejections: dict[str, Rejection] = {}
     taken: set[Var] = set()
@@ -153,7 +156,7 @@ def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) 
     return Claims(regions=regions, rule_of=rule_of, rejections=rejections)
 
 
-def _claimed(view: DataflowView, region: Region, repeatable: Repeatable) -> Iterator[Var]:
+def _claimed(view: DataflowView, region: Region[Any], repeatable: Repeatable) -> Iterator[Var]:
     """Yield the members that no other region can have."""
     inside = set(region.members)
     for var in region.members:
@@ -162,7 +165,7 @@ def _claimed(view: DataflowView, region: Region, repeatable: Repeatable) -> Iter
             yield var
 
 
-def _check_region(view: DataflowView, region: Region, taken: set[Var], repeatable: Repeatable) -> Region | Rejection:
+def _check_region(view: DataflowView, region: Region[Any], taken: set[Var], repeatable: Repeatable) -> Region[Any] | Rejection:
     inside = set(region.members)
     for var in region.members:
         if var in taken:
@@ -181,7 +184,7 @@ def _outline(module: tvm.IRModule, view: DataflowView, claims: Claims, describe:
         return Partition(module=module, regions={}, rejections=claims.rejections)
     builder = relax.BlockBuilder(module)
     functions: dict[Var, tvm.ir.GlobalVar] = {}
-    by_name: dict[str, Region] = {}
+    by_name: dict[str, Region[Any]] = {}
     for output, region in regions.items():
         name = f"{rule_of[output].composite.replace('.', '_')}_{output.name}"
         attrs = {"Composite": rule_of[output].composite, "Primitive": True, **region.attrs, **describe(region)}
@@ -192,7 +195,7 @@ def _outline(module: tvm.IRModule, view: DataflowView, claims: Claims, describe:
 
 
 def _write_composite(
-    builder: relax.BlockBuilder, name: str, view: DataflowView, region: Region, attrs: Mapping[str, Any]
+    builder: relax.BlockBuilder, name: str, view: DataflowView, region: Region[Any], attrs: Mapping[str, Any]
 ) -> tvm.ir.GlobalVar:
     params = [relax.Var(var.name, var.ty) for var in region.inputs]
     mapping: dict[Var, Expr] = dict(zip(region.inputs, params, strict=True))
@@ -213,7 +216,7 @@ def _write_composite(
 
 
 def _rewrite_main(
-    module: tvm.IRModule, view: DataflowView, regions: dict[Var, Region], functions: dict[Var, tvm.ir.GlobalVar]
+    module: tvm.IRModule, view: DataflowView, regions: dict[Var, Region[Any]], functions: dict[Var, tvm.ir.GlobalVar]
 ) -> tvm.IRModule:
     """Replace each region's output by a call; bindings that only regions read die with DeadCodeElimination."""
     mapping: dict[Var, Expr] = {}

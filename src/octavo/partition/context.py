@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..composites.attributes import HOST
+from ..composites.base import CompositeOp
 from ..graph.rules import Partition, Region, Rejection
 from ..target import TargetDescription
 from ..target.precision import Precision
@@ -51,7 +52,7 @@ class PartitionContext:
     cuts: set[str] = field(default_factory=set[str])
     halves: set[str] = field(default_factory=set[str])
     tensors: dict[str, str] = field(default_factory=dict[str, str])
-    regions: dict[str, Region] = field(default_factory=dict[str, Region])
+    regions: dict[str, Region[CompositeOp]] = field(default_factory=dict[str, Region[CompositeOp]])
     rejections: dict[str, Rejection] = field(default_factory=dict[str, Rejection])
     source_tensors: Mapping[str, str] = field(default_factory=dict[str, str])
     is_float: bool = False

@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.relax import Var
 
 from ..composites.attributes import write_op
+from ..composites.base import CompositeOp
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection, Rule
 from ..qdq.rounding import unsupported_rounding
@@ -18,7 +19,7 @@ from ..qdq.values import constant_value
 from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
 from .context import PartitionContext
 
-Matcher = Callable[[DataflowView, Var, OpSupport], Region | Rejection]
+Matcher = Callable[[DataflowView, Var, OpSupport], Region[CompositeOp] | Rejection]
 Row = tuple[str, tuple[str, ...], Matcher]
 """A composite's kind, the ops at which it is looked for, and what looks."""
 
@@ -39,8 +40,8 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
     `backend` is the prefix of the composites. A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
     """
 
-    def bind(kind: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region | Rejection]:
-        def match(view: DataflowView, core: Var) -> Region | Rejection:
+    def bind(kind: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region[CompositeOp] | Rejection]:
+        def match(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
             name = op_name(view.definition(core))
             support = target.support(_TABLES.get(kind) or name)
             if support is None:
@@ -51,7 +52,7 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
                 return problem
             assert isinstance(found, Region)
             fused = fused_tensors(view, found, context.ids, context.sources)
-            info = with_tensor_ids(found.form.quantize_info(), context.tensors)
+            info = with_tensor_ids(found.op.quantize_info(), context.tensors)
             return replace(found, attrs={"quantize_info": info, **({"tensor_ids": fused} if fused else {})})
 
         return match
@@ -67,6 +68,6 @@ def is_repeatable(view: DataflowView, var: Var) -> bool:
     return constant_value(view, var) is not None
 
 
-def describe(region: Region) -> dict[str, Any]:
+def describe(region: Region[CompositeOp]) -> dict[str, Any]:
     """Return the attributes from which a back end reads the composite's op."""
-    return write_op(region.form, region.core.name)
+    return write_op(region.op, region.core.name)

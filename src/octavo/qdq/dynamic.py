@@ -136,11 +136,11 @@ def find_dynamic(view: DataflowView, integers: Expr, scale: Expr | None, zero_po
         if style is None or (style == "litert" and len(shape) < 2):
             continue
         x = Var("x", relax.TensorType(list[Any](shape), "float32"))
-        form = write_dynamic(x, shape, style, lambda expr: expr)
+        pattern = write_dynamic(x, shape, style, lambda expr: expr)
         search = _Search(view, x)
-        pairs = [(integers, form.integers), (zero_point, form.zero_point)]
+        pairs = [(integers, pattern.integers), (zero_point, pattern.zero_point)]
         if scale is not None:
-            pairs.append((scale, form.scale))
+            pairs.append((scale, pattern.scale))
         if all(search.same(*pair) for pair in pairs) and search.found is not None:
             return FoundDynamic(x=search.found, shape=shape, style=style, members=tuple(search.members))
     return None
@@ -184,24 +184,24 @@ class _Search:
         self.found: Var | None = None
         self.members: dict[Var, None] = {}
 
-    def same(self, expr: Expr, form: Any) -> bool:
+    def same(self, expr: Expr, pattern: Any) -> bool:
         """Whether `expr` is `form`."""
-        if isinstance(form, Var):
+        if isinstance(pattern, Var):
             return self._is_x(expr)
         definition: Any = self._view.definition(expr)
-        if isinstance(form, GenericConst):
-            return isinstance(definition, GenericConst) and np.array_equal(definition.value.numpy(), form.value.numpy())
-        if not isinstance(form, Call):
-            return structural_equal(definition, form)
-        if not isinstance(definition, Call) or not definition.op.same_as(form.op) or len(definition.args) != len(form.args):
+        if isinstance(pattern, GenericConst):
+            return isinstance(definition, GenericConst) and np.array_equal(definition.value.numpy(), pattern.value.numpy())
+        if not isinstance(pattern, Call):
+            return structural_equal(definition, pattern)
+        if not isinstance(definition, Call) or not definition.op.same_as(pattern.op) or len(definition.args) != len(pattern.args):
             return False
-        if not structural_equal(definition.attrs, form.attrs):
+        if not structural_equal(definition.attrs, pattern.attrs):
             return False
         while isinstance(expr, Var):
             self.members[expr] = None
             source = self._view.binding_of(expr)
             expr = source if source is not None and not source.same_as(expr) else definition
-        return all(self.same(arg, part) for arg, part in zip(definition.args, form.args, strict=True))
+        return all(self.same(arg, part) for arg, part in zip(definition.args, pattern.args, strict=True))
 
     def _is_x(self, expr: Expr) -> bool:
         source = self._view.binding_of(expr)

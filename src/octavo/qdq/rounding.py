@@ -23,6 +23,7 @@ from tvm.relax import op as _relax_op
 from tvm.relax import script as _script
 from tvm.relax.script import parser as _parser
 
+from ..composites.base import CompositeOp
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
@@ -58,9 +59,9 @@ def operand_rounding(view: DataflowView, call: Any) -> str:
     return next((rounding_of(made) for made in found if made is not None and rounding_of(made) != HALF_EVEN), HALF_EVEN)
 
 
-def unsupported_rounding(view: DataflowView, region: Region, support: OpSupport, target: str) -> Rejection | None:
+def unsupported_rounding(view: DataflowView, region: Region[CompositeOp], support: OpSupport, target: str) -> Rejection | None:
     """Return why a target can't round a region as its quantize, or a comparison's dequantizes, say; None where it can."""
-    computed = region.form.arithmetic().rounding
+    computed = region.op.arithmetic().rounding
     calls = [call for var in region.members if (call := call_to(view.definition(var), "quantize")) is not None]
     # A comparison has no quantize, and is in fixed point only where its dequantizes say so.
     said = [rounding_of(call) for call in calls][-1:] or ([FIXED_POINT] if computed == FIXED_POINT else [])

@@ -45,7 +45,7 @@ class DynamicInput:
         return UNIT
 
 
-def dynamic_form(x: DynamicInput) -> DynamicTensor:
+def dynamic_tensor(x: DynamicInput) -> DynamicTensor:
     """Return the form of an input that is quantized at run time."""
     scales = x.found.shape[0] if is_by_row(x.found.style) else 1
     return DynamicTensor(name=x.source.name, shape=x.shape, style=x.found.style, scales=scales)

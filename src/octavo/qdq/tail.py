@@ -24,7 +24,7 @@ class Tail:
 
     members: tuple[Var, ...]
     output: Var
-    form: QuantizedOutput
+    result: QuantizedOutput
 
 
 def follow_to_quantize(
@@ -196,7 +196,7 @@ def _finish(
     if not output.same_as(var):
         members.append(output)
     tensor = QuantizedTensor(name=output.name, shape=shape, params=params)
-    return Tail(members=tuple(members), output=output, form=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
+    return Tail(members=tuple(members), output=output, result=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
 
 
 def integer_clamp(view: DataflowView, var: Var, qmin: int, qmax: int) -> tuple[Var, int, int]:

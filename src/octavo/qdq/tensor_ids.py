@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm.relax import Var
 
+from ..composites.base import CompositeOp
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.probes import read_probe
 from ..graph.rules import Region
@@ -51,7 +52,7 @@ def with_tensor_ids(info: Mapping[str, Any], tensors: Mapping[str, str]) -> dict
 
 
 def fused_tensors(
-    view: DataflowView, region: Region, ids: Collection[str], sources: Mapping[str, str] | None = None
+    view: DataflowView, region: Region[CompositeOp], ids: Collection[str], sources: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the TensorIds that a composite computes on the way to its result, in order: what it makes, not what it reads.
 

@@ -62,7 +62,7 @@ def read_bias(view: DataflowView, var: Var, channel_axis: int, channels: int) ->
     )
 
 
-def weight_form(
+def quantized_weight(
     weight: ConstantValue,
     order: tuple[int, ...],
     bias: ConstantValue | None,

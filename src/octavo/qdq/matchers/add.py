@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax import Var
 
-from ...composites.base import WIDE, QuantizedTensor
+from ...composites.base import WIDE, CompositeOp, QuantizedTensor
 from ...composites.elementwise import AddOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
@@ -15,7 +15,7 @@ from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import Dequantized, constant_value, dequantized
 
 
-def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(dequantize(a) + dequantize(b))); b may be a quantized constant or broadcast over leading axes."""
     call = call_to(view.definition(core), "add")
     assert call is not None
@@ -45,11 +45,11 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
     if isinstance(tail, Rejection):
         return tail
     constant = None if isinstance(b.source, Var) else constant_value(view, b.source)
-    form = AddOp(
+    op = AddOp(
         a=tensor_of(a),
         b=tensor_of(b),
         b_values=None if constant is None else constant.values,
-        y=tail.form,
+        y=tail.result,
         rounding=result_rounding(view, tail.members, (HALF_UP, HALF_EVEN_STORED)),
     )
     inputs = tuple(dict.fromkeys(side.source for side in (a, b) if isinstance(side.source, Var)))
@@ -59,7 +59,7 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region | Rej
         output=tail.output,
         members=(*dict.fromkeys(members), core, *tail.members),
         inputs=inputs,
-        form=form,
+        op=op,
     )
 
 
@@ -71,7 +71,7 @@ def _is_trailing_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 
 def tensor_of(side: Dequantized) -> QuantizedTensor:
-    """Return a dequantized operand as a form holds it."""
+    """Return a dequantized operand as a composite has it."""
     shape = static_shape(side.source)
     assert shape is not None
     return QuantizedTensor(name=getattr(side.source, "name", "constant"), shape=shape, params=side.params)

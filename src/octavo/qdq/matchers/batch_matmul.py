@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.relax import Var
 
-from ...composites.base import WIDE, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
+from ...composites.base import WIDE, CompositeOp, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.weighted import BatchMatmulOp, MatmulOperand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -20,7 +20,7 @@ from ..tail import check_activation, follow_in_float, follow_to_quantize, of_wid
 from ..values import Dequantized, constant_value, dequantized
 
 
-def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(matmul(dequantize(a), dequantize(b)))); one of them may be a quantized constant.
 
     Where nothing quantizes the result, and the target can leave it in float32, the composite ends before its reader; int32
@@ -66,9 +66,9 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     end = _end(view, core, sides, support)
     if isinstance(end, Rejection):
         return end
-    fixed_point = "reduced" if end.form.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)) else None
-    form = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.form, accumulator_bits=bits, fixed_point=fixed_point)
-    problem = None if fixed_point is None else _overflow(form)
+    fixed_point = "reduced" if end.result.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)) else None
+    op = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.result, accumulator_bits=bits, fixed_point=fixed_point)
+    problem = None if fixed_point is None else _overflow(op)
     if problem is not None:
         return problem
     return Region(
@@ -76,17 +76,17 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         output=end.output,
         members=tuple(dict.fromkeys((*members, core, *end.members))),
         inputs=tuple(dict.fromkeys(variables)),
-        form=form,
+        op=op,
     )
 
 
-def _overflow(form: BatchMatmulOp) -> Rejection | None:
+def _overflow(op: BatchMatmulOp) -> Rejection | None:
     """Prove that no 16-bit sum times its fixed-point factor leaves int64."""
-    factor, largest = form.multiplier, _largest_sum(form.a, form.b)
+    factor, largest = op.multiplier, _largest_sum(op.a, op.b)
     assert isinstance(factor, FixedPointMultiplier)
     if largest <= factor.max_value:
         return None
-    names = f"{form.a.tensor.name} @ {form.b.tensor.name}"
+    names = f"{op.a.tensor.name} @ {op.b.tensor.name}"
     return Rejection(reason=f"a sum of {names} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
 
 
@@ -107,11 +107,11 @@ def _entry(side: Dequantized | CenteredInput) -> tuple[Var, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _End:
-    """What the sums end in: the variables passed, the last of them, its form, and the real value of one unit of the sums."""
+    """What the sums end in: the variables passed, the last of them, the result, and the real value of one unit of the sums."""
 
     members: tuple[Var, ...]
     output: Var
-    form: QuantizedOutput | FloatResult | SumResult
+    result: QuantizedOutput | FloatResult | SumResult
     unit: float
 
 
@@ -125,14 +125,14 @@ def _end(view: DataflowView, core: Var, sides: list[Dequantized | CenteredInput]
         if scaling is None or np.ptp(scaling.factor) != 0:
             if not support.sum_output or shape is None:
                 return Rejection(reason=f"the int32 result {core.name} is read as it is, not scaled to float")
-            return _End(members=(), output=core, form=SumResult(name=core.name, shape=shape), unit=1.0)
+            return _End(members=(), output=core, result=SumResult(name=core.name, shape=shape), unit=1.0)
         start, passed, unit = scaling.output, scaling.members, float(scaling.factor[0])
     tail = follow_to_quantize(view, start, support)
     if not isinstance(tail, Rejection):
-        return _End(members=(*passed, *tail.members), output=tail.output, form=tail.form, unit=unit)
+        return _End(members=(*passed, *tail.members), output=tail.output, result=tail.result, unit=unit)
     if not support.float_output or dtype_of(start) != "float32" or shape is None:
         return tail
     real = follow_in_float(view, start, support)
     no_bias = np.zeros(1, np.float32)
-    form = FloatResult(name=real.output.name, shape=shape, bias=no_bias, bias_name="", low=real.low, high=real.high)
-    return _End(members=(*passed, *real.members), output=real.output, form=form, unit=unit)
+    result = FloatResult(name=real.output.name, shape=shape, bias=no_bias, bias_name="", low=real.low, high=real.high)
+    return _End(members=(*passed, *real.members), output=real.output, result=result, unit=unit)

@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.elementwise import CompareOp, LogicalOp, Operand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -23,7 +23,7 @@ COMPARE_OPS = tuple(COMPARISONS)
 LOGICAL_OPS = ("logical_and", "logical_or", "logical_not")
 
 
-def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim dequantize(a) op dequantize(b), one of them maybe a quantized constant; the result is bool, and ends it."""
     call = call_to(view.definition(core), *COMPARE_OPS)
     assert call is not None
@@ -54,13 +54,13 @@ def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region |
     a, b = operands
     kind = cast(Comparison, op_name(call))
     rounding = _rounding(operand_rounding(view, call), a.tensor, b.tensor)
-    form = CompareOp(kind=kind, a=a, b=b, rounding=rounding, name=core.name, shape=shape)
+    op = CompareOp(kind=kind, a=a, b=b, rounding=rounding, name=core.name, shape=shape)
     return Region(
         core=core,
         output=core,
         members=(*members, core),
         inputs=tuple(inputs),
-        form=form,
+        op=op,
     )
 
 
@@ -72,7 +72,7 @@ def _rounding(asked: str, a: QuantizedTensor, b: QuantizedTensor) -> CompareRoun
     return "fixed_point" if asked == FIXED_POINT else "float32"
 
 
-def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim logic of boolean values that are computed or fed."""
     del support
     call = call_to(view.definition(core), *LOGICAL_OPS)
@@ -81,7 +81,7 @@ def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region |
     operands = [arg for arg in call.args if isinstance(arg, Var) and dtype_of(arg) == "bool"]
     if len(operands) != len(call.args) or shape is None or None in shapes:
         return Rejection(reason=f"an operand of {core.name} is a constant, no boolean values, or of a shape that is not static")
-    form = LogicalOp(
+    op = LogicalOp(
         kind=cast(Literal["and", "or", "not"], op_name(call).removeprefix("logical_")),
         operands=tuple(operand.name for operand in operands),
         shapes=tuple(own for own in shapes if own is not None),
@@ -93,5 +93,5 @@ def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region |
         output=core,
         members=(core,),
         inputs=tuple(dict.fromkeys(operands)),
-        form=form,
+        op=op,
     )

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.movement import ConcatOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -19,7 +19,7 @@ from ..values import Dequantized, constant_value, dequantized, integer_params
 from .add import tensor_of
 
 
-def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(concat(dequantize(x0), ...)), or a concat of integers that share scale and zero point."""
     call = call_to(view.definition(core), "concat")
     assert call is not None
@@ -51,14 +51,14 @@ def match_concat(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return tail
     if len(constants) == len(sides):
         return Rejection(reason="all its operands are constants; fold them before loading")
-    form = ConcatOp(inputs=tuple(tensor_of(side) for side in sides), y=tail.form, axis=axis, constants=constants)
+    op = ConcatOp(inputs=tuple(tensor_of(side) for side in sides), y=tail.result, axis=axis, constants=constants)
     members = dict.fromkeys(side.var for side in sides if side.var is not None)
     return Region(
         core=core,
         output=tail.output,
         members=(*members, *grouping, core, *tail.members),
         inputs=tuple(dict.fromkeys(side.source for side in sides if isinstance(side.source, Var))),
-        form=form,
+        op=op,
     )
 
 
@@ -70,7 +70,7 @@ def _integer_concat(
     axis: int,
     grouping: tuple[Var, ...],
     support: OpSupport,
-) -> Region | Rejection:
+) -> Region[CompositeOp] | Rejection:
     y_params = integer_params(view, core)
     tensors: list[QuantizedTensor] = []
     for field in fields:
@@ -89,14 +89,14 @@ def _integer_concat(
     assert y_params is not None
     output, qmin, qmax = integer_clamp(view, core, y_params.qmin, y_params.qmax)
     tensor = QuantizedTensor(name=output.name, shape=shape, params=y_params)
-    form = ConcatOp(inputs=tuple(tensors), y=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax), axis=axis, constants={})
+    op = ConcatOp(inputs=tuple(tensors), y=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax), axis=axis, constants={})
     tail = () if output.same_as(core) else (output,)
     return Region(
         core=core,
         output=output,
         members=(*grouping, core, *tail),
         inputs=tuple(dict.fromkeys(field for field in fields if isinstance(field, Var))),
-        form=form,
+        op=op,
     )
 
 

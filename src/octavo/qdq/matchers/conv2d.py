@@ -22,17 +22,17 @@ from ...target.vocabulary import FIXED_POINT_WIDE_BIAS
 from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from ..pad import FoldedPad, folded_pad
 from ..rounding import is_fixed_point, result_rounding
-from ..runtime_inputs import UNIT, DynamicInput, dynamic_form, dynamic_input
+from ..runtime_inputs import UNIT, DynamicInput, dynamic_input, dynamic_tensor
 from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
-from ..weights import read_bias, read_weight, weight_form
+from ..weights import quantized_weight, read_bias, read_weight
 
 Input = Dequantized | DynamicInput | CenteredInput
 
 _Op = TypeVar("_Op", Conv2dOp, MatmulOp)
 
 
-def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(conv2d(dequantize(x), dequantize(w)) + bias)).
 
     Before::
@@ -71,8 +71,8 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     formed = weights_and_result(way, order, x.params, support)
     if isinstance(formed, Rejection):
         return formed
-    form = Conv2dOp(
-        x=input_form(x),
+    op = Conv2dOp(
+        x=quantized_input(x),
         weight=formed[0],
         y=formed[1],
         accumulator_bits=support.bits_of(x.params.dtype),
@@ -82,17 +82,17 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         dilation=pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
-    if form.y.kernel_dtype == "int16":
+    if op.y.kernel_dtype == "int16":
         # TFLite's sums of 64 bits meet a factor of 15 bits, those of 32 bits one of 31.
         asked = result_rounding(view, way.tail.members)
-        form = _wide(form, asked, "twice" if form.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
-        if isinstance(form, Rejection):
-            return form
-    region = weighted_region(core, x, way, form)
+        op = _wide(op, asked, "twice" if op.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
+        if isinstance(op, Rejection):
+            return op
+    region = weighted_region(core, x, way, op)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
 
-def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(matmul(dequantize(x), dequantize(w)) + bias)) with a constant two-dimensional w [in, out]."""
     call = call_to(view.definition(core), "matmul")
     assert call is not None
@@ -112,11 +112,11 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     if isinstance(formed, Rejection):
         return formed
     bits = support.bits_of(x.params.dtype)
-    form = MatmulOp(x=input_form(x), weight=formed[0], y=formed[1], accumulator_bits=bits)
-    if form.y.kernel_dtype == "int16":
+    op = MatmulOp(x=quantized_input(x), weight=formed[0], y=formed[1], accumulator_bits=bits)
+    if op.y.kernel_dtype == "int16":
         asked = result_rounding(view, way.tail.members)
-        form = _wide(form, asked, "once" if form.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
-    return form if isinstance(form, Rejection) else weighted_region(core, x, way, form)
+        op = _wide(op, asked, "once" if op.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
+    return op if isinstance(op, Rejection) else weighted_region(core, x, way, op)
 
 
 def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
@@ -268,10 +268,10 @@ def weights_and_result(
     """Return the weight in the kernel's order, and the result; a real result takes the bias as real numbers."""
     tail, bias = way.tail, way.bias
     if isinstance(tail, Tail):
-        weights = weight_form(way.weight, order, bias, x_params, tail.form.tensor.params, support)
-        return weights if isinstance(weights, Rejection) else (weights, tail.form)
+        weights = quantized_weight(way.weight, order, bias, x_params, tail.result.tensor.params, support)
+        return weights if isinstance(weights, Rejection) else (weights, tail.result)
     is_real = isinstance(tail, FloatTail)
-    weights = weight_form(way.weight, order, None if is_real else bias, x_params, UNIT, support)
+    weights = quantized_weight(way.weight, order, None if is_real else bias, x_params, UNIT, support)
     if isinstance(weights, Rejection):
         return weights
     shape = static_shape(tail.output)
@@ -286,17 +286,17 @@ def weights_and_result(
     return weights, result
 
 
-def input_form(x: Input) -> QuantizedTensor | DynamicTensor:
-    """Return what an op reads as forms hold it."""
+def quantized_input(x: Input) -> QuantizedTensor | DynamicTensor:
+    """Return what an op reads as composites have it."""
     if isinstance(x, DynamicInput):
-        return dynamic_form(x)
+        return dynamic_tensor(x)
     assert isinstance(x.source, Var)
     shape = static_shape(x.source)
     assert shape is not None
     return QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
 
 
-def weighted_region(core: Var, x: Input, way: WeightedMatch, form: CompositeOp) -> Region:
+def weighted_region(core: Var, x: Input, way: WeightedMatch, op: CompositeOp) -> Region[CompositeOp]:
     """Return the composite of an op with weights: from its input through `way` to what leaves the kernel."""
     assert isinstance(x.source, Var)
     entry = () if isinstance(x, Dequantized) and x.var is None else (x.var,) if isinstance(x, Dequantized) else x.members
@@ -306,7 +306,7 @@ def weighted_region(core: Var, x: Input, way: WeightedMatch, form: CompositeOp) 
         output=way.tail.output,
         members=tuple(dict.fromkeys(var for var in members if var is not None)),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )
 
 

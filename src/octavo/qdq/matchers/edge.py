@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.movement import DequantizeOp, QuantizeOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -13,7 +13,7 @@ from ..tail import check_activation, integer_clamp
 from ..values import params_of
 
 
-def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim a quantize whose input stays float."""
     call = call_to(view.definition(core), "quantize")
     assert call is not None
@@ -28,12 +28,12 @@ def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region 
     if (qmin, qmax) != (params.qmin, params.qmax):
         output, qmin, qmax = core, params.qmin, params.qmax
     tensor = QuantizedTensor(name=output.name, shape=shape, params=params)
-    form = QuantizeOp(source=source.name, y=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
+    op = QuantizeOp(source=source.name, y=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
     members = (core,) if output.same_as(core) else (core, output)
-    return Region(core=core, output=output, members=members, inputs=(source,), form=form)
+    return Region(core=core, output=output, members=members, inputs=(source,), op=op)
 
 
-def match_dequantize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_dequantize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim a dequantize that float ops or the caller read."""
     call = call_to(view.definition(core), "dequantize")
     assert call is not None
@@ -44,5 +44,5 @@ def match_dequantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     problem = check_activation(source.name, params, support)
     if problem is not None:
         return problem
-    form = DequantizeOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), result=core.name)
-    return Region(core=core, output=core, members=(core,), inputs=(source,), form=form)
+    op = DequantizeOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), result=core.name)
+    return Region(core=core, output=core, members=(core,), inputs=(source,), op=op)

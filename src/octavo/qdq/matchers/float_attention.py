@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tvm.relax import Expr, Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatBatchMatmulOp, FloatLayerNormOp, FloatSoftmaxOp
 from ...composites.matrix_view import MatrixView
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
@@ -19,7 +20,7 @@ from ..values import constant_value, numpy_constant, real_values
 from .float_tail import constants_behind
 
 
-def match_float_batch_matmul(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim matmul(a, b) of two float32 activations, the permutations around it and a factor behind it.
 
     Before::
@@ -46,7 +47,7 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region | Rejectio
         y_view = MatrixView(shape=shape, axes=tuple(int(axis) for axis in np.argsort(axes)))
     result_shape = static_shape(output)
     assert result_shape is not None, "a permutation of a static shape is one"
-    form = FloatBatchMatmulOp(
+    op = FloatBatchMatmulOp(
         op="matmul",
         a=a.name,
         b=b.name,
@@ -57,7 +58,7 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region | Rejectio
         output_shape=result_shape,
     )
     inside = tuple(dict.fromkeys((*a_members, *b_members, core, *members)))
-    return Region(core=core, output=output, members=inside, inputs=tuple(dict.fromkeys((a, b))), form=form)
+    return Region(core=core, output=output, members=inside, inputs=tuple(dict.fromkeys((a, b))), op=op)
 
 
 def _operand(view: DataflowView, core: Var, arg: Expr) -> tuple[Var, MatrixView, tuple[Var, ...]] | None:
@@ -103,7 +104,7 @@ def _permutation_behind(view: DataflowView, var: Var) -> tuple[Var, tuple[int, .
     return (user, axes) if axes[-1] == len(shape) - 1 else None
 
 
-def match_float_softmax(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_softmax(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim softmax of float32 over the last axis."""
     call: Any = view.definition(core)
     x, shape = call.args[0], static_shape(core)
@@ -111,11 +112,11 @@ def match_float_softmax(view: DataflowView, core: Var) -> Region | Rejection:
         return Rejection(reason=f"{core.name} is not a float32 softmax of static shape")
     if int(call.attrs.axis) % len(shape) != len(shape) - 1 or constant_value(view, x) is not None:
         return Rejection(reason=f"{core.name} is not over the last axis of an activation")
-    form = FloatSoftmaxOp(op="nn.softmax", x=x.name, shape=shape)
-    return Region(core=core, output=core, members=(core,), inputs=(x,), form=form)
+    op = FloatSoftmaxOp(op="nn.softmax", x=x.name, shape=shape)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)
 
 
-def match_float_layer_norm(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_layer_norm(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim layer_norm of float32 over the last axis, its factors and addends constants."""
     call: Any = view.definition(core)
     x, shape = call.args[0], static_shape(core)
@@ -128,7 +129,7 @@ def match_float_layer_norm(view: DataflowView, core: Var) -> Region | Rejection:
     if len(known) < 2 or any(values.shape != shape[-1:] for values in known):
         return Rejection(reason=f"a factor or an addend of {core.name} is not a constant")
     gamma, beta = (np.ascontiguousarray(values, np.float32) for values in known)
-    form = FloatLayerNormOp(
+    op = FloatLayerNormOp(
         op="nn.layer_norm",
         x=x.name,
         shape=shape,
@@ -137,4 +138,4 @@ def match_float_layer_norm(view: DataflowView, core: Var) -> Region | Rejection:
         epsilon=float(call.attrs.epsilon),
     )
     members = (*constants_behind(view, call), core)
-    return Region(core=core, output=core, members=members, inputs=(x,), form=form)
+    return Region(core=core, output=core, members=members, inputs=(x,), op=op)

@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatConcatOp, Line
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -25,7 +26,7 @@ from ..values import constant_value
 from .float_tail import constants_behind
 
 
-def match_float_concat(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_concat(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim the concatenation of float32 activations, and the normalization of it if that alone reads it."""
     call: Any = view.definition(core)
     fields, shape = view.definition(call.args[0]), static_shape(core)
@@ -42,7 +43,7 @@ def match_float_concat(view: DataflowView, core: Var) -> Region | Rejection:
     return _claimed(view, core, tensors, members, axis)
 
 
-def match_float_norm(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_norm(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim a batch normalization of a float32 activation by channel, of which only the normalized values are read."""
     norm: Any = view.definition(core)
     x, shape = norm.args[0], static_shape(norm.args[0])
@@ -80,7 +81,7 @@ def _claimed(
     members: tuple[Var, ...],
     axis: int,
     found: _Normalization | None = None,
-) -> Region:
+) -> Region[CompositeOp]:
     """Return the region of `core`, with a normalization and the clamps that alone read what is before them."""
     output = core
     if found is None:
@@ -98,7 +99,7 @@ def _claimed(
         members, output = (*members, user), user
     shape = static_shape(output)
     assert shape is not None, "that of a concatenation of static shapes"
-    form = FloatConcatOp(
+    op = FloatConcatOp(
         op=op_name(view.definition(core)),
         inputs=tuple(tensor.name for tensor in tensors),
         shape=shape,
@@ -108,4 +109,4 @@ def _claimed(
         high=high,
     )
     inputs = tuple(dict.fromkeys(tensors))
-    return Region(core=core, output=output, members=members, inputs=inputs, form=form)
+    return Region(core=core, output=output, members=members, inputs=inputs, op=op)

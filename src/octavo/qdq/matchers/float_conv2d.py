@@ -11,13 +11,13 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.float_ops import FloatConv2dOp, FloatMatmulOp
+from ...composites.float_ops import FloatConv2dOp, FloatMatmulOp, FloatWeightedOp
 from ...graph.dataflow import DataflowView, static_shape
 from ...graph.rules import Region, Rejection
 from .float_tail import FusedTail, float_operands, float_region, real_in_order
 
 
-def match_float_conv2d(view: DataflowView, core: Var, *, takes_function: bool = True) -> Region | Rejection:
+def match_float_conv2d(view: DataflowView, core: Var, *, takes_function: bool = True) -> Region[FloatWeightedOp] | Rejection:
     """Claim clamp(conv2d(x, w) + bias + addend) of a float32 x and a constant w, or a function of the sum and the addend.
 
     Before::
@@ -42,7 +42,7 @@ def match_float_conv2d(view: DataflowView, core: Var, *, takes_function: bool = 
     values = real_in_order(weight, tuple(kernel_layout.index(letter) for letter in "HWIO"))
     is_depthwise = values.shape[2] == 1 and int(call.attrs.groups) > 1
     tail = FusedTail(view, core, axis, values, adds=not is_depthwise, takes_function=takes_function)
-    form = FloatConv2dOp(
+    op = FloatConv2dOp(
         op="nn.conv2d",
         x=x.name,
         addend=None if tail.addend is None else tail.addend.name,
@@ -59,10 +59,10 @@ def match_float_conv2d(view: DataflowView, core: Var, *, takes_function: bool = 
         dilation=_ints(call.attrs.dilation)[:2],
         groups=int(call.attrs.groups),
     )
-    return float_region(view, core, x, tail, form)
+    return float_region(view, core, x, tail, op)
 
 
-def match_float_matmul(view: DataflowView, core: Var, *, takes_function: bool = True) -> Region | Rejection:
+def match_float_matmul(view: DataflowView, core: Var, *, takes_function: bool = True) -> Region[FloatWeightedOp] | Rejection:
     """Claim clamp(matmul(x, w) + bias + addend), or a function of sum and addend, of a float32 x and a constant w [in, out]."""
     operands = float_operands(view, core, view.definition(core))
     if isinstance(operands, Rejection):
@@ -71,7 +71,7 @@ def match_float_matmul(view: DataflowView, core: Var, *, takes_function: bool = 
     if weight.values.ndim != 2 or len(static_shape(x) or ()) < 2:
         return Rejection(reason=f"matmul by {weight.values.shape}: the kernel takes [..., in] by [in, out]")
     tail = FusedTail(view, core, len(shape) - 1, real_in_order(weight, (0, 1)), adds=True, takes_function=takes_function)
-    form = FloatMatmulOp(
+    op = FloatMatmulOp(
         op="matmul",
         x=x.name,
         addend=None if tail.addend is None else tail.addend.name,
@@ -83,7 +83,7 @@ def match_float_matmul(view: DataflowView, core: Var, *, takes_function: bool = 
         function=tail.function,
         output_shape=shape,
     )
-    return float_region(view, core, x, tail, form)
+    return float_region(view, core, x, tail, op)
 
 
 def _ints(values: Any) -> Any:

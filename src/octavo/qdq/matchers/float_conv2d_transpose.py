@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm.relax import Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatConv2dTransposeOp
 from ...graph.dataflow import DataflowView, static_shape
 from ...graph.rules import Region, Rejection
@@ -14,7 +15,7 @@ from .float_tail import FusedTail, float_operands, float_region, real_in_order
 from .transposed_conv2d import as_convolution, layout_obstacle
 
 
-def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim clamp(conv2d_transpose(x, w) + bias + addend) of a float32 x and a constant w."""
     call: Any = view.definition(core)
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
@@ -29,7 +30,7 @@ def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region | Reje
     tail = FusedTail(view, core, layout.index("C"), turned, adds=True)
     x_shape = static_shape(x)
     assert x_shape is not None, "checked with the operands"
-    form = FloatConv2dTransposeOp(
+    op = FloatConv2dTransposeOp(
         op="nn.conv2d_transpose",
         x=x.name,
         addend=None if tail.addend is None else tail.addend.name,
@@ -47,12 +48,12 @@ def match_float_conv2d_transpose(view: DataflowView, core: Var) -> Region | Reje
         groups=groups,
     )
     for axis, extent in enumerate((shape[layout.index("H")], shape[layout.index("W")])):
-        if _has_untouched_outputs(extent, taps=turned.shape[axis], form=form, axis=axis):
-            return Rejection(reason=f"{core.name}: stride {form.strides[axis]} leaves outputs that no tap reaches")
-    return float_region(view, core, x, tail, form)
+        if _has_untouched_outputs(extent, taps=turned.shape[axis], op=op, axis=axis):
+            return Rejection(reason=f"{core.name}: stride {op.strides[axis]} leaves outputs that no tap reaches")
+    return float_region(view, core, x, tail, op)
 
 
-def _has_untouched_outputs(extent: int, *, taps: int, form: FloatConv2dTransposeOp, axis: int) -> bool:
+def _has_untouched_outputs(extent: int, *, taps: int, op: FloatConv2dTransposeOp, axis: int) -> bool:
     """Return whether an output o exists that no input reaches: (o + padding - tap * dilation) % stride != 0 for all taps."""
-    stride, dilation, before = form.strides[axis], form.dilation[axis], form.padding[axis]
+    stride, dilation, before = op.strides[axis], op.dilation[axis], op.padding[axis]
     return any(all((o + before - tap * dilation) % stride for tap in range(taps)) for o in range(min(stride, extent)))

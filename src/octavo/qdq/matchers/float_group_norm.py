@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Expr, Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatGroupNormOp
 from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.group_norm import GroupNorm, read_group_norm
@@ -36,7 +37,7 @@ def group_norm_of_constants(view: DataflowView, core: Var) -> GroupNorm | Reject
     return norm
 
 
-def match_float_group_norm(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_group_norm(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim a group normalization of a float32 activation, and the chain of single elements that alone reads it."""
     norm = group_norm_of_constants(view, core)
     if isinstance(norm, Rejection):
@@ -47,7 +48,7 @@ def match_float_group_norm(view: DataflowView, core: Var) -> Region | Rejection:
     inputs, members, output = (norm.data,), norm.members, norm.output
     if chain is not None:
         inputs, members, output = (norm.data, *chain.inputs[1:]), (*norm.members, *chain.members), chain.output
-    form = FloatGroupNormOp(
+    op = FloatGroupNormOp(
         op="nn.group_norm",
         inputs=tuple(var.name for var in inputs),
         groups=norm.groups,
@@ -63,5 +64,5 @@ def match_float_group_norm(view: DataflowView, core: Var) -> Region | Rejection:
         output=output,
         members=tuple(dict.fromkeys((*constants, *members))),
         inputs=tuple(dict.fromkeys(inputs)),
-        form=form,
+        op=op,
     )

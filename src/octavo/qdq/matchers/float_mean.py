@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm.relax import Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import FloatMeanOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -21,7 +22,7 @@ def is_of_pixels(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
     return len(shape) == 4 and axes == (2, 3)
 
 
-def match_float_mean(view: DataflowView, core: Var) -> Region | Rejection:
+def match_float_mean(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim a mean, or an average pool of a whole NCHW image, of a float32 activation."""
     call: Any = view.definition(core)
     x, shape, result = call.args[0], static_shape(call.args[0]), static_shape(core)
@@ -39,5 +40,5 @@ def match_float_mean(view: DataflowView, core: Var) -> Region | Rejection:
     channels = shape[1] if is_of_pixels(shape, axes) else math.prod(shape[axes[-1] + 1 :]) if axes else 0
     if not are_neighbours or channels < _MIN_CHANNELS:
         return Rejection(reason=f"{core.name} is over axes {axes} of {shape}, not over pixels before their channels")
-    form = FloatMeanOp(op=op_name(call), x=x.name, shape=shape, axes=axes, output_shape=result)
-    return Region(core=core, output=core, members=(core,), inputs=(x,), form=form)
+    op = FloatMeanOp(op=op_name(call), x=x.name, shape=shape, axes=axes, output_shape=result)
+    return Region(core=core, output=core, members=(core,), inputs=(x,), op=op)

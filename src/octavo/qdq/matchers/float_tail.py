@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm.relax import Expr, TupleGetItem, Var
@@ -24,6 +24,8 @@ from ..values import ConstantValue, constant_value, real_values
 from ..weights import read_bias
 from .float_chain import chain_from
 from .observe import observation_of
+
+FloatOpT = TypeVar("FloatOpT", bound=FloatOp)
 
 
 class FusedTail:
@@ -163,8 +165,8 @@ def constants_behind(view: DataflowView, value: Expr) -> list[Var]:
     return found
 
 
-def float_region(view: DataflowView, core: Var, x: Var, tail: FusedTail, form: FloatOp) -> Region:
+def float_region(view: DataflowView, core: Var, x: Var, tail: FusedTail, op: FloatOpT) -> Region[FloatOpT]:
     """Return the region of an op and what its tail takes in."""
     members = (*constants_behind(view, view.definition(core)), core, *tail.members)
     inputs = (x, *tail.states) if tail.addend is None else tuple(dict.fromkeys((x, tail.addend)))
-    return Region(core=core, output=tail.output, members=members, inputs=inputs, form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=inputs, op=op)

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import Var
 
-from ...composites.base import WIDE, QuantizedOutput, QuantizedTensor
+from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.movement import GatherOp, Maps
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -20,7 +20,7 @@ from ..tail import check_activation, follow_to_quantize, integer_clamp, of_width
 from ..values import dequantized, integer_params, numpy_constant
 
 
-def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(move(dequantize(x))), or a movement of integers."""
     call: Any = view.definition(core)
     if call_to(call, "nn.pad") is not None and is_folded(view, core):
@@ -50,7 +50,7 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         tail = follow_to_quantize(view, core, of_width(support, params))
         if isinstance(tail, Rejection):
             return tail
-        output, y, behind = tail.output, tail.form, tail.members
+        output, y, behind = tail.output, tail.result, tail.members
     if params.dtype in WIDE and params != y.tensor.params:
         return Rejection(reason=f"it moves int16 values and changes scale or zero point of {source.name} at once")
     maps = _MAPS[op_name(call)](view, call, shape)
@@ -59,13 +59,13 @@ def match_gather(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     fill = _fill(call, params, y.tensor.params, is_integer=is_integer)
     if isinstance(fill, Rejection):
         return fill
-    form = GatherOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, maps=maps, fill=fill)
+    op = GatherOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, maps=maps, fill=fill)
     return Region(
         core=core,
         output=output,
         members=(*members, core, *behind),
         inputs=(source,),
-        form=form,
+        op=op,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.normalization import GroupNormOp
 from ...graph.dataflow import DataflowView, static_shape
 from ...graph.rules import Region, Rejection
@@ -19,7 +19,7 @@ from .float_group_norm import group_norm_of_constants
 from .float_tail import constants_behind
 
 
-def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(group_norm(dequantize(x), gamma, beta)), with the reshapes and factors around that belong to it."""
     norm = group_norm_of_constants(view, core)
     if isinstance(norm, Rejection):
@@ -39,9 +39,9 @@ def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
     if isinstance(tail, Rejection):
         return tail
     call: Any = view.definition(core)
-    form = GroupNormOp(
+    op = GroupNormOp(
         x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params),
-        y=tail.form,
+        y=tail.result,
         groups=norm.groups,
         axis=norm.channel_axis,
         gamma=norm.gamma,
@@ -56,5 +56,5 @@ def match_group_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
         output=tail.output,
         members=tuple(dict.fromkeys((*members, *constants, *norm.members, *tail.members))),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from tvm.ir import Call
 from tvm.relax import Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import Bfloat16Op, FloatConv2dOp, FloatMatmulOp, FloatWeightedOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of
 from ...graph.rules import Region, Rejection, Rule
@@ -26,8 +27,10 @@ from .half_pool2d import match_half_pool2d
 def half_rules(precision: Precision) -> tuple[Rule, ...]:
     """Return the rules of the ops with constant weights."""
 
-    def bound(match: Callable[[DataflowView, Var], Region | Rejection]) -> Callable[[DataflowView, Var], Region | Rejection]:
-        def matched(view: DataflowView, core: Var) -> Region | Rejection:
+    def bound(
+        match: Callable[[DataflowView, Var], Region[FloatWeightedOp] | Rejection],
+    ) -> Callable[[DataflowView, Var], Region[CompositeOp] | Rejection]:
+        def matched(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
             found = match(view, core)
             if isinstance(found, Rejection):
                 return found
@@ -49,32 +52,34 @@ def is_widening(view: DataflowView, var: Var) -> bool:
     return call is not None and dtype_of(var) == "float32" and dtype_of(call.args[0]) in HALF_DTYPES
 
 
-def _in_bfloat16(view: DataflowView, found: Region) -> Region | None:
+def _in_bfloat16(view: DataflowView, found: Region[FloatWeightedOp]) -> Region[Bfloat16Op] | None:
     """Return a float region with the casts around it; None where its input is not in 16 bits, or no kernel is written for it."""
-    form: FloatWeightedOp = found.form
+    op = found.op
     by_name = {var.name: var for var in found.inputs}
-    x = by_name[form.x]
-    if not isinstance(form, FloatConv2dOp | FloatMatmulOp) or not is_widening(view, x):
+    x = by_name[op.x]
+    if not isinstance(op, FloatConv2dOp | FloatMatmulOp) or not is_widening(view, x):
         return None
-    addend = None if form.addend is None else by_name[form.addend]
+    addend = None if op.addend is None else by_name[op.addend]
     widened = [var for var in (x, addend) if var is not None and is_widening(view, var)]
     halves = {var: _source(view, var) for var in widened}
     user = view.only_user(found.output)
     narrows = user is not None and call_to(view.definition(user), "astype") is not None and dtype_of(user) == "bfloat16"
     read = tuple(dict.fromkeys(halves.get(var, var) for var in (x, addend) if var is not None))
-    return replace(
-        found,
+    return Region(
+        core=found.core,
         output=user if narrows and user is not None else found.output,
         members=(*widened, *found.members, *((user,) if narrows and user is not None else ())),
         inputs=read,
-        form=Bfloat16Op(
-            op=form.op,
-            float_form=form,
+        op=Bfloat16Op(
+            op=op.op,
+            float_op=op,
             x=halves[x].name,
             addend=None if addend is None else halves.get(addend, addend).name,
             addend_dtype="uint16" if addend in halves else "float32",
             output_dtype="uint16" if narrows else "float32",
         ),
+        attrs=found.attrs,
+        recomputes=found.recomputes,
     )
 
 
@@ -85,18 +90,18 @@ def _source(view: DataflowView, widened: Var) -> Var:
     return value.args[0]
 
 
-def _with_half_weights(found: Region | Rejection, dtype: HalfDtype) -> Region | Rejection:
-    if isinstance(found, Rejection) or weight_obstacle(found.form, dtype):
+def _with_half_weights(found: Region[FloatWeightedOp] | Rejection, dtype: HalfDtype) -> Region[FloatWeightedOp] | Rejection:
+    if isinstance(found, Rejection) or weight_obstacle(found.op, dtype):
         return found
-    form: FloatWeightedOp = found.form
-    return replace(found, form=replace(form, weight=round_half(form.weight, dtype)))
+    op = found.op
+    return replace(found, op=replace(op, weight=round_half(op.weight, dtype)))
 
 
-def weight_obstacle(form: object, dtype: HalfDtype) -> str:
+def weight_obstacle(op: object, dtype: HalfDtype) -> str:
     """Return why the weights of an op stay float32, "" where they don't, or where it has none."""
-    if not isinstance(form, FloatWeightedOp):
+    if not isinstance(op, FloatWeightedOp):
         return ""
-    largest = float(np.abs(form.weight).max(initial=0.0))
+    largest = float(np.abs(op.weight).max(initial=0.0))
     if not largest > MAX_FINITE[dtype]:
         return ""
     return f"its weights reach {largest:g}, beyond {dtype}'s largest number {MAX_FINITE[dtype]:g}: they stay float32"

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm.relax import Var
 
+from ...composites.base import CompositeOp
 from ...composites.float_ops import HalfPool2dOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -13,7 +14,7 @@ from ...numerics.floats.half import HalfDtype
 from .conv2d import pair
 
 
-def match_half_pool2d(view: DataflowView, core: Var) -> Region | Rejection:
+def match_half_pool2d(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim astype(pool(astype(x, "float32")), x's own dtype) of a 16-bit x."""
     call: Any = view.definition(core)
     x, user, shape = call.args[0], view.only_user(core), static_shape(core)
@@ -32,7 +33,7 @@ def match_half_pool2d(view: DataflowView, core: Var) -> Region | Rejection:
     counts_beyond = kind == "avg" and bool(attrs.count_include_pad) and bool(attrs.ceil_mode)
     if layout not in ("NCHW", "NHWC") or str(attrs.out_layout) not in ("", layout) or len(padding) != 4 or counts_beyond:
         return Rejection(reason=f"layout {layout}, or windows that end behind the padding, are not those of a kernel")
-    form = HalfPool2dOp(
+    op = HalfPool2dOp(
         op=op_name(call),
         x=source.name,
         dtype=dtype,
@@ -45,4 +46,4 @@ def match_half_pool2d(view: DataflowView, core: Var) -> Region | Rejection:
         count_include_pad=bool(attrs.count_include_pad),
         output_shape=shape,
     )
-    return Region(core=core, output=user, members=(x, core, user), inputs=(source,), form=form)
+    return Region(core=core, output=user, members=(x, core, user), inputs=(source,), op=op)

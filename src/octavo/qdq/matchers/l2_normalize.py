@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm.relax import Expr, Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.normalization import L2NormalizeOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
@@ -22,7 +22,7 @@ from ..tail import check_activation, follow_to_quantize
 from ..values import Dequantized, dequantized, numpy_constant
 
 
-def match_l2_normalize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_l2_normalize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(x / norm(x)) of a dequantized x; `core` is the division."""
     call: Any = view.definition(core)
     x = dequantized(view, call.args[0])
@@ -45,17 +45,17 @@ def match_l2_normalize(view: DataflowView, core: Var, support: OpSupport) -> Reg
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
-    y = tail.form.tensor.params
+    y = tail.result.tensor.params
     plain = float(y.scale) == 1 / 128 and int(y.zero_point) == (128 if y.dtype == "uint8" else 0) and y.dtype == x.params.dtype
-    form = L2NormalizeOp(
+    op = L2NormalizeOp(
         x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params),
-        y=tail.form,
+        y=tail.result,
         axis=axis,
         rounding="fixed_point" if plain and result_rounding(view, tail.members) == FIXED_POINT else "half_even",
     )
     members = dict.fromkeys(var for var in (x.var, *found.members, core, *tail.members) if var is not None)
     ordered = tuple(binding.var for binding in view.bindings if binding.var in members)
-    return Region(core=core, output=tail.output, members=ordered, inputs=(x.source,), form=form)
+    return Region(core=core, output=tail.output, members=ordered, inputs=(x.source,), op=op)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

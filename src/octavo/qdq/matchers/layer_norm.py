@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.normalization import LayerNormOp
 from ...graph.dataflow import DataflowView, static_shape
 from ...graph.rules import Region, Rejection
@@ -18,7 +18,7 @@ from ..tail import check_activation, follow_to_quantize
 from ..values import ConstantValue, constant_value, dequantized, real_values
 
 
-def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(layer_norm(dequantize(x), gamma, beta)) over the last axis."""
     call: Any = view.definition(core)
     x = dequantized(view, call.args[0])
@@ -40,9 +40,9 @@ def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
     if isinstance(tail, Rejection):
         return tail
     gamma, beta = known
-    form = LayerNormOp(
+    op = LayerNormOp(
         x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params),
-        y=tail.form,
+        y=tail.result,
         gamma=_values(gamma) if call.attrs.scale else np.ones(shape[-1], np.float32),
         beta=_values(beta) if call.attrs.center else np.zeros(shape[-1], np.float32),
         names=(gamma.name, beta.name),
@@ -54,7 +54,7 @@ def match_layer_norm(view: DataflowView, core: Var, support: OpSupport) -> Regio
         output=tail.output,
         members=tuple(dict.fromkeys(var for var in members if var is not None)),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )
 
 

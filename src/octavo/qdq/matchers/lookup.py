@@ -40,7 +40,7 @@ _UNIT_SCALE = 1 / 32768
 """Scale of TFLite's int16 results of logistic and tanh."""
 
 
-def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(f(dequantize(x))) for any f made of elementwise ops, constants of one element, and x alone.
 
     A lone logistic, tanh, leaky relu or clamp of int16 is computed as the source asks for.
@@ -62,13 +62,13 @@ def match_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     problem = check_activation(source.name, x.params, support)
     if problem is not None:
         return problem
-    if x_shape != y.form.tensor.shape:
-        return Rejection(reason=f"a constant widens {source.name} from {x_shape} to {y.form.tensor.shape}")
+    if x_shape != y.result.tensor.shape:
+        return Rejection(reason=f"a constant widens {source.name} from {x_shape} to {y.result.tensor.shape}")
     tensor = QuantizedTensor(name=source.name, shape=x_shape, params=x.params)
     is_fixed = x.params.dtype == "int16" and is_fixed_point(rounding_of(view.definition(cluster.quantize)))
-    table = _fixed_table(view, cluster, tensor, y.form) if is_fixed else None
-    form = LookupOp(x=tensor, y=y.form, table=_table(view, cluster, y.form) if table is None else table)
-    return region_of(core, cluster, y, form)
+    table = _fixed_table(view, cluster, tensor, y.result) if is_fixed else None
+    op = LookupOp(x=tensor, y=y.result, table=_table(view, cluster, y.result) if table is None else table)
+    return region_of(core, cluster, y, op)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class ClusterOutput:
     """The variable that a cluster's region ends in: its quantize, or an integer clamp behind it."""
 
     var: Var
-    form: QuantizedOutput
+    result: QuantizedOutput
 
 
 def cluster_of(view: DataflowView, core: Var) -> Cluster | Rejection:
@@ -102,11 +102,11 @@ def output_of(view: DataflowView, cluster: Cluster, support: OpSupport) -> Clust
     if problem is not None:
         return problem
     output, qmin, qmax = integer_clamp(view, cluster.quantize, params.qmin, params.qmax)
-    form = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
-    return ClusterOutput(var=output, form=form)
+    result = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
+    return ClusterOutput(var=output, result=result)
 
 
-def region_of(core: Var, cluster: Cluster, output: ClusterOutput, form: CompositeOp) -> Region:
+def region_of(core: Var, cluster: Cluster, output: ClusterOutput, op: CompositeOp) -> Region[CompositeOp]:
     """Return the region of a cluster that a table stands for: others may compute its inner values as well."""
     behind = () if output.var.same_as(cluster.quantize) else (output.var,)
     return Region(
@@ -114,7 +114,7 @@ def region_of(core: Var, cluster: Cluster, output: ClusterOutput, form: Composit
         output=output.var,
         members=(*cluster.members, cluster.quantize, *behind),
         inputs=tuple(x.source for x in cluster.tensors if isinstance(x.source, Var)),
-        form=form,
+        op=op,
         recomputes=True,
     )
 

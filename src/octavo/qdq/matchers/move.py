@@ -6,7 +6,7 @@ import math
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor, ratio
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
 from ...composites.elementwise import LookupOp
 from ...composites.movement import MoveOp
 from ...composites.outputs import output_spec
@@ -27,7 +27,7 @@ MOVE_OPS = (*movers("view", "transpose"), *CLAMPS)
 _CLAMPED = OpSupport(op="clip", fusions=CLAMPS)
 
 
-def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(move(dequantize(x))), or a movement of integers, as one composite "octavo.move"."""
     call = view.definition(core)
     axes = _axes(view, core)
@@ -44,23 +44,23 @@ def match_move(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     tail = follow_to_quantize(view, core, _CLAMPED if op_name(call) in CLAMPS else support)
     if isinstance(tail, Rejection):
         return tail
-    y = _with_own_clamp(call, tail.form)
+    y = _with_own_clamp(call, tail.result)
     if isinstance(y, Rejection):
         return y
     move = MoveOp(x=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), y=y, axes=axes)
-    form = _wide(move, result_rounding(view, tail.members))
-    if isinstance(form, Rejection):
-        return form
+    op = _wide(move, result_rounding(view, tail.members))
+    if isinstance(op, Rejection):
+        return op
     return Region(
         core=core,
         output=tail.output,
         members=(*([x.var] if x.var is not None else []), core, *tail.members),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )
 
 
-def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(dequantize(x)): a change of scale, zero point or dtype."""
     call = call_to(view.definition(core), "quantize")
     assert call is not None
@@ -74,17 +74,17 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
     y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    form = _wide(MoveOp(x=source, y=y, axes=None), rounding_of(call))
-    if isinstance(form, Rejection):
-        return form
-    if isinstance(form, MoveOp) and rounding_of(call) == HALF_UP and ratio(x.params, params) != 1.0:
-        form = LookupOp(x=source, y=y, table=rescale_table(x.params, params, qmin=qmin, qmax=qmax))
+    op = _wide(MoveOp(x=source, y=y, axes=None), rounding_of(call))
+    if isinstance(op, Rejection):
+        return op
+    if isinstance(op, MoveOp) and rounding_of(call) == HALF_UP and ratio(x.params, params) != 1.0:
+        op = LookupOp(x=source, y=y, table=rescale_table(x.params, params, qmin=qmin, qmax=qmax))
     return Region(
         core=core,
         output=output,
         members=(*([x.var] if x.var is not None else []), core, *(() if output.same_as(core) else (output,))),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )
 
 
@@ -124,7 +124,9 @@ def _with_own_clamp(call: object, y: QuantizedOutput) -> QuantizedOutput | Rejec
     return QuantizedOutput(tensor=y.tensor, qmin=max(low, y.qmin), qmax=min(high, y.qmax))
 
 
-def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, support: OpSupport) -> Region | Rejection:
+def _integer_move(
+    view: DataflowView, core: Var, axes: tuple[int, ...] | None, support: OpSupport
+) -> Region[CompositeOp] | Rejection:
     call = view.definition(core)
     source = call.args[0]
     params = integer_params(view, source) or integer_params(view, core)
@@ -144,10 +146,10 @@ def _integer_move(view: DataflowView, core: Var, axes: tuple[int, ...] | None, s
     elif call_to(call, "nn.relu") is not None:
         return Rejection(reason="relu over integers ignores the zero point; write it between dequantize and quantize")
     y = QuantizedOutput(tensor=QuantizedTensor(name=core.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
-    form = _wide(MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes), HALF_EVEN)
-    if isinstance(form, Rejection):
-        return form
-    return Region(core=core, output=core, members=(core,), inputs=(source,), form=form)
+    op = _wide(MoveOp(x=QuantizedTensor(name=source.name, shape=shape, params=params), y=y, axes=axes), HALF_EVEN)
+    if isinstance(op, Rejection):
+        return op
+    return Region(core=core, output=core, members=(core,), inputs=(source,), op=op)
 
 
 def changes(x: QuantizedTensor, y: QuantizedOutput) -> bool:

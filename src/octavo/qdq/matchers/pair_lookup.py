@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...composites.base import WIDE, QuantizedOutput, QuantizedTensor
+from ...composites.base import WIDE, CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.elementwise import PairLookupOp, PreluOp
 from ...graph.dataflow import DataflowView, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -27,7 +27,7 @@ from ..tail import check_activation
 from .lookup import ClusterOutput, cluster_of, output_of, region_of
 
 
-def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(f(dequantize(a), dequantize(b))), or of one tensor and constants, for any f made of elementwise ops."""
     cluster = cluster_of(view, core)
     if isinstance(cluster, Rejection):
@@ -40,9 +40,9 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
     output = output_of(view, cluster, support)
     if isinstance(output, Rejection):
         return output
-    if any(params.dtype in WIDE for params in (output.form.tensor.params, *(x.params for x in cluster.tensors))):
+    if any(params.dtype in WIDE for params in (output.result.tensor.params, *(x.params for x in cluster.tensors))):
         return _wide_prelu(view, core, cluster, output)
-    forms: list[QuantizedTensor] = []
+    operands: list[QuantizedTensor] = []
     for x in cluster.tensors:
         shape = static_shape(x.source)
         if not isinstance(x.source, Var) or shape is None:
@@ -50,31 +50,31 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
         problem = check_activation(x.source.name, x.params, support)
         if problem is not None:
             return problem
-        forms.append(QuantizedTensor(name=x.source.name, shape=shape, params=x.params))
+        operands.append(QuantizedTensor(name=x.source.name, shape=shape, params=x.params))
     rounding = tie_rounding(rounding_of(view.definition(cluster.quantize)))
     if count == 2:
-        reals = [real_values(forms[0].params)[None, :], real_values(forms[1].params)[:, None]]
-        table = _quantized(evaluated(view, cluster, reals, []), output.form, rounding)
-        form = PairLookupOp(a=forms[0], b=forms[1], rows=None, y=output.form, table=table)
-        return region_of(core, cluster, output, form)
+        reals = [real_values(operands[0].params)[None, :], real_values(operands[1].params)[:, None]]
+        table = _quantized(evaluated(view, cluster, reals, []), output.result, rounding)
+        op = PairLookupOp(a=operands[0], b=operands[1], rows=None, y=output.result, table=table)
+        return region_of(core, cluster, output, op)
     if not cluster.constants:
-        return Rejection(reason=f"a single element widens {forms[0].name}")
+        return Rejection(reason=f"a single element widens {operands[0].name}")
     chosen = _Rows.of(cluster)
     if len(chosen.first) > PAIR_LOOKUP_MAX_ROWS:
         return Rejection(
             reason=f"its constants make {len(chosen.first)} different functions; a table has {PAIR_LOOKUP_MAX_ROWS} rows"
         )
-    table, reals = _fixed_point(view, cluster, chosen, forms[0], output.form), None
+    table, reals = _fixed_point(view, cluster, chosen, operands[0], output.result), None
     if table is None:
-        real = evaluated(view, cluster, [real_values(forms[0].params)[None, :]], [c[:, None] for c in chosen.constants])
-        table = _quantized(real, output.form, rounding)
+        real = evaluated(view, cluster, [real_values(operands[0].params)[None, :]], [c[:, None] for c in chosen.constants])
+        table = _quantized(real, output.result, rounding)
         with np.errstate(all="ignore"):
-            reals = real / output.form.tensor.params.scale
-    form = PairLookupOp(a=forms[0], b=None, rows=chosen.rows, y=output.form, table=table, reals=reals)
-    return region_of(core, cluster, output, form)
+            reals = real / output.result.tensor.params.scale
+    op = PairLookupOp(a=operands[0], b=None, rows=chosen.rows, y=output.result, table=table, reals=reals)
+    return region_of(core, cluster, output, op)
 
 
-def _wide_prelu(view: DataflowView, core: Var, cluster: Cluster, output: ClusterOutput) -> Region | Rejection:
+def _wide_prelu(view: DataflowView, core: Var, cluster: Cluster, output: ClusterOutput) -> Region[CompositeOp] | Rejection:
     """Claim quantize(prelu(dequantize(x), slopes)) of TFLite files, with symmetric int16 x and y and slopes of one scale.
 
     It is the one function of a 16-bit tensor and constants that has a kernel: a table would be too large.
@@ -83,7 +83,7 @@ def _wide_prelu(view: DataflowView, core: Var, cluster: Cluster, output: Cluster
     is_prelu = len(ops) == 1 and op_name(ops[0]) == PRELU and len(cluster.tensors) == len(cluster.constants) == 1
     if not is_prelu or not is_fixed_point(rounding_of(view.definition(cluster.quantize))):
         return Rejection(reason=f"{op_name(ops[0]) if ops else core.name} of two 16-bit operands has no kernel")
-    x, y = cluster.tensors[0], output.form.tensor
+    x, y = cluster.tensors[0], output.result.tensor
     shape = static_shape(x.source)
     if not isinstance(x.source, Var) or shape is None or shape != y.shape:
         return Rejection(reason=f"the shape of the operand of {core.name} is not a constant, or its slopes widen it")
@@ -92,8 +92,8 @@ def _wide_prelu(view: DataflowView, core: Var, cluster: Cluster, output: Cluster
     if other is not None or slopes is None:
         return Rejection(reason=f"{x.source.name}, its slopes or its result: one is not symmetric int16 or slopes of one scale")
     tensor = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    form = PreluOp(x=tensor, y=output.form, slopes=slopes[0], slope_scale=slopes[1])
-    return region_of(core, cluster, output, form)
+    op = PreluOp(x=tensor, y=output.result, slopes=slopes[0], slope_scale=slopes[1])
+    return region_of(core, cluster, output, op)
 
 
 def _slopes(constant: ManyConstant) -> tuple[npt.NDArray[np.int16], float] | None:

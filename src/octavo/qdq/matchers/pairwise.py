@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.elementwise import Kind, Operand, PairwiseOp
 from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -25,7 +25,7 @@ _ROUNDINGS: dict[Kind, tuple[str, ...]] = {
 """What each knows besides half to even."""
 
 
-def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(dequantize(a) op dequantize(b))); one of them may be a quantized constant.
 
     int16 is computed in fixed point where the source asks for it, else in float32 with any zero point; an extreme of integers.
@@ -59,16 +59,16 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
     if isinstance(tail, Rejection):
         return tail
     kind = _KINDS[op_name(call)]
-    if kind in ("max", "min") and any(side.params != tail.form.tensor.params for side in sides):
+    if kind in ("max", "min") and any(side.params != tail.result.tensor.params for side in sides):
         return Rejection(reason="its operands and its result differ in scale, zero point or dtype")
     rounding = result_rounding(view, tail.members, _ROUNDINGS[kind])
-    if tail.form.kernel_dtype == "int16" and kind not in ("max", "min"):
+    if tail.result.kernel_dtype == "int16" and kind not in ("max", "min"):
         rounding = "fixed_point" if is_fixed_point(result_rounding(view, tail.members)) else "float32"
-        tensors = (operands[0].tensor, operands[1].tensor, tail.form.tensor)
+        tensors = (operands[0].tensor, operands[1].tensor, tail.result.tensor)
         other = next((tensor for tensor in tensors if rounding == "fixed_point" and tensor.zero_point != 0), None)
         if other is not None:
             return Rejection(reason=f"the zero point of {other.name} is {other.zero_point}; the 16-bit kernel takes 0")
-    form = PairwiseOp(kind=kind, a=operands[0], b=operands[1], y=tail.form, rounding=rounding)
+    op = PairwiseOp(kind=kind, a=operands[0], b=operands[1], y=tail.result, rounding=rounding)
     pairs = zip(sides, operands, strict=True)
     variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]
     return Region(
@@ -76,7 +76,7 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region 
         output=tail.output,
         members=(*members, core, *tail.members),
         inputs=tuple(dict.fromkeys(variables)),
-        form=form,
+        op=op,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.base import Layout, QuantizedOutput, QuantizedTensor
+from ...composites.base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
 from ...composites.reduction import Pool2dOp, Rounding
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -38,7 +38,7 @@ class _Window:
         return ends[0] > size[0] + top + bottom or ends[1] > size[1] + left + right
 
 
-def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(pool(dequantize(x)))), or a max pooling of integers."""
     call = view.definition(core)
     window = _window(call, static_shape(call.args[0]), static_shape(core))
@@ -59,13 +59,13 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
     shape = static_shape(x.source)
     assert shape is not None
-    form = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
-    rounding = _rounding(result_rounding(view, tail.members), window, form, tail.form)
+    op = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    rounding = _rounding(result_rounding(view, tail.members), window, op, tail.result)
     # In float32, as ONNX Runtime has it, taps beyond the padding count as those inside do; elsewhere they do not.
     if rounding != "float32" and window.count_include_pad and window.overhangs(_size(shape, window.layout)):
         return Rejection(reason="its windows reach beyond the padding (ceil mode): choose padding that holds them")
-    problem = _wide_problem(form, tail.form, window, op_name(call), rounding)
-    return problem or _region(core, x.source, form, tail, window, members, call, rounding)
+    problem = _wide_problem(op, tail.result, window, op_name(call), rounding)
+    return problem or _region(core, x.source, op, tail, window, members, call, rounding)
 
 
 def _wide_problem(x: QuantizedTensor, y: QuantizedOutput, window: _Window, op: str, rounding: Rounding) -> Rejection | None:
@@ -93,7 +93,9 @@ def _rounding(asked: str, window: _Window, x: QuantizedTensor, y: QuantizedOutpu
     return "half_away" if asked == "half_away" and fits and not window.count_include_pad else "half_even"
 
 
-def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, support: OpSupport) -> Region | Rejection:
+def _integer_pool(
+    view: DataflowView, core: Var, call: Any, window: _Window, support: OpSupport
+) -> Region[CompositeOp] | Rejection:
     source = call.args[0]
     params = integer_params(view, source) or integer_params(view, core)
     if op_name(call) != "nn.max_pool2d":
@@ -108,7 +110,7 @@ def _integer_pool(view: DataflowView, core: Var, call: Any, window: _Window, sup
     assert out_shape is not None
     output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
     y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=out_shape, params=params), qmin=qmin, qmax=qmax)
-    tail = Tail(members=() if output.same_as(core) else (output,), output=output, form=y)
+    tail = Tail(members=() if output.same_as(core) else (output,), output=output, result=y)
     x = QuantizedTensor(name=source.name, shape=shape, params=params)
     problem = _wide_problem(x, y, window, op_name(call), "half_even")
     return problem or _region(core, source, x, tail, window, (core, *tail.members), call)
@@ -123,11 +125,11 @@ def _region(
     members: tuple[Var, ...],
     call: Any,
     rounding: Rounding = "half_even",
-) -> Region:
-    form = Pool2dOp(
+) -> Region[CompositeOp]:
+    op = Pool2dOp(
         kind="max" if op_name(call) == "nn.max_pool2d" else "avg",
         x=x,
-        y=tail.form,
+        y=tail.result,
         layout=window.layout,
         kernel=window.kernel,
         strides=window.strides,
@@ -138,7 +140,7 @@ def _region(
         out_width=window.out[1],
         rounding=rounding,
     )
-    return Region(core=core, output=tail.output, members=members, inputs=(source,), form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=(source,), op=op)
 
 
 def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...] | None) -> _Window | Rejection:

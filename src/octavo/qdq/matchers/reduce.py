@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from tvm.relax import Expr, Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.reduction import ArgReduceOp, ReduceOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
@@ -26,7 +26,7 @@ _EXTREMES: dict[str, Literal["max", "min"]] = {"max": "max", "min": "min"}
 _PLACES: dict[str, Literal["argmax", "argmin"]] = {"argmax": "argmax", "argmin": "argmin"}
 
 
-def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(reduce(dequantize(x)))) over any axes."""
     call: Any = view.definition(core)
     x = dequantized(view, call.args[0])
@@ -37,8 +37,8 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     problem = check_activation(x.source.name, x.params, support)
     if problem is not None:
         return problem
-    stated = range(len(shape)) if call.attrs.axis is None else [int(axis) % len(shape) for axis in call.attrs.axis]
-    axes = tuple(sorted(set(stated)))
+    given_axes = range(len(shape)) if call.attrs.axis is None else [int(axis) % len(shape) for axis in call.attrs.axis]
+    axes = tuple(sorted(set(given_axes)))
     extent = math.prod(shape[axis] for axis in axes)
     if not 1 <= extent <= REDUCE_MAX_EXTENT or 0 in shape:
         return Rejection(reason=f"it reduces {extent} elements of {shape} at once; the kernel takes 1 to {REDUCE_MAX_EXTENT}")
@@ -50,15 +50,15 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     rounding = result_rounding(view, tail.members, (HALF_EVEN_STORED,) if kind == "mean" else ())
     if source.kernel_dtype == "int16":
         is_fixed = is_fixed_point(result_rounding(view, tail.members))
-        problem = _wide_problem(kind, source, tail.form, extent, is_fixed=is_fixed)
+        problem = _wide_problem(kind, source, tail.result, extent, is_fixed=is_fixed)
         if problem is not None:
             return problem
         rounding = "fixed_point" if is_fixed and kind == "mean" else rounding
-    form = ReduceOp(
-        kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"), x=source, y=tail.form, axes=axes, rounding=rounding
+    op = ReduceOp(
+        kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"), x=source, y=tail.result, axes=axes, rounding=rounding
     )
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
-    return Region(core=core, output=tail.output, members=members, inputs=(x.source,), form=form)
+    return Region(core=core, output=tail.output, members=members, inputs=(x.source,), op=op)
 
 
 def _wide_problem(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int, *, is_fixed: bool) -> Rejection | None:
@@ -78,7 +78,7 @@ def _wide_problem(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int,
     return None
 
 
-def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim argmax(dequantize(x)), or of integers, and the cast of its result to int32 or int64."""
     call: Any = view.definition(core)
     source: Expr = call.args[0]
@@ -99,13 +99,13 @@ def match_place(view: DataflowView, core: Var, support: OpSupport) -> Region | R
     user = view.only_user(core)
     cast = None if user is None else call_to(view.definition(user), "astype")
     output = user if user is not None and cast is not None and dtype_of(user) in ("int32", "int64") else core
-    form = ArgReduceOp(kind=_PLACES[op_name(call)], x=QuantizedTensor(name=source.name, shape=shape, params=params), axis=axis)
+    op = ArgReduceOp(kind=_PLACES[op_name(call)], x=QuantizedTensor(name=source.name, shape=shape, params=params), axis=axis)
     return Region(
         core=core,
         output=output,
         members=(*members, core, *(() if output.same_as(core) else (output,))),
         inputs=(source,),
-        form=form,
+        op=op,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.base import Layout, QuantizedOutput, QuantizedTensor
+from ...composites.base import CompositeOp, Layout, QuantizedOutput, QuantizedTensor
 from ...composites.reduction import FloatResizeOp, ResizeOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
@@ -19,15 +19,15 @@ from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import dequantized
 
 
-def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(resize2d(dequantize(x))) by method "linear"."""
     call = call_to(view.definition(core), "image.resize2d")
     assert call is not None
     attrs = call.attrs
-    stated, method = str(attrs.layout), str(attrs.method)
-    if method != "linear" or stated not in ("NCHW", "NHWC"):
-        return Rejection(reason=f"it resizes by {method} in layout {stated}")
-    layout: Layout = "NCHW" if stated == "NCHW" else "NHWC"
+    given_layout, method = str(attrs.layout), str(attrs.method)
+    if method != "linear" or given_layout not in ("NCHW", "NHWC"):
+        return Rejection(reason=f"it resizes by {method} in layout {given_layout}")
+    layout: Layout = "NCHW" if given_layout == "NCHW" else "NHWC"
     x = dequantized(view, call.args[0])
     shape, out = (None if x is None else static_shape(x.source)), static_shape(core)
     if x is None or not isinstance(x.source, Var) or shape is None or out is None:
@@ -40,24 +40,24 @@ def match_resize(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         return tail
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     try:
-        form = _form(source, tail.form, layout, attrs, out, result_rounding(view, tail.members))
+        op = _resize_op(source, tail.result, layout, attrs, out, result_rounding(view, tail.members))
     except ValueError as error:
         return Rejection(reason=str(error))
-    if isinstance(form, Rejection):
-        return form
+    if isinstance(op, Rejection):
+        return op
     return Region(
         core=core,
         output=tail.output,
         members=(*(() if x.var is None else (x.var,)), core, *tail.members),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )
 
 
-def _form(
+def _resize_op(
     x: QuantizedTensor, y: QuantizedOutput, layout: Layout, attrs: Any, out: tuple[int, ...], rounding: str
 ) -> ResizeOp | FloatResizeOp | Rejection:
-    """Return the form that rounds as the source asks for; ValueError where its positions are unknown."""
+    """Return the composite op that rounds as the source asks for; ValueError where its positions are unknown."""
     mode, axes = str(attrs.coordinate_transformation_mode), (layout.index("H"), layout.index("W"))
     if x.kernel_dtype == "int16":
         if not is_fixed_point(rounding):

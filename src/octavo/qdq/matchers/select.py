@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.relax import Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.elementwise import Choice, SelectOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -16,7 +16,7 @@ from ..tail import check_activation, follow_to_quantize, unquantized
 from ..values import constant_value, dequantized
 
 
-def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(where(condition, dequantize(a), dequantize(b)))); a and b may be constants."""
     call = call_to(view.definition(core), "where")
     assert call is not None
@@ -27,7 +27,7 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | 
     tail = follow_to_quantize(view, core, support)
     if isinstance(tail, Rejection):
         return tail
-    y, members = tail.form, dict[Var, None]()
+    y, members = tail.result, dict[Var, None]()
     sides: list[Choice] = []
     inputs: dict[Var, None] = {condition: None}
     for arg in args:
@@ -48,11 +48,11 @@ def match_select(view: DataflowView, core: Var, support: OpSupport) -> Region | 
         members.update(dict.fromkeys(() if x.var is None else (x.var,)))
         inputs[x.source] = None
         sides.append(Choice(tensor=QuantizedTensor(name=x.source.name, shape=shape, params=x.params), values=None))
-    form = SelectOp(condition=condition.name, condition_shape=condition_shape, a=sides[0], b=sides[1], y=y)
+    op = SelectOp(condition=condition.name, condition_shape=condition_shape, a=sides[0], b=sides[1], y=y)
     return Region(
         core=core,
         output=tail.output,
         members=(*members, core, *tail.members),
         inputs=tuple(inputs),
-        form=form,
+        op=op,
     )

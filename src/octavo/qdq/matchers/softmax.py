@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.relax import Expr, Var
 
-from ...composites.base import QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.normalization import SoftmaxOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
@@ -17,7 +17,7 @@ from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import Dequantized, dequantized, numpy_constant
 
 
-def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(softmax(dequantize(x))), or quantize(log_softmax(...)), or of a positive constant times dequantize(x)."""
     call = call_to(view.definition(core), "nn.softmax", "nn.log_softmax")
     assert call is not None
@@ -38,23 +38,23 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region |
     if isinstance(tail, Rejection):
         return tail
     is_log = call_to(call, "nn.log_softmax") is not None
-    if is_log and float(tail.form.tensor.params.scale) < LOG_SOFTMAX_MIN_SCALE:
-        return Rejection(reason=f"its result has steps of {float(tail.form.tensor.params.scale)}, too small for the kernel")
+    if is_log and float(tail.result.tensor.params.scale) < LOG_SOFTMAX_MIN_SCALE:
+        return Rejection(reason=f"its result has steps of {float(tail.result.tensor.params.scale)}, too small for the kernel")
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     # A factor in between keeps a softmax from the kernels that round otherwise.
     rounding = "half_even" if is_log or beta != 1.0 else result_rounding(view, tail.members, (WHOLE_STEPS,))
     if source.kernel_dtype == "int16":
         rounding = "fixed_point" if is_fixed_point(result_rounding(view, tail.members)) else "half_even"
-        y = tail.form.tensor
+        y = tail.result.tensor
         if rounding == "fixed_point" and (float(y.params.scale) != 1 / 32768 or y.zero_point != 0):
             return Rejection(reason="its result has another scale than 1 / 32768, or a zero point")
-    form = SoftmaxOp(x=source, y=tail.form, axis=axis, beta=beta, is_log=is_log, rounding=rounding)
+    op = SoftmaxOp(x=source, y=tail.result, axis=axis, beta=beta, is_log=is_log, rounding=rounding)
     return Region(
         core=core,
         output=tail.output,
         members=(*members, core, *tail.members),
         inputs=(x.source,),
-        form=form,
+        op=op,
     )
 
 

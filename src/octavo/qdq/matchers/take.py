@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.base import WIDE, QuantizedTensor
+from ...composites.base import WIDE, CompositeOp, QuantizedTensor
 from ...composites.movement import TakeOp
 from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -15,7 +15,7 @@ from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import constant_value, dequantized
 
 
-def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(take(dequantize(x), indices)) of indices that are no constant."""
     call: Any = view.definition(core)
     x, indices = dequantized(view, call.args[0]), call.args[1]
@@ -34,15 +34,15 @@ def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
     tail = follow_to_quantize(view, core, of_width(support, x.params))
     if isinstance(tail, Rejection):
         return tail
-    if x.params.dtype in WIDE and x.params != tail.form.tensor.params:
+    if x.params.dtype in WIDE and x.params != tail.result.tensor.params:
         return Rejection(reason=f"it takes int16 values and changes scale or zero point of {name} at once")
     constant = constant_value(view, x.source)
-    form = TakeOp(
+    op = TakeOp(
         x=QuantizedTensor(name=name, shape=shape, params=x.params),
         values=None if constant is None else constant.values,
         indices=indices.name,
         axis=int(call.attrs.axis) % len(shape),
-        y=tail.form,
+        y=tail.result,
     )
     inside = () if constant is None else constant.members
     return Region(
@@ -50,5 +50,5 @@ def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
         output=tail.output,
         members=(*inside, x.var, core, *tail.members),
         inputs=(*((x.source,) if constant is None and isinstance(x.source, Var) else ()), indices),
-        form=form,
+        op=op,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.relax import Var
 
-from ...composites.base import QuantizedOutput, QuantizedTensor
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.movement import TopkOp
 from ...graph.dataflow import DataflowView, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -16,7 +16,7 @@ from ..values import dequantized
 from .move import changes
 
 
-def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(topk(dequantize(x))) of values, or topk(dequantize(x)) of places."""
     call: Any = view.definition(core)
     gives = str(call.attrs.ret_type)
@@ -39,10 +39,10 @@ def match_topk(view: DataflowView, core: Var, support: OpSupport) -> Region | Re
         tail = follow_to_quantize(view, core, of_width(support, x.params))
         if isinstance(tail, Rejection):
             return tail
-        y, output, behind = tail.form, tail.output, tail.members
+        y, output, behind = tail.result, tail.output, tail.members
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     if y is not None and changes(source, y):
         return Rejection(reason=f"it chooses values of {source.name} and changes their scale, zero point or bounds at once")
-    form = TopkOp(x=source, y=y, axis=axis, count=count, largest=bool(call.attrs.largest))
+    op = TopkOp(x=source, y=y, axis=axis, count=count, largest=bool(call.attrs.largest))
     members = (*([x.var] if x.var is not None else []), core, *behind)
-    return Region(core=core, output=output, members=members, inputs=(x.source,), form=form)
+    return Region(core=core, output=output, members=members, inputs=(x.source,), op=op)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...composites.base import Layout, QuantizedTensor
+from ...composites.base import CompositeOp, Layout, QuantizedTensor
 from ...composites.weighted import Conv2dTransposeOp
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
@@ -32,7 +32,7 @@ def layout_obstacle(call: Any) -> Rejection | None:
     return Rejection(reason=f"its layouts are {layout} and {kernel_layout}, expected NCHW or NHWC and an order of IOHW")
 
 
-def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) -> Region | Rejection:
+def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
     """Claim quantize(clamp(conv2d_transpose(dequantize(x), dequantize(w)) + bias)).
 
     Before::
@@ -69,7 +69,7 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
         return formed
     in_shape = static_shape(x.source)
     assert in_shape is not None, "checked with the operands"
-    form = Conv2dTransposeOp(
+    op = Conv2dTransposeOp(
         x=QuantizedTensor(name=x.source.name, shape=in_shape, params=x.params),
         weight=replace(formed[0], params=_source_params(weight, formed[0].params)),
         y=formed[1],
@@ -80,7 +80,7 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
         dilation=pair(call.attrs.dilation),
         groups=groups,
     )
-    return weighted_region(core, x, way, form)
+    return weighted_region(core, x, way, op)
 
 
 def as_convolution(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:

@@ -25,7 +25,7 @@ STORED_AS = "uint16"
 @emits(Bfloat16Op)
 def emit_bfloat16(op: Bfloat16Op, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
-    float_op = op.float_form
+    float_op = op.float_op
     is_nhwc = isinstance(float_op, FloatConv2dOp) and float_op.layout == "NCHW"
     names = [name for name in (op.x, op.addend) if name is not None]
     arguments = [context.storage.get(inputs[name], is_nhwc=is_nhwc) for name in names]
