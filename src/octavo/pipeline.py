@@ -179,15 +179,15 @@ def _linked(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
 
 def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None) -> tuple[Instrumented, Executable]:
     """Instrument and build a model once: the parts of a data set profiled one by one share it."""
-    built = _PROFILERS.setdefault(model, {})
+    profilers = _PROFILERS.setdefault(model, {})
     key = threads, tensors
-    if key not in built:
+    if key not in profilers:
         instrumented = instrument(model, select(model, tensors))
         target = resolve_target(None)
         with lineage_paused():
             lowered = lower(instrumented.module, target.description, target.isas, threads, model.tensors)
-            built[key] = instrumented, _build(lowered, model, target, threads, outputs=())
-    return built[key]
+            profilers[key] = instrumented, _build(lowered, model, target, threads, outputs=())
+    return profilers[key]
 
 
 def quantize(

@@ -66,10 +66,10 @@ def test_averages_in_float32(out):
     assert not any(name.startswith("octavo_pool2d") for name in names)
 
 
-def test_softmax_of_whole_steps():
+def test_softmax_of_an_integer_inverse_scale():
     """1 / 0.0045 is 222.2: counted as 222 steps."""
-    module = mapped(relax.op.nn.softmax, (0.0045, -100), rounding="whole_steps")
-    assert info(module)["rounding"] == "whole_steps"
+    module = mapped(relax.op.nn.softmax, (0.0045, -100), rounding="integer_inverse_scale")
+    assert info(module)["rounding"] == "integer_inverse_scale"
     x = np.sort(np.random.default_rng(0).integers(-128, 0, (1, 256))).astype(np.int8)
     x[0, -1] = 127
     common = {"scale": np.float32(X[0]), "zero_point": -100, "qmin": -128, "qmax": 127, "dtype": "int8"}

@@ -76,9 +76,9 @@ class ObjectCache:
         except OSError:
             _remove(Path(draft))
 
-    def trim_after(self, written: Iterable[str]) -> None:
+    def trim_after(self, stored: Iterable[str]) -> None:
         """Trim if one of these new keys asks for it, as one in 16 does: to look at all entries takes longer than to add some."""
-        if any(key.startswith("0") for key in written):
+        if any(key.startswith("0") for key in stored):
             self.trim()
 
     def trim(self) -> None:

@@ -25,9 +25,9 @@ def empty_bytes(size: int) -> Any:
     memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # it is advice: a kernel without huge pages has none to give
         memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = np.frombuffer(memory, np.uint8)
-    start = -whole.ctypes.data % PAGE
-    return tvm.runtime.from_dlpack(whole[start : start + size])
+    full = np.frombuffer(memory, np.uint8)
+    start = -full.ctypes.data % PAGE
+    return tvm.runtime.from_dlpack(full[start : start + size])
 
 
 def tensor_of(values: npt.NDArray[np.uint8]) -> Any:

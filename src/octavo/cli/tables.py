@@ -53,8 +53,8 @@ def call_import(args: argparse.Namespace) -> int:
     model = load_model(args)
     profile, foreign = from_table(model, args.table)
     profile.save(args.output)
-    inside = sum(value.kind != "constant" for value in profile.values())
-    print(f"{args.output}: ranges of {inside} tensors")
+    within = sum(value.kind != "constant" for value in profile.values())
+    print(f"{args.output}: ranges of {within} tensors")
     missing = [entry.source_name for key, entry in model.tensors.items() if entry.kind != "constant" and key not in profile]
     for names, what in ((missing, "the table lacks"), (foreign, "the model lacks")):
         if names:

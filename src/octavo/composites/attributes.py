@@ -95,7 +95,7 @@ class Composite:
 
 def write_op(op: CompositeOp, core: str) -> dict[str, Any]:
     """Return the attributes that hold a composite op."""
-    return {OP_ATTR: _written(op), CORE_ATTR: core}
+    return {OP_ATTR: _encoded(op), CORE_ATTR: core}
 
 
 def read_composites(module: tvm.IRModule) -> dict[str, Composite]:
@@ -132,21 +132,21 @@ def _read_composite(name: str, function: relax.Function, attrs: Mapping[str, Any
     )
 
 
-def _written(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
     """Return a field's value as an attribute holds it."""
     if is_dataclass(value) and not isinstance(value, type):
         assert _CLASSES.get(type(value).__name__) is type(value), f"{type(value).__name__} is no part of a composite op"
-        return {"type": type(value).__name__, **{each.name: _written(_field(value, each)) for each in fields(value)}}
+        return {"type": type(value).__name__, **{each.name: _encoded(_field(value, each)) for each in fields(value)}}
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(np.ascontiguousarray(value).reshape(value.shape))
     if isinstance(value, np.generic):
-        return _written(value.item())
+        return _encoded(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return {"type": "float", "value": str(value)}
     if isinstance(value, Mapping):
-        return {"type": "map", "keys": [_written(key) for key in value], "values": [_written(each) for each in value.values()]}
+        return {"type": "map", "keys": [_encoded(key) for key in value], "values": [_encoded(each) for each in value.values()]}
     if isinstance(value, (tuple, list)):
-        return [_written(each) for each in value]
+        return [_encoded(each) for each in value]
     assert value is None or isinstance(value, (bool, int, float, str)), f"{value!r} is no value of a composite op"
     return value
 

@@ -267,10 +267,10 @@ def _blocks_around_control_flow(bindings: Sequence[relax.VarBinding], result: Ex
 
     blocks: list[relax.BindingBlock] = []
     for is_nested, group in itertools.groupby(bindings, lambda binding: isinstance(binding.value, _NESTED)):
-        written: list[relax.Binding] = [
+        emitted: list[relax.Binding] = [
             relax.VarBinding(replace(each.var), replace_operands(each.value, replace)) for each in group
         ]
-        blocks.append(relax.BindingBlock(written) if is_nested else relax.DataflowBlock(written))
+        blocks.append(relax.BindingBlock(emitted) if is_nested else relax.DataflowBlock(emitted))
     return blocks, replace_operands(result, replace)
 
 

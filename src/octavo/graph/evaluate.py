@@ -178,7 +178,7 @@ class _Writing:
         self._numbers = numbers
         self._computed = computed
         self._values = values
-        self._written: dict[int, Expr] = {}
+        self._emitted: dict[int, Expr] = {}
         self._kernels: dict[Any, tvm.ir.GlobalVar] = {}
         self.read: list[int] = []
 
@@ -190,7 +190,7 @@ class _Writing:
         for number in self.read:
             array = self._values[number]
             param = relax.Var(f"v{number}", relax.TensorType(array.shape, str(array.dtype)))
-            self._written[number] = param
+            self._emitted[number] = param
             params.append(param)
         results = [number for number in order if isinstance(self._numbers.nodes[number].ty, relax.TensorType)]
         builder = BlockBuilder()
@@ -198,8 +198,8 @@ class _Writing:
         def body(writer: BodyWriter) -> Expr:
             for number in order:
                 is_output = number in results
-                self._written[number] = writer.emit(f"v{number}", self._expression(builder, number), is_output=is_output)
-            return relax.Tuple([self._written[number] for number in results])
+                self._emitted[number] = writer.emit(f"v{number}", self._expression(builder, number), is_output=is_output)
+            return relax.Tuple([self._emitted[number] for number in results])
 
         write_function(builder, "main", params, body)
         return builder.get(), results
@@ -215,7 +215,7 @@ class _Writing:
         node = self._numbers.nodes[number]
         if node.kind == "tuple":
             return relax.Tuple([self._operand(operand) for operand in node.operands])
-        return self._written[number]
+        return self._emitted[number]
 
     def _expression(self, builder: BlockBuilder, number: int) -> Expr:
         node = self._numbers.nodes[number]

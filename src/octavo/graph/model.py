@@ -105,7 +105,7 @@ def with_model(module: tvm.IRModule, model: Model) -> tvm.IRModule:
     """Return a module made from a model's, with what the model knows besides as an attribute of "main"."""
     facts: dict[str, Any] = {
         "tensors": [
-            {each.name: _written(getattr(entry, each.name)) for each in fields(entry)} for entry in model.tensors.values()
+            {each.name: _encoded(getattr(entry, each.name)) for each in fields(entry)} for entry in model.tensors.values()
         ],
         "input_ids": [str(tensor) for tensor in model.input_ids],
         "output_ids": [str(tensor) for tensor in model.output_ids],
@@ -142,7 +142,7 @@ def read_model(module: tvm.IRModule) -> Model | None:
         raise ModelError(f"attribute {MODEL_ATTR!r} of main is not what octavo.partition writes: {error!r}") from error
 
 
-def _written(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -41,7 +41,7 @@ class PartitionState:
         """Return the source tensor that a variable stands for, its own name where there is none."""
         return self.pixels_of.get(name) or self.tensors.get(name, name)
 
-    def written(self, module: tvm.IRModule) -> tvm.IRModule:
+    def attached_to(self, module: tvm.IRModule) -> tvm.IRModule:
         """Return the module with this state on "main"."""
         state = {
             "tensors": dict(self.tensors),

@@ -158,21 +158,21 @@ def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) 
 
 def _claimed(view: DataflowView, region: Region[Any], repeatable: Repeatable) -> Iterator[Var]:
     """Yield the members that no other region can have."""
-    inside = set(region.members)
+    within = set(region.members)
     for var in region.members:
-        others = view.is_returned(var) or any(user not in inside for user in view.users(var))
+        others = view.is_returned(var) or any(user not in within for user in view.users(var))
         if not repeatable(view, var) and (var.same_as(region.output) or not (region.recomputes and others)):
             yield var
 
 
 def _check_region(view: DataflowView, region: Region[Any], taken: set[Var], repeatable: Repeatable) -> Region[Any] | Rejection:
-    inside = set(region.members)
+    within = set(region.members)
     for var in region.members:
         if var in taken:
             return Rejection(reason=f"{var.name} already belongs to another kernel")
         if var.same_as(region.output) or region.recomputes or repeatable(view, var):
             continue
-        readers = [user.name for user in view.users(var) if user not in inside]
+        readers = [user.name for user in view.users(var) if user not in within]
         if readers or view.is_returned(var):
             return Rejection(reason=f"{var.name} is also read by {', '.join(readers) or 'the output'} outside the kernel")
     return region

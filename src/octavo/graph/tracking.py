@@ -304,11 +304,11 @@ class Tracker:
         """Return the states of ids that no variable holds."""
         states: dict[TensorId, TensorState] = {}
         wanted = {self.links[tensor].number for tensor in lost}
-        inside = enclosing_calls(self.numbers, before, after, wanted)
+        within = enclosing_calls(self.numbers, before, after, wanted)
         into_constant = parts_of(self.numbers, before, folded)
         for tensor in lost:
             number = self.links[tensor].number
-            around = inside.get(number)
+            around = within.get(number)
             if number in into_constant:
                 states[tensor] = TensorState(kind="folded", relation=self.links[tensor].relation, reason="part of a constant")
             elif around is not None:

@@ -442,9 +442,9 @@ class _Walk:
         operands = tuple(self.number(arg, env, path) for arg in tensors)
         types = [output.ty for output in outputs]
         ty = types[0] if len(types) == 1 else relax.TupleType(types)
-        whole = self._numbers.kernel(kernel, operands, literals, ty)
+        full = self._numbers.kernel(kernel, operands, literals, ty)
         for index, output in enumerate(outputs):
-            number = whole if len(outputs) == 1 else self._numbers.item(whole, index, output.ty)
+            number = full if len(outputs) == 1 else self._numbers.item(full, index, output.ty)
             env[output] = self._place(number, output, path, call, operands)
         return True
 

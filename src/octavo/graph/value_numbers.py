@@ -93,12 +93,12 @@ class ValueNumbers:
         """Return the number of a tuple."""
         return self._number(("tuple", operands), "tuple", operands, None, ty)
 
-    def item(self, whole: int, index: int, ty: Any) -> int:
+    def item(self, full: int, index: int, ty: Any) -> int:
         """Return the number of a tuple's field: of the field itself where the tuple was written out."""
-        node = self.nodes[whole]
+        node = self.nodes[full]
         if node.kind == "tuple":
             return node.operands[index]
-        return self._number(("item", whole, index), "item", (whole,), index, ty)
+        return self._number(("item", full, index), "item", (full,), index, ty)
 
     def call(self, key: Hashable, operands: tuple[int, ...], write: Callable[[list[Expr]], Expr], ty: Any) -> int:
         """Return the number of an op's result; `key` says everything of the op but its operands."""

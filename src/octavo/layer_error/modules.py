@@ -155,13 +155,13 @@ class _Copy:
         self.prefix = prefix
         self.new: dict[Var, Expr] = dict(new or {})
 
-    def written(self, value: Expr) -> Expr:
+    def emitted(self, value: Expr) -> Expr:
         """Return an expression over the new variables."""
         return replace_operands(value, lambda var: self.new.get(var, var))
 
     def binding(self, binding: Any) -> Expr:
         """Write one binding and return its new variable."""
-        self.new[binding.var] = self.writer.emit(f"{self.prefix}{binding.var.name}", self.written(binding.value))
+        self.new[binding.var] = self.writer.emit(f"{self.prefix}{binding.var.name}", self.emitted(binding.value))
         return self.new[binding.var]
 
 
@@ -224,7 +224,7 @@ class _Steps:
 
     def _factors(self, norm: FoldedNorm) -> Expr:
         """Write what the convolution before a folded normalization is scaled by: gamma / sqrt(variance + epsilon), by channel."""
-        call = self._real.written(norm.norm)
+        call = self._real.emitted(norm.norm)
         attrs, shape = norm.norm.attrs, [1] * len(norm.norm.args[0].ty.shape.values)
         shape[int(attrs.axis)] = -1
         name = f"factors_{norm.gone}"
@@ -263,6 +263,6 @@ def _through(writer: BodyWriter, real: _Copy, steps: list[Any], member: Var, val
     new: dict[Var, Expr] = {**real.new, member: value}
     result = value
     for step in steps:
-        written = replace_operands(step.value, lambda var: new.get(var, var))
-        result = new[step.var] = writer.emit(f"{name}_{step.var.name}", written)
+        emitted = replace_operands(step.value, lambda var: new.get(var, var))
+        result = new[step.var] = writer.emit(f"{name}_{step.var.name}", emitted)
     return result

@@ -29,9 +29,9 @@ def attach_state(module: tvm.IRModule, context: PartitionContext) -> tvm.IRModul
     tensors = context.source_tensors
     state = PartitionState(
         tensors=tensors,
-        pixels_of={part: tensors.get(whole, whole) for part, whole in context.sources.items()},
+        pixels_of={part: tensors.get(full, full) for part, full in context.sources.items()},
         cuts=frozenset(context.cuts),
         halves=frozenset(context.halves),
         rejections={name: FLOAT_MODEL if context.is_float else each.reason for name, each in context.rejections.items()},
     )
-    return state.written(module)
+    return state.attached_to(module)

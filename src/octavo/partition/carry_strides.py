@@ -86,7 +86,7 @@ class _Choice:
                 wanted[var] = stride
         chosen: dict[Var, _Stride] = {}
         for var, stride in ((var, wanted[var]) for var in self._values if var in wanted):
-            cut = [operand for operand in _whole_operands(self._values[var], stride) if operand not in chosen]
+            cut = [operand for operand in _full_operands(self._values[var], stride) if operand not in chosen]
             if not cut or op_name(self._values[var]) not in _CHEAP:
                 chosen[var] = stride
         # An op that stays whole keeps what it reads whole.
@@ -108,7 +108,7 @@ class _Choice:
             is_data = var.same_as(call.args[0]) and not any(var.same_as(other) for other in call.args[1:])
             return _conv_reading(call, carried.get(user)) if is_data else None
         stride = carried.get(user)
-        return stride if stride is not None and any(var.same_as(whole) for whole in _whole_operands(call, stride)) else None
+        return stride if stride is not None and any(var.same_as(full) for full in _full_operands(call, stride)) else None
 
     def _can_stride(self, value: Any, stride: _Stride) -> bool:
         """Return whether an op can compute its result at fewer pixels: a convolution, or one that works element by element."""
@@ -159,7 +159,7 @@ def _same_everywhere(shape: tuple[int, ...] | None, stride: _Stride) -> bool:
     return full[stride.height] == full[stride.width] == 1
 
 
-def _whole_operands(call: Any, stride: _Stride) -> list[Var]:
+def _full_operands(call: Any, stride: _Stride) -> list[Var]:
     """Return the operands of an elementwise op that are needed at fewer pixels."""
     if call_to(call, "nn.conv2d") is not None:
         return []
@@ -242,8 +242,8 @@ class _Rewriting:
 
     def _strided(self, call: Any, stride: _Stride) -> Expr:
         """Return an elementwise op over fewer pixels."""
-        whole = _whole_operands(call, stride)
-        args = [self._slice(arg, stride) if isinstance(arg, Var) and arg in whole else self._substitute(arg) for arg in call.args]
+        full = _full_operands(call, stride)
+        args = [self._slice(arg, stride) if isinstance(arg, Var) and arg in full else self._substitute(arg) for arg in call.args]
         return relax.Call(call.op, args, call.attrs)
 
     def _slice(self, var: Var, stride: _Stride) -> Var:

@@ -113,8 +113,8 @@ class _Downcasting:
     def _narrow(self, var: Var) -> None:
         """Keep a tensor in 16 bits where that is called for."""
         shape = static_shape(var)
-        whole = self._context.sources.get(var.name, var.name)
-        if dtype_of(var) != "float32" or not shape or 0 in shape or whole in self._kept or not self._view.users(var):
+        full = self._context.sources.get(var.name, var.name)
+        if dtype_of(var) != "float32" or not shape or 0 in shape or full in self._kept or not self._view.users(var):
             return
         if constant_value(self._view, var) is None and not self._is_fused(var):
             self._half[var] = self._emit(var, self._dtype, relax.op.astype(self._new[var], self._dtype))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import tvm
 
 from ..graph.rules import partition
-from ..qdq.matchers.edge import match_dequantize, match_quantize
+from ..qdq.matchers.boundary import match_dequantize, match_quantize
 from .context import PartitionContext
 from .target_rules import Row, describe, is_repeatable, rules_for
 

@@ -42,10 +42,10 @@ class SampleBuckets:
         state = 0
         for array in arrays:
             content = array.reshape(-1).view(np.uint8)
-            whole = content.size // 8 * 8
-            words = _spread(content[:whole].view(np.uint64))
+            full = content.size // 8 * 8
+            words = _spread(content[:full].view(np.uint64))
             summed = int(np.dot(words, self._weights[: words.size])) if words.size else 0
-            tail = int.from_bytes(content[whole:].tobytes(), "little")
+            tail = int.from_bytes(content[full:].tobytes(), "little")
             state = _mixed(state + summed + tail * _GAMMA + _GAMMA)
         return state >> (64 - _BITS)
 

@@ -22,7 +22,7 @@ def tensors_of_variables(view: DataflowView, ids: Collection[str], sources: Mapp
 
     gives {"t_q": "t", "t_dq": "t"}. `sources` are variables that hold some of another one's pixels, by name.
     """
-    tensors = {part: whole for part, whole in (sources or {}).items() if whole in ids}
+    tensors = {part: full for part, full in (sources or {}).items() if full in ids}
     for binding in view.bindings:
         name = binding.var.name
         call = call_to(binding.value, "quantize", "dequantize")

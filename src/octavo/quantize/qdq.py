@@ -38,7 +38,7 @@ from .weights.constants import root_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Written:
+class Emitted:
     """A model in QDQ form; `layers` with the names in it, the parameters and integers of the biases by those names."""
 
     model: Model
@@ -59,7 +59,7 @@ class QdqWriter:
     _names: Names = field(init=False)
     _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
     _new_params: list[Var] = field(default_factory=list[Var])
-    _written: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
+    _emitted: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
     _dequantized: dict[Var, Expr] = field(default_factory=dict[Var, Expr])
     _layer_of: dict[Var, Layer] = field(default_factory=dict[Var, Layer])
     _bias_names: dict[Var, TensorId] = field(default_factory=dict[Var, TensorId])
@@ -73,7 +73,7 @@ class QdqWriter:
         self._values = dict(self.model.params)
         self._layer_of = {var: layer for layer in self.placement.layers for var in layer.members}
 
-    def write(self) -> Written:
+    def write(self) -> Emitted:
         """Return the model in QDQ form, its constants integer where the placement says so."""
         params = list(self.view.function.params)
         weight_params = [self._integer_param(name, self.parameters.weight_values[name]) for name in self.parameters.weights]
@@ -87,7 +87,7 @@ class QdqWriter:
                 root = roots[name]
                 # A weight that is a result of the model, too, keeps its name and its values there.
                 weight_name = self._names.fresh(f"{name}_weight") if self.view.is_returned(root) else str(name)
-                self._written[root] = writer.emit(weight_name, _dequantize(integers, quant))
+                self._emitted[root] = writer.emit(weight_name, _dequantize(integers, quant))
             for param in params:
                 self._quantize(writer, param, param)
             for binding in self.view.bindings:
@@ -95,7 +95,7 @@ class QdqWriter:
             return replace_operands(self.view.result, lambda var: self._returned(var, params))
 
         model = with_main(self.model, body, [*params, *self._new_params], self._values)
-        return Written(
+        return Emitted(
             model=model,
             layers=tuple(self._record(layer) for layer in self.placement.layers),
             biases={self._bias_names[var]: quant for var, quant in self.parameters.biases.items()},
@@ -141,8 +141,8 @@ class QdqWriter:
             members = layer.members
             new = replace_operands(value, lambda read: self._plain(read) if read in members else self._read_by_integer(read))
         is_output = self.view.is_returned(var) and var not in self.placement.made
-        self._written[var] = writer.emit(var.name, new, is_output=is_output)
-        self._quantize(writer, var, self._written[var])
+        self._emitted[var] = writer.emit(var.name, new, is_output=is_output)
+        self._quantize(writer, var, self._emitted[var])
 
     def _name_bias(self, layer: Layer) -> None:
         """Give a layer an int32 bias of its own: under the source's name, or a new one where others read the constant too."""
@@ -162,7 +162,7 @@ class QdqWriter:
         for move in layer.bias.constant.moves:
             moved = _with_operand(self.view.definition(move), bias)
             bias = writer.emit(self._names.fresh(f"{name}_shaped"), moved)
-        return relax.op.add(self._written[layer.core], bias)
+        return relax.op.add(self._emitted[layer.core], bias)
 
     def _quantize(self, writer: BodyWriter, var: Var, value: Expr) -> None:
         if var not in self.placement.quantized:
@@ -183,7 +183,7 @@ class QdqWriter:
         return HALF_EVEN if support is None else support.roundings[0]
 
     def _plain(self, var: Var) -> Expr:
-        return self._written.get(var, var)
+        return self._emitted.get(var, var)
 
     def _returned(self, var: Var, params: list[Var]) -> Expr:
         root = root_of(self.view, var)

@@ -100,8 +100,8 @@ def _quantized(
             refuse=partial(_refusal, rejected, weights),
         ).place()
         parameters = chooser.choose(placement)
-        written = QdqWriter(model=simple, target=target, view=view, placement=placement, parameters=parameters).write()
-        claims = None if claims_of is None else claims_of(written.model.bound())
+        emitted = QdqWriter(model=simple, target=target, view=view, placement=placement, parameters=parameters).write()
+        claims = None if claims_of is None else claims_of(emitted.model.bound())
         again = {} if claims is None else rejected_layers(placement, claims)
         if not again:
             break
@@ -110,15 +110,15 @@ def _quantized(
     plan = QuantizationPlan(
         activations={TensorId(var.name): params for var, params in parameters.activations.items()},
         weights=parameters.weights,
-        biases=written.biases,
-        weight_values={**parameters.weight_values, **written.bias_values},
-        layers=written.layers,
+        biases=emitted.biases,
+        weight_values={**parameters.weight_values, **emitted.bias_values},
+        layers=emitted.layers,
         float_ops=float_ops,
         enclosed=enclosed,
         folds=folds,
         adjustments=parameters.adjustments,
     )
-    return QuantizedModel.of(replace(written.model, fingerprint=_fingerprint(model, plan)), plan)
+    return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(model, plan)), plan)
 
 
 def _refusal(rejected: Mapping[Var, str], weights: WeightParameters, layer: Layer) -> str | None:

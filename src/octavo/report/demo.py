@@ -97,7 +97,7 @@ def run_demo(data: Path, folder: Path, *, progress: Callable[[int], None]) -> De
         images, labels, held_out = digits["images"], digits["labels"], digits["held_out"]
     pixels = images[:, np.newaxis].astype(np.float32) / PIXEL_MAX
     source = data / "digits.onnx"
-    written = {
+    files = {
         "profile": folder / "digits.profile.json",
         "int8 model": folder / "digits.int8.onnx",
         "int8 executable": folder / "digits.int8.so",
@@ -106,19 +106,19 @@ def run_demo(data: Path, folder: Path, *, progress: Callable[[int], None]) -> De
 
     model = load(source)
     ranges = profile(model, _one_by_one(pixels[~held_out]), progress=lambda _: progress(1))
-    ranges.save(written["profile"])
+    ranges.save(files["profile"])
     quantized = quantize(model, ranges)
-    export_onnx(quantized, written["int8 model"])
+    export_onnx(quantized, files["int8 model"])
     executables = {"float": compile(model, threads=THREADS), "int8": compile(quantized, threads=THREADS)}
     for name, executable in executables.items():
-        executable.save(written[f"{name} executable"])
+        executable.save(files[f"{name} executable"])
 
     answers = {name: _classify(executable, pixels[held_out], progress) for name, executable in executables.items()}
     first = {INPUT: pixels[held_out][:1]}
     timings = time_alternating(
         {name: executable.bind(first).run for name, executable in executables.items()}, seconds=TIMED_SECONDS
     )
-    files = {"float model": source, **written}
+    files = {"float model": source, **files}
     return DemoReport(
         profiled=int(np.count_nonzero(~held_out)),
         held_out=int(np.count_nonzero(held_out)),

@@ -149,7 +149,7 @@ def _layer(
     peaks: dict[bool, float | None],
 ) -> LayerTime:
     """Describe one call; `placed` is None for a function that TVM made."""
-    tensor = "" if placed is None else _written(placed)
+    tensor = "" if placed is None else _output_tensor(placed)
     name = symbol.removeprefix("octavo_") if placed is None else placed.name
     # By both: an op may need other kernels before its own, which bring its inputs into form.
     record = records.get((tensor, name))
@@ -159,7 +159,7 @@ def _layer(
     return LayerTime(kernel=name, tensor=tensor, integer=integer, macs=macs, microseconds=microseconds, share=share)
 
 
-def _written(placed: PlacedKernel) -> str:
+def _output_tensor(placed: PlacedKernel) -> str:
     """Return the tensor that a kernel writes: its quantize_info says so; a float kernel's symbol ends in the name."""
     attrs: Any = placed.func.attrs
     info = attrs["quantize_info"] if attrs and "quantize_info" in attrs else {}

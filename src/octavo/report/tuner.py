@@ -307,13 +307,13 @@ class _Search:
             kept, compared = {}, {}
         if kept and compared[""].ratio - 2 * compared[""].error > 1:  # winners one by one that lose together
             kept, compared = {}, {}
-        return self._told(kept, compared or self._compare(self._own, ROUNDS))
+        return self._report_of(kept, compared or self._compare(self._own, ROUNDS))
 
     def _wins(self, key: str, found: _Comparison) -> bool:
         saved = found.before_us - found.after_us
         return found.ratio + 3 * found.error < 1 - MARGIN and saved > CLOCK_US * self._kernels[key].calls
 
-    def _told(self, kept: Mapping[str, Schedule], compared: Mapping[str, _Comparison]) -> TuningReport:
+    def _report_of(self, kept: Mapping[str, Schedule], compared: Mapping[str, _Comparison]) -> TuningReport:
         winners = {
             key: Winner(
                 schedule=schedule,

@@ -18,9 +18,9 @@ from .vocabulary import (
     HALF_EVEN,
     HALF_EVEN_STORED,
     HALF_UP,
+    INTEGER_INVERSE_SCALE,
     MOVES,
     SELECT,
-    WHOLE_STEPS,
 )
 
 _WEIGHTED_FUSIONS = ("bias", *CLAMPS)
@@ -34,7 +34,7 @@ _ROUNDINGS = {
     **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED, *_FIXED_POINT)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
     "image.resize2d": (HALF_EVEN, HALF_UP, FLOAT32, *_FIXED_POINT),
-    "nn.softmax": (HALF_EVEN, WHOLE_STEPS, *_FIXED_POINT),
+    "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE, *_FIXED_POINT),
     **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY, *_FIXED_POINT)),
 }
 """Roundings of results of 8 bits, and what TFLite's ops of 16 bits say; elsewhere half to even, and TFLite's."""

@@ -16,7 +16,7 @@ HALF_EVEN_STORED = "half_even_stored"
 HALF_UP = "half_up"
 HALF_AWAY = "half_away"
 FLOAT32 = "float32"
-WHOLE_STEPS = "whole_steps"
+INTEGER_INVERSE_SCALE = "integer_inverse_scale"
 FIXED_POINT = "fixed_point"
 FIXED_POINT_WIDE_BIAS = "fixed_point_wide_bias"
 
@@ -27,7 +27,7 @@ ROUNDINGS = {
     'the shift of an integer sum: image.resize2d by method "linear"',
     HALF_AWAY: "nn.avg_pool2d of equal parameters: over the integers as they are stored, ties away from 0",
     FLOAT32: 'every float32 operation of ONNX Runtime, in its order: nn.avg_pool2d, image.resize2d by method "linear"',
-    WHOLE_STEPS: "nn.softmax: 1 / scale of the result counts as a whole number, rounded down",
+    INTEGER_INVERSE_SCALE: "nn.softmax: 1 / scale of the result counts as a whole number, rounded down",
     FIXED_POINT: "TFLite's fixed point: ops of int16 tensors; the norm that an l2 normalization divides by; comparisons",
     FIXED_POINT_WIDE_BIAS: "TFLite's fixed point of an int16 op whose bias has 64 bits, for which it has other roundings",
 }

@@ -134,14 +134,14 @@ def lower_composites(
     lowering = _Lowering(
         view=DataflowView(module["main"]), composed=composed, state=read_state(module), target=target, isa=isa, backends=backends
     )
-    main, written = lowering.main(threads, schedules)
+    main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)
     calls = _calls(lowering.view, composed.composites)
     announce(
         "octavo.lower",
         lambda: lowered,
         {symbol: placed.func for symbol, placed in lowering.table.placed.items()},
-        _announced(calls, lowering.state, written.storage.first(), written.recorded),
+        _announced(calls, lowering.state, context.storage.first(), context.recorded),
     )
     records = lowering.records
     if precision is not None:
@@ -233,7 +233,7 @@ def _calls(view: DataflowView, composites: Mapping[str, Composite]) -> dict[str,
 def _announced(
     calls: Mapping[str, Composite],
     state: PartitionState,
-    written: Mapping[Var, tuple[StorageLayout, Expr]],
+    values: Mapping[Var, tuple[StorageLayout, Expr]],
     recorded: Collection[tuple[str, Var]],
 ) -> Announced:
     """Say which variable each source tensor became: kernels hold integers, which can be compared with no float.
@@ -244,14 +244,14 @@ def _announced(
     holders: dict[str, str] = {}
     permutations: dict[str, tuple[int, ...]] = {}
     # A tensor's integers and its floats both bear its id: those that a composite gives first are what became of it.
-    for var, (layout, value) in sorted(written.items(), key=lambda item: item[0].name not in calls):
+    for var, (layout, value) in sorted(values.items(), key=lambda item: item[0].name not in calls):
         tensor = state.tensors.get(var.name, var.name)
         is_known = isinstance(value, Var) and ((tensor, value) in recorded or _is_itself(var, tensor, layout))
         if isinstance(value, Var) and is_known and tensor not in holders and var.name not in state.pixels_of:
             holders[tensor] = value.name
             if layout.is_nhwc:
                 permutations[tensor] = TO_NHWC
-    names = {var.name: value.name for var, (_, value) in written.items() if isinstance(value, Var)}
+    names = {var.name: value.name for var, (_, value) in values.items() if isinstance(value, Var)}
     fused_into: dict[str, str] = {}
     for output, composite in calls.items():
         constants = [str(entry["id"]) for role, entry in composite.quantize_info.items() if role in ("weight", "bias")]

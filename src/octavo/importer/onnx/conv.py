@@ -153,15 +153,15 @@ def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int
     windows: list[tuple[int, int]] = []
     for axis, (size, taps, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
         reach = (taps - 1) * dilations[axis]
-        whole = stride * (size - 1) + extra[axis] + reach + 1
+        full = stride * (size - 1) + extra[axis] + reach + 1
         before, after = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + rank])
         if mode in ("SAME_UPPER", "SAME_LOWER") or declared:
             wanted = declared[axis - rank] if declared else size * stride
-            total = max(whole - wanted, 0)
+            total = max(full - wanted, 0)
             before = total // 2 if mode != "SAME_LOWER" else total - total // 2
             # Where the sizes are declared, only SAME_UPPER puts the odd one behind.
             before = total - total // 2 if declared and mode != "SAME_UPPER" else before
-            after = whole - wanted - before
+            after = full - wanted - before
         after -= extra[axis]
         if -after >= stride:
             raise RejectedOpError(

@@ -18,7 +18,7 @@ from tvm.ir import GenericConst as Constant
 from ...numerics import INTEGER_RANGE
 from ...qdq.dynamic import write_dynamic
 from ...qdq.rounding import source_op, with_rounding
-from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, WHOLE_STEPS
+from ...target.vocabulary import FLOAT32, HALF_EVEN, HALF_EVEN_STORED, INTEGER_INVERSE_SCALE
 from ..frontend import RejectedOpError
 from ..relax_ops import shape_of
 from .conv import convolution
@@ -32,7 +32,7 @@ _ROUNDING = {
     "add": HALF_EVEN_STORED,
     "multiply": HALF_EVEN_STORED,
     "nn.avg_pool2d": FLOAT32,
-    "nn.softmax": WHOLE_STEPS,
+    "nn.softmax": INTEGER_INVERSE_SCALE,
     "image.resize2d": FLOAT32,
 }
 """How ONNX Runtime rounds results that it does not round half to even about the zero point, by the Relax op."""

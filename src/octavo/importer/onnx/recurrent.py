@@ -99,8 +99,8 @@ class _Writer:
             hidden, cell = step(d, self.row(inputs, index), turned, hidden, cell)
             states.append(self.emit(_ops.reshape(hidden, [1, batch, self.hidden])))
         ordered = states[::-1] if backwards else states
-        whole = self.emit(_ops.concat(ordered, axis=0)) if len(ordered) > 1 else ordered[0]
-        return whole, hidden, cell
+        full = self.emit(_ops.concat(ordered, axis=0)) if len(ordered) > 1 else ordered[0]
+        return full, hidden, cell
 
     def _clipped(self, d: _Direction, value: Any) -> Any:
         return self.emit(_ops.clip(value, -d.clip, d.clip)) if d.clip else value
@@ -164,9 +164,9 @@ def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
         writer.run(_direction(writer, inputs, index), x, *(writer.row(state, index) for state in initial), backwards=turned)
         for index, turned in enumerate(backwards)
     ]
-    whole = [writer.emit(_ops.reshape(states, [steps, 1, batch, writer.hidden])) for states, _, _ in results]
+    full = [writer.emit(_ops.reshape(states, [steps, 1, batch, writer.hidden])) for states, _, _ in results]
     last = [[writer.emit(_ops.reshape(one[place], [1, batch, writer.hidden])) for one in results] for place in (1, 2)]
-    joined = [writer.emit(_ops.concat(parts, axis)) if count > 1 else parts[0] for parts, axis in ((whole, 1), (last[0], 0))]
+    joined = [writer.emit(_ops.concat(parts, axis)) if count > 1 else parts[0] for parts, axis in ((full, 1), (last[0], 0))]
     if context.op == "LSTM":
         joined.append(writer.emit(_ops.concat(last[1], 0)) if count > 1 else last[1][0])
     if layout:

@@ -142,9 +142,9 @@ class _GraphConverter(OpConverter):
         if len(op.outputs) == 1:
             self.exp_tab.set_expr(_key(op.outputs[0]), self.bb.emit(result) if isinstance(result, relax.Call) else result)
             return
-        whole = result if isinstance(result, relax.Tuple) else self.bb.emit(result)
+        full = result if isinstance(result, relax.Tuple) else self.bb.emit(result)
         for position, index in enumerate(op.outputs):
-            field = whole[position]
+            field = full[position]
             named = field if isinstance(field, relax.Var) else self.bb.emit(field)
             self.exp_tab.set_expr(_key(index), named)
 

@@ -213,11 +213,11 @@ class MovingConverter(BaseConverter):
                 flat = self.bb.emit(_ops.reshape(index, [-1]))
             wide = [*shape[:axis], math.prod(self._shape(indices)), *shape[axis + 1 :]]
 
-            def whole(x: Any) -> Any:
+            def full(x: Any) -> Any:
                 taken = _ops.take(x, flat, axis=axis, mode="clip")
                 return taken if wide == out else _ops.reshape(taken, out)
 
-            return self._one(op, data, whole)
+            return self._one(op, data, full)
         return self._one(op, data, lambda x: self._gathered_by_batch(x, index, shape, out, axis, batch))
 
     def _gather_index(self, indices: Any, extent: int, *, clipped: bool) -> Any:
@@ -348,13 +348,13 @@ class MovingConverter(BaseConverter):
         count = len(block)
         inner = [*block, batch // math.prod(block), *rest]
         axes = [count, *(axis for i in range(count) for axis in (count + 1 + i, i)), *range(2 * count + 1, len(inner))]
-        whole = [inner[count], *(size * b for size, b in zip(rest, block, strict=False)), *rest[count:]]
+        full = [inner[count], *(size * b for size, b in zip(rest, block, strict=False)), *rest[count:]]
         begin = [int(crop[0]) for crop in crops]
-        end = [size - int(crop[1]) for size, crop in zip(whole[1:], crops, strict=False)]
+        end = [size - int(crop[1]) for size, crop in zip(full[1:], crops, strict=False)]
         assert self._shape(output)[1 : count + 1] == [b - a for a, b in zip(begin, end, strict=True)]
 
         def move(x: Any) -> Any:
-            x = self._shuffled(x, inner, axes, whole)
+            x = self._shuffled(x, inner, axes, full)
             cropped = any(any(crop) for crop in crops)
             return _ops.strided_slice(x, axes=list(range(1, count + 1)), begin=begin, end=end) if cropped else x
 
@@ -391,13 +391,13 @@ def sliced_axes(count: int, rank: int, ellipsis: int, new_axes: int) -> list[tup
     axis (the ellipsis comes first where both are set).
     """
     places = range(count)
-    whole = next((place for place in places if ellipsis >> place & 1), count)
-    added = [place for place in places if place != whole and new_axes >> place & 1]
-    named = count - len(added) - (whole < count)
+    full = next((place for place in places if ellipsis >> place & 1), count)
+    added = [place for place in places if place != full and new_axes >> place & 1]
+    named = count - len(added) - (full < count)
     pairs: list[tuple[int, int]] = []
     axis = 0
     for place in places:
-        if place == whole:
+        if place == full:
             axis += rank - named
         elif place not in added:
             pairs.append((axis, place))

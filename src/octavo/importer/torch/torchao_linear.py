@@ -200,8 +200,8 @@ def _by_matrix(graph: Any, linear: Any, rows: dict[Any, _Rows]) -> None:
         matrix = graph.call_function(torch.ops.aten.linear.default, (rows[source.args[0]].real, *linear.args[1:]))
         matrix.meta = dict(linear.meta)
         first = shape[0] if isinstance(shape[0], int) else -1
-        whole = graph.call_function(torch.ops.aten.view.default, (matrix, [first, *shape[1:]]))
-    _replaced(graph, linear, whole)
+        full = graph.call_function(torch.ops.aten.view.default, (matrix, [first, *shape[1:]]))
+    _replaced(graph, linear, full)
 
 
 def _replaced(graph: Any, old: Any, new: Any) -> None:

@@ -77,8 +77,8 @@ def _parts_of_exp(x: npt.ArrayLike, within: tuple[float, float]) -> tuple[Floats
     value = np.where(value > high, high, value)
     value = np.where(value < low, low, value)
     shifted = fused_multiply_add(value, np.float32(LOG2_E), np.float32(MAGIC))
-    whole = (shifted - np.float32(MAGIC)).astype(np.float32)
-    rest = fused_multiply_add(whole, np.float32(-LN2_LOW), fused_multiply_add(whole, np.float32(-LN2_HIGH), value))
+    full = (shifted - np.float32(MAGIC)).astype(np.float32)
+    rest = fused_multiply_add(full, np.float32(-LN2_LOW), fused_multiply_add(full, np.float32(-LN2_HIGH), value))
     return _series(rest, EXP_SERIES), shifted.view(np.int32) - np.int32(MAGIC_BITS)
 
 

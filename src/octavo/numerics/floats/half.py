@@ -130,13 +130,13 @@ def half_pool2d(
     """
     fill = -np.inf if kind == "max" else 0.0
     padded = window.pad(from_half(x, dtype), fill)
-    inside = window.pad(np.ones((1, *x.shape[1:3], 1), np.float32))
+    within = window.pad(np.ones((1, *x.shape[1:3], 1), np.float32))
     out_shape = window.out_shape(padded, kernel)
     total, count = np.float32(fill), np.float32(0)
     for i, j in np.ndindex(kernel):
         taps = window.tap(padded, i, j, out_shape)
         total = np.maximum(total, taps) if kind == "max" else total + taps
-        count = count + window.tap(inside, i, j, out_shape)
+        count = count + window.tap(within, i, j, out_shape)
     if kind == "max":
         return to_half(total, dtype)
     return to_half(total / (np.float32(kernel[0] * kernel[1]) if count_include_pad else count), dtype)

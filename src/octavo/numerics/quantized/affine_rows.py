@@ -69,9 +69,9 @@ def _estimate(
     table: npt.NDArray[np.uint8], reals: npt.NDArray[np.float64], low: int, high: int, zero_point: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return each row's line through the farthest two of its entries that no clamp changed."""
-    inside = (table > low) & (table < high)
-    first, last = np.argmax(inside, axis=1), 255 - np.argmax(inside[:, ::-1], axis=1)
-    is_short = np.count_nonzero(inside, axis=1) < 2
+    interior = (table > low) & (table < high)
+    first, last = np.argmax(interior, axis=1), 255 - np.argmax(interior[:, ::-1], axis=1)
+    is_short = np.count_nonzero(interior, axis=1) < 2
     first, last = np.where(is_short, 0, first), np.where(is_short, 255, last)
     rows = np.arange(len(table))
     is_constant = table.min(axis=1) == table.max(axis=1)

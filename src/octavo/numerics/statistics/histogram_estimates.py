@@ -66,8 +66,8 @@ def share_outside(histogram: Histogram, minimum: float, maximum: float, low: flo
     lower, upper = spans(histogram, minimum, maximum)
     width = upper - lower
     kept = np.clip(np.minimum(upper, high) - np.maximum(lower, low), 0.0, width)
-    inside = np.where(width > 0, kept / np.where(width > 0, width, 1.0), (lower >= low) & (lower <= high))
-    return float(min(max(1.0 - float(inside @ histogram.counts) / histogram.total, 0.0), 1.0))
+    within = np.where(width > 0, kept / np.where(width > 0, width, 1.0), (lower >= low) & (lower <= high))
+    return float(min(max(1.0 - float(within @ histogram.counts) / histogram.total, 0.0), 1.0))
 
 
 def estimated_sqnr_db(histogram: Histogram, minimum: float, maximum: float, params: QuantParams) -> float:

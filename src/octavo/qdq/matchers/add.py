@@ -63,11 +63,11 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region[Compo
     )
 
 
-def _is_trailing_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Return whether broadcasting `part` to `whole` repeats it as it lies in memory."""
+def _is_trailing_part(part: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Return whether broadcasting `part` to `full` repeats it as it lies in memory."""
     while part and part[0] == 1:
         part = part[1:]
-    return whole[len(whole) - len(part) :] == part
+    return full[len(full) - len(part) :] == part
 
 
 def tensor_of(side: Dequantized) -> QuantizedTensor:

@@ -57,8 +57,8 @@ def match_float_batch_matmul(view: DataflowView, core: Var) -> Region[CompositeO
         factor=factor,
         output_shape=result_shape,
     )
-    inside = tuple(dict.fromkeys((*a_members, *b_members, core, *members)))
-    return Region(core=core, output=output, members=inside, inputs=tuple(dict.fromkeys((a, b))), op=op)
+    within = tuple(dict.fromkeys((*a_members, *b_members, core, *members)))
+    return Region(core=core, output=output, members=within, inputs=tuple(dict.fromkeys((a, b))), op=op)
 
 
 def _operand(view: DataflowView, core: Var, arg: Expr) -> tuple[Var, MatrixView, tuple[Var, ...]] | None:

@@ -59,18 +59,18 @@ def chain_from(view: DataflowView, root: Var, *, max_inputs: int, core: Var | No
         return None
     grown = _grown(view, root, max_inputs)
     for output in reversed(grown):
-        inside = _before(view, output, set(grown))
-        if core is not None and core not in inside:
+        within = _before(view, output, set(grown))
+        if core is not None and core not in within:
             continue
-        shut = inside - {output} if core is not None else inside - {output} | {root}
-        if all(_is_read_within(view, var, inside) for var in shut):
-            members = tuple(var for var in grown if var in inside)
+        shut = within - {output} if core is not None else within - {output} | {root}
+        if all(_is_read_within(view, var, within) for var in shut):
+            members = tuple(var for var in grown if var in within)
             return _chain(view, root, members, output)
     return None
 
 
-def _is_read_within(view: DataflowView, var: Var, inside: set[Var]) -> bool:
-    return not view.is_returned(var) and all(user in inside for user in view.users(var))
+def _is_read_within(view: DataflowView, var: Var, within: set[Var]) -> bool:
+    return not view.is_returned(var) and all(user in within for user in view.users(var))
 
 
 def _grown(view: DataflowView, root: Var, max_inputs: int) -> list[Var]:
@@ -113,15 +113,15 @@ def _is_number(view: DataflowView, arg: Expr) -> bool:
 
 def _before(view: DataflowView, output: Var, grown: set[Var]) -> set[Var]:
     """Return `output` and the members that it is computed from."""
-    inside: set[Var] = set()
+    within: set[Var] = set()
     waiting = [output]
     while waiting:
         var = waiting.pop()
-        if var in grown and var not in inside:
-            inside.add(var)
+        if var in grown and var not in within:
+            within.add(var)
             value: Any = view.definition(var)
             waiting.extend(arg for arg in value.args if isinstance(arg, Var))
-    return inside
+    return within
 
 
 def _chain(view: DataflowView, root: Var, members: tuple[Var, ...], output: Var) -> FloatChain:

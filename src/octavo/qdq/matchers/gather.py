@@ -82,7 +82,7 @@ def _fill(call: Any, x: QuantParams, y: QuantParams, *, is_integer: bool) -> int
     return int(np.clip(np.rint(np.float32(value) / x.scale) + x.zero_point, x.qmin, x.qmax))
 
 
-def _whole(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _full(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [tuple(range(extent)) for extent in shape]
 
 
@@ -102,7 +102,7 @@ def _slice_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps |
     strides = parts[3] if len(parts) > 3 else [1] * len(axes)
     if not axes or strides is None or not len(axes) == len(begin) == len(end) == len(strides):
         return Rejection(reason="axes, bounds or strides of the slice are not constants; make them so")
-    maps = _whole(shape)
+    maps = _full(shape)
     for axis, first, last, stride in zip(axes, begin, end, strides, strict=True):
         maps[axis] = maps[axis][first:last:stride]
     return _checked(maps, call)
@@ -117,13 +117,13 @@ def _take_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
     wanted = np.where(wanted < 0, wanted + shape[axis], wanted)
     if wanted.size and not 0 <= wanted.min() <= wanted.max() < shape[axis]:
         return Rejection(reason=f"an index is out of range on axis {axis} of {shape}")
-    maps = _whole(shape)
+    maps = _full(shape)
     maps[axis] = tuple(wanted.tolist())
     return tuple(maps)
 
 
 def _flip_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
-    maps = _whole(shape)
+    maps = _full(shape)
     axis = int(call.attrs.axis) % len(shape)
     maps[axis] = maps[axis][::-1]
     return tuple(maps)
@@ -134,13 +134,13 @@ def _tile_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | 
     if len(repeats) > len(shape):
         return Rejection(reason=f"it repeats {shape} along {len(repeats)} axes; one per dimension is needed")
     repeats = [1] * (len(shape) - len(repeats)) + repeats
-    return _checked([indices * repeat for indices, repeat in zip(_whole(shape), repeats, strict=True)], call)
+    return _checked([indices * repeat for indices, repeat in zip(_full(shape), repeats, strict=True)], call)
 
 
 def _repeat_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | Rejection:
     if call.attrs.axis is None:
         return Rejection(reason="it repeats the flattened tensor; repeat along an axis")
-    maps = _whole(shape)
+    maps = _full(shape)
     axis = int(call.attrs.axis) % len(shape)
     maps[axis] = tuple(np.repeat(maps[axis], int(call.attrs.repeats)).tolist())
     return _checked(maps, call)
@@ -155,7 +155,7 @@ def _pad_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps | R
     if mode not in _PAD_MODES or min(widths, default=0) < 0 or len(widths) != 2 * len(shape):
         return Rejection(reason=f"it pads in mode {mode} by {widths}")
     maps: list[tuple[int, ...]] = []
-    for axis, indices in enumerate(_whole(shape)):
+    for axis, indices in enumerate(_full(shape)):
         width = (widths[2 * axis], widths[2 * axis + 1])
         extra: dict[str, Any] = {"constant_values": -1} if mode == "constant" else {}
         pad: Any = np.pad  # its overloads take literal modes only
@@ -170,7 +170,7 @@ def _resize_maps(view: DataflowView, call: Any, shape: tuple[int, ...]) -> Maps 
         return Rejection(reason=f"it resizes by {method} in layout {layout}")
     out = static_shape(call)
     assert out is not None, "a resize states its size"
-    maps = _whole(shape)
+    maps = _full(shape)
     for axis in (layout.index("H"), layout.index("W")):
         try:
             maps[axis] = nearest_indices(

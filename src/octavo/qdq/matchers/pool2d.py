@@ -157,7 +157,7 @@ def _window(call: Any, shape: tuple[int, ...] | None, out_shape: tuple[int, ...]
     if call_to(call, "nn.adaptive_avg_pool2d") is not None:
         if out != (1, 1):
             return Rejection(reason=f"adaptive pooling to {out}; the kernel takes 1x1, so pool with windows instead")
-        return _whole_image(source, size)
+        return _full_image(source, size)
     kernel = (int(call.attrs.pool_size[0]), int(call.attrs.pool_size[1]))
     top, left, bottom, right = (int(value) for value in call.attrs.padding)
     return _Window(
@@ -178,13 +178,13 @@ def _size(shape: tuple[int, ...], layout: Layout) -> tuple[int, int]:
 def _mean_window(call: Any, shape: tuple[int, ...]) -> _Window | Rejection:
     axes = sorted(int(axis) % 4 for axis in (call.attrs.axis if call.attrs.axis is not None else range(4)))
     if axes == [2, 3]:
-        return _whole_image("NCHW", (shape[2], shape[3]))
+        return _full_image("NCHW", (shape[2], shape[3]))
     if axes == [1, 2]:
-        return _whole_image("NHWC", (shape[1], shape[2]))
+        return _full_image("NHWC", (shape[1], shape[2]))
     return Rejection(reason=f"mean over axes {axes}; the kernel takes height and width ([2, 3] or [1, 2])")
 
 
-def _whole_image(layout: Layout, size: tuple[int, int]) -> _Window:
+def _full_image(layout: Layout, size: tuple[int, int]) -> _Window:
     return _Window(
         layout=layout,
         kernel=size,

@@ -11,7 +11,7 @@ from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import LOG_SOFTMAX_MIN_SCALE, SOFTMAX_MAX_COLUMNS
 from ...target import OpSupport
-from ...target.vocabulary import WHOLE_STEPS
+from ...target.vocabulary import INTEGER_INVERSE_SCALE
 from ..rounding import is_fixed_point, result_rounding
 from ..tail import check_activation, follow_to_quantize, of_width
 from ..values import Dequantized, dequantized, numpy_constant
@@ -42,7 +42,7 @@ def match_softmax(view: DataflowView, core: Var, support: OpSupport) -> Region[C
         return Rejection(reason=f"its result has steps of {float(tail.result.tensor.params.scale)}, too small for the kernel")
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     # A factor in between keeps a softmax from the kernels that round otherwise.
-    rounding = "half_even" if is_log or beta != 1.0 else result_rounding(view, tail.members, (WHOLE_STEPS,))
+    rounding = "half_even" if is_log or beta != 1.0 else result_rounding(view, tail.members, (INTEGER_INVERSE_SCALE,))
     if source.kernel_dtype == "int16":
         rounding = "fixed_point" if is_fixed_point(result_rounding(view, tail.members)) else "half_even"
         y = tail.result.tensor

@@ -44,11 +44,11 @@ def match_take(view: DataflowView, core: Var, support: OpSupport) -> Region[Comp
         axis=int(call.attrs.axis) % len(shape),
         y=tail.result,
     )
-    inside = () if constant is None else constant.members
+    within = () if constant is None else constant.members
     return Region(
         core=core,
         output=tail.output,
-        members=(*inside, x.var, core, *tail.members),
+        members=(*within, x.var, core, *tail.members),
         inputs=(*((x.source,) if constant is None and isinstance(x.source, Var) else ()), indices),
         op=op,
     )

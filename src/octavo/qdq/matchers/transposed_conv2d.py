@@ -86,8 +86,8 @@ def match_conv2d_transpose(view: DataflowView, core: Var, support: OpSupport) ->
 def as_convolution(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
     """Return HWIO of all groups' inputs and one group's outputs as a convolution has it: one's inputs, all groups' outputs."""
     rows, columns, inputs, outputs = weight.shape
-    apart = weight.reshape(rows, columns, groups, inputs // groups, outputs).transpose(0, 1, 3, 2, 4)
-    return np.ascontiguousarray(apart).reshape(rows, columns, inputs // groups, groups * outputs)
+    separate = weight.reshape(rows, columns, groups, inputs // groups, outputs).transpose(0, 1, 3, 2, 4)
+    return np.ascontiguousarray(separate).reshape(rows, columns, inputs // groups, groups * outputs)
 
 
 def _turned(weight: ConstantValue, kernel_layout: str, groups: int) -> ConstantValue:

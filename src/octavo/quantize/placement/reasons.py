@@ -39,17 +39,17 @@ def without_range(
         Whether it has multiply-accumulates.
     """
     inner = next((var for var in missing if TensorId(var.name) not in tensors), None)
-    whole = None if inner is None else _whole(view, tensors, inner)
-    if whole is None:
+    full = None if inner is None else _full(view, tensors, inner)
+    if full is None:
         return f"the profile holds no range of {', '.join(var.name for var in missing)}"
     work = "and its multiply-accumulates" if multiplies else "without a product"
     return (
-        f"it is a step within {whole.op} {whole.source_name}, of which a profile knows only what the op reads and makes; it "
+        f"it is a step within {full.op} {full.source_name}, of which a profile knows only what the op reads and makes; it "
         f"stays float, {cost(touched)} a call {work}; written in plain ops in the source, its steps would have ranges"
     )
 
 
-def _whole(view: DataflowView, tensors: TensorTable, step: Var) -> TensorEntry | None:
+def _full(view: DataflowView, tensors: TensorTable, step: Var) -> TensorEntry | None:
     """Return the tensor of the source that a step leads to."""
     line, seen = [step], {step}
     while line:

@@ -91,13 +91,13 @@ def _evaluate(model: Model, view: DataflowView, order: list[Var], wanted: list[V
     read = dict.fromkeys(operand for var in order for operand in operand_vars(view.definition(var)))
     params = [var for var in read if TensorId(var.name) in model.params]
     builder = relax.BlockBuilder()
-    written: dict[Var, Expr] = {}
+    emitted: dict[Var, Expr] = {}
 
     def body(writer: BodyWriter) -> Expr:
         for var in order:
-            value = replace_operands(view.definition(var), lambda operand: written.get(operand, operand))
-            written[var] = writer.emit(var.name, value, is_output=var in wanted)
-        return relax.Tuple([written[var] for var in wanted])
+            value = replace_operands(view.definition(var), lambda operand: emitted.get(operand, operand))
+            emitted[var] = writer.emit(var.name, value, is_output=var in wanted)
+        return relax.Tuple([emitted[var] for var in wanted])
 
     write_function(builder, "main", params, body)
     # A number is kept as one element of one dimension.

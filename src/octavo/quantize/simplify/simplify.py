@@ -364,7 +364,7 @@ def with_main(
 ) -> Model:
     """Return the model with "main" written anew; constants that nothing reads any more are dropped."""
     inputs = params[: len(model.input_ids)]
-    function = _written(model, body, params)
+    function = _emitted(model, body, params)
     view = DataflowView(function)
     read = {var for value in (*(binding.value for binding in view.bindings), view.result) for var in operand_vars(value)}
     kept = [*inputs, *(param for param in params[len(inputs) :] if param in read)]
@@ -375,7 +375,7 @@ def with_main(
     return replace(model, module=module, params={name: value for name, value in values.items() if str(name) in kept_names})
 
 
-def _written(model: Model, body: Callable[[BodyWriter], Expr], params: list[Var]) -> relax.Function:
+def _emitted(model: Model, body: Callable[[BodyWriter], Expr], params: list[Var]) -> relax.Function:
     """Write "main" and drop the bindings that nothing reads."""
     scratch = relax.BlockBuilder()
     write_function(scratch, "main", params, body, attrs_of(model.module["main"]))

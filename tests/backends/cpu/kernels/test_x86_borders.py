@@ -24,8 +24,8 @@ def test_the_taps_of_an_output_are_those_inside_the_image() -> None:
     assert len(AXES) > 100
     for taps in AXES:
         for output in range(taps.outputs):
-            assert list(range(*taps.inside(output))) == read(taps, output), (taps, output)
-        assert taps.are_all_inside == all(len(read(taps, output)) == taps.count for output in range(taps.outputs)), taps
+            assert list(range(*taps.interior(output))) == read(taps, output), (taps, output)
+        assert taps.are_all_interior == all(len(read(taps, output)) == taps.count for output in range(taps.outputs)), taps
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 6])

@@ -41,7 +41,7 @@ def emit_float_conv2d(op: FloatConv2dOp, context: KernelContext, inputs: dict[st
     arguments = [x] if op.addend is None else [x, context.storage.get(inputs[op.addend], is_nhwc=is_nhwc)]
     spec = float_conv2d_spec(op, shape_of(x), context.threads)
     shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-    observe = _observed_inside(op, context, spec, shape, is_nhwc=is_nhwc)
+    observe = _observed_in_kernel(op, context, spec, shape, is_nhwc=is_nhwc)
     kernel = kernels.float_conv2d(
         spec, weight=op.weight, bias=op.bias, isa=context.isa, observe=observe, schedules=context.schedules
     )
@@ -74,7 +74,7 @@ def float_conv2d_spec(op: FloatConv2dOp, shape: tuple[int, ...], threads: int) -
     )
 
 
-def _observed_inside(
+def _observed_in_kernel(
     op: FloatConv2dOp, context: KernelContext, spec: FloatConv2dSpec, shape: tuple[int, ...], *, is_nhwc: bool
 ) -> ObserveSpec | None:
     """Return what the convolution's own kernel is to observe, if it can."""

@@ -37,9 +37,9 @@ def emit_softmax(op: SoftmaxOp, context: KernelContext, inputs: dict[str, Var], 
 
 
 def _out_scale(op: SoftmaxOp) -> float:
-    """Return the real value of a step, or with "whole_steps" the next that goes into 1 a whole number of times."""
+    """Return the real value of a step, or with "integer_inverse_scale" the next that goes into 1 a whole number of times."""
     scale = np.float32(op.y.tensor.params.scale)
-    steps = np.floor(np.float32(1) / scale) if op.rounding == "whole_steps" else np.float32(0)
+    steps = np.floor(np.float32(1) / scale) if op.rounding == "integer_inverse_scale" else np.float32(0)
     return float(np.float32(1) / steps) if steps >= 1 else float(scale)
 
 

@@ -87,15 +87,15 @@ def emit_conv2d_transpose(op: Conv2dTransposeOp, context: KernelContext, inputs:
     of_group = channels // (op.groups * down * across)
     value = context.reshape(f"{output.name}_phases_split", value, (batch, rows, columns, op.groups, down, across, of_group))
     value = context.permute(f"{output.name}_woven", value, (0, 1, 4, 2, 5, 3, 6))
-    whole = (batch, rows * down, columns * across, op.groups * of_group)
-    value = context.reshape(f"{output.name}_phases_merged", value, whole)
+    full = (batch, rows * down, columns * across, op.groups * of_group)
+    value = context.reshape(f"{output.name}_phases_merged", value, full)
     spatial = _sizes(op, op.y.shape)
-    if spatial != whole[1:3]:
+    if spatial != full[1:3]:
         cuts = [tuple(range(axis.first, axis.first + extent)) for axis, extent in zip(axes, spatial, strict=True)]
-        maps = (tuple(range(batch)), *cuts, tuple(range(whole[3])))
+        maps = (tuple(range(batch)), *cuts, tuple(range(full[3])))
         dtype: Any = y.kernel_dtype
-        cut = kernels.gather(GatherSpec(shape=whole, maps=maps, dtype=dtype, threads=context.threads), isa=context.isa)
-        value = context.call(output.name, cut, [value], (batch, *spatial, whole[3]), dtype)
+        cut = kernels.gather(GatherSpec(shape=full, maps=maps, dtype=dtype, threads=context.threads), isa=context.isa)
+        value = context.call(output.name, cut, [value], (batch, *spatial, full[3]), dtype)
     context.does_the_work(kernel)
     context.put(output, value, is_nhwc=op.layout == "NCHW")
 

@@ -48,8 +48,8 @@ def exact_softmax(spec: SoftmaxSpec, *, isa: str) -> Kernel:
             factor = B.Bind(B.float64(1.0) / sum_)
             with B.serial(0, spec.columns) as column:
                 steps = B.min(exponential(base + column, largest).astype("float64") * factor, B.float64(_MOST))
-                whole = B.reinterpret("int64", steps + B.float64(_MAGIC)) - B.int64(_MAGIC_BITS)
-                value = whole.astype("int32") + B.int32(out.zero_point)
+                full = B.reinterpret("int64", steps + B.float64(_MAGIC)) - B.int64(_MAGIC_BITS)
+                value = full.astype("int32") + B.int32(out.zero_point)
                 value = B.min(B.max(value, B.int32(out.qmin)), B.int32(out.qmax))
                 B.buffer_store(y, value.astype("int16"), [base + column])
 

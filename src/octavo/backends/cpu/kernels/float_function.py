@@ -57,9 +57,9 @@ class ElementMath:
         value = self.bind(B.Select(value > self.constant(high), self.constant(high), value))
         value = self.bind(B.Select(value < self.constant(low), self.constant(low), value))
         shifted = self.bind(self.fused(value, self.constant(numerics.LOG2_E), self.constant(numerics.MAGIC)))
-        whole = self.bind(shifted - self.constant(numerics.MAGIC))
-        rest = self.fused(whole, self.constant(-numerics.LN2_HIGH), value)
-        rest = self.bind(self.fused(whole, self.constant(-numerics.LN2_LOW), rest))
+        full = self.bind(shifted - self.constant(numerics.MAGIC))
+        rest = self.fused(full, self.constant(-numerics.LN2_HIGH), value)
+        rest = self.bind(self.fused(full, self.constant(-numerics.LN2_LOW), rest))
         bits = B.reinterpret(self._type("int32"), shifted)
         power = self.bind(bits - splat(B.int32(numerics.MAGIC_BITS), self.lanes))
         return self._series(rest, numerics.EXP_SERIES), power

@@ -42,7 +42,7 @@ class _Axis:
     indices: tuple[int, ...]
 
     @property
-    def is_whole(self) -> bool:
+    def is_full(self) -> bool:
         return self.extent == self.out_extent and self.indices == tuple(range(self.extent))
 
     @property
@@ -124,9 +124,9 @@ def _at(axis: _Axis, index: Expr, tables: list[Buffer]) -> Expr:
 
 
 def _axis(extent: int, indices: tuple[int, ...]) -> _Axis:
-    inside = [position for position, index in enumerate(indices) if index >= 0]
-    first, count = (inside[0], len(inside)) if inside else (0, 0)
-    assert inside == list(range(first, first + count)), "padding stands before or after what is read"
+    interior = [position for position, index in enumerate(indices) if index >= 0]
+    first, count = (interior[0], len(interior)) if interior else (0, 0)
+    assert interior == list(range(first, first + count)), "padding stands before or after what is read"
     return _Axis(extent=extent, out_extent=len(indices), first=first, indices=indices[first : first + count])
 
 
@@ -135,7 +135,7 @@ def _merged(axes: list[_Axis]) -> list[_Axis]:
     result = [axes[-1]]
     for axis in reversed(axes[:-1]):
         behind = result[0]
-        if not (behind.is_whole and axis.step == 1 and axis.indices):
+        if not (behind.is_full and axis.step == 1 and axis.indices):
             result.insert(0, axis)
             continue
         inner = behind.extent

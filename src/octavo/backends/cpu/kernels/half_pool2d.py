@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as B
 from .half_cast import narrowed, widened
 from .isa import lanes_of
 from .spec import Kernel
-from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, worthwhile
+from .vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, store, worthwhile
 
 _TAP_OPERATIONS = 4
 """Elementary operations of each tap, for the choice of threads."""
@@ -90,7 +90,7 @@ def _taps(spec: HalfPool2dSpec, axis: int, start: Expr) -> tuple[Expr, Expr]:
     taps, dilation, before = spec.kernel[axis], spec.dilation[axis], spec.padding[axis]
     extent, out = ((spec.in_height, spec.out_height), (spec.in_width, spec.out_width))[axis]
     always = before == 0 and (out - 1) * spec.strides[axis] + (taps - 1) * dilation < extent
-    return inside(start, taps, dilation, extent, always=always)
+    return interior(start, taps, dilation, extent, always=always)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

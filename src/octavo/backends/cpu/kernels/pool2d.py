@@ -23,7 +23,7 @@ from .float_mean import accumulated, float_mean, is_near_tie
 from .isa import lanes_of
 from .rounding import clamped, requantized, rounded, scaled
 from .spec import Kernel, Pool2dSpec
-from .vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, vector_type, worthwhile
+from .vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, store, vector_type, worthwhile
 
 _MAX_WINDOW = {"uint8": 1 << 23, "int16": INT16_MAX_COUNT // 2}
 """Pixels of a window whose sum of differences from a zero point is sure to fit int32."""
@@ -206,5 +206,5 @@ def _taps(spec: Pool2dSpec, axis: int, at: Expr) -> _Taps:
     extent, out = ((spec.in_height, spec.out_height), (spec.in_width, spec.out_width))[axis]
     start = at * stride - before
     always = before == 0 and (out - 1) * stride + (taps - 1) * dilation < extent
-    first, last = inside(start, taps, dilation, extent, always=always)
+    first, last = interior(start, taps, dilation, extent, always=always)
     return _Taps(start=start, first=first, last=last)

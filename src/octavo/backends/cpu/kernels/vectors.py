@@ -169,7 +169,7 @@ def for_each_vector(size: int, lanes: int, threads: int, body: Callable[[Expr, i
         body(vectors * lanes, rest)
 
 
-def inside(start: Expr, taps: int, dilation: int, extent: int, *, always: bool) -> tuple[Expr, Expr]:
+def interior(start: Expr, taps: int, dilation: int, extent: int, *, always: bool) -> tuple[Expr, Expr]:
     """Return [first; last) of the taps whose index start + tap * dilation lies in range(extent).
 
     Parameters

@@ -18,7 +18,7 @@ from ..float_result import float_result, input_scale, input_zero_point
 from ..isa import GENERIC
 from ..rounding import requantized
 from ..spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
-from ..vectors import Buffer, Expr, chunked, inside, load, prim_func, splat, store, worthwhile
+from ..vectors import Buffer, Expr, chunked, interior, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 """Output channels of one accumulator: int32 vectors that AVX-512 holds in one register, AVX2 in two, NEON and SSE in four."""
@@ -218,9 +218,9 @@ def _emit_pixels(
         pixel_of = row * spec.out_width + column
         scale_of = [B.Bind(B.floordiv(pixel_of + p, spec.pixels_per_scale)) for p in range(count)]
         zero_points = [B.Bind(input_zero_point(buffers.parameters, index)) for index in scale_of]
-    rows_inside = inside(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=_rows_inside(spec))
-    columns_inside = inside(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=not border)
-    with B.serial(*rows_inside) as i, B.serial(*columns_inside) as j, B.serial(0, group_in) as k:
+    interior_rows = interior(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=_interior_rows(spec))
+    interior_columns = interior(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=not border)
+    with B.serial(*interior_rows) as i, B.serial(*interior_columns) as j, B.serial(0, group_in) as k:
         tap = (i * spec.kernel[1] + j) * group_in + k
         weight = B.Bind(load(buffers.weight, tile.weights + tap * lanes, lanes, "int32"))
         in_row = (image * spec.in_height + top + i * spec.dilation[0]) * spec.in_width
@@ -254,5 +254,5 @@ def _centered(x: Buffer, at: Expr, zero_point: Expr, lanes: int, *, depthwise: b
     return splat(x[at].astype("int32") - zero_point, lanes)
 
 
-def _rows_inside(spec: Conv2dSpec) -> bool:
+def _interior_rows(spec: Conv2dSpec) -> bool:
     return spec.padding[0] == 0 and spec.padding[2] == 0

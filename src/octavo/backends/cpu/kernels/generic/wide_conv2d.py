@@ -16,7 +16,7 @@ from .....numerics.rounding.requantize import Multiplier
 from ..channel_requantize import ChannelRequantize, safe_steps
 from ..isa import GENERIC
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Buffer, Expr, chunked, for_each_vector, inside, load, prim_func, splat, store, worthwhile
+from ..vectors import Buffer, Expr, chunked, for_each_vector, interior, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
 
@@ -95,8 +95,8 @@ class _Writer:
         image, out_row = (0, row) if spec.batch == 1 else (row // spec.out_height, row % spec.out_height)
         channel = group * self.run + start
         top, left = out_row * spec.strides[0] - spec.padding[0], column * spec.strides[1] - spec.padding[1]
-        rows = inside(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=not (spec.padding[0] or spec.padding[2]))
-        columns = inside(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=not (spec.padding[1] or spec.padding[3]))
+        rows = interior(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=not (spec.padding[0] or spec.padding[2]))
+        columns = interior(left, spec.kernel[1], spec.dilation[1], spec.in_width, always=not (spec.padding[1] or spec.padding[3]))
         acc = B.alloc_buffer((lanes,), "int32", scope="local")
         total = B.alloc_buffer((lanes,), "int64", scope="local") if self.spills else None
         store(acc, 0, splat(B.int32(0), lanes), lanes)
@@ -116,14 +116,14 @@ class _Writer:
                     store(total, 0, load(total, 0, lanes) + load(acc, 0, lanes, "int64"), lanes)
                     store(acc, 0, splat(B.int32(0), lanes), lanes)
 
-            whole, rest = divmod(self.group_in, self.block)
-            if whole == 1:
+            full, rest = divmod(self.group_in, self.block)
+            if full == 1:
                 products(0, self.block)
             else:
-                with B.serial(0, whole) as part:
+                with B.serial(0, full) as part:
                     products(part * self.block, self.block)
             if rest:
-                products(whole * self.block, rest)
+                products(full * self.block, rest)
         constants = self.requantize.loaded(self.operands, channel, lanes)
         result = load(acc, 0, lanes, "int64") if total is None else load(total, 0, lanes)
         out = (row * spec.out_width + column) * spec.out_channels + channel

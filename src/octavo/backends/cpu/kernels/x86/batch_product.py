@@ -85,15 +85,15 @@ class BatchProduct(ABC):
     def for_panels(self, body: object) -> None:
         """Call body(PanelPlace) for every panel; those alike in a loop."""
         assert callable(body), "a function of the panel"
-        whole, left = divmod(self.vectors, _VECTORS)
+        full, left = divmod(self.vectors, _VECTORS)
         ragged = self.columns % LANES
         if ragged and not left:
-            whole, left = whole - 1, _VECTORS
-        if whole:
-            with T.serial(0, whole) as number:
+            full, left = full - 1, _VECTORS
+        if full:
+            with T.serial(0, full) as number:
                 body(PanelPlace(first=T.Bind(number * _VECTORS), vectors=_VECTORS, columns=_VECTORS * LANES))
         if left:
-            body(PanelPlace(first=T.int32(whole * _VECTORS), vectors=left, columns=self.columns - whole * _VECTORS * LANES))
+            body(PanelPlace(first=T.int32(full * _VECTORS), vectors=left, columns=self.columns - full * _VECTORS * LANES))
 
     def emit_sums(
         self,

@@ -23,7 +23,7 @@ class Taps:
     extent: int
     outputs: int
 
-    def inside(self, output: int) -> tuple[int, int]:
+    def interior(self, output: int) -> tuple[int, int]:
         """Return [first; last) of the taps of one output that read inputs."""
         start = output * self.stride - self.before
         first = min(max(0, -(start // self.dilation)), self.count)
@@ -31,13 +31,13 @@ class Taps:
         return first, max(first, last)
 
     @property
-    def are_all_inside(self) -> bool:
+    def are_all_interior(self) -> bool:
         """Return whether no output has a tap in the padding."""
-        return self.inside(0)[0] == 0 and self.inside(self.outputs - 1)[1] == self.count
+        return self.interior(0)[0] == 0 and self.interior(self.outputs - 1)[1] == self.count
 
     def read_by(self, first: int, count: int) -> int:
         """Return how many taps in a row cover those of `count` outputs from `first` on."""
-        spans = [self.inside(output) for output in range(first, first + count)]
+        spans = [self.interior(output) for output in range(first, first + count)]
         return max(last for _, last in spans) - min(start for start, _ in spans)
 
 
@@ -97,7 +97,7 @@ class Borders:
             for axis in range(2)
         )
         splits = tap % step == 0
-        if rows.are_all_inside and (columns.are_all_inside or not splits):
+        if rows.are_all_interior and (columns.are_all_interior or not splits):
             return None
         return Borders(rows=rows, columns=columns, tap_steps=tap // step if splits else None)
 
@@ -116,7 +116,7 @@ class Borders:
         taps = self.columns
         if self.tap_steps is None:
             return (Run(0, taps.count, tuple(range(width))),)
-        spans = [taps.inside(first + column) for column in range(width)]
+        spans = [taps.interior(first + column) for column in range(width)]
         readers = [tuple(column for column, (low, high) in enumerate(spans) if low <= tap < high) for tap in range(taps.count)]
         runs: list[Run] = []
         for columns, group in groupby(range(taps.count), key=lambda tap: readers[tap]):

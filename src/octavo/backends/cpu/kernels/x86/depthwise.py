@@ -242,12 +242,12 @@ class Depthwise:
             channels = Channels(start=start, width=width, packed=packed, weights=weights, shifts=shifts, is_shifted=is_shifted)
             self._emit_pixels(source, image, first_row, out_base, rows, channels)
 
-        whole = sum(width == self.widest for _, width in self.blocks_of_channels)
-        shifted = [index for index, is_shifted in enumerate(self.are_shifted[:whole]) if is_shifted]
-        if whole:
-            with T.serial(0, whole) as index:
+        full = sum(width == self.widest for _, width in self.blocks_of_channels)
+        shifted = [index for index, is_shifted in enumerate(self.are_shifted[:full]) if is_shifted]
+        if full:
+            with T.serial(0, full) as index:
                 start = T.Bind(index * self.widest)
-                if len(shifted) in (0, whole):
+                if len(shifted) in (0, full):
                     block(start, start, self.widest, bool(shifted))
                 else:
                     with T.If(functools.reduce(T.Or, [index == number for number in shifted])):
@@ -255,8 +255,8 @@ class Depthwise:
                             block(start, start, self.widest, True)
                         with T.Else():
                             block(start, start, self.widest, False)
-        packed = whole * self.widest
-        for (start, width), is_shifted in zip(self.blocks_of_channels[whole:], self.are_shifted[whole:], strict=True):
+        packed = full * self.widest
+        for (start, width), is_shifted in zip(self.blocks_of_channels[full:], self.are_shifted[full:], strict=True):
             block(start, packed, width, is_shifted)
             packed += width
 
@@ -274,7 +274,7 @@ class Depthwise:
                 at = T.Bind(column * (spec.strides[1] * pixel_bytes) + channels.start)
                 columns = self._columns(lambda column: column * pixel_bytes)
                 strip = Strip(
-                    buffer=source, at=at, row_bytes=self.row_bytes, columns=columns, inside=None, top=T.int32(0), padding=None
+                    buffer=source, at=at, row_bytes=self.row_bytes, columns=columns, interior=None, top=T.int32(0), padding=None
                 )
                 self.strips.emit(strip, out_at, rows, channels)
             else:
@@ -291,28 +291,28 @@ class Depthwise:
             value = padding_value(spec, self.parameters, image)
             padding = T.uint8(spec.input_zero_point) if value is None else value
 
-        def emit(at: Expr, columns: dict[int, Expr], inside: dict[int, Expr] | None) -> None:
+        def emit(at: Expr, columns: dict[int, Expr], interior: dict[int, Expr] | None) -> None:
             strip = Strip(
-                buffer=self.x, at=at, row_bytes=self.row_bytes, columns=columns, inside=inside, top=top, padding=padding
+                buffer=self.x, at=at, row_bytes=self.row_bytes, columns=columns, interior=interior, top=top, padding=padding
             )
             self.strips.emit(strip, out_at, rows, channels)
 
-        def inside() -> None:
+        def interior() -> None:
             emit(T.Bind(at + left * spec.in_channels), self._columns(lambda column: column * spec.in_channels), None)
 
-        def at_edge() -> None:
+        def at_border() -> None:
             nearest = self._columns(lambda column: T.min(T.max(left + column, T.int32(0)), T.int32(spec.in_width - 1)))
             columns = {column: T.Bind(each * spec.in_channels) for column, each in nearest.items()}
             emit(at, columns, self._columns(lambda column: T.Bind(T.And(left + column >= 0, left + column < spec.in_width))))
 
         if max(spec.padding[1], spec.padding[3]) <= 0:
-            inside()
+            interior()
             return
         with T.If(T.And(left >= 0, left < spec.in_width - self.window.columns[-1][-1])):
             with T.Then():
-                inside()
+                interior()
             with T.Else():
-                at_edge()
+                at_border()
 
     def _columns(self, of_column: Callable[[int], Expr]) -> dict[int, Expr]:
         """Return `of_column` of every column that a window reads."""

@@ -67,7 +67,7 @@ class Strip:
     at: Expr
     row_bytes: int
     columns: dict[int, Expr]
-    inside: dict[int, Expr] | None
+    interior: dict[int, Expr] | None
     top: Expr
     padding: Expr | None
 
@@ -222,8 +222,8 @@ class StripEmitter:
 
         def loaded(column: int) -> Expr:
             value = v.load(strip.buffer, start + strip.columns[column], width)
-            if strip.inside is not None:
-                value = T.Select(strip.inside[column], value, T.broadcast(strip.padding, width))
+            if strip.interior is not None:
+                value = T.Select(strip.interior[column], value, T.broadcast(strip.padding, width))
             return T.Bind(value)
 
         def store(vectors: list[Expr]) -> None:
@@ -233,13 +233,13 @@ class StripEmitter:
         start = T.Bind(strip.at + row * strip.row_bytes)
         columns = self.window.columns[four]
         may_be_outside = strip.padding is not None and max(self.spec.padding[0], self.spec.padding[2]) > 0
-        with contextlib.ExitStack() as only_inside:
+        with contextlib.ExitStack() as only_interior:
             if may_be_outside:
-                is_inside = T.Bind(T.And(row >= 0, row < self.spec.in_height))
-                with T.If(T.Not(is_inside)), T.Then():
+                is_interior = T.Bind(T.And(row >= 0, row < self.spec.in_height))
+                with T.If(T.Not(is_interior)), T.Then():
                     store([T.broadcast(strip.padding, width)] * 4)
-                only_inside.enter_context(T.If(is_inside))
-                only_inside.enter_context(T.Then())
+                only_interior.enter_context(T.If(is_interior))
+                only_interior.enter_context(T.Then())
             vectors = [loaded(column) for column in columns]
             store(v.interleave_four([vectors[min(i, len(vectors) - 1)] for i in range(4)], width))
 

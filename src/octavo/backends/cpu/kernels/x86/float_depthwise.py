@@ -23,7 +23,7 @@ from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..observe_statistics import ObserveSpec
 from ..spec import Kernel
-from ..vectors import Expr, chunked, chunks_for, inside, load, prim_func, store
+from ..vectors import Expr, chunked, chunks_for, interior, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments
 from .observe_tiles import TileObserver
 from .shares import balanced_block
@@ -121,7 +121,7 @@ class FloatDepthwise:
         always = spec.padding[0] == 0 and spec.padding[2] == 0
         with T.serial(0, rows) as row:
             top = T.Bind((first_row + row) * spec.strides[0] - spec.padding[0])
-            taps = inside(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=always)
+            taps = interior(top, spec.kernel[0], spec.dilation[0], spec.in_height, always=always)
             at = T.Bind((image * spec.in_height + top) * (spec.in_width * spec.in_channels) + channel)
             out_row = image * spec.out_height + first_row + row
             out_at = T.Bind(out_row * (spec.out_width * spec.out_channels) + channel)
@@ -143,11 +143,11 @@ class FloatDepthwise:
             count = min(width, spec.out_width - column)
             tile(column, count)
             column += count
-        whole = max(end - column, 0) // width
-        if whole:
-            with T.serial(0, whole) as index:
+        full = max(end - column, 0) // width
+        if full:
+            with T.serial(0, full) as index:
                 tile(column + index * width, width)
-            column += whole * width
+            column += full * width
         while column < spec.out_width:
             count = min(width, spec.out_width - column)
             tile(column, count)
@@ -162,14 +162,14 @@ class FloatDepthwise:
         at = T.Bind(at + left * spec.in_channels)
         out_at = T.Bind(out_at + column * spec.out_channels)
 
-        def is_inside(position: int) -> bool:
+        def is_interior(position: int) -> bool:
             return not isinstance(left, int) or 0 <= left + position < spec.in_width
 
         acc = T.alloc_buffer((count * lanes,), "float32", scope="local")
         bias = T.Bind(load(self.bias, channel, lanes))
         for pixel in range(count):
             store(acc, pixel * lanes, bias, lanes)
-        uses = self._uses(count, is_inside)
+        uses = self._uses(count, is_interior)
         with T.serial(*taps) as ky:
             row = T.Bind(at + ky * (spec.dilation[0] * spec.in_width * spec.in_channels))
             weights_row = T.Bind(ky * (spec.kernel[1] * spec.in_channels) + channel)
@@ -212,13 +212,13 @@ class FloatDepthwise:
         """Emit the store of neighbours of the result."""
         store(self.out, index, value, lanes)
 
-    def _uses(self, count: int, is_inside: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
+    def _uses(self, count: int, is_interior: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
         """Return for each input column, relative to the tile's first, the (output, kernel column) pairs that read it."""
         spec = self.spec
         uses: dict[int, list[tuple[int, int]]] = {}
         for pixel in range(count):
             for kx in range(spec.kernel[1]):
                 position = pixel * spec.strides[1] + kx * spec.dilation[1]
-                if is_inside(position):
+                if is_interior(position):
                     uses.setdefault(position, []).append((pixel, kx))
         return dict(sorted(uses.items()))

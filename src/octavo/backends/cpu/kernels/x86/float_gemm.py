@@ -329,12 +329,12 @@ class FloatGemm(GemmLoops):
                     values.append(load_partial(self.addend, at, LANES, valid))
                 self._store(at, ElementMath(LANES).apply(function, values), valid)
 
-        whole, left = divmod(panel.channels, LANES)
-        if whole:
-            with T.serial(0, whole) as j:
+        full, left = divmod(panel.channels, LANES)
+        if full:
+            with T.serial(0, full) as j:
                 column(j, LANES)
         if left:
-            column(whole, left)
+            column(full, left)
 
     def _emit_observed(
         self, observer: TileObserver, acc: Expr, out_at: Expr, pixels: list[int], panel: Panel, width: int

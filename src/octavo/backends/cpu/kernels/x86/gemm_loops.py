@@ -17,7 +17,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from ..schedule import Schedule, Schedules, TileSchedule, Tunable, check_schedule
-from ..vectors import Expr, inside
+from ..vectors import Expr, interior
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
@@ -259,9 +259,9 @@ class GemmLoops(ABC):
                 self._emit_group(source, base, out_base, block, 0, first_panel, last_panel)
             else:
                 with T.serial(0, geometry.groups) as group:
-                    inside = T.Bind(base + group * geometry.group_inputs)
-                    out_inside = T.Bind(out_base + group * geometry.group_outputs)
-                    self._emit_group(source, inside, out_inside, block, group, first_panel, last_panel)
+                    interior = T.Bind(base + group * geometry.group_inputs)
+                    out_interior = T.Bind(out_base + group * geometry.group_outputs)
+                    self._emit_group(source, interior, out_interior, block, group, first_panel, last_panel)
 
     def _out_base(self, image: Expr, first_row: Expr) -> Expr:
         """Return where the outputs of a block begin."""
@@ -279,17 +279,17 @@ class GemmLoops(ABC):
         shared = self._emit_block_values(source, base, block)
         widths = self.panels
         width = widths[0]
-        whole = len(widths) if widths[-1] == width else len(widths) - 1
+        full = len(widths) if widths[-1] == width else len(widths) - 1
 
         def panel(index: Expr, vectors: int, channels: int) -> None:
             number = group * len(widths) + index
             first = T.Bind(T.int32(0) + group * geometry.group_vectors + index * width)
-            out_inside = T.Bind(out_base + index * (width * LANES))
+            out_interior = T.Bind(out_base + index * (width * LANES))
             place = Panel(number=number, first=first, vectors=vectors, channels=channels)
-            self._emit_rows(source, base, out_inside, block, place, shared)
+            self._emit_rows(source, base, out_interior, block, place, shared)
 
         # The last panel is written out apart wherever it differs from the others: narrower, or with padding lanes.
-        ragged = whole < len(widths) or geometry.group_outputs % LANES != 0
+        ragged = full < len(widths) or geometry.group_outputs % LANES != 0
         looped = len(widths) - 1 if ragged else len(widths)
         if looped:
             with self._panel_loop(first_panel, last_panel, looped) as index:
@@ -309,11 +309,11 @@ class GemmLoops(ABC):
 
     def _tile_rows(self, block: Expr) -> tuple[Expr, int]:
         """Return how many whole tiles of rows the block holds, and the rows of the tile that is left over in the last block."""
-        whole, left = divmod(self.geometry.rows, self.tile.rows)
+        full, left = divmod(self.geometry.rows, self.tile.rows)
         per_block = self.block // self.tile.rows
         if self.blocks == 1:
-            return whole, left
-        return T.min(T.int32(per_block), whole - block * per_block), left
+            return full, left
+        return T.min(T.int32(per_block), full - block * per_block), left
 
     def _for_tiles(self, block: Expr, body: Callable[[TilePlace], None]) -> None:
         """Emit `body` for every tile of the block."""
@@ -350,7 +350,7 @@ class GemmLoops(ABC):
 
         def bounds(row: Expr) -> tuple[Expr, Expr]:
             start = row * taps.stride - taps.before
-            return inside(start, taps.count, taps.dilation, taps.extent, always=taps.are_all_inside)
+            return interior(start, taps.count, taps.dilation, taps.extent, always=taps.are_all_interior)
 
         first, last = bounds(row + (place.height - 1))[0], bounds(row)[1]
         if taps.count == 1:

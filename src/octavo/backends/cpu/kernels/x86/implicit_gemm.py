@@ -308,9 +308,9 @@ class ImplicitGemm(GemmLoops):
         step_bytes = panel.vectors * 4 * LANES
         if len(reduction.taps) == 1:  # the taps of a row lie side by side: one walk over all of them
             tap_bytes = reduction.run // taps.count
-            inside_run = range(run.first * tap_bytes, run.last * tap_bytes)
-            is_whole = len(inside_run) == reduction.run
-            walk = reduction.step_starts if is_whole else tuple(inside_run)[::4]
+            interior_run = range(run.first * tap_bytes, run.last * tap_bytes)
+            is_full = len(interior_run) == reduction.run
+            walk = reduction.step_starts if is_full else tuple(interior_run)[::4]
             self._emit_run(acc, source, byte, weights + run.first * tap_bytes // 4 * step_bytes, walk, pixels, panel)
             return
         inner = len(reduction.step_starts) * step_bytes
@@ -355,11 +355,11 @@ class ImplicitGemm(GemmLoops):
                 step(byte + start, weights + index * step_bytes)
             return
         is_even = walk[-1] - walk[0] == 4 * (len(walk) - 1)
-        whole = len(walk) if is_even else len(walk) - 1
-        with T.serial(0, whole) as index:
+        full = len(walk) if is_even else len(walk) - 1
+        with T.serial(0, full) as index:
             step(byte + walk[0] + index * 4, weights + index * step_bytes)
         if not is_even:
-            step(byte + walk[-1], weights + whole * step_bytes)
+            step(byte + walk[-1], weights + full * step_bytes)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], totals: list[Expr | None], panel: Panel) -> None:
         """Emit requantization and the stores of the panel's channels of each pixel."""

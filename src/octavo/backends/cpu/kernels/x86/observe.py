@@ -88,18 +88,18 @@ class VectorObserver:
         )
         most = BLOCK // (min(_VECTORS, length // LANES) * LANES)
         with grouped(rows, most) as (first, count):
-            whole, rest = divmod(length // LANES, _VECTORS)
+            full, rest = divmod(length // LANES, _VECTORS)
 
             def group(column: Expr, vectors: int, first: Expr = first, count: Expr = count) -> None:
                 at = B.Bind(base + first * length + column)
                 row = Row(pixels=1, vectors=vectors, stride=length)
                 block.emit(at, column, count, row, lambda lane: channel_of(column + lane))
 
-            if whole:
-                with B.serial(0, whole) as index:
+            if full:
+                with B.serial(0, full) as index:
                     group(B.Bind(index * (_VECTORS * LANES)), _VECTORS)
             if rest:
-                group(B.int32(whole * _VECTORS * LANES), rest)
+                group(B.int32(full * _VECTORS * LANES), rest)
         with B.serial(0, length) as column:
             low, high = channel_of(column), channels + channel_of(column)
             ranges = self.statistics.ranges

@@ -27,7 +27,7 @@ NOT_FINITE = 0xFF00
 """Exponent 255 in the upper half of a float32's bits, moved left by one: what is not finite has it, or more."""
 _QUAD = 4
 """Codes that one 64-bit load brings."""
-_WRITTEN_OUT = 64
+_UNROLLED = 64
 """Codes of a portion that are counted without a loop."""
 _LEFT, _LEFT_OF_LAST, _BEGIN = range(3)
 
@@ -185,7 +185,7 @@ class TileObserver:
     def _count(self, at: Expr) -> None:
         """Emit the increments of one portion of codes, from `at` on."""
         start = B.Bind(at)
-        if self._portion > _WRITTEN_OUT:
+        if self._portion > _UNROLLED:
             with B.serial(0, self._portion // _QUAD) as quad:
                 self._count_quad(B.Bind(start + quad * _QUAD))
             return

@@ -139,18 +139,18 @@ class PairGemm(GemmLoops):
             self._spill(acc, total, len(starts) * panel.vectors)
 
         def run(element: Expr, weights: Expr) -> None:
-            whole = reduction.run // 2
-            part = whole if self.safe_steps is None else min(whole, self.safe_steps)
-            if part and whole // part > 1:
-                with T.serial(0, whole // part) as index:
+            full = reduction.run // 2
+            part = full if self.safe_steps is None else min(full, self.safe_steps)
+            if part and full // part > 1:
+                with T.serial(0, full // part) as index:
                     steps(element + index * (2 * part), weights + index * (part * step_size), part)
             elif part:
                 steps(element, weights, part)
-            if part and whole % part:
-                done = whole - whole % part
-                steps(element + 2 * done, weights + done * step_size, whole % part)
-            if len(self.pairs) > whole:
-                step(element + self.pairs[-1], weights + whole * step_size)
+            if part and full % part:
+                done = full - full % part
+                steps(element + 2 * done, weights + done * step_size, full % part)
+            if len(self.pairs) > full:
+                step(element + self.pairs[-1], weights + full * step_size)
                 self._spill(acc, total, len(starts) * panel.vectors)
 
         def nest(element: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:

@@ -103,8 +103,8 @@ def layer_cycles(
 ) -> float:
     """Estimate the cycles of all tiles of one image and group, tails included; `borders` leave taps out."""
     total = 0.0
-    whole, rest = divmod(-(-channels // LANES), tile.vectors)
-    for vectors, panels in ((tile.vectors, whole), (rest, 1)):
+    full, rest = divmod(-(-channels // LANES), tile.vectors)
+    for vectors, panels in ((tile.vectors, full), (rest, 1)):
         if not vectors or not panels:
             continue
         if borders is not None:

@@ -68,13 +68,13 @@ class WindowSums:
                 total = walk.sums(x, T.Bind(base + first * stride), taps, self.factor, self.start)
                 v.store(sums, first, total, v.LANES)
 
-            done = _over_whole(done, rows, v.LANES, walked)
+            done = _over_all(done, rows, v.LANES, walked)
 
         def batch(first: Expr, places: list[Expr]) -> None:
             starts = [T.Bind(base + place * stride) for place in places]
             v.store(sums, first, self._batch(x, starts, taps, self.start), _PIXELS)
 
-        done = _over_whole(done, rows, _PIXELS, lambda first: batch(first, [first + pixel for pixel in range(_PIXELS)]))
+        done = _over_all(done, rows, _PIXELS, lambda first: batch(first, [first + pixel for pixel in range(_PIXELS)]))
         if isinstance(rows, int) and done == rows:
             return
         with T.If(T.int32(0) + done < rows), T.Then():  # the last window fills up the batch
@@ -122,7 +122,7 @@ class WindowSums:
                     for index, part in enumerate(parts[count - kept :]):
                         v.store(lines, index * lanes, part, lanes)
 
-        _over_whole(0, columns, lanes, group)
+        _over_all(0, columns, lanes, group)
         if columns % lanes:  # the last group overlaps its neighbour, if it has one
             group(T.int32(max(columns - lanes, 0)))
 
@@ -237,7 +237,7 @@ def walk_of(run: int, stride: int, taps: tuple[tuple[int, int], ...]) -> DenseRu
     return ShortRuns(distance=span - 64, steps=tuple(steps))
 
 
-def _over_whole(done: Expr, count: Expr, size: int, body: Callable[[Expr], None]) -> Expr:
+def _over_all(done: Expr, count: Expr, size: int, body: Callable[[Expr], None]) -> Expr:
     """Emit `body(first)` for every whole batch of `size` windows from `done` on, and return how many are done then."""
     batches = T.floordiv(T.int32(0) + count - done, size)
     if isinstance(done, int) and isinstance(count, int):
