@@ -65,7 +65,7 @@ def test_a_patch_of_the_page_does_what_the_page_says(
     patch = tmp_path / "example.patch"
     patch.write_text(block(text, "diff"), encoding="utf-8")
     assert {line.removeprefix("+++ b/") for line in patch.read_text().splitlines() if line.startswith("+++ ")} == files
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info"))  # with what Python compiled
     assert run(block(text, "python"), tmp_path / "src") == before
     subprocess.run(["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(patch)], cwd=tmp_path, check=True)
     assert run(block(text, "python"), tmp_path / "src") == after

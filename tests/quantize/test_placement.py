@@ -410,7 +410,8 @@ def test_a_concat_that_shares_parameters_has_the_range_of_all_its_inputs(with_po
     widest = max(float(plain.plan.activations[TensorId(key)].scale) for key in shared)
     assert widest <= float(quantized.plan.activations[TensorId("joined")].scale) <= 1.01 * widest
     assert quantized.plan.activations[TensorId("x")] == plain.plan.activations[TensorId("x")]
-    real, simulated = (np.concatenate([octavo.compile(each)(x[None])["net/y:0"] for x in samples]) for each in (model, quantized))
+    executables = [octavo.compile(each) for each in (model, quantized)]
+    real, simulated = (np.concatenate([run(x[None])["net/y:0"] for x in samples]) for run in executables)
     assert sqnr_db(real, simulated) > (30 if recipe == Recipe() else 25)
 
 
