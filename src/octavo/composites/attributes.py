@@ -134,6 +134,8 @@ def _read_composite(name: str, function: relax.Function, attrs: Mapping[str, Any
 
 def _encoded(value: Any) -> Any:
     """Return a field's value as an attribute holds it."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         assert _CLASSES.get(type(value).__name__) is type(value), f"{type(value).__name__} is no part of a composite op"
         return {"type": type(value).__name__, **{each.name: _encoded(_field(value, each)) for each in fields(value)}}
@@ -147,7 +149,7 @@ def _encoded(value: Any) -> Any:
         return {"type": "map", "keys": [_encoded(key) for key in value], "values": [_encoded(each) for each in value.values()]}
     if isinstance(value, (tuple, list)):
         return [_encoded(each) for each in value]
-    assert value is None or isinstance(value, (bool, int, float, str)), f"{value!r} is no value of a composite op"
+    assert isinstance(value, float), f"{value!r} is no value of a composite op"
     return value
 
 
@@ -184,6 +186,8 @@ def _read(value: Any, name: str) -> Any:
 
 def _plain(value: Any) -> Any:
     """Return maps and lists of an attribute as Python's."""
+    if value is None or isinstance(value, (bool, int, float)):  # nearly all are; asking for abstract classes takes longer
+        return value
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):

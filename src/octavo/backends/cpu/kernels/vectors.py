@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import tvm
@@ -58,7 +59,13 @@ def splat(value: Expr, lanes: int) -> Expr:
 
 def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
     """Call an LLVM intrinsic that has no side effect."""
-    return B.call_llvm_pure_intrin(B.llvm_lookup_intrinsic_id(name), *args, dtype=dtype)
+    return B.call_llvm_pure_intrin(_intrinsic_id(name), *args, dtype=dtype)
+
+
+@cache
+def _intrinsic_id(name: str) -> Any:
+    """Return LLVM's number of an intrinsic, which a kernel asks for hundreds of times."""
+    return B.llvm_lookup_intrinsic_id(name)
 
 
 def load(buffer: Buffer, start: Expr, lanes: int, dtype: str | None = None) -> Expr:
