@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,17 @@ def test_what_goes_wrong_in_a_back_end_names_the_composite(quantized, code, said
     with pytest.raises(CompileError, match=said) as error:
         octavo.compile(quantized[0], target=Adder(code))
     assert "\n" not in str(error.value)
+
+
+def test_the_traceback_shows_where_a_back_end_raised(quantized) -> None:
+    def divides(composite):
+        return 1 / 0
+
+    with pytest.raises(CompileError) as error:
+        octavo.compile(quantized[0], target=Adder(divides))
+    cause = error.value.__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    assert traceback.extract_tb(cause.__traceback__)[-1].name == "divides"
 
 
 @pytest.mark.parametrize("name", ["octavo", "my npu", "9npu"])

@@ -77,5 +77,5 @@ def run_as_pass(name: str, module: tvm.IRModule, function: Callable[[tvm.IRModul
         return made(module)
     except Exception:
         if errors:
-            raise errors[0] from None
+            raise errors[0] from errors[0].__cause__  # TVM's frames are left out, what the error came from is not
         raise
