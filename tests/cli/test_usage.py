@@ -11,6 +11,7 @@ import octavo_command
 import octavo_parser
 from octavo.cli import options, profile, profiles
 from octavo.cli.main import COMMANDS, build_parser, main
+from octavo.quantize.ranges import range_estimator_names
 
 SUBCOMMANDS = [name for name in octavo_parser.SUMMARIES if " " in name]
 NAMES = [command.__name__.rsplit(".", 1)[-1] for command in COMMANDS]
@@ -110,7 +111,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("compile m.onnx -o m.so --shape 1,3", "expected NAME=1,3,224,224, got '1,3'"),
         ("compile m.onnx -o m.so --shape x=0,3", "expected NAME=1,3,224,224, got 'x=0,3'"),
         ("quantize m.onnx --profile p.json -o q.onnx --percentile 120", "percentile must lie in [50; 100], got 120"),
-        ("quantize m.onnx --profile p.json -o q.onnx --method magic", "must be one of min_max, percentile, got 'magic'"),
+        (
+            "quantize m.onnx --profile p.json -o q.onnx --method magic",
+            f"must be one of {', '.join(range_estimator_names())}, got 'magic'",
+        ),
         ("bench m.onnx --against litert,abacus", "unknown 'abacus'; choose from litert, onnxruntime, openvino, tvm"),
         ("bench m.onnx --threads 1,two", "expected a number of threads, 1 or more, got 'two'"),
         ("bench m.onnx --seconds -1", "expected a time in seconds, above 0, got '-1'"),

@@ -80,7 +80,7 @@ def test_spellings() -> None:
 @pytest.mark.parametrize(
     ("spelling", "message"),
     [
-        ("entropy", "range_estimator must be one of min_max, percentile, got 'entropy'"),
+        ("entropy", "range_estimator must be one of min_max, percentile.*, got 'entropy'"),
         ("percentile:101", r"percentile must lie in \[50; 100\], got 101"),
         ("percentile:many", "percentile must be a number, got 'percentile:many'"),
         ("percentile:", "percentile must be a number"),
@@ -146,7 +146,7 @@ def test_the_documented_estimator_quantizes_and_is_known_everywhere(capsys: pyte
     x = TensorId("x")
     assert quantized.plan.activations[x].scale < plain.plan.activations[x].scale
     assert list(ranges.range_previews())[-1] == "mse"
-    with pytest.raises(octavo.OctavoError, match="must be one of min_max, percentile, mse, got 'kl'"):
+    with pytest.raises(octavo.OctavoError, match=r"must be one of min_max, percentile.*, mse, got 'kl'"):
         Recipe(range_estimator="kl")
     with pytest.raises(SystemExit, match="0"):
         main(["quantize", "--help"])
