@@ -129,7 +129,8 @@ def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
             raise DataError(f"{where}: input {spec.source_name} is empty: shape {_dims(array.shape)}; give at least one sample")
         if array.shape[0] % spec.shape[0] == 0:
             return array.shape[0] // spec.shape[0]
-    expected = f"{_dims(spec.shape)} (or a multiple of {spec.shape[0]} first)" if spec.shape else "[]"
+    first = "any number" if spec.shape[:1] == (1,) else f"a multiple of {spec.shape[0]}" if spec.shape else ""
+    expected = f"{_dims(spec.shape)} (or {first} first)" if spec.shape else "[]"
     raise DataError(f"{where}: input {spec.source_name} must have shape {expected}, got {_dims(array.shape)}")
 
 
