@@ -18,7 +18,7 @@ from ..numerics import (
     requantize,
     requantize_multiplier,
 )
-from ..numerics.quantized.compare import CompareRounding, Comparison
+from ..numerics.quantized.compare import CompareRounding, Comparison, Logic
 from .base import (
     NO_ARITHMETIC,
     UNQUANTIZED,
@@ -322,7 +322,7 @@ class CompareOp(CompositeOp):
 class LogicalOp(CompositeOp):
     """Logic of booleans, over shapes that broadcast."""
 
-    kind: Literal["and", "or", "not"]
+    kind: Logic
     operands: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     name: str

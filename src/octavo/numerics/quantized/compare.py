@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..rounding.fixed_point import FixedPointMultiplier, fixed_point_multiplier
 
 Comparison = Literal["equal", "not_equal", "greater", "greater_equal", "less", "less_equal"]
+Logic = Literal["and", "or", "not"]
 CompareRounding = Literal["integers", "float32", "fixed_point"]
 """What is compared.
 
@@ -30,6 +31,13 @@ COMPARISONS: Mapping[Comparison, Callable[..., Any]] = {
     "less": np.less,
     "less_equal": np.less_equal,
 }
+
+LOGIC: Mapping[Logic, Callable[..., Any]] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+"""Functions of boolean values; "logical_" before their names makes Relax's."""
 
 
 def compare_multiplier(scale: float) -> FixedPointMultiplier:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import cast
 
 from tvm.relax import Var
 
@@ -10,7 +10,7 @@ from ...composites.base import CompositeOp, QuantizedTensor
 from ...composites.elementwise import CompareOp, LogicalOp, Operand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
-from ...numerics.quantized.compare import COMPARISONS, CompareRounding, Comparison
+from ...numerics.quantized.compare import COMPARISONS, LOGIC, CompareRounding, Comparison, Logic
 from ...target import OpSupport
 from ...target.vocabulary import FIXED_POINT
 from ..rounding import operand_rounding
@@ -19,8 +19,7 @@ from ..values import constant_value, dequantized
 
 COMPARE_OPS = tuple(COMPARISONS)
 
-
-LOGICAL_OPS = ("logical_and", "logical_or", "logical_not")
+LOGICAL_OPS = tuple(f"logical_{kind}" for kind in LOGIC)
 
 
 def match_compare(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
@@ -82,7 +81,7 @@ def match_logical(view: DataflowView, core: Var, support: OpSupport) -> Region[C
     if len(operands) != len(call.args) or shape is None or None in shapes:
         return Rejection(reason=f"an operand of {core.name} is a constant, no boolean values, or of a shape that is not static")
     op = LogicalOp(
-        kind=cast(Literal["and", "or", "not"], op_name(call).removeprefix("logical_")),
+        kind=cast(Logic, op_name(call).removeprefix("logical_")),
         operands=tuple(operand.name for operand in operands),
         shapes=tuple(own for own in shapes if own is not None),
         name=core.name,

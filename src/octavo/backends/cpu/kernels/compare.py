@@ -1,6 +1,6 @@
 """Comparisons of quantized tensors, logic of boolean values, and choices by them.
 
-Oracles: `numerics.quantized.compare`, `numpy.logical_and` and its kin, `numpy.where`.
+Oracles: `compare` and `LOGIC` of `numerics.quantized.compare`, `numpy.where`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quant_params import INTEGER_RANGE
-from ....numerics.quantized.compare import COMPARE_FRACTION_BITS, CompareRounding, Comparison, compare_multiplier
+from ....numerics.quantized.compare import COMPARE_FRACTION_BITS, CompareRounding, Comparison, Logic, compare_multiplier
 from .broadcast import broadcast_shape, for_each_element
 from .fixed_point import fixed_point_scaled
 from .spec import Kernel, Side
@@ -49,7 +49,7 @@ class CompareSpec:
 class LogicalSpec:
     """bool a and b, whose shapes broadcast, to bool; "not" has one operand."""
 
-    kind: Literal["and", "or", "not"]
+    kind: Logic
     shapes: tuple[tuple[int, ...], ...]
     threads: int = 1
 
