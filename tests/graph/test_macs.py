@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from qdq_graph import graph
 from tvm import relax
 
 from octavo.graph.dataflow import DataflowView
 from octavo.graph.macs import float_macs
+from qdq_graph import graph
 
 _nn: Any = relax.op.nn
 

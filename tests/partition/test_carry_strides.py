@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, run_lowered
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -23,6 +22,7 @@ from octavo.partition.context import PartitionContext
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import Qdq, graph, run_lowered
 
 ACTIVATION = (0.05, -7)
 

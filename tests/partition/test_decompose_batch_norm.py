@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -19,6 +18,7 @@ from octavo.partition.decompose_batch_norm import decompose_batch_norm
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 op: Any = relax.op
 ISAS = isas_of(host_target())

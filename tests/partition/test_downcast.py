@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, run_float
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -21,6 +20,7 @@ from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
 from octavo.target.precision import Precision
+from qdq_graph import Qdq, graph, run_float
 
 
 def const(rng: np.random.Generator, *shape: int) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -19,6 +18,7 @@ from octavo.partition.hoist_quantize import hoist_quantize
 from octavo.partition.pipeline import integer_regions
 from octavo.pipeline import lower
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 SHAPE = (1, 3, 8, 8)
 OUT = (0.07, -20)

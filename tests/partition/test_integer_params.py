@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph
 from tvm import relax
 
 from octavo.graph.dataflow import DataflowView
 from octavo.qdq.values import integer_params
+from qdq_graph import Qdq, graph
 
 SCALE, ZERO_POINT = 0.05, 7
 INDICES = relax.const(np.zeros((1, 2, 3), np.int64))

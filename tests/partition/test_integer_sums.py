@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -16,6 +15,7 @@ from octavo.pipeline import lower
 from octavo.qdq.dynamic import write_dynamic
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import graph, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 INT32 = {"out_dtype": "int32"}

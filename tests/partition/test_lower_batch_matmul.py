@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -15,6 +14,7 @@ from octavo.pipeline import lower
 from octavo.qdq.matchers.batch_matmul import match_batch_matmul
 from octavo.target import BATCH_MATMUL, CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo.graph.dataflow import BodyWriter
 from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 SHAPE = (1, 4, 7, 7)
 CHANNELS = 6

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import graph, run_lowered
 from tvm import relax
 
 from octavo.backends.cpu.kernels import isas_of
@@ -12,6 +11,7 @@ from octavo.numerics.floats.reduce import mean_in_order
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import graph, run_lowered
 
 op = relax.op
 

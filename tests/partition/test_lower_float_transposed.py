@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
 from octavo.pipeline import lower
 from octavo.target import CPU
+from qdq_graph import graph, run_float, run_lowered
 
 
 def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:

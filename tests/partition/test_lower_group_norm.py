@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import graph, run_float, run_lowered
 from tvm import relax
 
 from octavo.backends.cpu.kernels import isas_of
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import graph, run_float, run_lowered
 
 op = relax.op
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, round_as, run_lowered
 from tvm import relax
 
 from octavo.numerics import FloatMeanParameters, QuantParams, Window, avg_pool2d, float_avg_pool2d, softmax
 from octavo.numerics.quantized.rescale import rescale_table
 from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, round_as, run_lowered
 
 X = (0.05, 3)
 EVERY = np.arange(-128, 128).astype(np.int8).reshape(1, 256)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo.graph.dataflow import BodyWriter
 from octavo.numerics import Window, conv2d_transpose_accumulate, requantize, requantize_multiplier
 from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 X, Y = (0.05, 7), (0.4, 131)
 CASES: dict[str, dict[str, Any]] = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 
 from octavo import numerics
@@ -15,6 +14,7 @@ from octavo.graph.dataflow import BodyWriter
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}

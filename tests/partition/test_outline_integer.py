@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -15,6 +14,7 @@ from octavo.partition.context import PartitionContext
 from octavo.partition.outline_integer import outline_integer
 from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU, OpSupport, TargetDescription
+from qdq_graph import Qdq, graph
 
 
 @I.ir_module

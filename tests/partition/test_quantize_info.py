@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, round_as
 from tvm import relax
 
 import octavo
@@ -15,6 +14,7 @@ from octavo.composites.attributes import read_composites
 from octavo.composites.base import FloatOp
 from octavo.partition.pipeline import integer_regions
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, round_as
 
 op: Any = relax.op
 X, Y = (0.04, 3), (0.05, 11)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
+
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 
 class Drawing:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, round_as, run_float, run_lowered
 from tvm import relax
 from tvm.script import relax as R
 
@@ -18,6 +17,7 @@ from octavo.partition.share_zero_points import share_zero_points
 from octavo.partition.sink_dequantize import sink_dequantize
 from octavo.qdq.rounding import rounding_of, with_rounding
 from octavo.target.vocabulary import ROUNDINGS
+from qdq_graph import Qdq, graph, round_as, run_float, run_lowered
 from tvm_alone import tvm_alone
 
 op: Any = relax.op

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -16,6 +15,7 @@ from octavo.graph.dataflow import BodyWriter
 from octavo.partition.pipeline import integer_regions
 from octavo.partition.share_zero_points import share_zero_points
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 SHAPE = (1, 4, 6, 7)
 SCALES = np.float32([0.02, 1e-4, 0.03, 0.04])

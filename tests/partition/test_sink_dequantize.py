@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -17,6 +16,7 @@ from octavo.graph.dataflow import BodyWriter, DataflowView, eliminate_dead_code,
 from octavo.partition.pipeline import integer_regions
 from octavo.partition.sink_dequantize import sink_dequantize
 from octavo.target import CPU
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 SHAPE = (1, 4, 6, 6)
 SAME = (0.05, 7)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from qdq_graph import Qdq, graph, run_float, run_lowered
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -17,6 +16,7 @@ from octavo.partition.split_blocks import split_blocks
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
+from qdq_graph import Qdq, graph, run_float, run_lowered
 
 ISAS = isas_of(host_target())
 INPUTS, OUTPUTS, X_SCALE, X_ZERO = 64, 17, 0.03, 120
