@@ -65,9 +65,6 @@ X86_ISAS = tuple(name for name, isa in ISAS.items() if isa.family == "x86")
 AVX512_BF16 = "x86.avx512_bf16"
 """An extension of AVX512_VNNI: products of bfloat16."""
 
-KNOWN_EXTENSIONS = (AVX512_BF16,)
-"""What a machine may have on top of an ISA; an ISA's kernels do without."""
-
 
 def lanes_of(isa: str) -> int:
     """Return how many 8-bit elements an elementwise kernel handles at once on `isa`.
