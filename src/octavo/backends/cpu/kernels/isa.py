@@ -59,9 +59,6 @@ ISAS = {
 
 KNOWN_ISAS = tuple(ISAS)
 
-X86_ISAS = tuple(name for name, isa in ISAS.items() if isa.family == "x86")
-"""Those of x86, whose convolutions and matmuls are the same kernels; only the first has registers of 512 bits."""
-
 AVX512_BF16 = "x86.avx512_bf16"
 """An extension of AVX512_VNNI: products of bfloat16."""
 
