@@ -21,6 +21,9 @@ JOBS ?= 2
 # pyright looks for a newer release of itself unless it is told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
+# Tests start many processes, each of which would otherwise compile Octavo's Python anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-avx2 torch test-torch lint format bench clean
 .DELETE_ON_ERROR:

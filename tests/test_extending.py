@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from child_python import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -30,7 +31,7 @@ def run(program: str, source: Path) -> list[str]:
     # From a file: TVM's parser reads the source of the module that a decorator stands on.
     path = source / "program.py"
     path.write_text(program, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False)
+    done = run_python("import runpy; runpy.run_path(sys.argv[1], run_name='__main__')", path, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

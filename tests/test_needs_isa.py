@@ -1,25 +1,16 @@
 """A test that needs an ISA is skipped where it is missing, and the run's closing lines count it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from child_python import run_python
 
 
 def test_a_run_ends_with_what_this_machine_could_not_run() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "tests/backends/cpu/kernels/test_lookup_kernel.py",
-        "-k",
-        "oracle or vbmi",
-    ]
+    words = ("-p", "no:cacheprovider", "tests/backends/cpu/kernels/test_lookup_kernel.py", "-k", "oracle or vbmi")
     environment = os.environ | {"OCTAVO_TARGET": "generic"}
     root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("import pytest; sys.exit(pytest.main(sys.argv[1:]))", *words, cwd=root, env=environment)
     assert done.returncode == 0, done.stdout
     assert "needs x86.avx512_vnni" in done.stdout
     *_, last = done.stdout.splitlines()

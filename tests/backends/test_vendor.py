@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.script import tirx as T
 
 import octavo
+from child_python import run_python
 from nets import residual_net
 from octavo.backends import Backend, Code, CodeGenerator, CSource, ObjectCode
 from octavo.errors import CompileError, TargetError
@@ -109,7 +110,7 @@ def test_its_composites_compile_in_another_process(npu, quantized, tmp_path) -> 
         "outputs = octavo.compile(model, target=toynpu.ToyNpu())(np.load('x.npy'))\n"
         "np.save('y.npy', next(iter(outputs.values())))\n"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    run_python(script, cwd=tmp_path, check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), outputs_of(octavo.compile(model), batches[0])[0])
     with pytest.raises(CompileError, match=r"toynpu\.conv2d of .* is for the back end 'toynpu', which was not given: pass it as"):
         octavo.compile(octavo.load(octavo.partition(model, target=npu)))

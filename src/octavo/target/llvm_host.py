@@ -6,6 +6,7 @@ It knows no instruction set by Octavo's names and picks no kernel.
 from __future__ import annotations
 
 import platform
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ _HIDEABLE = {
 """LLVM's name -> the name in /proc/cpuinfo of x86 features that a hypervisor may hide from us."""
 
 
+@lru_cache(maxsize=256)
 def has_features(features: tuple[str, ...], target: Target) -> bool:
     """Return whether a target has all of these features of LLVM."""
     return not features or bool(codegen.target_has_features(features, target))

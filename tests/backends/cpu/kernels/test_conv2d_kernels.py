@@ -95,8 +95,7 @@ def test_depthwise_over_channel_counts(isa: str) -> None:
 
 
 @every_isa
-@pytest.mark.parametrize("w_zero_points", [(-128, 127), ("axis",)], ids=["ends", "axis"])
-def test_weight_zero_points(isa: str, w_zero_points: tuple[object, ...]) -> None:
+def test_weight_zero_points(isa: str) -> None:
     layers = Layers(7)
     # Runs of 1 to 200 bytes: window sums take scalars, vectors, and vectors that overlap.
     shapes = [((c, 32), (1, 1), 1) for c in (2, 15, 16, 40, 64, 65, 200)]
@@ -122,7 +121,7 @@ def test_weight_zero_points(isa: str, w_zero_points: tuple[object, ...]) -> None
     ):
         short.append(layers.spec((7, 49), (channels, 16), (3, 3), **window))
     short.append(layers.spec((10, 11), (16, 16), (9, 9), groups=16))  # sums that float32's bits don't hold
-    zero_points = itertools.cycle(w_zero_points)
+    zero_points = itertools.cycle([-128, "axis", 127, "axis"])
     check(layers.case(spec, isa, w_zero_point=next(zero_points)) for spec in specs + padded + others + short)
 
 
