@@ -6,22 +6,31 @@ It is checked as it is made: a name that `vocabulary` lacks would otherwise matc
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import TargetError, brief, check_path
+from .limits import LIMITS, Limit
+from .tensor_support import TensorSupport
 from .vocabulary import (
     ACTIVATION_DTYPES,
+    ACTIVATION_LAYOUTS,
+    FLOAT_MULTIPLIER,
     FUSIONS,
     GRANULARITIES,
-    HALF_EVEN,
     MAX_ACCUMULATOR_BITS,
     MIN_ACCUMULATOR_BITS,
     OPS,
-    ROUNDINGS,
+    OVERFLOWS,
+    REQUANTIZE,
+    ROLES,
+    SCALES,
     SCHEMES,
     WEIGHT_DTYPES,
+    WEIGHT_LAYOUTS,
+    WEIGHT_RANGES,
     GranularityName,
     Scheme,
     check_name,
@@ -29,7 +38,9 @@ from .vocabulary import (
     check_tuple,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READ_VERSIONS = (1, SCHEMA_VERSION)
+"""A file of version 1 lacks fields that have defaults, and nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +56,12 @@ class OpSupport:
         Dtypes allowed for its activation inputs and output, best first: "uint8", "int8", "uint16", "int16".
     weights
         Dtypes allowed for its constant operand, those of activations or "int4"; empty where it takes none.
-    weight_schemes, weight_granularity
-        What its weights may be.
+    activation_schemes, weight_schemes, weight_granularity
+        What its activations and weights may be.
+    weight_range
+        Whether symmetric weights leave out the least integer: "narrow", [-127; 127] of int8, or "full".
+    scales
+        "any", or "power_of_two" for all tensors of the op.
     fusions
         Ops that may follow within the same kernel: "bias", "nn.relu", "clip".
     same_params
@@ -55,12 +70,21 @@ class OpSupport:
         Whether an integer op with weights may leave its result in float32, scaled and not quantized.
     sum_output
         Whether such an op may leave the int32 sums of its products as they are.
+    requantize
+        What brings sums, or real values, to the scale of the result: "float_multiplier", "fixed_point" or "shift".
     rounding
-        How its results can be rounded to integers, best first; one name where there is one. Names of `vocabulary.ROUNDINGS`.
+        How its results can be rounded to integers, best first; one name where there is one. Names that `vocabulary.REQUANTIZE`
+        has for `requantize`.
     accumulator_bits
         Width of the accumulator, in bits, of products of 8-bit activations: 16 to 64.
     wide_accumulator_bits
         That of products of 16-bit activations.
+    overflow
+        What an accumulator does that a sum leaves: "proven", it must be shown that none does; "saturates" or "wraps".
+    tensors
+        What differs for one of its tensors, by role: "input" or "input0" and "input1", "weight", "bias", "output".
+    limits
+        What its attributes and shapes may be, by the names of `limits.LIMITS`.
 
     Raises
     ------
@@ -70,16 +94,23 @@ class OpSupport:
 
     op: str
     activations: tuple[str, ...] = ("uint8", "int8")
+    activation_schemes: tuple[Scheme, ...] = ("symmetric", "asymmetric")
     weights: tuple[str, ...] = ()
     weight_schemes: tuple[Scheme, ...] = ("symmetric", "asymmetric")
     weight_granularity: tuple[GranularityName, ...] = ("per_tensor", "per_axis")
+    weight_range: str = "narrow"
+    scales: str = "any"
     fusions: tuple[str, ...] = ()
     same_params: bool = False
     float_output: bool = False
     sum_output: bool = False
-    rounding: str | tuple[str, ...] = HALF_EVEN
+    requantize: str = FLOAT_MULTIPLIER
+    rounding: str | tuple[str, ...] = ""
     accumulator_bits: int = 32
     wide_accumulator_bits: int = 64
+    overflow: str = "proven"
+    tensors: Mapping[str, TensorSupport] = field(default_factory=dict[str, TensorSupport], hash=False)
+    limits: Mapping[str, Limit] = field(default_factory=dict[str, Limit], hash=False)
 
     def __post_init__(self) -> None:
         """Check every field against the vocabulary."""
@@ -87,23 +118,40 @@ class OpSupport:
         where = f"op {self.op!r}"
         check_names(f"{where}: activations", self.activations, ACTIVATION_DTYPES, minimum=1)
         check_names(f"{where}: weights", self.weights, WEIGHT_DTYPES)
-        check_names(f"{where}: weight_schemes", self.weight_schemes, SCHEMES, minimum=1)
-        check_names(f"{where}: weight_granularity", self.weight_granularity, GRANULARITIES, minimum=1)
+        for name, allowed in (
+            ("weight_schemes", SCHEMES),
+            ("activation_schemes", SCHEMES),
+            ("weight_granularity", GRANULARITIES),
+        ):
+            check_names(f"{where}: {name}", getattr(self, name), allowed, minimum=1)
         check_names(f"{where}: fusions", self.fusions, FUSIONS)
-        check_names(f"{where}: rounding", self.roundings, tuple(ROUNDINGS), minimum=1)
-        for field in ("same_params", "float_output", "sum_output"):
-            if not isinstance(getattr(self, field), bool):
-                raise TargetError(f"{where}: {field}: expected true or false, got {brief(getattr(self, field))}")
-        for field in ("accumulator_bits", "wide_accumulator_bits"):
-            bits: object = getattr(self, field)
+        for name, choices in _CHOICES.items():
+            check_name(f"{where}: {name}", getattr(self, name), choices)
+        if self.rounding == "":
+            object.__setattr__(self, "rounding", REQUANTIZE[self.requantize][0])
+        told: object = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
+        check_names(f"{where}: rounding", told, REQUANTIZE[self.requantize], minimum=1)
+        self._check_numbers(where)
+        _check_mapping(f"{where}: tensors", self.tensors, ROLES, TensorSupport)
+        _check_mapping(f"{where}: limits", self.limits, tuple(LIMITS), Limit)
+        if self.requantize == "shift" and self.scales != "power_of_two":
+            raise TargetError(f"{where}: requantize 'shift' needs scales 'power_of_two', got {self.scales!r}")
+
+    def _check_numbers(self, where: str) -> None:
+        for name in ("same_params", "float_output", "sum_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise TargetError(f"{where}: {name}: expected true or false, got {brief(getattr(self, name))}")
+        for name in ("accumulator_bits", "wide_accumulator_bits"):
+            bits: object = getattr(self, name)
             if type(bits) is not int or not MIN_ACCUMULATOR_BITS <= bits <= MAX_ACCUMULATOR_BITS:
                 allowed = f"expected a whole number from {MIN_ACCUMULATOR_BITS} to {MAX_ACCUMULATOR_BITS}"
-                raise TargetError(f"{where}: {field}: {allowed}, got {brief(bits)}")
+                raise TargetError(f"{where}: {name}: {allowed}, got {brief(bits)}")
 
     @property
     def roundings(self) -> tuple[str, ...]:
-        """`rounding` as a tuple, best first."""
-        return (self.rounding,) if isinstance(self.rounding, str) else self.rounding
+        """What quantizes can say of it, best first: names of `vocabulary.ROUNDINGS`, which hold `requantize`, too."""
+        told = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
+        return told if self.requantize == FLOAT_MULTIPLIER else tuple(f"{self.requantize}_{name}" for name in told)
 
     def bits_of(self, dtype: str) -> int:
         """Return the width of the accumulator of products of activations of a dtype."""
@@ -114,8 +162,23 @@ class OpSupport:
 class TargetDescription:
     """A named set of integer ops.
 
-    `isas` are the instruction sets that kernels of this machine may use for it, best first, by their back end's names; none: all
-    that the machine has. `extensions` likewise, what they may use on top of an ISA where the machine has it.
+    Parameters
+    ----------
+    name
+        Its name; of a back end, the prefix of its composites, too.
+    ops
+        What it computes in integers.
+    never
+        Ops that stay float whatever `ops` says: what a vendor takes out of a description that it was given.
+    activation_layout, weight_layout
+        How it wants activations of rank 4 ("any", "NHWC", "NCHW") and the weights of convolutions; for code generators.
+    alignment
+        Bytes that constants are aligned to: a power of two, at most 64.
+    scratch_bytes
+        Memory that the code of one composite may use besides its tensors; None: as much as it asks for.
+    isas, extensions
+        The instruction sets that kernels of this machine may use for it, best first, by their back end's names, and what they may
+        use on top; none: all that the machine has.
 
     Raises
     ------
@@ -125,6 +188,11 @@ class TargetDescription:
 
     name: str
     ops: tuple[OpSupport, ...]
+    never: tuple[str, ...] = ()
+    activation_layout: str = "any"
+    weight_layout: str = "HWIO"
+    alignment: int = 1
+    scratch_bytes: int | None = None
     isas: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
 
@@ -138,35 +206,46 @@ class TargetDescription:
         twice = next((op for op in names if names.count(op) > 1), None)
         if twice is not None:
             raise TargetError(f"ops: {twice!r} stands twice; merge the two entries")
-        for field in ("isas", "extensions"):
-            check_tuple(field, getattr(self, field), str, "a list of names")
+        for listed in ("isas", "extensions"):
+            check_tuple(listed, getattr(self, listed), str, "a list of names")
+        check_names("never", self.never, OPS)
+        check_name("activation_layout", self.activation_layout, ACTIVATION_LAYOUTS)
+        check_name("weight_layout", self.weight_layout, WEIGHT_LAYOUTS)
+        if type(self.alignment) is not int or self.alignment not in ALIGNMENTS:
+            raise TargetError(f"alignment: expected one of {', '.join(map(str, ALIGNMENTS))}, got {brief(self.alignment)}")
+        scratch: object = self.scratch_bytes
+        if scratch is not None and (type(scratch) is not int or scratch < 0):
+            raise TargetError(f"scratch_bytes: expected a whole number of 0 or more, or null, got {brief(scratch)}")
 
     def support(self, op: str) -> OpSupport | None:
         """Return how `op` (a Relax op name, with or without "relax.") runs in integers, or None if it can't."""
         name = op.removeprefix("relax.")
-        return next((entry for entry in self.ops if entry.op == name), None)
+        return None if name in self.never else next((entry for entry in self.ops if entry.op == name), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads back."""
-        ops = [{field: _plain(getattr(entry, field)) for field in OpSupport.__slots__} for entry in self.ops]
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "name": self.name,
-            "isas": list(self.isas),
-            "extensions": list(self.extensions),
-            "ops": ops,
-        }
+        own = {name: _plain(getattr(self, name)) for name in TargetDescription.__slots__ if name != "ops"}
+        ops = [{name: _plain(getattr(entry, name)) for name in OpSupport.__slots__} for entry in self.ops]
+        return {"schema_version": SCHEMA_VERSION, **own, "ops": ops}
 
     @staticmethod
     def from_json(data: Any) -> TargetDescription:
-        """Read what `to_json` wrote; TargetError names the field that is missing, unknown or wrong."""
-        if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
+        """Read what `to_json` wrote, or a vendor: `defaults` hold fields of ops that each entry of `ops` may override.
+
+        TargetError names the field that is missing, unknown or wrong.
+        """
+        if not isinstance(data, dict) or data.get("schema_version") not in READ_VERSIONS:
             raise TargetError(f"a target description is a JSON object with schema_version {SCHEMA_VERSION}")
-        fields = _fields("target description", data, TargetDescription, ("name", "ops"), besides=("schema_version",))
-        entries = data["ops"]
+        given = {name: value for name, value in data.items() if name != "defaults"}
+        fields = _fields("target description", given, TargetDescription, ("name", "ops"), besides=("schema_version",))
+        defaults, entries = data.get("defaults", {}), data["ops"]
         if not isinstance(entries, list):
             raise TargetError(f"ops: expected a list of objects, got {brief(entries)}")
-        fields["ops"] = tuple(_op_support(index, entry) for index, entry in enumerate(entries))
+        if not isinstance(defaults, dict) or "op" in defaults:
+            raise TargetError(f"defaults: expected an object with fields of ops, `op` not among them, got {brief(defaults)}")
+        # An op that no entry can name makes errors of the defaults their own.
+        _op_support("defaults", {"op": OPS[0], **defaults})
+        fields["ops"] = tuple(_op_support(f"ops[{index}]", _merged(defaults, entry)) for index, entry in enumerate(entries))
         return TargetDescription(**fields)
 
     @staticmethod
@@ -185,8 +264,34 @@ class TargetDescription:
             raise TargetError(f"{path}: {error}") from error
 
 
+_CHOICES = {"weight_range": WEIGHT_RANGES, "scales": SCALES, "requantize": tuple(REQUANTIZE), "overflow": OVERFLOWS}
+ALIGNMENTS = (1, 2, 4, 8, 16, 32, 64)
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: entry.to_json() for name, entry in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+def _check_mapping(where: str, values: object, names: tuple[str, ...], kind: type) -> None:
+    if not isinstance(values, Mapping):
+        raise TargetError(f"{where}: expected an object by name ({', '.join(names)}), got {brief(values)}")
+    for name, entry in values.items():
+        check_name(where, name, names)
+        if not isinstance(entry, kind):
+            raise TargetError(f"{where}: {name}: expected a {kind.__name__}, got {brief(entry)}")
+
+
+def _merged(defaults: dict[str, Any], entry: Any) -> Any:
+    """Return an op's entry with what it leaves to the defaults; `tensors` and `limits` are merged name by name."""
+    if not isinstance(entry, dict):
+        return entry
+    merged = {**defaults, **entry}
+    for name in ("tensors", "limits"):
+        if isinstance(defaults.get(name), dict) and isinstance(entry.get(name), dict):
+            merged[name] = {**defaults[name], **entry[name]}
+    return merged
 
 
 def _fields(
@@ -194,18 +299,22 @@ def _fields(
 ) -> dict[str, Any]:
     """Return the fields of a JSON object for a class, lists as tuples, once they are those that it has."""
     known = (*kind.__slots__, *besides)
-    for field in data:
-        check_name(f"{where}: field", field, known)
-    for field in required:
-        if field not in data:
-            raise TargetError(f"{where}: field {field!r} is missing")
-    return {field: tuple(value) if isinstance(value, list) else value for field, value in data.items() if field not in besides}
+    for name in data:
+        check_name(f"{where}: field", name, known)
+    for name in required:
+        if name not in data:
+            raise TargetError(f"{where}: field {name!r} is missing")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name not in besides}
 
 
-def _op_support(index: int, entry: Any) -> OpSupport:
+def _op_support(where: str, entry: Any) -> OpSupport:
     if not isinstance(entry, dict):
-        raise TargetError(f"ops[{index}]: expected an object, got {brief(entry)}")
+        raise TargetError(f"{where}: expected an object, got {brief(entry)}")
     try:
-        return OpSupport(**_fields("an op's", entry, OpSupport, ("op",)))
+        fields = _fields("an op's", entry, OpSupport, ("op",))
+        for name, kind in (("tensors", TensorSupport), ("limits", Limit)):
+            if isinstance(fields.get(name), dict):
+                fields[name] = {key: kind.from_json(f"{name}: {key}", value) for key, value in fields[name].items()}
+        return OpSupport(**fields)
     except TargetError as error:
-        raise TargetError(f"ops[{index}]: {error}") from error
+        raise TargetError(f"{where}: {error}") from error

@@ -20,6 +20,9 @@ INTEGER_INVERSE_SCALE = "integer_inverse_scale"
 FIXED_POINT = "fixed_point"
 FIXED_POINT_WIDE_BIAS = "fixed_point_wide_bias"
 
+SHIFT = "shift"
+FLOAT_MULTIPLIER = "float_multiplier"
+
 ROUNDINGS = {
     HALF_EVEN: "rint(real / scale) + zero_point, ties to even: what R.quantize says",
     HALF_EVEN_STORED: "rint(real / scale + zero_point): a tie becomes an even integer of the result; mean, multiply, add",
@@ -30,8 +33,24 @@ ROUNDINGS = {
     INTEGER_INVERSE_SCALE: "nn.softmax: 1 / scale of the result counts as a whole number, rounded down",
     FIXED_POINT: "TFLite's fixed point: ops of int16 tensors; the norm that an l2 normalization divides by; comparisons",
     FIXED_POINT_WIDE_BIAS: "TFLite's fixed point of an int16 op whose bias has 64 bits, for which it has other roundings",
+    "shift_half_up": "exact integers and one shift to the right, ties towards plus infinity; every scale is a power of two",
+    "shift_half_away": "the same, ties away from zero",
+    "shift_half_even": "the same, ties to the even integer",
+    "fixed_point_once": "a multiplier of 31 bits and one shift of both, half up",
+    "fixed_point_twice": "the product with a multiplier of 31 bits is shifted half up, then by the exponent, half up again",
+    "fixed_point_twice_away": "the same, the second shift's ties away from zero: gemmlowp, CMSIS-NN, TFLite's reference",
 }
 """Every rounding of a result to integers, what it means and the ops that Octavo's own kernels compute with it."""
+
+REQUANTIZE = {
+    FLOAT_MULTIPLIER: (
+        *(HALF_EVEN, HALF_EVEN_STORED, HALF_UP, HALF_AWAY),
+        *(FLOAT32, INTEGER_INVERSE_SCALE, FIXED_POINT, FIXED_POINT_WIDE_BIAS),
+    ),
+    FIXED_POINT: ("once", "twice", "twice_away"),
+    SHIFT: (HALF_UP, HALF_AWAY, HALF_EVEN),
+}
+"""How hardware brings sums to the scale of the result -> its roundings; a quantize says both of the last two: "shift_half_up"."""
 
 BATCH_MATMUL = "batch_matmul"
 """The `op` of hardware that multiplies two activations; "matmul" is the product with a constant matrix."""
@@ -70,6 +89,12 @@ ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
 WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")
 FUSIONS = ("bias", *CLAMPS)
 SCHEMES = get_args(Scheme)
+SCALES = ("any", "power_of_two")
+OVERFLOWS = ("proven", "saturates", "wraps")
+WEIGHT_RANGES = ("narrow", "full")
+ROLES = ("input", "input0", "input1", "weight", "bias", "output")
+ACTIVATION_LAYOUTS = ("any", "NHWC", "NCHW")
+WEIGHT_LAYOUTS = ("HWIO", "OHWI", "OIHW", "IHWO")
 GRANULARITIES = get_args(GranularityName)
 MIN_ACCUMULATOR_BITS = 16
 MAX_ACCUMULATOR_BITS = 64
