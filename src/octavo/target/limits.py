@@ -57,8 +57,8 @@ class Limit:
                 raise TargetError(f"{field}: expected a whole number of 0 or more, got {brief(bound)}")
         if not _is_whole(self.multiple_of) or self.multiple_of < 1:
             raise TargetError(f"multiple_of: expected a whole number of 1 or more, got {brief(self.multiple_of)}")
-        numbers: object = self.one_of
-        if not (isinstance(numbers, tuple) and all(map(_is_whole, self.one_of))):
+        numbers: Any = self.one_of
+        if not isinstance(numbers, tuple) or not all(map(_is_whole, self.one_of)):
             raise TargetError(f"one_of: expected a list of whole numbers, got {brief(numbers)}")
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
             raise TargetError(f"minimum {self.minimum} is above maximum {self.maximum}")
