@@ -11,12 +11,13 @@ from tvm.relax import Var
 
 from ..composites.attributes import write_op
 from ..composites.base import CompositeOp
-from ..graph.dataflow import DataflowView, call_to, op_name
+from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ..graph.rules import Region, Rejection, Rule
 from ..qdq.rounding import unsupported_rounding
 from ..qdq.tensor_ids import fused_tensors, with_tensor_ids
 from ..qdq.values import constant_value
-from ..target import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
+from ..target import BATCH_MATMUL, COMPARE, CPU, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
+from .constraints import broken_constraint, for_matchers
 from .context import PartitionContext
 
 Matcher = Callable[[DataflowView, Var, OpSupport], Region[CompositeOp] | Rejection]
@@ -40,17 +41,33 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
     `backend` is the prefix of the composites. A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
     """
 
+    asks = target != CPU  # whose matchers say all that its kernels cannot take
+    supports: dict[str, tuple[OpSupport, OpSupport] | None] = {}
+
+    def supports_of(name: str) -> tuple[OpSupport, OpSupport] | None:
+        """Return what the target says of an op, and what matchers are given of it."""
+        if name not in supports:
+            support = target.support(name)
+            supports[name] = None if support is None else (support, for_matchers(support))
+        return supports[name]
+
     def bind(kind: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region[CompositeOp] | Rejection]:
         def match(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
             name = op_name(view.definition(core))
-            support = target.support(_TABLES.get(kind) or name)
-            if support is None:
+            if name in target.never:
+                return Rejection(reason=f"target {target.name} never takes {name}", matched=True)
+            offered = supports_of(_TABLES.get(kind) or name)
+            if offered is None:
                 return Rejection(reason=f"target {target.name} has no integer {name}")
-            found = matcher(view, core, support)
-            problem = found if isinstance(found, Rejection) else unsupported_rounding(view, found, support, context.target.name)
+            support, wide = offered
+            found = matcher(view, core, wide)
+            if isinstance(found, Rejection):
+                return found
+            problem = unsupported_rounding(view, found, support, target.name)
+            if problem is None and asks:
+                problem = broken_constraint(found, static_shape(found.output), support, target.name, context.tensors)
             if problem is not None:
                 return problem
-            assert isinstance(found, Region)
             fused = fused_tensors(view, found, context.ids, context.sources)
             info = with_tensor_ids(found.op.quantize_info(), context.tensors)
             return replace(found, attrs={"quantize_info": info, **({"tensor_ids": fused} if fused else {})})

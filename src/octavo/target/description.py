@@ -136,6 +136,14 @@ class OpSupport:
         _check_mapping(f"{where}: limits", self.limits, tuple(LIMITS), Limit)
         if self.requantize == "shift" and self.scales != "power_of_two":
             raise TargetError(f"{where}: requantize 'shift' needs scales 'power_of_two', got {self.scales!r}")
+        for role in self.tensors:
+            try:
+                found = self.tensor(role)
+            except TargetError as error:
+                raise TargetError(f"{where}: tensors: {role}: {error}") from error
+            if self.requantize == "shift" and found.scales != "power_of_two":
+                needed = "requantize 'shift' needs scales 'power_of_two'"
+                raise TargetError(f"{where}: tensors: {role}: {needed}, got {found.scales!r}")
 
     def _check_numbers(self, where: str) -> None:
         for name in ("same_params", "float_output", "sum_output"):
@@ -152,6 +160,19 @@ class OpSupport:
         """What quantizes can say of it, best first: names of `vocabulary.ROUNDINGS`, which hold `requantize`, too."""
         told = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
         return told if self.requantize == FLOAT_MULTIPLIER else tuple(f"{self.requantize}_{name}" for name in told)
+
+    def tensor(self, role: str, *, is_constant: bool = False) -> TensorSupport:
+        """Return what the tensor of a role in a quantize_info may be: as `tensors` says of it, else as the op says of all."""
+        found: dict[str, Any] = {"scales": self.scales}
+        if role == "weight" or (is_constant and role != "bias"):
+            found |= {"dtypes": self.weights or None, "schemes": self.weight_schemes}
+            found |= {"granularity": self.weight_granularity} if role == "weight" else {}
+        elif role != "bias":
+            found |= {"dtypes": self.activations, "schemes": self.activation_schemes}
+        names = ("input", "input0" if role == "input" else role) if role.startswith("input") else (role,)
+        for name in names:
+            found |= self.tensors[name].given if name in self.tensors else {}
+        return TensorSupport(**found)
 
     def bits_of(self, dtype: str) -> int:
         """Return the width of the accumulator of products of activations of a dtype."""

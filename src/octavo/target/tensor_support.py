@@ -55,6 +55,11 @@ class TensorSupport:
         if self.scale is not None and self.scales == "power_of_two" and math.frexp(self.scale)[0] != 0.5:
             raise TargetError(f"scale: expected a power of two, as scales says, got {self.scale}")
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that are not None."""
+        return {name: value for name in TensorSupport.__slots__ if (value := getattr(self, name)) is not None}
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads back."""
         return {
