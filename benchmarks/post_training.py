@@ -60,9 +60,16 @@ class Result:
 
 
 def measure(
-    name: str, *, calibration: int | None, evaluation: int | None, method: str = "min_max", order_check: int | None = None
+    name: str,
+    *,
+    calibration: int | None,
+    evaluation: int | None,
+    method: str = "min_max",
+    order_check: int | None = None,
+    seconds: float = 2.0,
 ) -> Result:
-    """Run the whole path on one network. `order_check` is how many images the profile's byte identity is checked on."""
+    """Run the whole path on one network. `order_check` is how many images the profile's byte identity is checked on; `seconds`
+    of calls are timed."""
     network = NETWORKS[name]
     path = datasets.shared_folder() / "models" / "onnx" / network.file
     calibrating, _ = datasets.images(network.preprocess, calibration=True, limit=calibration)
@@ -81,7 +88,7 @@ def measure(
     logits = np.concatenate([next(iter(executable(x).values())).reshape(1, -1) for x in evaluating])
     answers = logits.argmax(axis=1)
     times = time_alternating(
-        {"int8": executable.bind(evaluating[0]).run, "float": float_executable.bind(evaluating[0]).run}, seconds=2.0, rounds=5
+        {"int8": executable.bind(evaluating[0]).run, "float": float_executable.bind(evaluating[0]).run}, seconds=seconds, rounds=5
     )
     return Result(
         model=name,

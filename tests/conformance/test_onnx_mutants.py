@@ -15,7 +15,7 @@ import octavo
 from octavo.errors import OctavoError
 
 FORMS = ("float", "qdq", "qoperator", "integer")
-PER_FORM = 300
+PER_FORM = 150
 MAX_SECONDS = 10.0
 """For one file; all of them take half a minute together."""
 

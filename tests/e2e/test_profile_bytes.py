@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(model: Path) -> None:
     # In a process of its own: Ray's has warnings, and threads that outlive it.
     program = "import profile_bytes; sys.exit(profile_bytes.main())"
-    done = run_python(program, "--model", model, "--samples", 60, cwd=Path(profile_bytes.__file__).parent, check=True)
+    done = run_python(program, "--model", model, "--samples", 30, cwd=Path(profile_bytes.__file__).parent, check=True)
     lines = done.stdout.splitlines()
     digests = [line.split("  ")[0] for line in lines if "  " in line]
     assert len(digests) == 3 + HAS_RAY

@@ -213,13 +213,13 @@ def test_damaged_files(which, small, shared, tmp_path, capfd):
     data = small.SerializeToString() if which == "onnx" else (shared / f"models/tflite/{which}.tflite").read_bytes()
     path: Path = tmp_path / "m"
     messages = []
-    for seed in range(120):
+    for seed in range(60):
         path.write_bytes(damaged(data, seed))
         try:
             load(path)
         except OctavoError as error:
             messages.append(str(error))
-    assert len(messages) > 20
+    assert len(messages) > 10
     assert [message for message in messages if "\n" in message] == []
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")

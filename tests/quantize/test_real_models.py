@@ -20,7 +20,7 @@ from tvm_alone import tvm_alone
 
 def test_resnet8_profile_is_one_file_however_the_images_come(shared: Path, tmp_path: Path) -> None:
     model = octavo.importer.load(shared / "models/tflite/resnet8_cifar10_fp32.tflite")
-    data = np.load(shared / "data/cifar10/cifar10.npz")["x"][:470].astype(np.float32)
+    data = np.load(shared / "data/cifar10/cifar10.npz")["x"][:270].astype(np.float32)
     images, others = data[:70], data[70:]
 
     def saved(profile: Profile) -> bytes:
