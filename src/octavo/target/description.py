@@ -129,8 +129,8 @@ class OpSupport:
             check_name(f"{where}: {name}", getattr(self, name), choices)
         if self.rounding == "":
             object.__setattr__(self, "rounding", REQUANTIZE[self.requantize][0])
-        told: object = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
-        check_names(f"{where}: rounding", told, REQUANTIZE[self.requantize], minimum=1)
+        named: object = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
+        check_names(f"{where}: rounding", named, REQUANTIZE[self.requantize], minimum=1)
         self._check_numbers(where)
         _check_mapping(f"{where}: tensors", self.tensors, ROLES, TensorSupport)
         _check_mapping(f"{where}: limits", self.limits, tuple(LIMITS), Limit)
@@ -158,8 +158,8 @@ class OpSupport:
     @property
     def roundings(self) -> tuple[str, ...]:
         """What quantizes can say of it, best first: names of `vocabulary.ROUNDINGS`, which hold `requantize`, too."""
-        told = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
-        return told if self.requantize == FLOAT_MULTIPLIER else tuple(f"{self.requantize}_{name}" for name in told)
+        named = (self.rounding,) if isinstance(self.rounding, str) else self.rounding
+        return named if self.requantize == FLOAT_MULTIPLIER else tuple(f"{self.requantize}_{name}" for name in named)
 
     def tensor(self, role: str, *, is_constant: bool = False) -> TensorSupport:
         """Return what the tensor of a role in a quantize_info may be: as `tensors` says of it, else as the op says of all."""

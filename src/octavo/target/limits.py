@@ -53,12 +53,12 @@ class Limit:
         """Check the fields."""
         for field in ("minimum", "maximum"):
             bound: object = getattr(self, field)
-            if bound is not None and not _is_whole(bound):
+            if bound is not None and not _is_count(bound):
                 raise TargetError(f"{field}: expected a whole number of 0 or more, got {brief(bound)}")
-        if not _is_whole(self.multiple_of) or self.multiple_of < 1:
+        if not _is_count(self.multiple_of) or self.multiple_of < 1:
             raise TargetError(f"multiple_of: expected a whole number of 1 or more, got {brief(self.multiple_of)}")
         numbers: Any = self.one_of
-        if not isinstance(numbers, tuple) or not all(map(_is_whole, self.one_of)):
+        if not isinstance(numbers, tuple) or not all(map(_is_count, self.one_of)):
             raise TargetError(f"one_of: expected a list of whole numbers, got {brief(numbers)}")
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
             raise TargetError(f"minimum {self.minimum} is above maximum {self.maximum}")
@@ -88,7 +88,7 @@ class Limit:
     @staticmethod
     def from_json(where: str, data: Any) -> Limit:
         """Read an object, or one number, which is the only one allowed."""
-        if _is_whole(data):
+        if _is_count(data):
             return Limit(one_of=(data,))
         if not isinstance(data, dict):
             raise TargetError(f"{where}: expected an object with {', '.join(Limit.__slots__)}, or a number, got {brief(data)}")
@@ -110,5 +110,5 @@ def beyond(limits: Mapping[str, Limit], facts: Mapping[str, tuple[int, ...]]) ->
     return None
 
 
-def _is_whole(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
