@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.cpu.lowering import OpRecord
 from .graph import Model
 from .partition.pipeline import FLOAT_MODEL
@@ -21,6 +22,11 @@ class ExplainedOp(OpRecord):
     def runs_in(self) -> str:
         """Return "integer", "float", or the 16-bit dtype of the result."""
         return "integer" if self.integer else self.dtype or "float"
+
+    @property
+    def taker(self) -> str:
+        """Return who computes it: a back end's name, "cpu" for the host's kernels, "tvm" for what TVM compiles."""
+        return "cpu" if self.isa in ("", *KNOWN_ISAS) else self.isa
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

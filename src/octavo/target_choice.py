@@ -6,6 +6,7 @@ It compiles nothing and decides for no op; the description and the ISAs that it 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,17 @@ import tvm
 from .backends.cpu.kernels import KNOWN_ISAS, isas_of, target_for
 from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
-from .target import CPU, TargetDescription
+from .target import CPU, OpSupport, TargetDescription
 from .target.llvm_host import host_target
 
-TargetLike = None | str | Path | TargetDescription | Backend | tvm.target.Target
+OneTarget = None | str | Path | TargetDescription | Backend | tvm.target.Target
+TargetLike = OneTarget | Sequence[OneTarget]
 TARGET_VARIABLE = "OCTAVO_TARGET"
 """The environment variable that names the ISA to compile for where no target is given."""
 
 SPELLINGS = (
     f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), a TargetDescription or "
-    "the path of one (JSON), or a Backend"
+    "the path of one (JSON), or a Backend; or a list of Backends that choose one after the other, any of these last"
 )
 
 
@@ -32,23 +34,21 @@ SPELLINGS = (
 class ResolvedTarget:
     """What may run in integers, the LLVM target of the code, and the ISAs that its kernels may use, best first.
 
-    `backend` is whose code computes what `description` takes; None: kernels of this machine. What it leaves is the host's.
+    Parameters
+    ----------
+    description
+        What is quantized for it: of several targets, for each op what the first says that lists it.
+    backends
+        Those whose code computes what they describe, in the order in which they choose, before the host.
+    host
+        What kernels of this machine take of the rest.
     """
 
     description: TargetDescription
     llvm: tvm.target.Target
     isas: tuple[str, ...]
-    backend: Backend | None = None
-
-    @property
-    def host(self) -> TargetDescription:
-        """What kernels of this machine take."""
-        return self.description if self.backend is None else CPU
-
-    @property
-    def backends(self) -> tuple[Backend, ...]:
-        """Those that choose before the host."""
-        return () if self.backend is None else (self.backend,)
+    host: TargetDescription
+    backends: tuple[Backend, ...] = ()
 
 
 def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:
@@ -59,7 +59,8 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     target
         None or "cpu" for all that `machine` has; an ISA's name for `machine` with that ISA's kernels, without the wider vectors
         that a CPU of that ISA lacks; an LLVM target, as text or a tvm Target; a TargetDescription or the path of one, for what it
-        describes in kernels of `machine`; a Backend, for what it describes in its own code, and the rest in kernels of `machine`.
+        describes in kernels of `machine`; a Backend, for what it describes in its own code, and the rest in kernels of `machine`;
+        a list of Backends, and last any of these: each op goes to the first that takes it, what all leave to the host.
     machine
         This machine by default; where OCTAVO_TARGET names an ISA, this machine as a CPU of that ISA.
 
@@ -69,19 +70,49 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         None of these, an LLVM target that LLVM doesn't know, a description that can't be read, an ISA in OCTAVO_TARGET that is
         unknown or not this machine's.
     """
+    if isinstance(target, (list, tuple)):
+        return _several(target, machine)
     if isinstance(target, Backend):
-        return replace(resolve_target(None, machine), description=check_backend(target).description, backend=target)
+        return replace(resolve_target(None, machine), description=check_backend(target).description, backends=(target,))
     if isinstance(target, tvm.target.Target):
-        return ResolvedTarget(description=CPU, llvm=target, isas=isas_of(target))
+        return ResolvedTarget(description=CPU, llvm=target, isas=isas_of(target), host=CPU)
     if isinstance(target, str) and target.split()[:1] == ["llvm"]:
         return resolve_target(_llvm_target(target))
     if isinstance(target, str) and target in KNOWN_ISAS:
-        return ResolvedTarget(description=CPU, llvm=target_for(target, machine or host_target()), isas=(target,))
+        return ResolvedTarget(description=CPU, llvm=target_for(target, machine or host_target()), isas=(target,), host=CPU)
     description = CPU if target is None or target == "cpu" else _description(target)
     machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
     isas = tuple(isa for isa in offered if not description.isas or isa in description.isas) or offered
-    return ResolvedTarget(description=description, llvm=machine, isas=isas)
+    return ResolvedTarget(description=description, llvm=machine, isas=isas, host=description)
+
+
+def _several(targets: Sequence[Any], machine: tvm.target.Target | None) -> ResolvedTarget:
+    if not targets:
+        raise TargetError(f"the list of targets is empty: give {SPELLINGS}")
+    for position, target in enumerate(targets[:-1]):
+        if not isinstance(target, Backend):
+            raise TargetError(f"targets[{position}]: expected a Backend (only the last may be the host), got {brief(target)}")
+    last = resolve_target(targets[-1], machine)
+    backends = (*(check_backend(target) for target in targets[:-1]), *last.backends)
+    descriptions = [*(backend.description for backend in backends), *([] if last.backends else [last.host])]
+    names = [description.name for description in descriptions]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise TargetError(f"the targets' names must differ: {twice!r} stands twice")
+    return replace(last, description=_merged(descriptions), backends=backends)
+
+
+def _merged(descriptions: Sequence[TargetDescription]) -> TargetDescription:
+    """Return for each op what the first description says that has it."""
+    if len(descriptions) == 1:
+        return descriptions[0]
+    supports: dict[str, OpSupport] = {}
+    for description in descriptions:
+        for entry in description.ops:
+            if entry.op not in description.never:
+                supports.setdefault(entry.op, entry)
+    return TargetDescription(name="+".join(each.name for each in descriptions), ops=tuple(supports.values()))
 
 
 def check_runs_here(target: ResolvedTarget) -> None:

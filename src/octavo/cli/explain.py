@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ..build import is_executable
-from ..pipeline import explain, load_executable
+from ..pipeline import ExplainedOp, explain, load_executable
 from ..report import markdown_table, shortened
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
@@ -47,8 +47,13 @@ def call(args: argparse.Namespace) -> int:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
     headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
-    rows = [(op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, op.isa, op.reason) for op in explanation.ops]
+    rows = [(op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, op.isa, _why(op)) for op in explanation.ops]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
     if explanation.advice:
         print(explanation.advice)
     return 0
+
+
+def _why(op: ExplainedOp) -> str:
+    """Return why an op is where it is: why vendors declined it, and why it is float."""
+    return "; ".join(reason for reason in (op.declined, op.reason) if reason)

@@ -29,6 +29,8 @@ class PartitionState:
         Variables of a downcast module that are kept in 16 bits.
     rejections
         Variable of an op that stays float -> why.
+    declined
+        Variable of an op -> why back ends that choose earlier do not take it; none where only the host chooses.
     """
 
     tensors: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -36,6 +38,7 @@ class PartitionState:
     cuts: frozenset[str] = frozenset()
     halves: frozenset[str] = frozenset()
     rejections: Mapping[str, str] = field(default_factory=dict[str, str])
+    declined: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def tensor_of(self, name: str) -> str:
         """Return the source tensor that a variable stands for, its own name where there is none."""
@@ -49,6 +52,7 @@ class PartitionState:
             "cuts": sorted(self.cuts),
             "halves": sorted(self.halves),
             "rejections": dict(self.rejections),
+            **({"declined": dict(self.declined)} if self.declined else {}),
         }
         main: Any = module["main"]
         result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
@@ -65,7 +69,8 @@ def is_partitioned(module: tvm.IRModule) -> bool:
 def read_state(module: tvm.IRModule) -> PartitionState:
     """Return the state that partition left on "main"."""
     state: Any = attrs_of(module["main"])[PARTITION_ATTR]
-    texts = {key: {str(a): str(b) for a, b in state[key].items()} for key in ("tensors", "pixels_of", "rejections")}
+    maps = [key for key in ("tensors", "pixels_of", "rejections", "declined") if key != "declined" or key in state]
+    texts = {key: {str(a): str(b) for a, b in state[key].items()} for key in maps}
     return PartitionState(
         **texts,
         cuts=frozenset(str(name) for name in state["cuts"]),

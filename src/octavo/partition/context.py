@@ -38,6 +38,8 @@ class PartitionContext:
         What became a composite, by the name of its function.
     rejections
         Variable of an op with a rule that no composite of integers holds -> why.
+    declined
+        Variable of such an op, of integers or not -> why vendors that choose before who has it do not take it, by their names.
     source_tensors
         Variable of the module that the first pass was given -> TensorId of the tensor that it holds under another name.
     is_float
@@ -54,6 +56,7 @@ class PartitionContext:
     tensors: dict[str, str] = field(default_factory=dict[str, str])
     regions: dict[str, Region[CompositeOp]] = field(default_factory=dict[str, Region[CompositeOp]])
     rejections: dict[str, Rejection] = field(default_factory=dict[str, Rejection])
+    declined: dict[str, dict[str, Rejection]] = field(default_factory=dict[str, dict[str, Rejection]])
     source_tensors: Mapping[str, str] = field(default_factory=dict[str, str])
     is_float: bool = False
 
@@ -65,6 +68,11 @@ class PartitionContext:
     def take_integer(self, found: Partition, backend: str) -> None:
         """Add composites of integers, and why other ops are none: what a vendor leaves is the host's to take or to reject."""
         self.regions |= found.regions
-        self.rejections |= found.rejections if backend == HOST else {}
+        for name, rejection in found.rejections.items():
+            if backend == HOST:
+                self.rejections[name] = rejection
+            else:
+                self.declined.setdefault(name, {}).setdefault(backend, rejection)
         for region in found.regions.values():
             self.rejections.pop(region.core.name, None)
+            self.declined.get(region.core.name, {}).pop(backend, None)

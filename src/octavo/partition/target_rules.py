@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tvm import relax
 from tvm.relax import Var
 
-from ..composites.attributes import write_op
+from ..composites.attributes import HOST, write_op
 from ..composites.base import CompositeOp
 from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ..graph.rules import Region, Rejection, Rule
-from ..qdq.rounding import unsupported_rounding
+from ..qdq.rounding import unsupported_rounding, vendor_arithmetic
 from ..qdq.tensor_ids import fused_tensors, with_tensor_ids
 from ..qdq.values import constant_value
 from ..target import BATCH_MATMUL, COMPARE, CPU, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT, OpSupport, TargetDescription
@@ -40,15 +40,15 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
 
     `backend` is the prefix of the composites. A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
     """
+    rounded = unsupported_rounding if backend == HOST else _vendor_rounding
+    supports: dict[str, tuple[OpSupport, OpSupport, bool] | None] = {}
 
-    asks = target != CPU  # whose matchers say all that its kernels cannot take
-    supports: dict[str, tuple[OpSupport, OpSupport] | None] = {}
-
-    def supports_of(name: str) -> tuple[OpSupport, OpSupport] | None:
-        """Return what the target says of an op, and what matchers are given of it."""
+    def supports_of(name: str) -> tuple[OpSupport, OpSupport, bool] | None:
+        """Return what the target says of an op, what matchers are given of it, and whether it asks more than they check."""
         if name not in supports:
             support = target.support(name)
-            supports[name] = None if support is None else (support, for_matchers(support))
+            asks = support != CPU.support(name)  # whose matchers say all that its kernels cannot take
+            supports[name] = None if support is None else (support, for_matchers(support), asks)
         return supports[name]
 
     def bind(kind: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region[CompositeOp] | Rejection]:
@@ -59,22 +59,32 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             offered = supports_of(_TABLES.get(kind) or name)
             if offered is None:
                 return Rejection(reason=f"target {target.name} has no integer {name}")
-            support, wide = offered
+            support, wide, asks = offered
             found = matcher(view, core, wide)
             if isinstance(found, Rejection):
                 return found
-            problem = unsupported_rounding(view, found, support, target.name)
-            if problem is None and asks:
+            formed = rounded(view, found, support, target.name)
+            if isinstance(formed, Rejection):
+                return formed
+            if asks:
                 problem = broken_constraint(found, static_shape(found.output), support, target.name, context.tensors)
-            if problem is not None:
-                return problem
+                if problem is not None:
+                    return problem
             fused = fused_tensors(view, found, context.ids, context.sources)
-            info = with_tensor_ids(found.op.quantize_info(), context.tensors)
+            info = with_tensor_ids({**found.op.quantize_info(), **(formed or {})}, context.tensors)
             return replace(found, attrs={"quantize_info": info, **({"tensor_ids": fused} if fused else {})})
 
         return match
 
     return [Rule(composite=f"{backend}.{kind}", ops=ops, match=bind(kind, matcher)) for kind, ops, matcher in table]
+
+
+def _vendor_rounding(
+    view: DataflowView, region: Region[CompositeOp], support: OpSupport, target: str
+) -> dict[str, Any] | Rejection:
+    """Return what a vendor's composite says of its arithmetic."""
+    found = vendor_arithmetic(view, region, support, target)
+    return found if isinstance(found, Rejection) else asdict(found)
 
 
 def is_repeatable(view: DataflowView, var: Var) -> bool:

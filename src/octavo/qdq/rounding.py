@@ -12,6 +12,7 @@ wherever this module is imported. What a rounding means to an op is for the matc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,19 +24,33 @@ from tvm.relax import op as _relax_op
 from tvm.relax import script as _script
 from tvm.relax.script import parser as _parser
 
-from ..composites.base import CompositeOp
+from ..composites.base import Arithmetic, CompositeOp
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
 from ..numerics.affine import TieRounding
 from ..target import OpSupport
-from ..target.vocabulary import FIXED_POINT, FIXED_POINT_WIDE_BIAS, HALF_AWAY, HALF_EVEN, HALF_UP, ROUNDINGS
+from ..target.vocabulary import (
+    FIXED_POINT,
+    FIXED_POINT_WIDE_BIAS,
+    FLOAT_MULTIPLIER,
+    HALF_AWAY,
+    HALF_EVEN,
+    HALF_UP,
+    REQUANTIZE,
+    ROUNDINGS,
+    SHIFT,
+)
 
 PASSED_THROUGH = (
     *("nn.max_pool2d", "reshape", "squeeze", "expand_dims", "permute_dims", "nn.batch_flatten", "flatten"),
     *("nn.relu", "clip"),
 )
 """Ops of single values that a quantize may stand behind without rounding otherwise: they choose, move or clamp them."""
+
+
+_OF_ANY_OP = (HALF_UP, HALF_AWAY, *(f"{form}_{name}" for form in (FIXED_POINT, SHIFT) for name in REQUANTIZE[form]))
+"""Roundings that mean the same behind every op."""
 
 
 def rounding_of(call: Any) -> str:
@@ -60,7 +75,38 @@ def operand_rounding(view: DataflowView, call: Any) -> str:
 
 
 def unsupported_rounding(view: DataflowView, region: Region[CompositeOp], support: OpSupport, target: str) -> Rejection | None:
-    """Return why a target can't round a region as its quantize, or a comparison's dequantizes, say; None where it can."""
+    """Return why Octavo's kernels can't round a region for a target as its quantize says; None where they can."""
+    asked, computed = _asked(view, region), region.op.arithmetic().rounding
+    if asked is None:
+        return None
+    offered = ", ".join(support.roundings)
+    if asked not in support.roundings:
+        return _not_offered(region, asked, support, target)
+    if computed == HALF_EVEN and computed not in support.roundings:
+        reason = f"no kernel rounds {support.op} {asked}, only {computed}; target {target} rounds it {offered}"
+        return Rejection(reason=reason, matched=True)
+    return None
+
+
+def vendor_arithmetic(view: DataflowView, region: Region[CompositeOp], support: OpSupport, target: str) -> Arithmetic | Rejection:
+    """Return how a vendor's own code forms a region's result, or why it can't as the quantize says.
+
+    Its description alone decides, whatever Octavo's kernels compute. Hardware that does not requantize by float multipliers takes
+    its own first rounding where the quantize says one of these, as those of a framework's model do.
+    """
+    found, asked = region.op.arithmetic(), _asked(view, region)
+    if asked is None:
+        return found
+    if support.requantize != FLOAT_MULTIPLIER:
+        word = asked if asked in support.roundings else support.roundings[0]
+        return replace(found, requantize=support.requantize, rounding=word.removeprefix(f"{support.requantize}_"))
+    if asked not in support.roundings:
+        return _not_offered(region, asked, support, target)
+    return replace(found, rounding=asked) if found.rounding == HALF_EVEN else found
+
+
+def _asked(view: DataflowView, region: Region[CompositeOp]) -> str | None:
+    """Return the rounding that a region's quantize, or a comparison's dequantizes, say; None where nothing is rounded."""
     computed = region.op.arithmetic().rounding
     calls = [call for var in region.members if (call := call_to(view.definition(var), "quantize")) is not None]
     # A comparison has no quantize, and is in fixed point only where its dequantizes say so.
@@ -68,14 +114,12 @@ def unsupported_rounding(view: DataflowView, region: Region[CompositeOp], suppor
     if computed in ("none", "integers") or not said:
         return None
     # Others than ties are how a framework computes one op: the same quantize behind another op says nothing.
-    asked = said[0] if computed != HALF_EVEN or said[0] in (HALF_UP, HALF_AWAY) else HALF_EVEN
+    return said[0] if computed != HALF_EVEN or said[0] in _OF_ANY_OP else HALF_EVEN
+
+
+def _not_offered(region: Region[CompositeOp], asked: str, support: OpSupport, target: str) -> Rejection:
     offered = ", ".join(support.roundings)
-    if asked not in support.roundings:
-        reason = f"{region.output.name} is rounded {asked}; target {target} rounds {support.op} {offered}"
-    elif computed == HALF_EVEN and computed not in support.roundings:
-        reason = f"no kernel rounds {support.op} {asked}, only {computed}; target {target} rounds it {offered}"
-    else:
-        return None
+    reason = f"{region.output.name} is rounded {asked}; target {target} rounds {support.op} {offered}"
     return Rejection(reason=reason, matched=True)
 
 

@@ -72,6 +72,8 @@ class OpRecord:
         Shape of the result.
     dtype
         "bfloat16" or "float16" where a downcast model keeps the result in 16 bits; "" for every other op.
+    declined
+        Why the back ends that choose before its taker left it: "npu: its kernel is 7, expected at most 5"; "" without such.
     """
 
     op: str
@@ -83,6 +85,7 @@ class OpRecord:
     macs: int
     shape: tuple[int, ...]
     dtype: str = ""
+    declined: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -345,6 +348,7 @@ def _float_record(view: DataflowView, state: PartitionState, var: Var, target: T
         reason=f"target {target.name} has no integer kernel for {name}" if rejection is None else rejection,
         macs=float_macs(value),
         shape=static_shape(var) or (),
+        declined=state.declined.get(var.name, ""),
     )
 
 
@@ -361,4 +365,5 @@ def _composite_record(composite: Composite, state: PartitionState, var: Var, ker
         reason=state.rejections.get(composite.core, "") if isinstance(op, FloatOp) else "",
         macs=op.macs,
         shape=static_shape(var) or (),
+        declined=state.declined.get(composite.core, ""),
     )
