@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
@@ -68,16 +68,17 @@ class Code:
         How inputs and output of rank 4 lie. "source": as the source graph has them. "NHWC": channels last, also where the source
         graph has them first; only for ops that have a layout (convolutions, pools). "any": NHWC where an input lies so already,
         else as the source has it, all alike; for ops that work element by element. What is kept NHWC is transposed only for a
-        reader that asks for another layout.
+        reader that asks for another layout. None: "NHWC" for an op that has a layout where the description's `activation_layout`
+        says so, "any" for one that works element by element on 8-bit tensors, else "source".
     workspace
-        Bytes of scratch memory, aligned to 64.
+        Bytes of scratch memory, aligned to 64; no more than the description's `scratch_bytes`.
     name
         For people: what `explain` and profiles of time call it; the composite's name by default.
     """
 
     source: Source
     constants: tuple[npt.NDArray[Any], ...] = ()
-    layout: CodeLayout = "source"
+    layout: CodeLayout | None = None
     workspace: int = 0
     name: str = ""
 
@@ -129,7 +130,21 @@ class CodeGenerator(Backend):
         if not isinstance(source, Source):
             kind = type(source).__name__
             raise CompileError(f"{where_of(composite)}: its source must be a PrimFunc, CSource or ObjectCode, got {kind}")
+        scratch = self.description.scratch_bytes
+        if scratch is not None and generated.workspace > scratch:
+            asked = f"its code asks for a workspace of {generated.workspace} bytes"
+            raise CompileError(f"{where_of(composite)}: {asked}; target {self.description.name} has scratch_bytes {scratch}")
+        generated = replace(generated, layout=layout_of(generated, composite, self.description))
         host.run(generated, composite, list(inputs.values()), output)
+
+
+def layout_of(code: Code, composite: Composite, description: TargetDescription) -> CodeLayout:
+    """Return how the tensors of rank 4 lie that code reads and writes."""
+    if code.layout is not None:
+        return code.layout
+    if getattr(composite.op, "layout", None) is not None:
+        return "NHWC" if description.activation_layout == "NHWC" else "source"
+    return "source" if composite.op.element_function() is None else "any"
 
 
 def where_of(composite: Composite) -> str:

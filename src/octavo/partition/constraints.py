@@ -17,7 +17,7 @@ from ..composites.facts import facts_of
 from ..composites.weighted import QuantizedWeight
 from ..graph.rules import Region, Rejection
 from ..numerics import INTEGER_RANGE
-from ..target import OpSupport
+from ..target import OpSupport, TargetDescription
 from ..target.limits import beyond
 from ..target.vocabulary import ACTIVATION_DTYPES, WEIGHT_DTYPES, GranularityName, Scheme
 
@@ -41,7 +41,11 @@ def for_matchers(support: OpSupport) -> OpSupport:
 
 
 def broken_constraint(
-    region: Region[CompositeOp], shape: tuple[int, ...] | None, support: OpSupport, target: str, ids: Mapping[str, str]
+    region: Region[CompositeOp],
+    shape: tuple[int, ...] | None,
+    support: OpSupport,
+    target: TargetDescription,
+    ids: Mapping[str, str],
 ) -> Rejection | None:
     """Return which constraint of a target an op does not keep to, with the value found; None where it keeps to all.
 
@@ -60,7 +64,9 @@ def broken_constraint(
     if said is None and shape is not None:
         said = beyond(support.limits, facts_of(op, shape, len(region.inputs)))
         said = None if said is None else f"its {said}"
-    return None if said is None else Rejection(reason=f"{said}, says target {target} of {support.op}", matched=True)
+    if said is None and target.activation_layout == "NCHW" and getattr(op, "layout", "") == "NHWC":
+        said = "its layout is NHWC, expected NCHW (activation_layout)"  # only the other order is transposed to
+    return None if said is None else Rejection(reason=f"{said}, says target {target.name} of {support.op}", matched=True)
 
 
 def _broken(

@@ -67,7 +67,7 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             if isinstance(formed, Rejection):
                 return formed
             if asks:
-                problem = broken_constraint(found, static_shape(found.output), support, target.name, context.tensors)
+                problem = broken_constraint(found, static_shape(found.output), support, target, context.tensors)
                 if problem is not None:
                     return problem
             fused = fused_tensors(view, found, context.ids, context.sources)

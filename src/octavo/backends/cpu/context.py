@@ -159,7 +159,7 @@ class KernelContext:
             )
         if isinstance(code.source, (CSource, ObjectCode)):
             self._table.require(External(source=code.source, where=where))
-        is_nhwc = self._is_nhwc(code.layout, composite, inputs)
+        is_nhwc = self._is_nhwc(code.layout or "source", composite, inputs)
         args = [self.storage.get(var, is_nhwc=is_nhwc and len(shape_of(var)) == 4, is_relabelled=False) for var in inputs]
         lying_shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
         dtypes = [dtype_of(each) for each in (*inputs, output)]

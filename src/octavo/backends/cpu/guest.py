@@ -57,7 +57,8 @@ def guest_kernel(code: Code, composite: Composite, shapes: Sequence[tuple[int, .
 def _calling(symbol: str, arguments: Sequence[tuple[str, int, str]], workspace: int) -> tvm.tirx.PrimFunc:
     def body(*buffers: Any) -> None:
         *inputs, output = buffers
-        scratch = [T.alloc_buffer((workspace,), "uint8")] if workspace else []
+        # Of vectors of 64 bytes: TVM aligns what it puts on the stack to one element, whatever `align` says.
+        scratch = [T.alloc_buffer((-(-workspace // 64),), "uint8x64")] if workspace else []
         pointers = [tvm.tirx.buffer.buffer_data(buffer) for buffer in (*inputs, *scratch, output)]
         T.evaluate(T.call_extern("int32", symbol, *pointers))
 
