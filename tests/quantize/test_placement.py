@@ -206,7 +206,7 @@ def test_activations_take_the_dtype_that_the_target_lists_first() -> None:
     model = residual_net()
     for dtypes in (("int8",), ("int8", "uint8"), ("int16", "uint8"), ("uint8", "int8")):
         plan = quantize(model, ranged(model), target=_target(activations=dtypes)).plan
-        assert {params.dtype for params in plan.activations.values()} == {next(d for d in dtypes if d != "int16")}
+        assert {params.dtype for params in plan.activations.values()} == {dtypes[0]}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from octavo.quantize import Recipe
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"activation_dtype": "int16"}, "activation_dtype must be one of uint8, int8, got 'int16'"),
+        ({"activation_dtype": "uint16"}, "activation_dtype must be one of uint8, int8, int16, got 'uint16'"),
         ({"weight_dtype": "uint8"}, "weight_dtype must be one of int8, got 'uint8'"),
         ({"weight_granularity": "per_channel"}, "weight_granularity must be one of per_axis, per_tensor"),
         ({"range_estimator": "entropy"}, "range_estimator must be one of min_max, percentile"),

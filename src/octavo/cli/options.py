@@ -62,7 +62,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the options that make a Recipe."""
     group = parser.add_argument_group("how to quantize")
     add_method(group)
-    group.add_argument("--activation", choices=("uint8", "int8"), help="dtype of activations (default: the target's)")
+    group.add_argument("--activation", choices=("uint8", "int8", "int16"), help="dtype of activations (default: the target's)")
     group.add_argument(
         "--per-tensor", action="store_true", help="one scale for each weight instead of one for each output channel"
     )

@@ -13,6 +13,8 @@ from tvm.relax import Var
 from ..errors import QuantizationError
 from ..identity import TensorId
 from ..numerics import QuantParams, quantize
+from ..target import TargetDescription
+from .constraints import TensorConstraints
 from .placement import Placement
 from .plan import Adjustment
 from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange
@@ -52,7 +54,10 @@ class Statistics(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Parameters:
-    """Parameters by variable; weights and biases by the name of their parameter, with their integers."""
+    """Parameters by variable; weights and biases by the name of their parameter, with their integers.
+
+    `rejected` are the results of layers whose numbers do not fit after all, with reasons.
+    """
 
     activations: dict[Var, QuantParams]
     weights: dict[TensorId, QuantParams]
@@ -60,6 +65,7 @@ class Parameters:
     bias_values: dict[Var, npt.NDArray[Any]]
     weight_values: dict[TensorId, npt.NDArray[Any]]
     adjustments: tuple[Adjustment, ...]
+    rejected: dict[Var, str]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -77,6 +83,7 @@ class ParameterChooser:
     params: Mapping[TensorId, npt.NDArray[Any]]
     statistics: Statistics
     recipe: Recipe
+    target: TargetDescription
     sources: RangeSources
     weights: WeightParameters
 
@@ -86,17 +93,16 @@ class ParameterChooser:
 
     def choose(self, placement: Placement) -> Parameters:
         """Return the parameters of everything in a placement."""
-        assert self.recipe.activation_dtype is not None, "the target chose it"
-        scheme = QuantScheme(dtype=self.recipe.activation_dtype)
-        ranges = self._shared_ranges(placement, scheme)
+        constraints = self._constraints(placement)
+        ranges = self._shared_ranges(placement, constraints)
         activations: dict[Var, QuantParams] = {}
         for layer in placement.layers:
             for var in (*layer.inputs, *([] if layer.leaves_float else [layer.output])):
                 if var not in activations:
-                    activations[var] = scheme.params(*ranges.range_of(var))
-        weights, adjustments = self.weights.choose(placement.layers, activations)
+                    activations[var] = constraints.scheme(var).params(*ranges.range_of(var))
+        weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
         for constant in (constant for layer in placement.layers for constant in layer.constants):
-            weights[constant.name] = scheme.params(*ranges.range_of(constant.name))
+            weights[constant.name] = constraints.scheme(constant.name).params(*ranges.range_of(constant.name))
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in placement.layers:
@@ -111,13 +117,24 @@ class ParameterChooser:
             bias_values=bias_values,
             weight_values={name: quantize(self.params[name], params) for name, params in weights.items()},
             adjustments=adjustments,
+            rejected=rejected,
         )
 
-    def _shared_ranges(self, placement: Placement, scheme: QuantScheme) -> SharedRanges[Var | TensorId]:
+    def _constraints(self, placement: Placement) -> TensorConstraints:
+        """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""
+        constraints = TensorConstraints(target=self.target, recipe=self.recipe)
+        for layer in placement.layers:
+            constraints.add(layer)
+        for var in dict.fromkeys(var for layer in placement.layers for var in layer.inputs):
+            if var not in placement.made:
+                constraints.add_quantize(var)
+        return constraints
+
+    def _shared_ranges(self, placement: Placement, constraints: TensorConstraints) -> SharedRanges[Var | TensorId]:
         """Return the ranges of activations and of constants among them, in groups where the target asks for it."""
 
         def range_of(key: Var | TensorId) -> tuple[float, float] | None:
-            return self._estimated(key, scheme) if isinstance(key, Var) else _ends(self.params[key])
+            return self._estimated(key, constraints.scheme(key)) if isinstance(key, Var) else _ends(self.params[key])
 
         ranges = SharedRanges(range_of)
         for layer in placement.layers:

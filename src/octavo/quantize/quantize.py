@@ -19,8 +19,9 @@ from ..graph.rules import Claims
 from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
+from .constraints import TensorConstraints
 from .parameters import ParameterChooser, Statistics
-from .placement import Exclusion, Layer, Placer, rejected_layers, split_enclosed
+from .placement import Exclusion, Layer, Placement, Placer, rejected_layers, split_enclosed
 from .plan import QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
 from .ranges import RangeSources
@@ -69,7 +70,7 @@ def quantize(
         If the model is quantized already, or the recipe excludes what the model doesn't have.
     """
     with one_step():
-        quantized = _quantized(model, profile, target, (recipe or Recipe()).for_target(target), claims_of)
+        quantized = _quantized(model, profile, target, recipe or Recipe(), claims_of)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 
@@ -88,7 +89,10 @@ def _quantized(
     rejected: dict[Var, str] = {}
     while True:
         weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe)
-        chooser = ParameterChooser(params=simple.params, statistics=profile, recipe=recipe, sources=sources, weights=weights)
+        constraints = TensorConstraints(target=target, recipe=recipe)
+        chooser = ParameterChooser(
+            params=simple.params, statistics=profile, recipe=recipe, target=target, sources=sources, weights=weights
+        )
         placement = Placer(
             view=view,
             constants=constants,
@@ -97,15 +101,18 @@ def _quantized(
             target=target,
             recipe=recipe,
             has_range=chooser.has_range,
-            refuse=partial(_refusal, rejected, weights),
+            refuse=partial(_refusal, rejected, weights, constraints),
         ).place()
         parameters = chooser.choose(placement)
+        if parameters.rejected:
+            rejected |= _with_overflow(placement, parameters.rejected)
+            continue
         emitted = QdqWriter(model=simple, target=target, view=view, placement=placement, parameters=parameters).write()
         claims = None if claims_of is None else claims_of(emitted.model.bound())
         again = {} if claims is None else rejected_layers(placement, claims)
         if not again:
             break
-        rejected |= again
+        rejected |= _with_overflow(placement, again)
     float_ops, enclosed = split_enclosed(placement.float_ops, claims)
     plan = QuantizationPlan(
         activations={TensorId(var.name): params for var, params in parameters.activations.items()},
@@ -121,8 +128,21 @@ def _quantized(
     return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(model, plan)), plan)
 
 
-def _refusal(rejected: Mapping[Var, str], weights: WeightParameters, layer: Layer) -> str | None:
-    return rejected.get(layer.output) or weights.refuse(layer)
+def _refusal(rejected: Mapping[Var, str], weights: WeightParameters, constraints: TensorConstraints, layer: Layer) -> str | None:
+    reason = rejected.get(layer.output) or constraints.conflict(layer) or weights.refuse(layer)
+    if reason is None:
+        constraints.add(layer)
+    return reason
+
+
+def _with_overflow(placement: Placement, rejected: Mapping[Var, str]) -> dict[Var, str]:
+    """Return reasons that say of ops whose accumulator is allowed to overflow that no kernel computes it so."""
+    said = {
+        layer.output: f"; overflow {layer.support.overflow!r} changes nothing: kernels compute no sum that leaves its accumulator"
+        for layer in placement.layers
+        if layer.pulls and layer.support.overflow != "proven"
+    }
+    return {var: reason + (said.get(var, "") if "accumulator" in reason else "") for var, reason in rejected.items()}
 
 
 def _announced(quantized: QuantizedModel) -> Announced:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from ..errors import QuantizationError
 from ..target import TargetDescription
 from .ranges import RangeEstimator, range_estimator
 
-ActivationDtype = Literal["uint8", "int8"]
+ActivationDtype = Literal["uint8", "int8", "int16"]
 WeightDtype = Literal["int8"]
 WeightGranularity = Literal["per_axis", "per_tensor"]
+_MADE_OF = {"uint8": "asymmetric", "int8": "any", "int16": "symmetric"}
+"""The scheme that integers of a dtype need."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,9 +23,10 @@ class Recipe:
     Parameters
     ----------
     activation_dtype
-        "uint8" or "int8"; activations are asymmetric, per tensor. None: the one that the target's ops with weights list first.
+        "uint8", "int8" or "int16", per tensor; int16 is symmetric, the others asymmetric where the target takes it. None: the one
+        that the target's ops with weights list first, and others where an op takes no such.
     weight_dtype
-        "int8"; weights are symmetric, in [-127; 127].
+        "int8"; weights are symmetric, in [-127; 127] unless the target takes the full range.
     weight_granularity
         "per_axis" (a scale for each output channel) or "per_tensor".
     range_estimator
@@ -68,14 +71,13 @@ class Recipe:
                 raise QuantizationError(f"recipe: {field} must be a tuple of names, got {names!r}")
             object.__setattr__(self, field, tuple(cast("tuple[str, ...]", names)))
 
-    def for_target(self, target: TargetDescription) -> Recipe:
-        """Return the recipe with the activations' dtype that it leaves to a target."""
+    def preferred_dtype(self, target: TargetDescription) -> str:
+        """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""
         if self.activation_dtype is not None:
-            return self
-        listed = [dtype for support in sorted(target.ops, key=lambda each: not each.weights) for dtype in support.activations]
-        allowed: tuple[ActivationDtype, ...] = get_args(ActivationDtype)
-        found = next((dtype for name in listed for dtype in allowed if dtype == name), allowed[0])
-        return replace(self, activation_dtype=found)
+            return self.activation_dtype
+        entries = sorted(target.ops, key=lambda each: not each.weights)
+        listed = [(dtype, entry.activation_schemes) for entry in entries for dtype in entry.activations]
+        return next((dtype for dtype, schemes in listed if _MADE_OF.get(dtype, "") in (*schemes, "any")), "uint8")
 
     @property
     def estimator(self) -> RangeEstimator:

@@ -77,7 +77,7 @@ def figures_of(statistics: TensorStatistics) -> TensorFigures:
     if not statistics.finite:
         return TensorFigures(moments=None, centre=None, tail=None, outliers=0.0, spread=spread, previews=())
     histogram, minimum, maximum = statistics.histogram, statistics.minimum, statistics.maximum
-    scheme = QuantScheme(dtype="int8", symmetric=statistics.kind == "constant")
+    scheme = QuantScheme(dtype="int8", symmetric=statistics.kind == "constant", narrow=True)
     low, high = Percentile(CENTRE).range_of(statistics, scheme)
     return TensorFigures(
         moments=moments(histogram, minimum, maximum),

@@ -16,6 +16,12 @@ DEAD_CHANNEL = 2.0**-24
 """A channel whose weights are all smaller than this fraction of the tensor's largest is dead: below float32's own resolution."""
 
 
+def power_of_two_above(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the smallest power of two that is not below a positive scale, for each of them."""
+    fraction, exponent = np.frexp(np.asarray(scale, np.float64))
+    return np.ldexp(1.0, np.where(fraction == 0.5, exponent - 1, exponent))
+
+
 def asymmetric_params(low: float, high: float, dtype: str) -> QuantParams:
     """Return per-tensor parameters of a range: scale = (high - low) / (qmax - qmin), zero_point = rint(qmin - low / scale).
 
@@ -38,10 +44,17 @@ def asymmetric_params(low: float, high: float, dtype: str) -> QuantParams:
 
 
 def symmetric_params(
-    weight: npt.NDArray[np.float32], dtype: str, *, axis: int | None, floor: npt.NDArray[np.float64] | None = None
+    weight: npt.NDArray[np.float32],
+    dtype: str,
+    *,
+    axis: int | None,
+    floor: npt.NDArray[np.float64] | None = None,
+    narrow: bool = True,
+    power_of_two: bool = False,
 ) -> QuantParams:
     """Return symmetric parameters of a weight: scale = max|w| / qmax, zero point 0, integers in [-qmax; qmax].
 
+    With the least integer, too (not `narrow`), the scale is the greater of max(w) / qmax and max(-w) / -qmin.
     A dead channel (DEAD_CHANNEL) gets the scale of the tensor's largest weight, an all-zero tensor 1 / qmax.
 
     Parameters
@@ -50,23 +63,33 @@ def symmetric_params(
         Channel axis of per-axis parameters, or None for per-tensor.
     floor
         Smallest scale allowed, (channels,) or (), or None.
+    narrow
+        Whether the least integer of the dtype is left out.
+    power_of_two
+        Whether each scale becomes the smallest power of two that is not below it.
     """
-    qmax = INTEGER_RANGE[dtype][1]
+    qmin, qmax = INTEGER_RANGE[dtype]
     axes = tuple(index for index in range(weight.ndim) if index != axis)
     magnitude = np.abs(weight.astype(np.float64))
     largest = np.asarray(magnitude.max(axis=axes) if magnitude.size else np.zeros(()), np.float64)
     overall = float(largest.max(initial=0.0))
     if overall < SMALLEST_RANGE:
         overall = 1.0
-    scale = np.where(largest < overall * DEAD_CHANNEL, overall, largest) / qmax
+    scale = largest / qmax
+    if not narrow and magnitude.size:
+        top, bottom = np.asarray(weight.max(axis=axes), np.float64), np.asarray(weight.min(axis=axes), np.float64)
+        scale = np.maximum(np.maximum(top, 0.0) / qmax, np.minimum(bottom, 0.0) / qmin)
+    scale = np.where(largest < overall * DEAD_CHANNEL, overall / qmax, scale)
     if floor is not None:
         scale = np.maximum(scale, floor)
+    if power_of_two:
+        scale = power_of_two_above(scale)
     scale = scale.astype(np.float32)
     return QuantParams(
         dtype=dtype,
         scale=scale,
         zero_point=np.zeros(scale.shape, np.int32),
         granularity=PerTensor() if axis is None else PerAxis(axis),
-        qmin=-qmax,
+        qmin=-qmax if narrow else qmin,
         qmax=qmax,
     )

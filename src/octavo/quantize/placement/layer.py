@@ -33,6 +33,8 @@ class Layer:
         Whether its result is not quantized, for only float ops read it.
     constants
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
+    order
+        Where each operand of the op is in `inputs` and then `constants`; empty where they are in the op's order.
     """
 
     support: OpSupport
@@ -45,6 +47,13 @@ class Layer:
     bias: Bias | None = None
     leaves_float: bool = False
     constants: tuple[Constant, ...] = ()
+    order: tuple[int, ...] = ()
+
+    @property
+    def operands(self) -> tuple[Var | TensorId, ...]:
+        """The tensors that it reads, in the order of the op: variables of activations, names of constants."""
+        read: tuple[Var | TensorId, ...] = (*self.inputs, *(constant.name for constant in self.constants))
+        return tuple(read[index] for index in self.order) if self.order else read
 
     @property
     def pulls(self) -> bool:

@@ -21,12 +21,14 @@ from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...ops import CLAMPS
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from ..plan import FloatOp
+from ..ranges import QuantScheme
 from ..recipe import Recipe
 from ..weights.constants import Constant, Constants, root_of
 from ..weights.convolution import WEIGHTED, Weighted, bias_operand, weighted
 from .elementwise import function_of_one, is_elementwise
 from .exclusion import Exclusion
 from .layer import Layer, Placement
+from .limits import beyond_limits
 from .reasons import cost, without_range
 
 _SPATIAL = ({2, 3}, {1, 2})
@@ -90,9 +92,9 @@ class Placer:
                 self.reasons[var] = layer
                 continue
             taken.update(layer.members)
-            excluded = self._excluded(layer)
-            if excluded is not None:
-                self.reasons[var] = excluded
+            reason = self._excluded(layer) or beyond_limits(self.view, layer, self.target.name)
+            if reason is not None:
+                self.reasons[var] = reason
                 continue
             found.append(layer)
         return found
@@ -105,6 +107,8 @@ class Placer:
         table = self._table(var, name, support)
         if table is not None:
             return table
+        if kind in self.target.never:
+            return f"the description of {self.target.name} keeps {kind} float (never)"
         if support is None or name in ("quantize", "dequantize"):
             return f"{self.target.name} has no integer {kind}"
         if not {name, kind}.isdisjoint(self.recipe.float_ops):
@@ -130,11 +134,16 @@ class Placer:
         if reason is not None:
             return reason
         inputs = tuple(root_of(self.view, data) for operand in read for data in operand_vars(operand))
-        return replace(self._with_fused(support, var, inputs, op), constants=constants)
+        layer = replace(self._with_fused(support, var, inputs, op), constants=constants)
+        if not constants or len(read) != len(inputs):
+            return layer
+        variables, after = iter(range(len(inputs))), iter(range(len(inputs), len(operands)))
+        order = tuple(next(variables if self.constants.find(operand) is None else after) for operand in operands)
+        return replace(layer, order=order)
 
     def _constant_operands(self, support: OpSupport, operands: list[Expr]) -> tuple[Constant, ...]:
         """Return the operands that are constants of the model as it holds them, where the target's op takes such."""
-        if self.recipe.activation_dtype not in support.weights:
+        if not support.weights:
             return ()
         found = [self.constants.find(operand) for operand in operands]
         constants = tuple(constant for constant in found if constant is not None)
@@ -161,19 +170,23 @@ class Placer:
         if found is None or (support is not None and len(found.members) == 1 and name in CLAMPS):
             return None
         members = found.members
-        if self.recipe.float_ops and {op_name(self.view.definition(member)) for member in members} & set(self.recipe.float_ops):
+        names = {op_name(self.view.definition(member)) for member in members}
+        if not names.isdisjoint((*self.recipe.float_ops, *self.target.never)):
             return None
         kind = pair if found.has_rows and pair is not None else one
         return Layer(support=kind, core=var, output=members[-1], inputs=(found.source,), members=members)
 
     def _unlike_recipe(self, support: OpSupport) -> str | None:
-        if self.recipe.activation_dtype not in support.activations:
+        if self.recipe.activation_dtype not in (None, *support.activations):
             allowed = ", ".join(support.activations)
             return f"{self.target.name} runs it on {allowed}; the recipe asks for {self.recipe.activation_dtype}"
-        if support.weights and self.recipe.weight_dtype not in support.weights:
-            allowed = ", ".join(support.weights)
+        weight = support.tensor("weight")
+        if support.op not in WEIGHTED or not weight.dtypes:
+            return None
+        if self.recipe.weight_dtype not in weight.dtypes:
+            allowed = ", ".join(weight.dtypes)
             return f"{self.target.name} runs it with {allowed} weights; the recipe asks for {self.recipe.weight_dtype}"
-        if support.weights and "symmetric" not in support.weight_schemes:
+        if "symmetric" not in (weight.schemes or ()):
             return f"{self.target.name} runs it with asymmetric weights only"
         return None
 
@@ -213,7 +226,7 @@ class Placer:
                 bias = bias_operand(self.view, self.constants, value, members[-1], op)
             if bias is not None and not fused:
                 fused.append("bias")
-            elif name in CLAMPS and name in support.fusions:
+            elif name in CLAMPS and name in support.fusions and name not in self.target.never:
                 fused.append(name)
             else:
                 break
@@ -246,7 +259,7 @@ class Placer:
             if reason is None:
                 integer.add(layer.output)
                 pulled.update(layer.inputs)
-                if layer.may_leave_float and not self.has_range(layer.output):
+                if self._may_leave_float(layer) and not self.has_range(layer.output):
                     floats.add(layer.output)
             else:
                 self.reasons[layer.core] = reason
@@ -291,7 +304,7 @@ class Placer:
 
         result: set[Var] = set()
         for layer in candidates:
-            if layer.output not in integer or layer.support.op != BATCH_MATMUL or not layer.may_leave_float:
+            if layer.output not in integer or layer.support.op != BATCH_MATMUL or not self._may_leave_float(layer):
                 continue
             passed = between(layer.output)
             if passed is not None:
@@ -299,6 +312,10 @@ class Placer:
                 integer.difference_update(reader.output for reader in passed)
                 self.reasons.update({reader.core: f"only float ops read what follows from {layer.name}" for reader in passed})
         return result
+
+    def _may_leave_float(self, layer: Layer) -> bool:
+        """Return whether a product can end in float32, which those of 16 bits cannot."""
+        return layer.may_leave_float and QuantScheme(dtype=self.recipe.preferred_dtype(self.target)).num_bits == 8
 
     def _passes(self, data: Var, layer: Layer) -> bool:
         """Return whether a layer may as well work on `data` in float: with constants alone, or a move that adds nothing."""
@@ -313,7 +330,7 @@ class Placer:
 
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
         needed = [data for data in layer.inputs if data not in integer]
-        if not layer.support.same_params and not layer.may_leave_float:
+        if not layer.support.same_params and not self._may_leave_float(layer):
             needed.append(layer.output)
         missing = [var for var in needed if not self.has_range(var)]
         touched = (*layer.inputs, layer.output)

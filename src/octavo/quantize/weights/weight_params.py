@@ -1,4 +1,4 @@
-"""Parameters of weights and biases: scales per channel or per tensor, such that an int32 accumulator holds every sum.
+"""Parameters of weights and biases: scales per channel or per tensor, such that the accumulator holds every sum.
 
 A weight has one set of parameters, whichever layers read it. No graph is rewritten.
 """
@@ -6,7 +6,7 @@ A weight has one set of parameters, whichever layers read it. No graph is rewrit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,19 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ...identity import TensorId
-from ...numerics import PerAxis, PerTensor, QuantParams, quantize
+from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
 from ...numerics.statistics.ranges import symmetric_params
+from ..constraints import TensorConstraints, width_of
 from ..placement import Layer
 from ..plan import Adjustment
+from ..ranges import QuantScheme
 from ..recipe import Recipe
 from .constants import Constants
 
 _INT32_MAX = 2**31 - 1
 _OPERAND = -1
 """Stands for the axis of a constant that is no weight but an operand among activations."""
-_BIAS_ROOM = 2**24
-"""Room that the products must leave for the bias in an int32 accumulator: as fine as a float32's own 24 bits."""
+_INT32_BITS = 32
 _ACTIVATION_SPAN = 255
 """Largest |x - zero_point| of an 8-bit activation."""
 
@@ -64,7 +65,16 @@ class WeightParameters:
             return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
         if self._axis_of_weight.get(op.weight.name, axis) != axis:
             return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis"
-        if int(self._room(layer, self._asked(layer)).min(initial=_INT32_MAX)) < _BIAS_ROOM:
+        granularity = self._granularities(layer)
+        if not granularity:
+            return f"its weight {op.weight.name} and its bias have no granularity in common"
+        if axis is None and "per_tensor" not in granularity:
+            return f"its weight {op.weight.name} has no axis of its output channels, and must be quantized per_axis"
+        problem = None if layer.bias is None else _of_bias(layer, layer.bias.constant.name)
+        if problem is not None:
+            return problem
+        room = self._room(layer, self._asked(layer, _own_scheme(layer)), _ACTIVATION_SPAN, _INT32_BITS)
+        if layer.support.accumulator_bits >= _INT32_BITS and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
             return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
         if layer.bias is not None and not np.isfinite(self.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
@@ -72,50 +82,116 @@ class WeightParameters:
         return None
 
     def choose(
-        self, layers: Iterable[Layer], activations: Mapping[Var, QuantParams]
-    ) -> tuple[dict[TensorId, QuantParams], tuple[Adjustment, ...]]:
-        """Return the parameters of each weight, and which were chosen wider than asked for the sake of a bias."""
+        self, layers: Iterable[Layer], activations: Mapping[Var, QuantParams], constraints: TensorConstraints
+    ) -> tuple[dict[TensorId, QuantParams], tuple[Adjustment, ...], dict[Var, str]]:
+        """Return the parameters of each weight, which were chosen wider than asked for the sake of a bias, and which layers
+        cannot be integer with them, and why."""
         weights: dict[TensorId, QuantParams] = {}
         adjustments: list[Adjustment] = []
+        rejected: dict[Var, str] = {}
         floors: dict[TensorId, npt.NDArray[np.float64]] = {}
         for layer in layers:
             if layer.op is None:
                 continue
-            name, asked = layer.op.weight.name, self._asked(layer)
-            floor = self._floor(layer, activations[layer.inputs[0]], asked)
+            name, data = layer.op.weight.name, activations[layer.inputs[0]]
+            scheme, bits = constraints.scheme(name), _accumulator_bits(layer, data)
+            asked = self._asked(layer, scheme)
+            room = self._room(layer, asked, _span(data, bits), bits)
+            limit = 2 ** (bits - 1) - 1
+            if int(room.min(initial=limit)) < (0 if layer.bias is None else _bias_room(bits)):
+                weights.setdefault(name, asked)
+                channel = int(room.argmin())
+                reach = limit - int(room[channel])
+                beyond = f"above {limit}" if reach > limit else f"which leaves no room for the bias below {limit}"
+                rejected[layer.output] = f"the int{bits} accumulator of output channel {channel} can reach {reach}, {beyond}"
+                continue
+            floor = self._floor(layer, data, asked, room)
             floors[name] = np.maximum(floors.get(name, np.zeros(())), floor)
-            weights[name] = self._asked(layer, floors[name])
+            weights[name] = self._asked(layer, scheme, floors[name])
+            if (weights[name].scale < floors[name] * (1 - 2.0**-20)).any():
+                rejected[layer.output] = f"its bias does not fit beside the products with the scale {scheme.scale} of {name}"
             widened = int((weights[name].scale > asked.scale).sum())
             if widened:
-                message = f"{widened} scales widened so that the bias of {layer.name} fits an int32 accumulator"
+                message = f"{widened} scales widened so that the bias of {layer.name} fits an int{bits} accumulator"
                 adjustments.append(Adjustment(tensor=name, message=message))
-        return weights, tuple(adjustments)
+        return weights, tuple(adjustments), rejected
 
-    def _asked(self, layer: Layer, floor: npt.NDArray[np.float64] | None = None) -> QuantParams:
+    def _asked(self, layer: Layer, scheme: QuantScheme, floor: npt.NDArray[np.float64] | None = None) -> QuantParams:
         assert layer.op is not None, "only layers with weights have parameters of them"
-        return symmetric_params(self.params[layer.op.weight.name], self.recipe.weight_dtype, axis=self._axis(layer), floor=floor)
+        params = symmetric_params(
+            self.params[layer.op.weight.name],
+            scheme.dtype,
+            axis=self._axis(layer),
+            floor=floor,
+            narrow=scheme.narrow,
+            power_of_two=scheme.power_of_two,
+        )
+        return params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
+
+    def _granularities(self, layer: Layer) -> tuple[str, ...]:
+        """Return what the scales of a weight can be, and so those of the bias, which are products with them."""
+        allowed = layer.support.tensor("weight").granularity or ()
+        bias = None if layer.bias is None else layer.support.tensor("bias").granularity
+        return tuple(name for name in allowed if bias is None or name in bias)
 
     def _axis(self, layer: Layer) -> int | None:
         assert layer.op is not None, "only layers with weights have a weight axis"
-        per_axis = self.recipe.weight_granularity == "per_axis" and "per_axis" in layer.support.weight_granularity
+        allowed = self._granularities(layer)
+        per_axis = "per_axis" in allowed and (self.recipe.weight_granularity == "per_axis" or "per_tensor" not in allowed)
         return layer.op.weight_axis if per_axis and layer.op.has_channels else None
 
-    def _room(self, layer: Layer, params: QuantParams) -> npt.NDArray[np.int64]:
-        """Return what each output channel's products leave at least of an int32 accumulator, (channels,)."""
+    def _room(self, layer: Layer, params: QuantParams, span: int, bits: int) -> npt.NDArray[np.int64]:
+        """Return what each output channel's products leave at least of an accumulator, (channels,)."""
         assert layer.op is not None, "only layers with weights have products"
         integers = quantize(self.params[layer.op.weight.name], params).astype(np.int64)
         channels_last = np.moveaxis(np.abs(integers), layer.op.weight_axis, -1)
-        room = _INT32_MAX - _ACTIVATION_SPAN * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
+        room = 2 ** (bits - 1) - 1 - span * channels_last.reshape(-1, channels_last.shape[-1]).sum(axis=0)
         return np.tile(room, layer.op.channels // room.size)
 
-    def _floor(self, layer: Layer, data: QuantParams, asked: QuantParams) -> npt.NDArray[np.float64]:
+    def _floor(self, layer: Layer, data: QuantParams, asked: QuantParams, room: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the smallest weight scales with which the bias still fits beside the products, of the scales' shape."""
         if layer.bias is None:
             return np.zeros(())
         bias = np.abs(self.constants.value(layer.bias.constant).reshape(-1).astype(np.float64))
         # Wider scales only shrink the integers of the weights, so the room stays; the margin covers rounding to float32.
-        floor = bias / (float(data.scale) * self._room(layer, asked) * (1 - 2.0**-20))
+        floor = bias / (float(data.scale) * np.minimum(room, _INT32_MAX) * (1 - 2.0**-20))
         return floor if asked.scale.ndim else np.asarray(floor.max(initial=0.0))
+
+
+def _own_scheme(layer: Layer) -> QuantScheme:
+    """Return what a layer asks of its weight, whatever others do."""
+    tensor, narrow = layer.support.tensor("weight"), layer.support.weight_range == "narrow"
+    return QuantScheme(dtype="int8", narrow=narrow, power_of_two=tensor.scales == "power_of_two", scale=tensor.scale)
+
+
+def _of_bias(layer: Layer, name: TensorId) -> str | None:
+    """Return why a target cannot take a bias as quantize makes it: int32, zero point 0, the product of two scales."""
+    tensor = layer.support.tensor("bias")
+    if tensor.dtypes is not None and "int32" not in tensor.dtypes:
+        return f"its bias {name} is made int32, expected {' or '.join(tensor.dtypes)}"
+    if tensor.schemes == ("asymmetric",) or tensor.zero_point:
+        return f"its bias {name} is made with zero point 0, expected {tensor.zero_point or 'an asymmetric one'}"
+    if tensor.scale is not None:
+        return f"the scale of its bias {name} is that of its input times that of its weight, expected {tensor.scale}"
+    return None
+
+
+def _accumulator_bits(layer: Layer, data: QuantParams) -> int:
+    """Return the width of a layer's accumulator, as far as kernels make use of it."""
+    bits = layer.support.bits_of(data.dtype)
+    return bits if width_of(data.dtype) > 8 else min(bits, _INT32_BITS)
+
+
+def _span(data: QuantParams, bits: int) -> int:
+    """Return the largest |x - zero_point| of an activation, or a bound of it that is small beside the accumulator."""
+    qmin, qmax = INTEGER_RANGE[data.dtype]
+    exact = max(qmax - int(data.zero_point), int(data.zero_point) - qmin)
+    return max(exact, _ACTIVATION_SPAN) if bits >= _INT32_BITS else exact
+
+
+def _bias_room(bits: int) -> int:
+    """Return the room that products must leave for the bias: of an int32 accumulator as much as float32's own 24 bits."""
+    return 2 ** (bits - 8)
 
 
 def bias_params(data: QuantParams, weight: QuantParams, axis: int) -> QuantParams:

@@ -1,0 +1,6 @@
+"""Constraints: what ops ask of the tensors that they share, and whether one set of parameters can be all of it."""
+
+from .demand import Demand, width_of
+from .tensors import TensorConstraints
+
+__all__ = ["Demand", "TensorConstraints", "width_of"]
