@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import TargetError, brief
 from .vocabulary import ACTIVATION_DTYPES, GRANULARITIES, SCALES, SCHEMES, WEIGHT_DTYPES, check_name, check_names
 
-_DTYPES = tuple(dict.fromkeys((*ACTIVATION_DTYPES, *WEIGHT_DTYPES, "int32")))
+DTYPES = tuple(dict.fromkeys((*ACTIVATION_DTYPES, *WEIGHT_DTYPES, "int32")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class TensorSupport:
 
     def __post_init__(self) -> None:
         """Check the fields that are given."""
-        for name, allowed in (("dtypes", _DTYPES), ("schemes", SCHEMES), ("granularity", GRANULARITIES)):
+        for name, allowed in (("dtypes", DTYPES), ("schemes", SCHEMES), ("granularity", GRANULARITIES)):
             if getattr(self, name) is not None:
                 check_names(name, getattr(self, name), allowed, minimum=1)
         if self.scales is not None:
