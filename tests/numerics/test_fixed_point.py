@@ -1,5 +1,8 @@
 """Fixed-point changes of parameters and pooling's roundings equal LiteRT's bit for bit, tie by tie."""
 
+import math
+from fractions import Fraction
+
 import litert_op
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from octavo.numerics import QuantParams, avg_pool2d
 from octavo.numerics.quantized.rescale import has_coarse_multiplier, rescale_table
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier, is_power_of_two
 
 RATIOS = (0.3, 0.4, 0.45, 0.5, 0.744, 0.9999, 1.0, 1.239, 2.458, 7.3, 60.0)
 
@@ -92,3 +96,26 @@ def test_mean_is_that_of_litert(dtype, points):
         rounding="half_even_stored",
     )
     np.testing.assert_array_equal(actual, litert_op.run("MEAN", options, [given, axes], wanted))
+
+
+SHIFTED = {
+    "shift_half_up": lambda q: math.floor(q + Fraction(1, 2)),
+    "shift_half_away": lambda q: math.copysign(math.floor(abs(q) + Fraction(1, 2)), q),
+    "shift_half_even": round,
+}
+
+
+@pytest.mark.parametrize("rounding", SHIFTED)
+def test_a_shift_rounds_the_exact_number(rounding):
+    """Every tie of the smaller shifts, a shift for each channel, and some so long that nothing is left."""
+    values = np.concatenate([np.arange(-40, 41), [-(2**31), -(2**31) + 1, 2**31 - 1]])
+    powers = np.array([-80, -62, -33, -32, -4, -3, -2, -1, 0, 1, 5, 20])
+    factor = fixed_point_multiplier(np.ldexp(1.0, powers), rounding)
+    found = factor.apply(np.repeat(values[:, None], powers.size, axis=1))
+    exact = [[int(SHIFTED[rounding](int(value) * Fraction(2) ** int(power))) for power in powers] for value in values]
+    np.testing.assert_array_equal(found, exact)
+
+
+def test_only_powers_of_two_shift():
+    assert is_power_of_two([0.25, 1.0, 2.0**-60, 8.0])
+    assert not is_power_of_two([0.25, 0.3])

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics import QuantParams
+from ..numerics.rounding.fixed_point import FixedPointRounding
 from ..numerics.rounding.requantize import ScaledRounding
 
 Layout = Literal["NCHW", "NHWC"]
@@ -68,6 +69,12 @@ class Arithmetic:
     requantize: Literal["none", "float_multiplier", "fixed_point", "shift"] = "none"
     rounding: str = "none"
     accumulator_bits: int | None = None
+
+
+def integer_arithmetic(rounding: FixedPointRounding, accumulator_bits: int | None = None) -> Arithmetic:
+    """Return that of integers which a fixed-point multiplier brings to the result's units, rounding so."""
+    ties = rounding.removeprefix("shift_")
+    return Arithmetic("fixed_point" if ties == rounding else "shift", ties, accumulator_bits)
 
 
 NO_ARITHMETIC = Arithmetic()

@@ -13,7 +13,17 @@ from ..numerics import INTEGER_RANGE, QuantParams, check_accumulator, requantize
 from ..numerics.dynamic import DynamicStyle, style_name
 from ..numerics.rounding.fixed_point import FixedPointRounding, fixed_point_multiplier
 from ..numerics.rounding.requantize import Multiplier
-from .base import UNQUANTIZED, Arithmetic, CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
+from .base import (
+    UNQUANTIZED,
+    Arithmetic,
+    CompositeOp,
+    FloatResult,
+    Layout,
+    QuantizedOutput,
+    QuantizedTensor,
+    SumResult,
+    integer_arithmetic,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,7 +79,9 @@ def _arithmetic(y: Result, bits: int, fixed_point: FixedPointRounding | None = N
         return Arithmetic(accumulator_bits=bits)
     if isinstance(y, FloatResult):
         return Arithmetic("float_multiplier", y.rounding, bits)
-    return Arithmetic("fixed_point" if fixed_point else "float_multiplier", fixed_point or "half_even", bits)
+    if fixed_point is None:
+        return Arithmetic("float_multiplier", "half_even", bits)
+    return integer_arithmetic(fixed_point, bits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -11,11 +11,12 @@ wherever this module is imported. What a rounding means to an op is for the matc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import tvm
 import tvm.ir._ffi_api as _ir_ffi
 from tvm.ir import Call, Op, StringImm
@@ -25,21 +26,24 @@ from tvm.relax import script as _script
 from tvm.relax.script import parser as _parser
 
 from ..composites.base import Arithmetic, CompositeOp
+from ..composites.reduction import ResizeOp
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
+from ..numerics import QuantParams
 from ..numerics.affine import TieRounding
+from ..numerics.rounding.fixed_point import FixedPointRounding
 from ..target import OpSupport
 from ..target.vocabulary import (
     FIXED_POINT,
     FIXED_POINT_WIDE_BIAS,
+    FIXED_POINTS,
     FLOAT_MULTIPLIER,
     HALF_AWAY,
     HALF_EVEN,
     HALF_UP,
-    REQUANTIZE,
     ROUNDINGS,
-    SHIFT,
+    SHIFTS,
 )
 
 PASSED_THROUGH = (
@@ -49,7 +53,7 @@ PASSED_THROUGH = (
 """Ops of single values that a quantize may stand behind without rounding otherwise: they choose, move or clamp them."""
 
 
-_OF_ANY_OP = (HALF_UP, HALF_AWAY, *(f"{form}_{name}" for form in (FIXED_POINT, SHIFT) for name in REQUANTIZE[form]))
+_OF_ANY_OP = (HALF_UP, HALF_AWAY, *SHIFTS, *FIXED_POINTS)
 """Roundings that mean the same behind every op."""
 
 
@@ -76,13 +80,15 @@ def operand_rounding(view: DataflowView, call: Any) -> str:
 
 def unsupported_rounding(view: DataflowView, region: Region[CompositeOp], support: OpSupport, target: str) -> Rejection | None:
     """Return why Octavo's kernels can't round a region for a target as its quantize says; None where they can."""
-    asked, computed = _asked(view, region), region.op.arithmetic().rounding
+    asked, arithmetic = _asked(view, region), region.op.arithmetic()
     if asked is None:
         return None
-    offered = ", ".join(support.roundings)
+    offered, computed = ", ".join(support.roundings), arithmetic.rounding
     if asked not in support.roundings:
         return _not_offered(region, asked, support, target)
-    if computed == HALF_EVEN and computed not in support.roundings:
+    of_accelerators = asked in (*SHIFTS, *FIXED_POINTS)
+    is_other = of_accelerators and (f"{arithmetic.requantize}_{computed}" != asked or isinstance(region.op, ResizeOp))
+    if is_other or (computed == HALF_EVEN and computed not in support.roundings):
         reason = f"no kernel rounds {support.op} {asked}, only {computed}; target {target} rounds it {offered}"
         return Rejection(reason=reason, matched=True)
     return None
@@ -121,6 +127,25 @@ def _not_offered(region: Region[CompositeOp], asked: str, support: OpSupport, ta
     offered = ", ".join(support.roundings)
     reason = f"{region.output.name} is rounded {asked}; target {target} rounds {support.op} {offered}"
     return Rejection(reason=reason, matched=True)
+
+
+def integer_rounding(asked: str, tensors: Mapping[str, QuantParams]) -> FixedPointRounding | Rejection | None:
+    """Return how a fixed-point multiplier rounds a result of 8 bits in the integers of accelerators; None for other roundings.
+
+    Rejected where a shift stands between scales that are no powers of two, or a tensor has a scale for each channel that is not
+    a weight's; `tensors` are the op's, "weight" its constant weights.
+    """
+    if asked not in (*SHIFTS, *FIXED_POINTS):
+        return None
+    for name, params in tensors.items():
+        if np.ndim(params.scale) and name != "weight":
+            return Rejection(reason=f"{name} is quantized per axis; {asked} takes one scale per tensor", matched=True)
+        scales = np.atleast_1d(params.scale)
+        others = scales[np.frexp(scales)[0] != 0.5]
+        if asked in SHIFTS and others.size:
+            reason = f"{name} has scale {others[0]:.7g}; {asked} takes powers of two alone: quantize with scales power_of_two"
+            return Rejection(reason=reason, matched=True)
+    return cast("FixedPointRounding", asked.removeprefix(f"{FIXED_POINT}_"))
 
 
 def tie_rounding(rounding: str) -> TieRounding:

@@ -13,6 +13,7 @@ from .vocabulary import (
     ELEMENTWISE_PAIR,
     FIXED_POINT,
     FIXED_POINT_WIDE_BIAS,
+    FIXED_POINTS,
     FLOAT32,
     HALF_AWAY,
     HALF_EVEN,
@@ -21,6 +22,7 @@ from .vocabulary import (
     INTEGER_INVERSE_SCALE,
     MOVES,
     SELECT,
+    SHIFTS,
 )
 
 _WEIGHTED_FUSIONS = ("bias", *CLAMPS)
@@ -29,7 +31,11 @@ _CONSTANTS = ("uint8", "int8")
 
 _FIXED_POINT = (FIXED_POINT, FIXED_POINT_WIDE_BIAS)
 
+_IN_INTEGERS = (*SHIFTS, *FIXED_POINTS)
+"""The roundings of accelerators, which the CPU simulates."""
+
 _ROUNDINGS = {
+    **dict.fromkeys(("nn.conv2d", "matmul"), (HALF_EVEN, *_FIXED_POINT, *_IN_INTEGERS)),
     **dict.fromkeys(("add", "subtract"), (HALF_EVEN, HALF_UP, HALF_EVEN_STORED, *_FIXED_POINT)),
     **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED, *_FIXED_POINT)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),

@@ -42,13 +42,21 @@ ROUNDINGS = {
 }
 """Every rounding of a result to integers, what it means and the ops that Octavo's own kernels compute with it."""
 
+_FIXED_POINT_NAMES = ("once", "twice", "twice_away")
+_SHIFT_NAMES = (HALF_UP, HALF_AWAY, HALF_EVEN)
+FIXED_POINTS = tuple(f"{FIXED_POINT}_{name}" for name in _FIXED_POINT_NAMES)
+SHIFTS = tuple(f"{SHIFT}_{name}" for name in _SHIFT_NAMES)
+"""The roundings of accelerators, which compute in integers alone, as a quantize says them."""
+
 REQUANTIZE = {
     FLOAT_MULTIPLIER: (
         *(HALF_EVEN, HALF_EVEN_STORED, HALF_UP, HALF_AWAY),
         *(FLOAT32, INTEGER_INVERSE_SCALE, FIXED_POINT, FIXED_POINT_WIDE_BIAS),
+        # Of hardware that has several ways, those of the others.
+        *(*SHIFTS, *FIXED_POINTS),
     ),
-    FIXED_POINT: ("once", "twice", "twice_away"),
-    SHIFT: (HALF_UP, HALF_AWAY, HALF_EVEN),
+    FIXED_POINT: _FIXED_POINT_NAMES,
+    SHIFT: _SHIFT_NAMES,
 }
 """How hardware brings sums to the scale of the result -> its roundings; a quantize says both of the last two: "shift_half_up"."""
 

@@ -79,5 +79,5 @@ def mean_int16_multiplier(in_scale: float, out_scale: float, count: int) -> Fixe
         factor=np.asarray(mantissa << max(exponent, 0), np.int64),
         first=np.asarray(31, np.int64),
         second=np.asarray(max(-exponent, 0), np.int64),
-        is_away=True,
+        ties="half_away",
     )

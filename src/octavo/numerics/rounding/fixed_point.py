@@ -1,51 +1,58 @@
-"""Multiplication by a fixed-point multiplier: an integer product and shifts, in TFLite's four roundings. No TVM here.
+"""Multiplication by a fixed-point multiplier, an integer product and shifts: in TFLite's four roundings, or by one shift alone.
 
-This is how TFLite's reference kernels bring integers to the scale of the output; which op rounds how is said where it is used.
+This is how TFLite's reference kernels, and accelerators, bring integers to the scale of the output; which op rounds how is said
+where it is used. No TVM here.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-FixedPointRounding = Literal["reduced", "once", "twice", "twice_away"]
+ShiftRounding = Literal["shift_half_up", "shift_half_away", "shift_half_even"]
+FixedPointRounding = Literal["reduced", "once", "twice", "twice_away"] | ShiftRounding
 """How a product with a factor of `mantissa * 2**(exponent - 31)` becomes an integer.
 
 "reduced"     the mantissa is rounded to 15 bits first; one shift, half up. For sums of 64 bits.
 "once"        one shift, half up.
 "twice"       the mantissa's 31 bits are shifted out half up, then the exponent, half up again.
 "twice_away"  as "twice", but the exponent's shift rounds half away from 0.
+"shift_..."   the factor is a power of two, and the exact product is rounded once: ties up, away from 0, or to even.
 """
+
+Ties = Literal["half_up", "half_away", "half_even"]
 
 _MIN_EXPONENT, _MAX_EXPONENT = -31, 30
 _REDUCED_BITS = 16
 _REDUCED_MAX = 0x7FFF
+_SHIFTS: dict[str, Ties] = {f"shift_{ties}": ties for ties in get_args(Ties)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FixedPointMultiplier:
     """Integers that multiply and shift: t = (value * factor + half(first)) >> first; y = (t + half(second)) >> second.
 
-    half(s) is 2**(s - 1), and 0 where s is 0; with `is_away` half(second) is less by one for t < 0.
+    half(s) is 2**(s - 1), and 0 where s is 0. Where `second` is not, "half_away" has half(second) less by one for t < 0, and
+    "half_even" for an even floor(t / 2**second).
 
     Parameters
     ----------
     factor
         int64, not negative, one for each channel or ().
     first, second
-        int64 shifts of the same shape, at least 1 and at least 0.
-    is_away
-        Whether the second shift rounds half away from 0.
+        int64 shifts of the same shape, in [0; 62].
+    ties
+        Where those of the second shift go.
     """
 
     factor: npt.NDArray[np.int64]
     first: npt.NDArray[np.int64]
     second: npt.NDArray[np.int64]
-    is_away: bool
+    ties: Ties = "half_up"
 
     @property
     def max_value(self) -> int:
@@ -55,8 +62,10 @@ class FixedPointMultiplier:
     def apply(self, value: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """Return the scaled integers, channels last; |value| is `max_value` at most."""
         scaled = (value.astype(np.int64) * self.factor + _half(self.first)) >> self.first
-        away = (scaled < 0) & (self.second > 0) if self.is_away else False
-        return (scaled + _half(self.second) - away) >> self.second
+        if self.ties == "half_up":
+            return (scaled + _half(self.second)) >> self.second
+        is_less = scaled < 0 if self.ties == "half_away" else (scaled >> self.second) & 1 == 0
+        return (scaled + _half(self.second) - (is_less & (self.second > 0))) >> self.second
 
 
 def _half(shift: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -79,6 +88,8 @@ def fixed_point_multiplier(real: npt.ArrayLike, rounding: FixedPointRounding) ->
     0 there, and one of 2**30 or more is the largest there is.
     """
     values = np.asarray(real, np.float64)
+    if rounding in _SHIFTS:
+        return _power_of_two(values, _SHIFTS[rounding])
     parts = [quantize_multiplier(float(value)) for value in values.ravel()]
     mantissa, exponent = (np.array([part[i] for part in parts], np.int64).reshape(values.shape) for i in range(2))
     if rounding in ("reduced", "once"):
@@ -88,14 +99,29 @@ def fixed_point_multiplier(real: npt.ArrayLike, rounding: FixedPointRounding) ->
             factor, first = np.minimum(rounded, _REDUCED_MAX), 31 - _REDUCED_BITS - exponent
         # A shift to the left is one of the factor.
         missing = np.maximum(1 - first, 0)
-        return FixedPointMultiplier(
-            factor=factor * (1 << missing), first=first + missing, second=np.zeros_like(first), is_away=False
-        )
+        return FixedPointMultiplier(factor=factor * (1 << missing), first=first + missing, second=np.zeros_like(first))
     return FixedPointMultiplier(
         factor=(mantissa << np.maximum(exponent, 0)).astype(np.int64),
         first=np.full_like(exponent, 31),
         second=np.maximum(-exponent, 0),
-        is_away=rounding == "twice_away",
+        ties="half_away" if rounding == "twice_away" else "half_up",
+    )
+
+
+def is_power_of_two(real: npt.ArrayLike) -> bool:
+    """Return whether every one of these positive numbers is 2**k for an integer k."""
+    return bool((np.frexp(np.asarray(real, np.float64))[0] == 0.5).all())
+
+
+def _power_of_two(values: npt.NDArray[np.float64], ties: Ties) -> FixedPointMultiplier:
+    """Return the shift by powers of two; a longer one than fits saturates any 8-bit result, or gives 0, all the same."""
+    assert is_power_of_two(values), "scales of a shift are powers of two"
+    exponent = np.asarray(np.frexp(values)[1] - 1, np.int64)
+    return FixedPointMultiplier(
+        factor=np.asarray(np.int64(1) << np.clip(exponent, 0, _MAX_EXPONENT)),
+        first=np.zeros_like(exponent),
+        second=np.clip(-exponent, 0, 62),
+        ties=ties,
     )
 
 

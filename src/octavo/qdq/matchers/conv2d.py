@@ -13,7 +13,7 @@ from ...composites.base import CompositeOp, FloatResult, Layout, QuantizedOutput
 from ...composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
-from ...numerics import QuantParams
+from ...numerics import INTEGER_RANGE, QuantParams
 from ...numerics.quantized.accumulator_bounds import max_accumulator
 from ...numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from ...numerics.rounding.requantize import ScaledRounding
@@ -21,7 +21,7 @@ from ...target import OpSupport
 from ...target.vocabulary import FIXED_POINT_WIDE_BIAS
 from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from ..pad import FoldedPad, folded_pad
-from ..rounding import is_fixed_point, result_rounding
+from ..rounding import integer_rounding, is_fixed_point, result_rounding
 from ..runtime_inputs import UNIT, DynamicInput, dynamic_input, dynamic_tensor
 from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
@@ -86,8 +86,10 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         # TFLite's sums of 64 bits meet a factor of 15 bits, those of 32 bits one of 31.
         asked = result_rounding(view, way.tail.members)
         op = _wide(op, asked, "twice" if op.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
-        if isinstance(op, Rejection):
-            return op
+    else:
+        op = _in_integers(op, view, way)
+    if isinstance(op, Rejection):
+        return op
     region = weighted_region(core, x, way, op)
     return region if pad is None else replace(region, members=tuple(dict.fromkeys((*pad.members, *region.members))))
 
@@ -116,25 +118,46 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     if op.y.kernel_dtype == "int16":
         asked = result_rounding(view, way.tail.members)
         op = _wide(op, asked, "once" if op.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
+    else:
+        op = _in_integers(op, view, way)
     return op if isinstance(op, Rejection) else weighted_region(core, x, way, op)
 
 
 def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
     """Return the op of int16 in the arithmetic that its source asks for, once no sum times a fixed-point factor leaves int64."""
-    x, y, weight = op.x, op.y, op.weight
+    x, y = op.x, op.y
     assert isinstance(x, QuantizedTensor)
     assert isinstance(y, QuantizedOutput)
     if x.params.scale.ndim or y.tensor.params.scale.ndim:
         return Rejection(reason=f"activation {x.name} is quantized per axis; kernels take one scale per tensor")
     if not is_fixed_point(asked):
         return op
-    op = replace(op, fixed_point=rounding)
-    zero_point, factor = int(x.params.zero_point), op.multiplier
+    return _within_int64(replace(op, fixed_point=rounding), x.params)
+
+
+def _in_integers(op: _Op, view: DataflowView, way: WeightedMatch) -> _Op | Rejection:
+    """Return the op of 8 bits in the integers of accelerators, where its quantize says so."""
+    if not isinstance(op.y, QuantizedOutput) or not isinstance(op.x, QuantizedTensor):
+        return op
+    result, weight = op.y.tensor, op.weight
+    tensors = {op.x.name: op.x.params, "weight": weight.params, result.name: result.params}
+    rounding = integer_rounding(result_rounding(view, way.tail.members), tensors)
+    if rounding is None or isinstance(rounding, Rejection):
+        return rounding or op
+    if weight.real_bias is not None:
+        return Rejection(reason=f"bias {weight.bias_name} is float; {rounding} takes int32 in units of the sums", matched=True)
+    return _within_int64(replace(op, fixed_point=rounding), op.x.params)
+
+
+def _within_int64(op: _Op, x: QuantParams) -> _Op | Rejection:
+    """Return the op unless a sum times its fixed-point factor may leave int64."""
+    weight, factor = op.weight, op.multiplier
     assert isinstance(factor, FixedPointMultiplier)
-    largest = int(max_accumulator(weight.values, weight.zero_point, weight.bias, zero_point, -32768, 32767).max(initial=0))
+    reach = max_accumulator(weight.values, weight.zero_point, weight.bias, int(x.zero_point), *INTEGER_RANGE[x.dtype])
+    largest = int(reach.max(initial=0))
     if largest <= factor.max_value:
         return op
-    return Rejection(reason=f"a sum of {y.tensor.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
+    return Rejection(reason=f"a sum of {op.y.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
 
 
 def weighted_operands(

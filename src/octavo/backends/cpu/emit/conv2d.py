@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm.relax import Expr, Var
 from ....composites.base import FloatResult, QuantizedOutput, QuantizedTensor
 from ....composites.outputs import output_spec
 from ....composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
+from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -31,7 +33,7 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
     """Write the kernel call, bound to `name`; return its result, channels last, and the kernel."""
     is_nhwc = op.layout == "NCHW"
     x = _read(context, op.x, inputs, is_nhwc=is_nhwc)
-    parameters = _parameters(op.x, op.y, op.weight)
+    parameters = _parameters(op)
     padding, bias = op.padding, kernel_bias(op.weight, op.y)
     zero_points = channel_zero_points(op.x)
     if zero_points is None:
@@ -60,12 +62,12 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,
         bias=bias,
-        multiplier=op.multiplier,
+        multiplier=op.weight.multiplier if _leaves_sums(op) else op.multiplier,
         isa=context.isa,
         schedules=context.schedules,
     )
     shape = (batch, spec.out_height, spec.out_width, spec.out_channels)
-    return context.call(name, kernel, x, shape, op.y.kernel_dtype), kernel
+    return _called(op, context, name, kernel, x, shape), kernel
 
 
 @emits(MatmulOp)
@@ -78,16 +80,37 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
         rows=int(np.prod(op.x.shape[:-1])),
         in_features=in_features,
         out_features=out_features,
-        **_parameters(op.x, op.y, op.weight),
+        **_parameters(op),
         threads=context.threads,
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,
         bias=kernel_bias(op.weight, op.y),
-        multiplier=op.multiplier,
+        multiplier=op.weight.multiplier if _leaves_sums(op) else op.multiplier,
         isa=context.isa,
         schedules=context.schedules,
     )
-    context.put(output, context.call(output.name, kernel, x, op.y.shape, op.y.kernel_dtype), is_nhwc=False)
+    context.put(output, _called(op, context, output.name, kernel, x, op.y.shape), is_nhwc=False)
+
+
+def _called(
+    op: Conv2dOp | MatmulOp, context: KernelContext, name: str, kernel: Kernel, x: list[Expr], shape: tuple[int, ...]
+) -> Var:
+    """Call the kernel; sums that it leaves, where the op ends in 8 bits by fixed point, get a kernel of their own."""
+    if not _leaves_sums(op):
+        return context.call(name, kernel, x, shape, op.y.kernel_dtype)
+    output, factor = output_spec(op.y), op.multiplier
+    assert isinstance(output, kernels.Output)
+    assert isinstance(factor, FixedPointMultiplier)
+    sums = context.call(f"{name}_sums", kernel, x, shape, "int32")
+    rows, channels = math.prod(shape[:-1]), shape[-1]
+    scaled = kernels.requantize_sums(rows, channels, factor, output, isa=context.isa, threads=context.threads)
+    result = context.call(name, scaled, [sums], shape)
+    context.does_the_work(kernel)
+    return result
+
+
+def _leaves_sums(op: Conv2dOp | MatmulOp) -> bool:
+    return op.fixed_point is not None and op.y.kernel_dtype == "uint8"
 
 
 def _read(context: KernelContext, x: QuantizedTensor | DynamicTensor, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:
@@ -102,10 +125,11 @@ def _check_overflow(op: Conv2dOp | MatmulOp, name: str) -> None:
         op.weight.check_overflow_of((0, 255) if isinstance(op.x, DynamicTensor) else (op.x.zero_point,), name)
 
 
-def _parameters(x: QuantizedTensor | DynamicTensor, y: Result, weight: QuantizedWeight) -> dict[str, Any]:
+def _parameters(op: Conv2dOp | MatmulOp) -> dict[str, Any]:
     """Return the kernel's arguments that say how input and output are quantized."""
+    x, y, weight = op.x, op.y, op.weight
     if not isinstance(x, DynamicTensor):
-        output = output_spec(y)
+        output = kernels.SumOutput() if _leaves_sums(op) else output_spec(y)
         if isinstance(output, kernels.Output):
             output = replace(output, real_bias=weight.real_bias is not None)
         return {"input_zero_point": x.zero_point, "output": output, "dtype": x.kernel_dtype}

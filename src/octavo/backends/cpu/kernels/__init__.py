@@ -52,6 +52,7 @@ from .quantize import dequantize, quantize
 from .reduce import ReduceSpec, reduce
 from .relabel import relabel
 from .requantize import requantize
+from .requantize_sums import requantize_sums
 from .resize import ResizeSpec, resize_bilinear
 from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, WindowSchedule
 from .softmax import softmax
@@ -179,6 +180,7 @@ __all__ = [
     "reduce",
     "relabel",
     "requantize",
+    "requantize_sums",
     "resize_bilinear",
     "softmax",
     "take",

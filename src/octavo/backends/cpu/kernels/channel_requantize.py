@@ -1,4 +1,6 @@
-"""From int32 and int64 sums of each output channel to int16: the epilogue of convolutions of 16-bit activations.
+"""From int32 and int64 sums of each output channel to integers: the epilogue of convolutions of 16-bit activations.
+
+Of sums of 8-bit activations in memory `requantize_sums` is the kernel.
 
 Constants are folded at compile time; which of them there are depends on how the multiplier is given. Oracle:
 `numerics.requantize`.
@@ -15,7 +17,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.requantize import Multiplier
-from .fixed_point import clamped_int16
+from .fixed_point import clamped_integer
 from .rounding import requantized
 from .spec import FloatOutput, Output, SumOutput
 from .vectors import Buffer, Expr, load, splat
@@ -34,11 +36,19 @@ class ChannelRequantize:
         int64 (channels,): all that is added to the sums.
     multiplier
         One for all channels or one for each.
+    dtype
+        Of the result.
     """
 
-    def __init__(self, output: Output | FloatOutput | SumOutput, bias: npt.NDArray[np.int64], multiplier: Multiplier) -> None:
-        assert isinstance(output, Output), "16-bit sums end in integers"
-        self._output = output
+    def __init__(
+        self,
+        output: Output | FloatOutput | SumOutput,
+        bias: npt.NDArray[np.int64],
+        multiplier: Multiplier,
+        dtype: str = "int16",
+    ) -> None:
+        assert isinstance(output, Output), "these sums end in integers"
+        self._output, self._dtype = output, dtype
         self._factor = multiplier if isinstance(multiplier, FixedPointMultiplier) else None
         channels = bias.shape
         self.constants: Constants
@@ -59,20 +69,21 @@ class ChannelRequantize:
         return {name: B.Bind(load(buffers[name], at, lanes)) for name in self.constants}
 
     def result(self, total: Expr, constants: Mapping[str, Expr], lanes: int) -> Expr:
-        """Return an int64 vector of sums as int16."""
+        """Return an int64 vector of sums as integers of the result."""
         if self._factor is None:
-            return requantized(total + constants["bias"], constants["multiplier"], self._output, lanes, dtype="int16")
+            return requantized(total + constants["bias"], constants["multiplier"], self._output, lanes, dtype=self._dtype)
         value = (total * constants["factor"] + constants["offset"]) >> constants["first"]
         second = constants.get("second")
         if second is not None:
             value = B.Bind(value)
             one = splat(B.int64(1), lanes)
             halved = value + ((one << second) >> one)
-            if self._factor.is_away:
-                negative = value >> splat(B.int64(63), lanes)
-                halved = halved + B.Select(second > splat(B.int64(0), lanes), negative, splat(B.int64(0), lanes))
+            if self._factor.ties != "half_up":
+                is_away = self._factor.ties == "half_away"
+                less = value >> splat(B.int64(63), lanes) if is_away else B.bitwise_and(value >> second, one) - one
+                halved = halved + B.Select(second > splat(B.int64(0), lanes), less, splat(B.int64(0), lanes))
             value = halved >> second
-        return clamped_int16(value, self._output, lanes)
+        return clamped_integer(value, self._output, lanes, self._dtype)
 
 
 def safe_steps(weights: npt.NDArray[np.integer], values_per_step: int, reach: int) -> int | None:

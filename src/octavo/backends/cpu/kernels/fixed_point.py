@@ -21,13 +21,15 @@ def fixed_point_scaled(value: Expr, factor: FixedPointMultiplier, lanes: int) ->
         return scaled_once
     scaled_once = B.Bind(scaled_once)
     halved = scaled_once + number((1 << second) >> 1)
-    if factor.is_away:
+    if factor.ties == "half_away":
         halved = halved + (scaled_once >> number(63))
+    elif factor.ties == "half_even":
+        halved = halved - number(1) + B.bitwise_and(scaled_once >> number(second), number(1))
     return halved >> number(second)
 
 
-def clamped_int16(value: Expr, output: Output, lanes: int) -> Expr:
-    """Return an int64 vector plus the output's zero point as int16, within the output's bounds."""
+def clamped_integer(value: Expr, output: Output, lanes: int, dtype: str = "int16") -> Expr:
+    """Return an int64 vector plus the output's zero point as `dtype`, within the output's bounds."""
     low, high = (splat(B.int64(bound - output.zero_point), lanes) for bound in (output.qmin, output.qmax))
     narrow = B.min(B.max(value, low), high).astype(vector_type("int32", lanes))
-    return (narrow + splat(B.int32(output.zero_point), lanes)).astype(vector_type("int16", lanes))
+    return (narrow + splat(B.int32(output.zero_point), lanes)).astype(vector_type(dtype, lanes))

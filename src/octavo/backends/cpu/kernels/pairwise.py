@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as B
 from ....numerics import AddParameters, FloatSumParameters, add_parameters, requantize_multiplier
 from ....numerics.quantized.binary import add_int16_multipliers, mul_int16_multiplier
 from .broadcast import Axis, broadcast_shape, for_each_pair
-from .fixed_point import clamped_int16, fixed_point_scaled
+from .fixed_point import clamped_integer, fixed_point_scaled
 from .float_sum import float_sum
 from .isa import lanes_of
 from .rounding import clamped, requantized, rounded, unfused
@@ -121,12 +121,12 @@ def _weighted_sum(p: AddParameters, out: Output, a: Expr, b: Expr, lanes: int) -
 def _fixed_point_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
     scales = spec.a.scale, spec.b.scale, spec.out_scale
     if spec.kind == "mul":
-        return clamped_int16(fixed_point_scaled(a * b, mul_int16_multiplier(*scales), lanes), spec.output, lanes)
+        return clamped_integer(fixed_point_scaled(a * b, mul_int16_multiplier(*scales), lanes), spec.output, lanes)
     factors = add_int16_multipliers(*scales)
     left = splat(B.int64(_LEFT_SHIFT), lanes)
     first, second = fixed_point_scaled(a << left, factors.a, lanes), fixed_point_scaled(b << left, factors.b, lanes)
     total = fixed_point_scaled(first - second if spec.kind == "sub" else first + second, factors.y, lanes)
-    return clamped_int16(total, spec.output, lanes)
+    return clamped_integer(total, spec.output, lanes)
 
 
 def _float_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:

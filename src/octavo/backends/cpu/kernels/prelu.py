@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quantized.rescale import prelu_int16_multipliers
 from .broadcast import Axis, broadcast_shape, for_each_pair
-from .fixed_point import clamped_int16, fixed_point_scaled
+from .fixed_point import clamped_integer, fixed_point_scaled
 from .isa import lanes_of
 from .spec import Kernel, Output
 from .vectors import Buffer, Expr, load, prim_func, splat, store
@@ -44,7 +44,7 @@ def prelu(spec: PreluSpec, *, slopes: npt.NDArray[np.integer], isa: str) -> Kern
             positive, negative = B.max(value, zero), B.min(value, zero)
             # A factor leaves 0 as it is, so that one of the two is 0.
             total = fixed_point_scaled(positive, above, lanes) + fixed_point_scaled(negative * slope, below, lanes)
-            store(y, y_at, clamped_int16(total, spec.output, lanes), lanes)
+            store(y, y_at, clamped_integer(total, spec.output, lanes), lanes)
 
         for_each_pair(spec.shape, slopes.shape, lanes_of(isa) // 4, spec.threads, one)
 

@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as B
 from ....numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
 from ....numerics.quant_params import INTEGER_RANGE
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
-from .fixed_point import clamped_int16, fixed_point_scaled
+from .fixed_point import clamped_integer, fixed_point_scaled
 from .isa import lanes_of
 from .rounding import clamped, requantized
 from .spec import Kernel, Output
@@ -143,7 +143,7 @@ def _result(spec: ReduceSpec, acc: Expr, lanes: int) -> Expr:
     if spec.kind in ("max", "min"):
         return clamped(acc, out, spec.dtype, lanes)
     if isinstance(spec.multiplier, FixedPointMultiplier):
-        return clamped_int16(fixed_point_scaled(acc.astype(vector_type("int64", lanes)), spec.multiplier, lanes), out, lanes)
+        return clamped_integer(fixed_point_scaled(acc.astype(vector_type("int64", lanes)), spec.multiplier, lanes), out, lanes)
     if spec.kind == "sum":
         centered = acc - splat(B.int32(spec.extent * spec.input_zero_point), lanes)
         return requantized(centered, float(spec.multiplier), out, lanes, stored_even=spec.stored_even, dtype=spec.dtype)

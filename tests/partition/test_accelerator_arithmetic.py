@@ -1,0 +1,151 @@
+"""Ops whose quantize says an accelerator's rounding are computed so: equal to integers worked out here, word by word."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from octavo import numerics
+from octavo.composites.attributes import read_composites
+from octavo.numerics.rounding.fixed_point import quantize_multiplier
+from octavo.partition.pipeline import integer_regions, partition_module
+from octavo.target import CPU, OpSupport, TargetDescription
+from qdq_graph import Qdq, graph, round_as, run_lowered
+
+op: Any = relax.op
+SHIFTS = ("shift_half_up", "shift_half_away", "shift_half_even")
+FIXED_POINTS = ("fixed_point_once", "fixed_point_twice", "fixed_point_twice_away")
+WORDS = (*SHIFTS, *FIXED_POINTS)
+ZERO = {"int8": 0, "uint8": 128}
+
+
+def half_up(value: Fraction) -> int:
+    return math.floor(value + Fraction(1, 2))
+
+
+def half_away(value: Fraction) -> int:
+    return half_up(value) if value >= 0 else -half_up(-value)
+
+
+def rounded(total: int, real: float, word: str) -> int:
+    """total * real, as the words of docs/targets.md define it, in exact fractions."""
+    if word in SHIFTS:
+        return {"up": half_up, "away": half_away, "even": round}[word.rsplit("_")[-1]](Fraction(total) * Fraction(real))
+    mantissa, exponent = quantize_multiplier(real)
+    if word == "fixed_point_once":
+        return half_up(Fraction(total * mantissa) * Fraction(2) ** (exponent - 31))
+    first = half_up(Fraction((total << max(exponent, 0)) * mantissa, 2**31))
+    last = half_away if word == "fixed_point_twice_away" else half_up
+    return last(Fraction(first) * Fraction(2) ** min(exponent, 0))
+
+
+def stored(values: Any, zero_point: int, dtype: str, low: int | None = None) -> np.ndarray:
+    qmin, qmax = numerics.INTEGER_RANGE[dtype]
+    return np.clip(np.asarray(values) + zero_point, qmin if low is None else low, qmax).astype(dtype)
+
+
+def draw(rng: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    low, high = numerics.INTEGER_RANGE[dtype]
+    return rng.integers(low, high + 1, shape).astype(dtype)
+
+
+def scales_of(word: str) -> tuple[float, list[float], float]:
+    """Scales of input, weights by channel, and result, under which some sums are ties."""
+    if word in SHIFTS:
+        return 0.25, [0.5, 0.125, 0.25, 1.0], 8.0
+    return 0.021, [0.03, 0.0125, 0.021, 0.05], 0.34
+
+
+def weighted(kind: str, word: str, dtype: str, *, per_channel: bool) -> tuple[Any, np.ndarray, np.ndarray]:
+    """A convolution, depthwise convolution or matmul with bias and relu: the module, an input, and what it must give."""
+    rng = np.random.default_rng(5)
+    x_scale, scales, y_scale = scales_of(word)
+    scales = scales if per_channel else scales[:1] * 4
+    x_zero, y_zero = ZERO[dtype] + 3, ZERO[dtype] - 11
+    shape, weights, groups = {
+        "conv2d": ((1, 6, 7, 8), (3, 3, 8, 4), 1),
+        "depthwise": ((1, 6, 7, 4), (3, 3, 1, 4), 4),
+        "matmul": ((5, 24), (24, 4), 1),
+    }[kind]
+    x, w = draw(rng, shape, dtype), rng.integers(-127, 128, weights).astype(np.int8)
+    bias = rng.integers(-500, 500, 4).astype(np.int32)
+
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, dtype)
+        read = qdq.dequantize("x", params["x"], (x_scale, x_zero))
+        weight = qdq.weight("w", w, scales if per_channel else scales[0], np.zeros(4) if per_channel else 0, axis=w.ndim - 1)
+        if kind == "matmul":
+            core = op.matmul(read, weight)
+        else:
+            layouts = {"data_layout": "NHWC", "kernel_layout": "HWOI" if groups > 1 else "HWIO"}
+            if groups > 1:
+                weight = qdq.weight("w", w.transpose(0, 1, 3, 2), scales if per_channel else scales[0], axis=2)
+            core = op.nn.conv2d(read, weight, strides=(1, 2), padding=(1, 1, 1, 1), groups=groups, **layouts)
+        units = np.float32(x_scale) * np.asarray(scales, np.float32)
+        added = writer.emit("sum", op.add(writer.emit("core", core), qdq.weight("b", bias, units)))
+        return qdq.quantize("y", writer.emit("act", op.nn.relu(added)), (y_scale, y_zero), is_output=True)
+
+    module = round_as(graph({"x": (shape, dtype)}, body), word)
+    given = {"x_zero_point": x_zero, "bias": bias}
+    if kind == "matmul":
+        sums = numerics.matmul_accumulate(x, w, **given)
+    else:
+        window = numerics.Window(strides=(1, 2), padding=(1, 1, 1, 1))
+        sums = numerics.conv2d_accumulate(x, w, window=window, groups=groups, **given)
+    reals = [float(np.float32(x_scale)) * float(np.float32(scale)) / float(np.float32(y_scale)) for scale in scales]
+    values = [[rounded(int(total), real, word) for total, real in zip(row, reals, strict=True)] for row in sums.reshape(-1, 4)]
+    return module, x, stored(values, y_zero, dtype, y_zero).reshape(sums.shape)
+
+
+def arithmetic(module: Any) -> list[tuple[str, str]]:
+    """What the composites of a module say of their arithmetic."""
+    found = [composite.quantize_info for composite in read_composites(partition_module(module, CPU)).values()]
+    return [(info["requantize"], info["rounding"]) for info in found]
+
+
+def split(word: str) -> tuple[str, str]:
+    requantize = "shift" if word in SHIFTS else "fixed_point"
+    return requantize, word.removeprefix(f"{requantize}_")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("kind", ["conv2d", "depthwise", "matmul"])
+@pytest.mark.parametrize("word", WORDS)
+def test_sums_of_products(word: str, kind: str, dtype: str) -> None:
+    module, x, want = weighted(kind, word, dtype, per_channel=dtype == "int8")
+    np.testing.assert_array_equal(run_lowered(module, x), want)
+    assert arithmetic(module) == [split(word)]
+
+
+def reasons(module: Any, target: TargetDescription = CPU) -> set[str]:
+    """Why ops stay float."""
+    return {each.reason for each in integer_regions(module, target).rejections.values()}
+
+
+def test_a_scale_that_is_no_power_of_two_does_not_shift() -> None:
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, "int8")
+        core = op.matmul(qdq.dequantize("x", params["x"], (0.3, 0)), qdq.weight("w", np.ones((4, 2), np.int8), 0.5))
+        return qdq.quantize("y", writer.emit("core", core), (1.0, 0), is_output=True)
+
+    module = round_as(graph({"x": ((3, 4), "int8")}, body), "shift_half_up")
+    want = "x has scale 0.3; shift_half_up takes powers of two alone: quantize with scales power_of_two"
+    assert want in reasons(module)
+
+
+def test_an_op_without_such_a_kernel_is_rejected() -> None:
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, "int8")
+        soft = writer.emit("soft", op.nn.softmax(qdq.dequantize("x", params["x"], (0.25, 0))))
+        return qdq.quantize("y", soft, (2.0**-8, -128), is_output=True)
+
+    module = round_as(graph({"x": ((3, 16), "int8")}, body), "shift_half_even")
+    softmax = OpSupport(op="nn.softmax", requantize="shift", rounding="half_even", scales="power_of_two")
+    target = TargetDescription(name="npu", ops=(softmax,))
+    want = "no kernel rounds nn.softmax shift_half_even, only half_even; target npu rounds it shift_half_even"
+    assert want in reasons(module, target)
