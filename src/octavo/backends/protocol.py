@@ -120,6 +120,10 @@ class CodeGenerator(Backend):
 
     def emit(self, composite: Composite, host: Host, inputs: dict[str, Var], output: Var) -> None:
         """Call what `generate` returns."""
+        host.run(self.code_of(composite), composite, list(inputs.values()), output)
+
+    def code_of(self, composite: Composite) -> Code:
+        """Return what `generate` does, checked; CompileError names the composite."""
         try:
             generated: Any = self.generate(composite)
         except Exception as error:  # whatever a vendor's code raises
@@ -134,8 +138,7 @@ class CodeGenerator(Backend):
         if scratch is not None and generated.workspace > scratch:
             asked = f"its code asks for a workspace of {generated.workspace} bytes"
             raise CompileError(f"{where_of(composite)}: {asked}; target {self.description.name} has scratch_bytes {scratch}")
-        generated = replace(generated, layout=layout_of(generated, composite, self.description))
-        host.run(generated, composite, list(inputs.values()), output)
+        return replace(generated, layout=layout_of(generated, composite, self.description))
 
 
 def layout_of(code: Code, composite: Composite, description: TargetDescription) -> CodeLayout:

@@ -110,12 +110,14 @@ def read_composites(module: tvm.IRModule) -> dict[str, Composite]:
     for var, function in module.functions_items():
         attrs: dict[str, Any] = dict(function.attrs.items()) if function.attrs else {}
         if isinstance(function, relax.Function) and OP_ATTR in attrs:
-            found[var.name_hint] = _read_composite(var.name_hint, function, attrs)
+            found[var.name_hint] = read_composite(var.name_hint, function)
     return found
 
 
-def _read_composite(name: str, function: relax.Function, attrs: Mapping[str, Any]) -> Composite:
-    missing = [key for key in ("Composite", CORE_ATTR) if key not in attrs]
+def read_composite(name: str, function: relax.Function) -> Composite:
+    """Return the composite that a function is; CompileError where an attribute is missing or holds what no composite has."""
+    attrs: dict[str, Any] = dict(function.attrs.items()) if function.attrs else {}
+    missing = [key for key in ("Composite", OP_ATTR, CORE_ATTR) if key not in attrs]
     if missing:
         raise CompileError(f"composite {name} has no attribute {missing[0]!r}; partition the model again")
     op = _read(attrs[OP_ATTR], name)

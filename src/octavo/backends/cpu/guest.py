@@ -32,10 +32,11 @@ _FLAGS = ("-x", "c", "-std=c11", "-O3", "-fPIC", "-c")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class External:
-    """A function that machine code calls by its symbol, and whose it is, for errors."""
+    """A function that machine code calls by its symbol, whose it is, for errors, and folders of headers that its C includes."""
 
     source: CSource | ObjectCode
     where: str
+    headers: tuple[str, ...] = ()
 
 
 def guest_kernel(code: Code, composite: Composite, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> Kernel:
@@ -94,11 +95,11 @@ def static_libraries(externals: Mapping[str, External]) -> list[Any]:
 
 def _static_library(symbol: str, external: External) -> Any:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{symbol}.o"
+        path = Path(folder) / f"{symbol[:64]}.o"  # TVM makes symbols that are longer than file names may be
         if isinstance(external.source, ObjectCode):
             path.write_bytes(external.source.data)
         else:
-            _compile(external.source, path, external.where)
+            _compile(external.source, path, external.where, external.headers)
         symbols = _defined(path, external.where)
         if symbol not in symbols:
             defined = ", ".join(sorted(symbols)) or "none"
@@ -106,13 +107,14 @@ def _static_library(symbol: str, external: External) -> Any:
         return tvm.runtime.load_static_library(str(path), [symbol])
 
 
-def _compile(source: CSource, path: Path, where: str) -> None:
+def _compile(source: CSource, path: Path, where: str, headers: tuple[str, ...]) -> None:
     compiler = cc.get_cc()
     if compiler is None:
         raise CompileError(f"{where}: its code is C, and there is no C compiler (gcc or clang) on PATH")
     text = path.with_suffix(".c")
     text.write_text(source.text, encoding="utf-8")
-    found = subprocess.run([compiler, *_FLAGS, str(text), "-o", str(path)], capture_output=True, text=True, check=False)
+    words = [compiler, *_FLAGS, *(f"-I{folder}" for folder in headers), str(text), "-o", str(path)]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
     if found.returncode:
         said = [line for line in found.stderr.splitlines() if "error" in line] or found.stderr.splitlines() or ["no message"]
         raise CompileError(f"{where}: its C does not compile: {said[0].replace(str(text), text.name)}")

@@ -1,0 +1,137 @@
+"""A back end through TVM's own passes: patterns of its registry, FuseOpsByPattern, MergeCompositeFunctions, RunCodegen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
+from tvm.relax.frontend.onnx import from_onnx
+
+import octavo
+import octavo.byoc
+from nets import residual_net
+from octavo.backends import CodeGenerator
+from octavo.composites.attributes import read_composite
+
+EXTENDING = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+PLAIN_TVM = """
+import sys, numpy as np, tvm
+from tvm import relax
+sys.modules["octavo"] = None
+machine = relax.VirtualMachine(tvm.runtime.load_module("mixed.so"), tvm.cpu())
+results = [machine["main"](tvm.runtime.tensor(x)) for x in np.load("x.npy")]
+np.save("y.npy", [(result if hasattr(result, "numpy") else result[0]).numpy() for result in results])
+"""
+
+
+@pytest.fixture(name="npu")
+def fixture_npu(tmp_path, monkeypatch) -> CodeGenerator:
+    """The back end that docs/extending.md shows."""
+    text = EXTENDING.read_text(encoding="utf-8").split("## Add a back end")[1].split("```python\n")[1].split("```")[0]
+    (tmp_path / "toynpu.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "toynpu", raising=False)
+    import toynpu  # pyright: ignore[reportMissingImports]
+
+    return toynpu.ToyNpu()
+
+
+@pytest.fixture(name="quantized")
+def fixture_quantized(rng):
+    model = residual_net()
+    shape = model.tensors[model.input_ids[0]].shape
+    batches = np.stack([rng.normal(size=shape).astype(np.float32) for _ in range(6)])
+    profile = octavo.profile(model, list(batches))
+    return octavo.quantize(model, profile, recipe=octavo.Recipe(activation_dtype="int8")), batches
+
+
+def fused(module: tvm.IRModule) -> tvm.IRModule:
+    module = octavo.byoc.duplicate_dequantize()(module)
+    return relax.transform.FuseOpsByPattern(get_patterns_with_prefix("toynpu"))(module)
+
+
+def composites(module: tvm.IRModule) -> list[relax.Function]:
+    return [function for _, function in module.functions_items() if "Composite" in (function.attrs or {})]
+
+
+def build(module: tvm.IRModule, ids=()):
+    module = relax.transform.MergeCompositeFunctions()(fused(module))
+    assert any("Codegen" in (function.attrs or {}) for _, function in module.functions_items())
+    module = relax.transform.RunCodegen()(module)
+    return tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(ids=ids))
+
+
+def run_without_octavo(library, folder: Path, batches: np.ndarray) -> np.ndarray:
+    library.export_library(str(folder / "mixed.so"))
+    np.save(folder / "x.npy", batches)
+    subprocess.run([sys.executable, "-c", PLAIN_TVM], cwd=folder, check=True)
+    return np.load(folder / "y.npy")
+
+
+def test_the_library_runs_without_octavo_and_gives_the_cpu_s_values(npu, quantized, tmp_path) -> None:
+    model, batches = quantized
+    octavo.byoc.register(npu)
+    got = run_without_octavo(build(model.bound(), model.tensors), tmp_path, batches)
+    executable = octavo.compile(model)
+    np.testing.assert_array_equal(got, [next(iter(executable(x).values())) for x in batches])
+
+
+def test_patterns_find_what_partition_finds(npu, quantized) -> None:
+    model, _ = quantized
+    octavo.byoc.register(npu)
+    found = [read_composite("", function) for function in composites(fused(model.bound()))]
+    partitioned = octavo.partition(model, target=npu)
+    wanted = [
+        read_composite("", function)
+        for function in composites(partitioned)
+        if str(function.attrs["Composite"]) == "toynpu.conv2d"
+    ]
+    assert len(found) == len(wanted) > 2
+    by_output = {each.quantize_info["output"]["id"]: each.quantize_info for each in wanted}
+    for each in found:
+        assert each.quantize_info == by_output[each.quantize_info["output"]["id"]]
+
+
+def test_a_file_that_tvm_imports(npu, tmp_path) -> None:
+    octavo.byoc.register(npu)
+    path = tmp_path / "conv.onnx"
+    constants = "float s = {0.05}, int8 z = {3}, float t = {0.1}, int8 u = {-2}, float v = {0.02}, int8 o = {0}"
+    nodes = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, v, o)"
+    nodes += " c = Conv<pads=[1, 1, 1, 1]>(d, e) r = Relu(c) p = QuantizeLinear(r, t, u) y = DequantizeLinear(p, t, u)"
+    graph = onnx.parser.parse_graph(f"g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) <{constants}> {{ {nodes} }}")
+    rng = np.random.default_rng(0)
+    graph.initializer.append(onnx.numpy_helper.from_array(rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8), "w"))
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), path)
+    module = from_onnx(onnx.load(path))
+    x = rng.normal(size=(5, 1, 3, 8, 8)).astype(np.float32)
+    module = relax.transform.DecomposeOpsForInference()(module)
+    assert [str(function.attrs["Composite"]) for function in composites(fused(module))] == ["toynpu.conv2d"]
+    got = run_without_octavo(build(module), tmp_path, x)
+    executable = octavo.compile(octavo.load(path))
+    np.testing.assert_array_equal(got, [next(iter(executable(each).values())) for each in x])
+
+
+def test_what_the_back_end_raises_names_the_op(npu, quantized, monkeypatch) -> None:
+    model, _ = quantized
+    octavo.byoc.register(npu)
+
+    def fail(_composite):
+        raise ValueError("no such unit")
+
+    monkeypatch.setattr(npu, "generate", fail)
+    with pytest.raises(Exception, match=r"toynpu\.conv2d of .*: its back end raised ValueError: no such unit"):
+        build(model.bound(), model.tensors)
+
+
+def test_a_back_end_that_is_registered_again_replaces_its_patterns(npu) -> None:
+    octavo.byoc.register(npu)
+    count = len(get_patterns_with_prefix("toynpu"))
+    octavo.byoc.register(npu)
+    assert len(get_patterns_with_prefix("toynpu")) == count > 0
