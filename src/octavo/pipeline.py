@@ -212,13 +212,16 @@ def quantize(
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
     checked = checked_model(model)
     check_model(profile, checked)
-    description = resolve_target(target).description
+    return _quantized_for(resolve_target(target), checked, profile, recipe)
+
+
+def _quantized_for(target: ResolvedTarget, model: Model, profile: Profile, recipe: Recipe | None) -> QuantizedModel:
     return quantize_model(
-        checked,
+        model,
         profile,
-        target=description,
+        target=target.description,
         recipe=recipe or Recipe(),
-        claims_of=lambda module: integer_claims(module, description),
+        claims_of=lambda module: integer_claims(module, target.description, is_vendor=bool(target.backends)),
     )
 
 
@@ -314,7 +317,10 @@ def prepared(
     """Return the model that is lowered, quantized first where `profile` is for that, and what it is downcast to."""
     wanted = _wanted_precision(model, target, precision, profile)
     if profile is not None and wanted is None:
-        return quantize(model, profile, target=target.description, recipe=recipe), None
+        checked = checked_model(model)
+        check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+        check_model(profile, checked)
+        return _quantized_for(target, checked, profile, recipe), None
     if recipe is not None:
         raise QuantizationError("a recipe says how to quantize by a profile: give one, and no 16-bit precision")
     return model, wanted

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import tvm
 
-from ..composites.attributes import HOST
 from ..graph.dataflow import DataflowView
 from ..graph.rules import Claims, Repeatable, claim, partition
 from ..ops import CLAMPS, REDUCTIONS
@@ -98,10 +97,10 @@ def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRMo
     return module
 
 
-def claim_integer(module: tvm.IRModule, context: PartitionContext) -> Claims:
-    """Return the ops that `outline_integer` outlines, without outlining them."""
+def claim_integer(module: tvm.IRModule, context: PartitionContext, backend: str) -> Claims:
+    """Return the ops that `outline_integer` outlines for one back end, without outlining them."""
     view = DataflowView(module["main"])
-    return claim(view, rules_for(context, COMPUTE, context.target, HOST), repeatable=_repeatable_in(view))
+    return claim(view, rules_for(context, COMPUTE, context.target, backend), repeatable=_repeatable_in(view))
 
 
 def _repeatable_in(view: DataflowView) -> Repeatable:

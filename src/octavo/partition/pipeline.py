@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 import tvm
 
+from ..composites.attributes import HOST
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, dtype_of, op_name
 from ..graph.partition_state import is_partitioned
@@ -130,12 +131,15 @@ def partition_module(
     return run_passes(PASSES, module, context)
 
 
-def integer_claims(module: tvm.IRModule, target: TargetDescription) -> Claims:
-    """Return the integer ops that partition outlines, without outlining them; quantize and dequantize are none."""
+def integer_claims(module: tvm.IRModule, target: TargetDescription, *, is_vendor: bool = False) -> Claims:
+    """Return the integer ops that partition outlines, without outlining them; quantize and dequantize are none.
+
+    What a vendor's own code rounds, the host's kernels need not.
+    """
     context = PartitionContext(target=target)
     for each in _CANONICALIZE:
         module = each(module, context)
-    return claim_integer(module, context)
+    return claim_integer(module, context, target.name if is_vendor else HOST)
 
 
 def integer_regions(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:
