@@ -9,12 +9,14 @@ import pytest
 from handmade_profile import ranged
 from tvm import relax
 
+import octavo
 from nets import model_of, residual_net
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
 from octavo.numerics import QuantParams, dequantize
-from octavo.quantize import QuantizationPlan, Recipe, quantize
+from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantize import QuantizationPlan, QuantizedModel, Recipe, quantize
 from octavo.target import ELEMENTWISE, OpSupport, TargetDescription
 from octavo.target.limits import Limit
 from octavo.target.tensor_support import TensorSupport
@@ -202,6 +204,65 @@ def test_a_group_of_one_scale_is_what_all_its_members_ask_for() -> None:
         "a, s, c ... (of one scale and zero point) cannot be all that its ops need: "
         "elementwise s scale 0.00390625, nn.max_pool2d p scale 0.03125"
     )
+
+
+def test_an_op_of_one_scale_that_makes_new_values_covers_them() -> None:
+    plan = plan_for(npu(nn_conv2d={"same_params": True}))
+    x, a = (plan.activations[TensorId(name)] for name in "xa")
+    assert x == a
+    assert float(x.scale) == pytest.approx((4 + 9) / 255)
+
+
+def simulated(model: Model, target: Any, recipe: Recipe) -> tuple[QuantizedModel, float]:
+    """Return a model quantized for a target, and the least SQNR of its outputs against the float ones, as compiled."""
+    samples = np.random.default_rng(2).standard_normal((8, *model.tensors[model.input_ids[0]].shape)).astype(np.float32)
+    quantized = octavo.quantize(model, octavo.profile(model, list(samples)), target=target, recipe=recipe)
+    executables = [octavo.compile(model), octavo.compile(quantized, target=target)]
+    real, got = ([run(sample) for sample in samples] for run in executables)
+    names = real[0].keys()
+    return quantized, min(
+        sqnr_db(np.stack([each[name] for each in real]), np.stack([each[name] for each in got])) for name in names
+    )
+
+
+def test_int16_activations_run_in_integers() -> None:
+    quantized, decibels = simulated(residual_net(), "cpu", Recipe(activation_dtype="int16", float_ops=()))
+    plan = quantized.plan
+    assert plan.float_ops == ()
+    assert {(params.dtype, int(params.zero_point)) for params in plan.activations.values()} == {("int16", 0)}
+    assert {params.dtype for params in plan.weights.values()} == {"int8"}
+    assert decibels > simulated(residual_net(), "cpu", Recipe(float_ops=()))[1] + 3, "int8 weights are left"
+
+
+def test_an_op_has_the_width_of_what_it_shares_tensors_with() -> None:
+    first = {"nn_conv2d": {"activations": ("int8", "int16")}}
+    quantized, _ = simulated(net(), npu({"activations": ("int16",)}, **first), Recipe())
+    assert {params.dtype for params in quantized.plan.activations.values()} == {"int16"}, "sigmoid takes no other"
+    assert quantized.plan.float_ops == ()
+    mixed = plan_for(npu({"activations": ("int16",)}, add={"activations": ("int8",)}))
+    assert reason(mixed, "t") == "a cannot be all that its ops need: nn.conv2d a int16, add t int8"
+    role = {"tensors": {"output": TensorSupport(dtypes=("int8",))}}
+    within = plan_for(npu({"activations": ("int16",)}, elementwise=role, add={"activations": ("int16",)}))
+    assert reason(within, "s") == (
+        "its kernel would compute at two widths: s needs 8 bits for elementwise s, but a needs 16 bits for nn.conv2d a"
+    )
+
+
+def test_a_dtype_that_no_kernel_of_this_machine_has_stays_float() -> None:
+    rng = np.random.default_rng(3)
+
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, gamma: relax.Var) -> relax.Expr:
+        a = writer.emit("a", relax.op.matmul(x, w))
+        n = writer.emit("n", relax.op.nn.layer_norm(a, gamma, gamma, axes=[-1]))
+        return writer.emit("y", relax.op.matmul(n, w), is_output=True)
+
+    params = {"w": rng.standard_normal((8, 8)).astype(np.float32), "gamma": np.ones(8, np.float32)}
+    model = model_of({"x": ((4, 8), "float32")}, params, body, ("y",))
+    wide = {"activations": ("int16",)}
+    ops = (OpSupport(op="matmul", weights=("int8",), **wide), OpSupport(op="nn.layer_norm", **wide))
+    quantized, decibels = simulated(model, TargetDescription(name="npu", ops=ops), Recipe())
+    assert [layer.op for layer in quantized.plan.layers] == ["matmul", "matmul"]
+    assert decibels > 35
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,11 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             support = target.support(name)
             asks = support != CPU.support(name)  # whose matchers say all that its kernels cannot take
             supports[name] = None if support is None else (support, for_matchers(support), asks)
+            kernels = CPU.support(name)
+            if support is not None and asks and backend == HOST and kernels is not None:
+                wide = for_matchers(support)  # a host's description may list dtypes that its kernels lack
+                known = tuple(dtype for dtype in wide.activations if dtype in kernels.activations) or kernels.activations
+                supports[name] = (support, replace(wide, activations=known), asks)
         return supports[name]
 
     def bind(kind: str, matcher: Matcher) -> Callable[[DataflowView, Var], Region[CompositeOp] | Rejection]:

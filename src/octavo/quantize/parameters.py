@@ -139,7 +139,7 @@ class ParameterChooser:
         ranges = SharedRanges(range_of)
         for layer in placement.layers:
             if layer.support.same_params:
-                ranges.share([*layer.inputs, *(constant.name for constant in layer.constants)], layer.output)
+                ranges.share(layer.operands, layer.output, moves=layer.moves)
         return ranges
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:

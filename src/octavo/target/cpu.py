@@ -27,7 +27,7 @@ from .vocabulary import (
 
 _WEIGHTED_FUSIONS = ("bias", *CLAMPS)
 
-_CONSTANTS = ("uint8", "int8")
+_CONSTANTS = ("uint8", "int8", "int16")
 
 _FIXED_POINT = (FIXED_POINT, FIXED_POINT_WIDE_BIAS)
 

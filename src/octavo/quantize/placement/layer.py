@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from tvm.relax import Var
 
 from ...identity import TensorId
+from ...ops import CLAMPS
 from ...target import BATCH_MATMUL, OpSupport
+from ...target.vocabulary import MOVES
 from ..plan import FloatOp
 from ..weights.constants import Constant
 from ..weights.convolution import Bias, Weighted
+
+_MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -59,6 +63,11 @@ class Layer:
     def pulls(self) -> bool:
         """Whether it is worth quantizing its inputs for it alone: it reads each of their values many times."""
         return self.op is not None or self.support.op == BATCH_MATMUL
+
+    @property
+    def moves(self) -> bool:
+        """Whether it keeps scale and zero point and makes no value that its input does not span."""
+        return self.support.same_params and self.support.op in _MOVES
 
     @property
     def may_leave_float(self) -> bool:

@@ -165,7 +165,7 @@ class Placer:
         one, pair = (self.target.support(kind) for kind in (ELEMENTWISE, ELEMENTWISE_PAIR))
         if one is None or self._unlike_recipe(one) is not None:
             return None
-        with_rows = pair is not None and self._unlike_recipe(pair) is None
+        with_rows = pair is not None and self._unlike_recipe(pair) is None and not self._is_wide()
         found = function_of_one(self.view, self.constants, var, with_rows=with_rows)
         if found is None or (support is not None and len(found.members) == 1 and name in CLAMPS):
             return None
@@ -271,7 +271,7 @@ class Placer:
         # Backwards: moving data before an integer op is cheaper in integers, and the Q then sits at the graph's edge.
         inputs_of = {layer.output: layer for layer in candidates}
         for layer in reversed(candidates):
-            if layer.output in integer or not layer.support.same_params or not all(map(self.has_range, layer.inputs)):
+            if layer.output in integer or not layer.moves or not all(map(self.has_range, layer.inputs)):
                 continue
             readers = [inputs_of[out] for out in integer if layer.output in inputs_of[out].inputs]
             count = sum(reader.inputs.count(layer.output) for reader in readers)
@@ -315,7 +315,10 @@ class Placer:
 
     def _may_leave_float(self, layer: Layer) -> bool:
         """Return whether a product can end in float32, which those of 16 bits cannot."""
-        return layer.may_leave_float and QuantScheme(dtype=self.recipe.preferred_dtype(self.target)).num_bits == 8
+        return layer.may_leave_float and not self._is_wide()
+
+    def _is_wide(self) -> bool:
+        return QuantScheme(dtype=self.recipe.preferred_dtype(self.target)).num_bits > 8  # tables of rows have 256 entries each
 
     def _passes(self, data: Var, layer: Layer) -> bool:
         """Return whether a layer may as well work on `data` in float: with constants alone, or a move that adds nothing."""
@@ -323,14 +326,14 @@ class Placer:
             return False
         if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR) or layer.constants:
             return len(layer.inputs) == 1
-        if not layer.support.same_params or len(layer.inputs) != 1:
+        if not layer.moves or len(layer.inputs) != 1:
             return False
         before, after = static_shape(data), static_shape(layer.output)
         return before is not None and after is not None and prod(after) <= prod(before)
 
     def _no_range(self, layer: Layer, integer: set[Var]) -> str | None:
         needed = [data for data in layer.inputs if data not in integer]
-        if not layer.support.same_params and not self._may_leave_float(layer):
+        if not layer.moves and not self._may_leave_float(layer):
             needed.append(layer.output)
         missing = [var for var in needed if not self.has_range(var)]
         touched = (*layer.inputs, layer.output)

@@ -1,8 +1,9 @@
 """Tensors that share one scale and zero point because ops move values between them: groups of them. Chooses no range.
 
-The target says of an op whether its inputs and its output share parameters (`OpSupport.same_params`). An op of one input adds no
-value: its output takes the input's range. With several inputs (a concat) the range is the hull of all of them and the output.
-Groups that have a member in common are one group, so whatever makes a member quantizes it with the range of all.
+The target says of an op whether its inputs and its output share parameters (`OpSupport.same_params`). An op of one input that
+only moves values makes no new one: its output takes the input's range. Of any other (a concat) the range is the hull of all
+inputs and the output. Groups that have a member in common are one group, so whatever makes a member quantizes it with the range
+of all.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class SharedRanges(Generic[Key]):
         self._followers: set[Key] = set()
         self._ranges: dict[Key, Range] = {}
 
-    def share(self, inputs: Iterable[Key], output: Key) -> None:
-        """Put what an op reads and makes into one group."""
+    def share(self, inputs: Iterable[Key], output: Key, *, moves: bool = True) -> None:
+        """Put what an op reads and makes into one group; `moves` says that it makes no value that its inputs do not span."""
         keys = list(dict.fromkeys(inputs))
-        if len(keys) == 1:
+        if moves and len(keys) == 1:
             self._followers.add(output)
         joined = set[Key]()
         for key in (*keys, output):
