@@ -23,6 +23,7 @@ from ..graph.rules import Region
 from ..partition.context import PartitionContext
 from ..partition.outline_integer import COMPUTE
 from ..partition.target_rules import describe, rules_for
+from ..qdq.rounding import with_rounding_as_constant
 from ..target import TargetDescription
 
 _MAX_INPUTS = 6
@@ -67,6 +68,8 @@ def patterns(description: TargetDescription) -> list[FusionPattern]:
 def duplicate_dequantize() -> Any:
     """Return the pass that gives each reader of a dequantize one of its own: TVM puts a value into one composite at most.
 
+    Roundings become constants on the way: TVM would make parameters of texts.
+
     It is named by the tensor that it is of, "r1_dq2", which is how a composite finds its inputs' TensorIds once others are calls.
     """
     return tvm.transform.module_pass(_duplicated, opt_level=0, name="octavo.duplicate_dequantize")
@@ -93,11 +96,13 @@ def _duplicated(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
             if binding.var in shared and not view.is_returned(binding.var):
                 continue
             own = {
-                var: writer.emit(name_of(var), replace_operands(shared[var], read))
+                var: writer.emit(name_of(var), replace_operands(with_rounding_as_constant(shared[var]), read))
                 for var in dict.fromkeys(operand_vars(binding.value))
                 if var in shared
             }
-            value = replace_operands(binding.value, lambda var: own.get(var, read(var)))  # noqa: B023
+            value: Any = replace_operands(binding.value, lambda var: own.get(var, read(var)))  # noqa: B023
+            if call_to(value, "quantize", "dequantize") is not None:
+                value = with_rounding_as_constant(value)
             emitted[binding.var] = writer.emit(binding.var.name, value, is_output=view.is_returned(binding.var))
         return replace_operands(view.result, read)
 

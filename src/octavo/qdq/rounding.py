@@ -19,8 +19,9 @@ from typing import Any, cast
 import numpy as np
 import tvm
 import tvm.ir._ffi_api as _ir_ffi
-from tvm.ir import Call, Op, StringImm
+from tvm.ir import Call, GenericConst, Op, StringImm
 from tvm.relax import BlockBuilder, Expr, Var
+from tvm.relax import const as _relax_const
 from tvm.relax import op as _relax_op
 from tvm.relax import script as _script
 from tvm.relax.script import parser as _parser
@@ -59,7 +60,7 @@ _OF_ANY_OP = (HALF_UP, HALF_AWAY, *SHIFTS, *FIXED_POINTS)
 
 def rounding_of(call: Any) -> str:
     """Return the rounding that a quantize or dequantize says."""
-    return str(call.args[3].value) if len(call.args) > 3 else HALF_EVEN
+    return _word(call.args[3]) if len(call.args) > 3 else HALF_EVEN
 
 
 def result_rounding(view: DataflowView, members: Iterable[Var], known: Collection[str] = ROUNDINGS) -> str:
@@ -166,6 +167,14 @@ def with_rounding(call: Any, rounding: str) -> Any:
     return Call(Op.get(f"relax.octavo.{name}"), [*call.args[:3], _checked(name, rounding)], call.attrs)
 
 
+def with_rounding_as_constant(call: Any) -> Any:
+    """Return the call with its rounding as a tensor of bytes: TVM's fusion makes parameters of texts, and none of constants."""
+    if len(call.args) <= 3:
+        return call
+    word = _relax_const(np.frombuffer(rounding_of(call).encode(), np.uint8).copy())
+    return Call(call.op, [*call.args[:3], word], call.attrs)
+
+
 def source_op(data: Any, definition: Callable[[Any], Any]) -> str:
     """Name the op that computes what a quantize of `data` rounds, behind ops that leave values as they are or clamp them."""
     value = definition(data)
@@ -174,9 +183,15 @@ def source_op(data: Any, definition: Callable[[Any], Any]) -> str:
     return op_name(value)
 
 
+def _word(argument: Any) -> str:
+    if isinstance(argument, GenericConst):
+        return argument.value.numpy().tobytes().decode("ascii", "replace")
+    return str(argument.value) if isinstance(argument, StringImm) else str(argument)
+
+
 def _checked(name: str, rounding: Any) -> StringImm:
     """Return the argument that says a rounding; raise for anything else."""
-    word = rounding.value if isinstance(rounding, StringImm) else rounding
+    word = _word(rounding)
     if word not in ROUNDINGS:
         raise CompileError(f"octavo.{name}: expected a rounding of {', '.join(ROUNDINGS)} as fourth argument, got {word!r}")
     return StringImm(str(word))
