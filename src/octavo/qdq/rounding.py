@@ -186,12 +186,12 @@ def source_op(data: Any, definition: Callable[[Any], Any]) -> str:
 def _word(argument: Any) -> str:
     if isinstance(argument, GenericConst):
         return argument.value.numpy().tobytes().decode("ascii", "replace")
-    return str(argument.value) if isinstance(argument, StringImm) else str(argument)
+    return str(argument.value)
 
 
 def _checked(name: str, rounding: Any) -> StringImm:
     """Return the argument that says a rounding; raise for anything else."""
-    word = _word(rounding)
+    word = _word(rounding) if isinstance(rounding, (GenericConst, StringImm)) else rounding
     if word not in ROUNDINGS:
         raise CompileError(f"octavo.{name}: expected a rounding of {', '.join(ROUNDINGS)} as fourth argument, got {word!r}")
     return StringImm(str(word))
