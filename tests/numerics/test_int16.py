@@ -6,7 +6,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from octavo.numerics import QuantParams, Window, avg_pool2d, conv2d, matmul, mul, reduce_sum
-from octavo.numerics.quantized.binary import add_int16, mul_int16_multiplier
+from octavo.numerics.quantized.binary import add_int16, product_multiplier
 from octavo.numerics.quantized.int16_functions import logistic_table, tanh_table
 from octavo.numerics.quantized.reduce import mean_int16_multiplier
 from octavo.numerics.quantized.rescale import int16_rescale_table
@@ -150,7 +150,7 @@ def test_product(scales):
     expected = litert_op.run(
         "MUL", schema.MulOptionsT(), [tensor(a, scales[0]), tensor(b, scales[1])], result(a.shape, scales[2])
     )
-    np.testing.assert_array_equal(mul(a, b, multiplier=mul_int16_multiplier(*scales), dtype="int16"), expected)
+    np.testing.assert_array_equal(mul(a, b, multiplier=product_multiplier(*scales, "twice_away"), dtype="int16"), expected)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.4, 0.5, 0.03])

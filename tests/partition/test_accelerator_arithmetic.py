@@ -149,3 +149,113 @@ def test_an_op_without_such_a_kernel_is_rejected() -> None:
     target = TargetDescription(name="npu", ops=(softmax,))
     want = "no kernel rounds nn.softmax shift_half_even, only half_even; target npu rounds it shift_half_even"
     assert want in reasons(module, target)
+
+
+PAIR_SCALES = {
+    "shift": [(0.25, 0.5, 1.0), (0.5, 0.0625, 0.125), (2.0**-20, 4.0, 8.0), (0.5, 0.5, 0.25)],
+    "fixed_point": [(0.021, 0.034, 0.05), (0.5, 0.0625, 0.125), (0.021, 7.4, 9.3), (0.3, 0.3, 0.1)],
+}
+
+
+def pair_value(kind: str, a: int, b: int, scales: tuple[float, float, float], word: str) -> int:
+    first, second, result = (float(np.float32(scale)) for scale in scales)
+    if kind == "mul":
+        real = np.float32(np.float32(scales[0]) * np.float32(scales[1])) / np.float32(scales[2])
+        return rounded(a * b, float(real), word)
+    sign = -1 if kind == "sub" else 1
+    if word in SHIFTS:
+        total = Fraction(a) * Fraction(first) + sign * Fraction(b) * Fraction(second)
+        unit = 2.0**-40
+        return rounded(int(total / Fraction(unit)), unit / result, word)
+    unit = 2 * max(first, second)
+    x, y = rounded(a << 20, first / unit, word), rounded(b << 20, second / unit, word)
+    return rounded(x + sign * y, unit / (result * 2**20), word)
+
+
+@pytest.mark.parametrize("kind", ["add", "sub", "mul"])
+@pytest.mark.parametrize("word", WORDS)
+def test_sums_and_products_of_two(word: str, kind: str) -> None:
+    emitted = {"add": op.add, "sub": op.subtract, "mul": op.multiply}[kind]
+    rng = np.random.default_rng(1)
+    for i, scales in enumerate(PAIR_SCALES[split(word)[0]]):
+        dtype, zeros = ("int8", "uint8")[i % 2], np.array([3, -7, 11]) + 128 * (i % 2)
+        shapes = (((3, 40), (3, 40)), ((2, 3, 7), (7,)))[i // 2]
+        a, b = (draw(rng, shape, dtype) for shape in shapes)
+
+        def body(writer: Any, params: Any, scales: Any = scales, zeros: Any = zeros, dtype: str = dtype) -> Any:
+            qdq = Qdq(writer, dtype)
+            sides = (qdq.dequantize(name, params[name], (scales[i], zeros[i])) for i, name in enumerate("ab"))
+            return qdq.quantize("y", writer.emit("core", emitted(*sides)), (scales[2], zeros[2]), is_output=True)
+
+        module = round_as(graph({"a": (a.shape, dtype), "b": (b.shape, dtype)}, body), word)
+        pairs = np.broadcast(a.astype(int) - zeros[0], b.astype(int) - zeros[1])
+        want = [pair_value(kind, int(x), int(y), scales, word) for x, y in pairs]
+        got = run_lowered(module, a, b)
+        np.testing.assert_array_equal(got, stored(want, zeros[2], dtype).reshape(got.shape), err_msg=f"{scales}")
+        assert arithmetic(module) == [split(word)]
+
+
+CHANGES = {"shift": [(0.25, 1.0), (0.5, 0.0625), (2.0, 16.0)], "fixed_point": [(0.021, 0.05), (0.3, 0.0625), (0.2, 1.6)]}
+
+
+def change(kind: str, scales: tuple[float, float], dtype: str, zeros: tuple[int, int]) -> Any:
+    """A change of parameters, alone or behind an op that only moves or chooses values."""
+
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, dtype)
+        x = qdq.dequantize("x", params["x"], (scales[0], zeros[0]))
+        moves = {
+            "transpose": lambda: op.permute_dims(x, (0, 2, 1, 3)),
+            "max_pool2d": lambda: op.nn.max_pool2d(x, (1, 1), layout="NHWC"),
+            "slice": lambda: op.strided_slice(x, [1], [0], [16]),
+            "max": lambda: op.max(x, axis=[3], keepdims=True),
+            "concat": lambda: op.concat([x, qdq.dequantize("z", params["x"], (scales[1], zeros[1]))], axis=3),
+        }
+        moved = writer.emit("moved", moves[kind]()) if kind in moves else x
+        return qdq.quantize("y", moved, (scales[1], zeros[1]), is_output=True)
+
+    return graph({"x": ((1, 16, 16, 1), dtype)}, body)
+
+
+@pytest.mark.parametrize("kind", ["requantize", "transpose", "max_pool2d", "slice", "max", "concat"])
+@pytest.mark.parametrize("word", WORDS)
+def test_changes_of_parameters(word: str, kind: str) -> None:
+    for i, scales in enumerate(CHANGES[split(word)[0]]):
+        dtype = ("int8", "uint8")[i % 2]
+        zeros = (ZERO[dtype] + 5, ZERO[dtype] - 9)
+        x = (np.arange(256) + numerics.INTEGER_RANGE[dtype][0]).astype(dtype).reshape(1, 16, 16, 1)
+        module = round_as(change(kind, scales, dtype, zeros), word)
+        real = float(np.float32(scales[0])) / float(np.float32(scales[1]))
+        want = stored([rounded(int(value) - zeros[0], real, word) for value in x.ravel()], zeros[1], dtype).reshape(x.shape)
+        want = want.transpose(0, 2, 1, 3) if kind == "transpose" else want
+        want = np.concatenate([want, x], axis=3) if kind == "concat" else want
+        np.testing.assert_array_equal(run_lowered(module, x), want, err_msg=f"{scales} {dtype}")
+        assert arithmetic(module) == [split(word)]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_keeps_its_parameters_rounds_nothing(word: str) -> None:
+    module = round_as(change("max_pool2d", (0.3, 0.3), "int8", (4, 4)), word)
+    x = np.arange(-128, 128).astype(np.int8).reshape(1, 16, 16, 1)
+    np.testing.assert_array_equal(run_lowered(module, x), x)
+    assert arithmetic(module) == [("none", "none")]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_tables_hold_the_real_function(word: str) -> None:
+    """Every other integer makes a tie, below 0 and above."""
+
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, "int8")
+        x = qdq.dequantize("x", params["x"], (0.5, 3))
+        size = writer.emit("size", op.abs(x))
+        slope = writer.emit("slope", op.multiply(size, relax.const(np.float32(-0.5))))
+        line = writer.emit("line", op.add(slope, relax.const(np.float32(0.25))))
+        return qdq.quantize("y", line, (0.5, 0), is_output=True)
+
+    module = round_as(graph({"x": ((1, 256), "int8")}, body), word)
+    x = np.arange(-128, 128).astype(np.int8).reshape(1, 256)
+    reals = [(-abs(Fraction(int(value) - 3, 2)) / 2 + Fraction(1, 4)) * 2 for value in x.ravel()]
+    away, even = word.endswith("away"), word.endswith("even")
+    want = [half_away(real) if away else round(real) if even else half_up(real) for real in reals]
+    np.testing.assert_array_equal(run_lowered(module, x).ravel(), stored(want, 0, "int8"))

@@ -166,11 +166,15 @@ class QuantizedTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedOutput:
-    """The result: `qmin` and `qmax` are the activation's bounds in the result's own integers."""
+    """The result: `qmin` and `qmax` are the activation's bounds in the result's own integers.
+
+    `fixed_point` is how its quantize asks to round in the integers of accelerators, None where it says another rounding.
+    """
 
     tensor: QuantizedTensor
     qmin: int
     qmax: int
+    fixed_point: FixedPointRounding | None = None
 
     def info(self) -> dict[str, Any]:
         """Return its entry of a quantize_info; its bounds include the clamp."""
@@ -261,7 +265,9 @@ class UnaryOp(CompositeOp):
 def change_of_parameters(*inputs: QuantizedTensor, y: QuantizedOutput) -> Arithmetic:
     """Return how an op that leaves values as they are brings its inputs to the scale of the result."""
     same = all(ratio(x.params, y.tensor.params) == 1.0 for x in inputs)
-    return NO_ARITHMETIC if same else Arithmetic("float_multiplier", "half_even")
+    if same:
+        return NO_ARITHMETIC
+    return Arithmetic("float_multiplier", "half_even") if y.fixed_point is None else integer_arithmetic(y.fixed_point)
 
 
 def ratio(x: QuantParams, y: QuantParams) -> float:

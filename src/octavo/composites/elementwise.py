@@ -18,7 +18,9 @@ from ..numerics import (
     requantize,
     requantize_multiplier,
 )
+from ..numerics.quantized.binary import combine_in_integers
 from ..numerics.quantized.compare import CompareRounding, Comparison, Logic
+from ..numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS
 from .base import (
     NO_ARITHMETIC,
     UNQUANTIZED,
@@ -29,6 +31,7 @@ from .base import (
     QuantizedTensor,
     UnaryOp,
     change_of_parameters,
+    integer_arithmetic,
 )
 from .outputs import output_spec
 
@@ -151,7 +154,8 @@ class Operand:
 class PairwiseOp(CompositeOp):
     """a op b + clamp, over shapes that broadcast.
 
-    int16 tensors have roundings of their own: "fixed_point", or "float32" for every operation in float32.
+    int16 tensors have roundings of their own: "fixed_point", or "float32" for every operation in float32. Bytes may have one of
+    `FIXED_POINT_ROUNDINGS`.
     """
 
     kind: Kind
@@ -170,6 +174,8 @@ class PairwiseOp(CompositeOp):
             return NO_ARITHMETIC
         if self.rounding == "fixed_point":
             return Arithmetic("fixed_point", self.rounding, 64)
+        if self.rounding in FIXED_POINT_ROUNDINGS:
+            return integer_arithmetic(FIXED_POINT_ROUNDINGS[self.rounding], 32)
         is_product = self.kind == "mul" and self.rounding != "float32"
         return Arithmetic("float_multiplier", self.rounding, 32) if is_product else sum_arithmetic(self.rounding)
 
@@ -195,6 +201,19 @@ class PairwiseOp(CompositeOp):
     def _oracle(self, a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the results for the integers of a and b as kernels hold them."""
         out = output_spec(self.y)
+        if self.rounding in FIXED_POINT_ROUNDINGS and self.kind not in ("max", "min"):
+            sides = (self.a.tensor, self.b.tensor, self.y.tensor)
+            combined = combine_in_integers(
+                self.kind,
+                a,
+                b,
+                scales=scales_of(*sides),
+                zero_points=(sides[0].zero_point, sides[1].zero_point, sides[2].zero_point),
+                rounding=FIXED_POINT_ROUNDINGS[self.rounding],
+                qmin=out.qmin,
+                qmax=out.qmax,
+            )
+            return combined.astype(np.uint8)
         if self.kind in ("add", "sub"):
             tensors = self.a.tensor, self.b.tensor, self.y
             return integer_sum(self.rounding, *tensors, a, b, subtract=self.kind == "sub")
@@ -206,6 +225,11 @@ class PairwiseOp(CompositeOp):
         stored = self.rounding == "half_even_stored"
         bounds = (out.zero_point, out.qmin, out.qmax)
         return requantize(product, requantize_multiplier(*scales), *bounds, stored_even=stored).astype(np.uint8)
+
+
+def scales_of(a: QuantizedTensor, b: QuantizedTensor, y: QuantizedTensor) -> tuple[float, float, float]:
+    """Return the scales of two operands and their result."""
+    return float(a.params.scale), float(b.params.scale), float(y.params.scale)
 
 
 def float_sum_of(

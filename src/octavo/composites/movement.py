@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics import requantize_tensor
+from ..numerics.quantized.rescale import fixed_point_table
 from .base import (
     NO_ARITHMETIC,
     Arithmetic,
@@ -109,6 +110,12 @@ class MoveOp(DataMovementOp):
         if self.axes is not None or self.x.shape != self.y.tensor.shape or self.x.kernel_dtype != "uint8":
             return None
         out, multiplier = output_spec(self.y), ratio(self.x.params, self.y.tensor.params)
+        if self.y.fixed_point is not None and multiplier != 1.0:
+            entries = fixed_point_table(
+                self.x.params, self.y.tensor.params, self.y.fixed_point, qmin=self.y.qmin, qmax=self.y.qmax
+            )
+            table = self.y.tensor.kernel_integers(entries)
+            return ElementFunction(operands={"input": self.x}, result=self.y, of=lambda x: table[x])
 
         def of(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
             result = requantize_tensor(

@@ -22,24 +22,26 @@ TieRounding = Literal["half_even", "half_up", "half_away"]
 """Where a tie goes: to the even neighbour, towards plus infinity, away from 0."""
 
 
-def _half_up(steps: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def _half_up(steps: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     return np.floor(steps.astype(np.float64) + 0.5)
 
 
-_ROUND: dict[TieRounding, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.floating[Any]]]] = {
+_ROUND: dict[TieRounding, Callable[[npt.NDArray[np.floating[Any]]], npt.NDArray[np.floating[Any]]]] = {
     "half_even": np.rint,
     "half_up": _half_up,
     "half_away": lambda steps: np.copysign(_half_up(np.abs(steps)), steps),
 }
 
 
-def quantize(x: npt.ArrayLike, params: QuantParams, rounding: TieRounding = "half_even") -> npt.NDArray[np.integer]:
+def quantize(
+    x: npt.ArrayLike, params: QuantParams, rounding: TieRounding = "half_even", *, exact: bool = False
+) -> npt.NDArray[np.integer]:
     """Return clamp(round(x / scale) + zero_point, qmin, qmax), half to even unless `rounding` says otherwise.
 
     Parameters
     ----------
     x
-        Real values of any shape; computed in float32.
+        Real values of any shape; computed in float32, with `exact` in float64.
     params
         Per tensor, or per axis with as many scales as `x` has indices there.
 
@@ -57,10 +59,11 @@ def quantize(x: npt.ArrayLike, params: QuantParams, rounding: TieRounding = "hal
     -----
     The definition is ONNX QuantizeLinear's: a true float32 division, not a product with the reciprocal.
     """
-    values = np.asarray(x, np.float32)
+    dtype = np.float64 if exact else np.float32
+    values = np.asarray(x, dtype)
     scale, zero_point = _aligned(params, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # x / a tiny scale may be infinite, which saturates
-        quotient = _ROUND[rounding](np.divide(values, scale, dtype=np.float32))
+        quotient = _ROUND[rounding](np.divide(values, scale, dtype=dtype))
     # In float64, where every bound of every integer dtype is exact and so is the sum with the zero point.
     low, high = params.qmin - zero_point.astype(np.float64), params.qmax - zero_point.astype(np.float64)
     clamped = np.clip(np.where(np.isnan(quotient), low, quotient), low, high)

@@ -143,12 +143,12 @@ def operations(view: DataflowView, cluster: Cluster) -> list[Any]:
 def evaluated(
     view: DataflowView,
     cluster: Cluster,
-    tensors: list[npt.NDArray[np.float32]],
+    tensors: list[npt.NDArray[np.floating[Any]]],
     constants: list[npt.NDArray[Any]],
-) -> npt.NDArray[np.float32]:
+) -> npt.NDArray[np.floating[Any]]:
     """Return the cluster's real result, before its quantize, for these real values of its tensors and of its constants.
 
-    The arrays broadcast; each stands for the tensor or constant of its place.
+    It is float64 where the tensors' values are. The arrays broadcast; each stands for the tensor or constant of its place.
     """
     values: dict[Var, npt.NDArray[Any]] = {}
 
@@ -183,7 +183,8 @@ def evaluated(
                 values[var] = ELEMENTWISE[op_name(value)](*(of(arg) for arg in value.args), **attributes(value))
     call: Any = view.definition(cluster.quantize)
     shape = np.broadcast_shapes(*(array.shape for array in (*tensors, *constants)))
-    return np.broadcast_to(of(call.args[0]), shape).astype(np.float32)
+    dtype = np.result_type(np.float32, *tensors)
+    return np.broadcast_to(of(call.args[0]), shape).astype(dtype)
 
 
 def attributes(value: Any) -> dict[str, float]:

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 import tvm.ir._ffi_api as _ir_ffi
 from tvm.ir import Call, GenericConst, Op, StringImm
@@ -31,7 +32,6 @@ from ..composites.reduction import ResizeOp
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
-from ..numerics import QuantParams
 from ..numerics.affine import TieRounding
 from ..numerics.rounding.fixed_point import FixedPointRounding
 from ..target import OpSupport
@@ -54,7 +54,8 @@ PASSED_THROUGH = (
 """Ops of single values that a quantize may stand behind without rounding otherwise: they choose, move or clamp them."""
 
 
-_OF_ANY_OP = (HALF_UP, HALF_AWAY, *SHIFTS, *FIXED_POINTS)
+_OF_ACCELERATORS = (*SHIFTS, *FIXED_POINTS)
+_OF_ANY_OP = (HALF_UP, HALF_AWAY, *_OF_ACCELERATORS)
 """Roundings that mean the same behind every op."""
 
 
@@ -87,8 +88,11 @@ def unsupported_rounding(view: DataflowView, region: Region[CompositeOp], suppor
     offered, computed = ", ".join(support.roundings), arithmetic.rounding
     if asked not in support.roundings:
         return _not_offered(region, asked, support, target)
-    of_accelerators = asked in (*SHIFTS, *FIXED_POINTS)
-    is_other = of_accelerators and (f"{arithmetic.requantize}_{computed}" != asked or isinstance(region.op, ResizeOp))
+    scales = {entry["id"]: entry["scale"] for entry in region.op.roles().values() if entry["scale"] is not None}
+    problem = unscalable(asked, scales)
+    if problem is not None:
+        return problem
+    is_other = asked in _OF_ACCELERATORS and (f"{arithmetic.requantize}_{computed}" != asked or isinstance(region.op, ResizeOp))
     if is_other or (computed == HALF_EVEN and computed not in support.roundings):
         reason = f"no kernel rounds {support.op} {asked}, only {computed}; target {target} rounds it {offered}"
         return Rejection(reason=reason, matched=True)
@@ -130,28 +134,42 @@ def _not_offered(region: Region[CompositeOp], asked: str, support: OpSupport, ta
     return Rejection(reason=reason, matched=True)
 
 
-def integer_rounding(asked: str, tensors: Mapping[str, QuantParams]) -> FixedPointRounding | Rejection | None:
-    """Return how a fixed-point multiplier rounds a result of 8 bits in the integers of accelerators; None for other roundings.
+def fixed_point_of(quantize: Any) -> FixedPointRounding | None:
+    """Return how a quantize asks to round in the integers of accelerators; None where it says another rounding."""
+    asked = rounding_of(quantize)
+    return cast("FixedPointRounding", asked.removeprefix(f"{FIXED_POINT}_")) if asked in _OF_ACCELERATORS else None
 
-    Rejected where a shift stands between scales that are no powers of two, or a tensor has a scale for each channel that is not
-    a weight's; `tensors` are the op's, "weight" its constant weights.
-    """
-    if asked not in (*SHIFTS, *FIXED_POINTS):
-        return None
-    for name, params in tensors.items():
-        if np.ndim(params.scale) and name != "weight":
-            return Rejection(reason=f"{name} is quantized per axis; {asked} takes one scale per tensor", matched=True)
-        scales = np.atleast_1d(params.scale)
-        others = scales[np.frexp(scales)[0] != 0.5]
-        if asked in SHIFTS and others.size:
-            reason = f"{name} has scale {others[0]:.7g}; {asked} takes powers of two alone: quantize with scales power_of_two"
+
+def unscalable(rounding: str, scales: Mapping[str, npt.ArrayLike]) -> Rejection | None:
+    """Return which tensor's scale is no power of two where sums are shifted; None where all are, or nothing is shifted."""
+    for name, scale in scales.items():
+        values = np.atleast_1d(np.asarray(scale, np.float32))
+        others = values[np.frexp(values)[0] != 0.5]
+        if rounding in SHIFTS and others.size:
+            reason = f"{name} has scale {others[0]:.7g}; {rounding} takes powers of two alone: quantize with scales power_of_two"
             return Rejection(reason=reason, matched=True)
-    return cast("FixedPointRounding", asked.removeprefix(f"{FIXED_POINT}_"))
+    return None
+
+
+def is_exact(rounding: str) -> bool:
+    """Return whether a table's entries are of float64: no accelerator's table is rounded to float32 first."""
+    return rounding in _OF_ACCELERATORS
+
+
+_TIES: dict[str, TieRounding] = {
+    HALF_UP: "half_up",
+    HALF_AWAY: "half_away",
+    "shift_half_up": "half_up",
+    "shift_half_away": "half_away",
+    "fixed_point_once": "half_up",
+    "fixed_point_twice": "half_up",
+    "fixed_point_twice_away": "half_away",
+}
 
 
 def tie_rounding(rounding: str) -> TieRounding:
     """Return where the ties of a table go whose results are rounded so; other roundings have tables of their own."""
-    return "half_up" if rounding == HALF_UP else "half_away" if rounding == HALF_AWAY else "half_even"
+    return _TIES.get(rounding, "half_even")
 
 
 def is_fixed_point(rounding: str) -> bool:

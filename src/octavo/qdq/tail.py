@@ -15,6 +15,7 @@ from ..graph.rules import Rejection
 from ..numerics import PerAxis, PerTensor, QuantParams
 from ..ops import CLAMPS
 from ..target import OpSupport
+from .rounding import fixed_point_of
 from .values import params_of
 
 
@@ -196,7 +197,8 @@ def _finish(
     if not output.same_as(var):
         members.append(output)
     tensor = QuantizedTensor(name=output.name, shape=shape, params=params)
-    return Tail(members=tuple(members), output=output, result=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
+    result = QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax, fixed_point=fixed_point_of(quantize))
+    return Tail(members=tuple(members), output=output, result=result)
 
 
 def integer_clamp(view: DataflowView, var: Var, qmin: int, qmax: int) -> tuple[Var, int, int]:

@@ -35,7 +35,6 @@ _IN_INTEGERS = (*SHIFTS, *FIXED_POINTS)
 """The roundings of accelerators, which the CPU simulates."""
 
 _ROUNDINGS = {
-    **dict.fromkeys(("nn.conv2d", "matmul"), (HALF_EVEN, *_FIXED_POINT, *_IN_INTEGERS)),
     **dict.fromkeys(("add", "subtract"), (HALF_EVEN, HALF_UP, HALF_EVEN_STORED, *_FIXED_POINT)),
     **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED, *_FIXED_POINT)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
@@ -45,11 +44,20 @@ _ROUNDINGS = {
 }
 """Roundings of results of 8 bits, and what TFLite's ops of 16 bits say; elsewhere half to even, and TFLite's."""
 
+_WITHOUT_INTEGERS = ("nn.conv2d_transpose", "nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm", "image.resize2d")
+"""Ops that have no kernel in the integers of accelerators."""
+
+
+def _roundings_of(op: str) -> tuple[str, ...]:
+    named = _ROUNDINGS.get(op, (HALF_EVEN, *_FIXED_POINT))
+    return named if op in _WITHOUT_INTEGERS else (*named, *_IN_INTEGERS)
+
+
 _WITH_INT16 = ("uint8", "int8", "int16", "uint16")
 
 
 def _with_roundings(*entries: OpSupport) -> tuple[OpSupport, ...]:
-    return tuple(replace(entry, rounding=_ROUNDINGS.get(entry.op, (HALF_EVEN, *_FIXED_POINT))) for entry in entries)
+    return tuple(replace(entry, rounding=_roundings_of(entry.op)) for entry in entries)
 
 
 CPU = TargetDescription(

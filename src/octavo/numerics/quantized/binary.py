@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..rounding.fixed_point import FixedPointMultiplier, fixed_point_multiplier
+from ..rounding.fixed_point import FixedPointMultiplier, FixedPointRounding, fixed_point_multiplier
 from ..rounding.fused_multiply_add import fused_multiply_add
 from ..rounding.requantize import clamp, requantize
 
@@ -243,26 +243,83 @@ def minimum(a: Integers, b: Integers, *, qmin: int, qmax: int) -> Integers:
 
 Int16Array = npt.NDArray[np.int16]
 
-_LEFT_SHIFT = 15
-"""Digits that addends gain before they are scaled."""
+_INT16_DIGITS, _BYTE_DIGITS = 15, 20
+_LONGEST_SHIFT = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class AddInt16Multipliers:
-    """Multipliers of both addends and of their sum; addends are shifted to the left by 15 first."""
+class SumMultipliers:
+    """Multipliers of both addends, which are shifted to the left by `digits` first, and of their sum."""
 
     a: FixedPointMultiplier
     b: FixedPointMultiplier
     y: FixedPointMultiplier
+    digits: int
+
+    def apply(self, a: npt.NDArray[np.integer], b: npt.NDArray[np.integer], *, subtract: bool) -> npt.NDArray[np.int64]:
+        """Return the sum or difference of integers less their zero points, in steps of the result."""
+        first, second = self.a.apply(a.astype(np.int64) << self.digits), self.b.apply(b.astype(np.int64) << self.digits)
+        return self.y.apply(first - second if subtract else first + second)
 
 
-def add_int16_multipliers(a_scale: float, b_scale: float, out_scale: float) -> AddInt16Multipliers:
-    """Return the multipliers of a sum or difference: addends in units of twice the larger scale, less the 15 digits."""
+def sum_multipliers(
+    a_scale: float, b_scale: float, out_scale: float, *, dtype: str, rounding: FixedPointRounding
+) -> SumMultipliers:
+    """Return the multipliers of a sum or difference of two tensors of `dtype`.
+
+    Addends are in units of twice the larger scale, less 15 digits of int16 and 20 of bytes. For a shift they are in units of the
+    smaller scale, which loses nothing.
+    """
     a, b, y = (float(np.float32(scale)) for scale in (a_scale, b_scale, out_scale))
-    unit = 2 * max(a, b)
-    factors = (a / unit, b / unit, unit / (y * 2**_LEFT_SHIFT))
-    first, second, third = (fixed_point_multiplier(factor, "twice_away") for factor in factors)
-    return AddInt16Multipliers(a=first, b=second, y=third)
+    is_shift = rounding.startswith("shift")
+    digits = 0 if is_shift else _INT16_DIGITS if dtype == "int16" else _BYTE_DIGITS
+    unit = min(a, b) if is_shift else 2 * max(a, b)
+    factors = (a / unit, b / unit, unit / (y * 2**digits))
+    first, second, third = (fixed_point_multiplier(factor, rounding) for factor in factors)
+    return SumMultipliers(a=first, b=second, y=third, digits=digits)
+
+
+def combine_in_integers(
+    kind: str,
+    a: npt.NDArray[np.integer],
+    b: npt.NDArray[np.integer],
+    *,
+    scales: tuple[float, float, float],
+    zero_points: tuple[int, int, int],
+    rounding: FixedPointRounding,
+    qmin: int | None = None,
+    qmax: int | None = None,
+    dtype: str = "uint8",
+) -> Integers:
+    """Return the quantized a op b of 8-bit tensors whose shapes broadcast, in the integers of accelerators.
+
+    Parameters
+    ----------
+    kind
+        "add", "sub" or "mul".
+    scales, zero_points
+        Of a, b and the result; `reaches_beyond_int64` says which scales there are no multipliers for.
+    rounding
+        Of every multiplication; for a shift the exact result is rounded, and scales are powers of two.
+    qmin, qmax, dtype
+        Of the result.
+    """
+    first, second = a.astype(np.int64) - zero_points[0], b.astype(np.int64) - zero_points[1]
+    if kind == "mul":
+        return requantize(first * second, product_multiplier(*scales, rounding), zero_points[2], qmin, qmax, dtype)
+    factors = sum_multipliers(*scales, dtype=dtype, rounding=rounding)
+    return clamp(factors.apply(first, second, subtract=kind == "sub") + zero_points[2], qmin, qmax, dtype)
+
+
+def reaches_beyond_int64(kind: str, scales: tuple[float, float, float], rounding: FixedPointRounding) -> bool:
+    """Return whether two 8-bit tensors of these scales have sums or products that their multipliers take out of int64."""
+    if kind == "mul":
+        return product_multiplier(*scales, rounding).max_value < 255 * 255
+    if max(scales[:2]) > min(scales[:2]) * 2.0**_LONGEST_SHIFT:
+        return True
+    factors = sum_multipliers(*scales, dtype="uint8", rounding=rounding)
+    most = np.asarray(255, np.int64) << factors.digits
+    return int(factors.a.apply(most) + factors.b.apply(most)) > factors.y.max_value
 
 
 def add_int16(
@@ -277,16 +334,16 @@ def add_int16(
     qmax: int | None = None,
 ) -> Integers:
     """Return the quantized a + b, or a - b, of int16 tensors whose shapes broadcast, clamped to [qmin; qmax]."""
-    f = add_int16_multipliers(a_scale, b_scale, out_scale)
-    first = f.a.apply(a.astype(np.int64) << _LEFT_SHIFT)
-    second = f.b.apply(b.astype(np.int64) << _LEFT_SHIFT)
-    return requantize(first - second if subtract else first + second, f.y, 0, qmin, qmax, "int16")
+    factors = sum_multipliers(a_scale, b_scale, out_scale, dtype="int16", rounding="twice_away")
+    return clamp(factors.apply(a, b, subtract=subtract), qmin, qmax, "int16")
 
 
-def mul_int16_multiplier(a_scale: float, b_scale: float, out_scale: float) -> FixedPointMultiplier:
-    """Return the multiplier of a product, from float32 a_scale * b_scale / out_scale."""
+def product_multiplier(a_scale: float, b_scale: float, out_scale: float, rounding: FixedPointRounding) -> FixedPointMultiplier:
+    """Return the multiplier of a product, from float32 a_scale * b_scale / out_scale; a shift's is exact."""
+    if rounding.startswith("shift"):
+        return fixed_point_multiplier(a_scale * b_scale / out_scale, rounding)
     real = np.float32(a_scale) * np.float32(b_scale) / np.float32(out_scale)
-    return fixed_point_multiplier(float(real), "twice_away")
+    return fixed_point_multiplier(float(real), rounding)
 
 
 _REAL: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,14 @@ from ..quant_params import INTEGER_RANGE, QuantParams
 
 
 def lookup_table(
-    function: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]],
+    function: Callable[[npt.NDArray[Any]], npt.NDArray[np.floating[Any]]],
     x: QuantParams,
     y: QuantParams,
     *,
     qmin: int | None = None,
     qmax: int | None = None,
     rounding: TieRounding = "half_even",
+    exact: bool = False,
 ) -> npt.NDArray[np.integer]:
     """Return the results of quantize(function(dequantize(q))) for every q, clamped to [qmin; qmax].
 
@@ -32,6 +34,8 @@ def lookup_table(
         Of the result; None for its dtype's own.
     rounding
         Where ties go.
+    exact
+        Whether real values are float64, as for accelerators whose results no float32 rounds.
 
     Returns
     -------
@@ -42,11 +46,9 @@ def lookup_table(
     -----
     A NaN (the logarithm of a negative number) becomes qmin, as `quantize` has it.
     """
-    low, high = INTEGER_RANGE[x.dtype]
-    every = np.arange(low, high + 1).astype(x.dtype)
     with np.errstate(all="ignore"):  # operands that the network never meets may overflow or have no result
-        real = function(dequantize(every, x))
-    table = quantize(real, y, rounding)
+        real = function(real_values(x, exact=exact))
+    table = quantize(real, y, rounding, exact=exact)
     return np.clip(table, y.qmin if qmin is None else qmin, y.qmax if qmax is None else qmax)
 
 
@@ -60,10 +62,13 @@ PAIR_LOOKUP_MAX_ROWS = 4096
 """Rows of a table, 256 bytes each: beyond, it outgrows the caches that make it fast."""
 
 
-def real_values(params: QuantParams) -> npt.NDArray[np.float32]:
-    """Return the real values of all 256 integers of per-tensor `params`, int8 or uint8, least first."""
+def real_values(params: QuantParams, *, exact: bool = False) -> npt.NDArray[np.floating[Any]]:
+    """Return the real values of all integers of per-tensor `params`, least first: float32, with `exact` float64."""
     low, high = INTEGER_RANGE[params.dtype]
-    return dequantize(np.arange(low, high + 1).astype(params.dtype), params)
+    every = np.arange(low, high + 1)
+    if exact:
+        return (every - int(params.zero_point)) * float(params.scale)
+    return dequantize(every.astype(params.dtype), params)
 
 
 def pair_lookup(

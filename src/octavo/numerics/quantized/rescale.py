@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..quant_params import INTEGER_RANGE, QuantParams
-from ..rounding.fixed_point import FixedPointMultiplier, fixed_point_multiplier, half_up_shift, multiply_by_quantized_multiplier
+from ..rounding.fixed_point import (
+    FixedPointMultiplier,
+    FixedPointRounding,
+    fixed_point_multiplier,
+    half_up_shift,
+    multiply_by_quantized_multiplier,
+)
 
 _LEAST, _MOST = 2.0**-8, 2.0**7
 
@@ -103,6 +109,31 @@ def int16_rescale_table(
         scaled = np.where(distance >= 0, positive.apply(distance), negative.apply(signed))
     low, high = y.qmin if qmin is None else qmin, y.qmax if qmax is None else qmax
     return np.clip(scaled + int(y.zero_point), low, high).astype(y.dtype)
+
+
+def fixed_point_table(
+    x: QuantParams,
+    y: QuantParams,
+    rounding: FixedPointRounding,
+    *,
+    qmin: int | None = None,
+    qmax: int | None = None,
+) -> npt.NDArray[np.integer]:
+    """Return clamp(factor * (q - x.zero_point) + y.zero_point) for every q of x.dtype, as accelerators change parameters.
+
+    Parameters
+    ----------
+    x, y
+        Per-tensor parameters; for a shift the quotient of their scales is a power of two.
+    rounding
+        Of the factor x.scale / y.scale, a quotient of float64.
+    qmin, qmax
+        Of the result; None for its dtype's own.
+    """
+    # A larger factor saturates every difference but 0, too.
+    factor = fixed_point_multiplier(min(float(x.scale) / float(y.scale), 2.0**20), rounding)
+    scaled = factor.apply(integer_values(x.dtype) - int(x.zero_point)) + int(y.zero_point)
+    return np.clip(scaled, y.qmin if qmin is None else qmin, y.qmax if qmax is None else qmax).astype(y.dtype)
 
 
 def prelu_table(

@@ -24,6 +24,16 @@ FixedPointRounding = Literal["reduced", "once", "twice", "twice_away"] | ShiftRo
 "shift_..."   the factor is a power of two, and the exact product is rounded once: ties up, away from 0, or to even.
 """
 
+FIXED_POINT_ROUNDINGS: dict[str, FixedPointRounding] = {
+    "once": "once",
+    "twice": "twice",
+    "twice_away": "twice_away",
+    "shift_half_up": "shift_half_up",
+    "shift_half_away": "shift_half_away",
+    "shift_half_even": "shift_half_even",
+}
+"""Those of accelerators, by name."""
+
 Ties = Literal["half_up", "half_away", "half_even"]
 
 _MIN_EXPONENT, _MAX_EXPONENT = -31, 30

@@ -44,6 +44,8 @@ def match_add(view: DataflowView, core: Var, support: OpSupport) -> Region[Compo
     tail = follow_to_quantize(view, core, of_width(support, a.params))
     if isinstance(tail, Rejection):
         return tail
+    if tail.result.fixed_point is not None:
+        return Rejection(reason=f"{core.name} adds in the integers of accelerators, which another rule does")
     constant = None if isinstance(b.source, Var) else constant_value(view, b.source)
     op = AddOp(
         a=tensor_of(a),

@@ -21,7 +21,7 @@ from ...target import OpSupport
 from ...target.vocabulary import FIXED_POINT_WIDE_BIAS
 from ..integer_sums import CenteredInput, centered_input, follow_scaling, integer_weight
 from ..pad import FoldedPad, folded_pad
-from ..rounding import integer_rounding, is_fixed_point, result_rounding
+from ..rounding import is_fixed_point, result_rounding, unscalable
 from ..runtime_inputs import UNIT, DynamicInput, dynamic_input, dynamic_tensor
 from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
@@ -87,7 +87,7 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         asked = result_rounding(view, way.tail.members)
         op = _wide(op, asked, "twice" if op.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
     else:
-        op = _in_integers(op, view, way)
+        op = _in_integers(op)
     if isinstance(op, Rejection):
         return op
     region = weighted_region(core, x, way, op)
@@ -119,7 +119,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         asked = result_rounding(view, way.tail.members)
         op = _wide(op, asked, "once" if op.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
     else:
-        op = _in_integers(op, view, way)
+        op = _in_integers(op)
     return op if isinstance(op, Rejection) else weighted_region(core, x, way, op)
 
 
@@ -135,15 +135,20 @@ def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
     return _within_int64(replace(op, fixed_point=rounding), x.params)
 
 
-def _in_integers(op: _Op, view: DataflowView, way: WeightedMatch) -> _Op | Rejection:
+def _in_integers(op: _Op) -> _Op | Rejection:
     """Return the op of 8 bits in the integers of accelerators, where its quantize says so."""
     if not isinstance(op.y, QuantizedOutput) or not isinstance(op.x, QuantizedTensor):
         return op
-    result, weight = op.y.tensor, op.weight
-    tensors = {op.x.name: op.x.params, "weight": weight.params, result.name: result.params}
-    rounding = integer_rounding(result_rounding(view, way.tail.members), tensors)
-    if rounding is None or isinstance(rounding, Rejection):
-        return rounding or op
+    result, weight, rounding = op.y.tensor, op.weight, op.y.fixed_point
+    if rounding is None:
+        return op
+    tensors = {op.x.name: op.x.params, weight.name: weight.params, result.name: result.params}
+    problem = unscalable(rounding, {name: params.scale for name, params in tensors.items()})
+    if problem is not None:
+        return problem
+    wide = next((name for name, params in tensors.items() if params is not weight.params and params.scale.ndim), None)
+    if wide is not None:
+        return Rejection(reason=f"{wide} is quantized per axis; {rounding} takes one scale per tensor", matched=True)
     if weight.real_bias is not None:
         return Rejection(reason=f"bias {weight.bias_name} is float; {rounding} takes int32 in units of the sums", matched=True)
     return _within_int64(replace(op, fixed_point=rounding), op.x.params)

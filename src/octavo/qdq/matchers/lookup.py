@@ -29,7 +29,7 @@ from ...ops import CLAMPS, ELEMENTWISE
 from ...target import OpSupport
 from ...target.vocabulary import HALF_UP
 from ..cluster import PRELU, Cluster, attributes, cluster_before, ends_of, evaluated, name_of, operations
-from ..rounding import is_fixed_point, rounding_of, tie_rounding
+from ..rounding import is_exact, is_fixed_point, rounding_of, tie_rounding
 from ..tail import check_activation, integer_clamp
 from ..values import constant_value, params_of
 
@@ -136,11 +136,12 @@ def _table(view: DataflowView, cluster: Cluster, y: QuantizedOutput) -> npt.NDAr
         if rounding_of(view.definition(cluster.quantize)) == HALF_UP and has_coarse_multiplier(x, result, slope):
             return rescale_table(x, result, slope=slope, qmin=y.qmin, qmax=y.qmax)
 
-    def function(real: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def function(real: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return evaluated(view, cluster, [real], [])
 
-    rounding = tie_rounding(rounding_of(view.definition(cluster.quantize)))
-    return lookup_table(function, x, result, qmin=y.qmin, qmax=y.qmax, rounding=rounding)
+    asked = rounding_of(view.definition(cluster.quantize))
+    bounds = {"qmin": y.qmin, "qmax": y.qmax}
+    return lookup_table(function, x, result, **bounds, rounding=tie_rounding(asked), exact=is_exact(asked))
 
 
 def _fixed_table(view: DataflowView, cluster: Cluster, x: QuantizedTensor, y: QuantizedOutput) -> npt.NDArray[np.integer] | None:

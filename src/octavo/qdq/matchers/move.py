@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tvm.relax import Var
 
@@ -13,11 +14,11 @@ from ...composites.outputs import output_spec
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, lookup_table
-from ...numerics.quantized.rescale import int16_rescale_table, rescale_table
+from ...numerics.quantized.rescale import fixed_point_table, int16_rescale_table, rescale_table
 from ...ops import CLAMPS, movers
 from ...target import OpSupport
 from ...target.vocabulary import HALF_EVEN, HALF_UP
-from ..rounding import is_fixed_point, result_rounding, rounding_of
+from ..rounding import fixed_point_of, is_fixed_point, result_rounding, rounding_of, unscalable
 from ..tail import check_activation, clamp_in_integers, clip_bounds, follow_to_quantize, integer_clamp
 from ..values import dequantized, integer_params
 
@@ -72,7 +73,8 @@ def match_requantize(view: DataflowView, core: Var, support: OpSupport) -> Regio
     if problem is not None:
         return problem
     output, qmin, qmax = integer_clamp(view, core, params.qmin, params.qmax)
-    y = QuantizedOutput(tensor=QuantizedTensor(name=output.name, shape=shape, params=params), qmin=qmin, qmax=qmax)
+    tensor = QuantizedTensor(name=output.name, shape=shape, params=params)
+    y = QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax, fixed_point=fixed_point_of(call))
     source = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
     op = _wide(MoveOp(x=source, y=y, axes=None), rounding_of(call))
     if isinstance(op, Rejection):
@@ -96,7 +98,12 @@ def _wide(op: MoveOp, rounding: str) -> MoveOp | LookupOp | Rejection:
         return op
     if x.shape != y.shape or op.axes is not None:
         return Rejection(reason=f"it moves int16 values and changes scale, zero point or bounds of {x.name} at once")
-    if is_fixed_point(rounding):
+    if y.fixed_point is not None:
+        problem = unscalable(rounding, {x.name: x.params.scale, y.tensor.name: y.tensor.params.scale})
+        if problem is not None:
+            return problem
+        table = fixed_point_table(x.params, y.tensor.params, y.fixed_point, qmin=y.qmin, qmax=y.qmax)
+    elif is_fixed_point(rounding):
         table = int16_rescale_table(x.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
     else:
         table = lookup_table(lambda real: real, x.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
@@ -121,7 +128,7 @@ def _with_own_clamp(call: object, y: QuantizedOutput) -> QuantizedOutput | Rejec
     if bounds is None:
         return Rejection(reason="the bounds of the clip are not constants; make them so")
     low, high = clamp_in_integers(y.tensor.params, *bounds)
-    return QuantizedOutput(tensor=y.tensor, qmin=max(low, y.qmin), qmax=min(high, y.qmax))
+    return replace(y, qmin=max(low, y.qmin), qmax=min(high, y.qmax))
 
 
 def _integer_move(

@@ -18,11 +18,10 @@ from ...composites.elementwise import PairLookupOp, PreluOp
 from ...graph.dataflow import DataflowView, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import PAIR_LOOKUP_MAX_ROWS, PerTensor, QuantParams, prelu_table, quantize, real_values
-from ...numerics.affine import TieRounding
 from ...target import OpSupport
 from ...target.vocabulary import HALF_UP
 from ..cluster import PRELU, Cluster, ManyConstant, evaluated, name_of, operations
-from ..rounding import is_fixed_point, rounding_of, tie_rounding
+from ..rounding import is_exact, is_fixed_point, rounding_of, tie_rounding
 from ..tail import check_activation
 from .lookup import ClusterOutput, cluster_of, output_of, region_of
 
@@ -51,10 +50,11 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
         if problem is not None:
             return problem
         operands.append(QuantizedTensor(name=x.source.name, shape=shape, params=x.params))
-    rounding = tie_rounding(rounding_of(view.definition(cluster.quantize)))
+    asked = rounding_of(view.definition(cluster.quantize))
+    every = [real_values(operand.params, exact=is_exact(asked)) for operand in operands]
     if count == 2:
-        reals = [real_values(operands[0].params)[None, :], real_values(operands[1].params)[:, None]]
-        table = _quantized(evaluated(view, cluster, reals, []), output.result, rounding)
+        reals = [every[0][None, :], every[1][:, None]]
+        table = _quantized(evaluated(view, cluster, reals, []), output.result, asked)
         op = PairLookupOp(a=operands[0], b=operands[1], rows=None, y=output.result, table=table)
         return region_of(core, cluster, output, op)
     if not cluster.constants:
@@ -66,10 +66,10 @@ def match_pair_lookup(view: DataflowView, core: Var, support: OpSupport) -> Regi
         )
     table, reals = _fixed_point(view, cluster, chosen, operands[0], output.result), None
     if table is None:
-        real = evaluated(view, cluster, [real_values(operands[0].params)[None, :]], [c[:, None] for c in chosen.constants])
-        table = _quantized(real, output.result, rounding)
+        real = evaluated(view, cluster, [every[0][None, :]], [c[:, None] for c in chosen.constants])
+        table = _quantized(real, output.result, asked)
         with np.errstate(all="ignore"):
-            reals = real / output.result.tensor.params.scale
+            reals = (real / output.result.tensor.params.scale).astype(np.float32)
     op = PairLookupOp(a=operands[0], b=None, rows=chosen.rows, y=output.result, table=table, reals=reals)
     return region_of(core, cluster, output, op)
 
@@ -147,7 +147,8 @@ def _fixed_point(
     return prelu_table(slopes, x.params, slope, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
 
 
-def _quantized(real: npt.NDArray[np.float32], y: QuantizedOutput, rounding: TieRounding) -> npt.NDArray[np.integer]:
+def _quantized(real: npt.NDArray[Any], y: QuantizedOutput, asked: str) -> npt.NDArray[np.integer]:
     """Return a table's entries; what has no result (NaN) becomes qmin, as `quantize` has it."""
     with np.errstate(all="ignore"):
-        return np.clip(quantize(real, y.tensor.params, rounding), y.qmin, y.qmax)
+        table = quantize(real, y.tensor.params, tie_rounding(asked), exact=is_exact(asked))
+    return np.clip(table, y.qmin, y.qmax)

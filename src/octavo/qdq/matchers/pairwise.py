@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tvm.relax import Var
 
-from ...composites.base import CompositeOp, QuantizedTensor
-from ...composites.elementwise import Kind, Operand, PairwiseOp
+from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
+from ...composites.elementwise import Kind, Operand, PairwiseOp, scales_of
 from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ...graph.rules import Region, Rejection
+from ...numerics.quantized.binary import reaches_beyond_int64
 from ...target import OpSupport
 from ...target.vocabulary import HALF_EVEN_STORED, HALF_UP
-from ..rounding import is_fixed_point, result_rounding
+from ..rounding import is_fixed_point, result_rounding, unscalable
 from ..tail import check_activation, follow_to_quantize, of_width, unquantized
 from ..values import ConstantValue, Dequantized, constant_value, dequantized
 
@@ -68,6 +69,8 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region[
         other = next((tensor for tensor in tensors if rounding == "fixed_point" and tensor.zero_point != 0), None)
         if other is not None:
             return Rejection(reason=f"the zero point of {other.name} is {other.zero_point}; the 16-bit kernel takes 0")
+    elif kind not in ("max", "min") and tail.result.fixed_point is not None:
+        rounding = _in_integers(kind, operands, tail.result) or rounding
     op = PairwiseOp(kind=kind, a=operands[0], b=operands[1], y=tail.result, rounding=rounding)
     pairs = zip(sides, operands, strict=True)
     variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]
@@ -78,6 +81,15 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region[
         inputs=tuple(dict.fromkeys(variables)),
         op=op,
     )
+
+
+def _in_integers(kind: Kind, operands: list[Operand], y: QuantizedOutput) -> str | None:
+    """Return how the op of bytes is rounded as accelerators do; None where its multipliers do not fit."""
+    tensors = (operands[0].tensor, operands[1].tensor, y.tensor)
+    rounding = y.fixed_point
+    if rounding is None or unscalable(rounding, {tensor.name: tensor.params.scale for tensor in tensors}) is not None:
+        return None
+    return None if reaches_beyond_int64(kind, scales_of(*tensors), rounding) else rounding
 
 
 def _operand(name: str, shape: tuple[int, ...], side: Dequantized, constant: ConstantValue | None) -> Operand:

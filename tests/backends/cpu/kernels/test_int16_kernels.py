@@ -32,7 +32,7 @@ from octavo.numerics import (
     reduce_sum,
     resize_bilinear,
 )
-from octavo.numerics.quantized.binary import add_int16, float_binary_int16, mul_int16_multiplier
+from octavo.numerics.quantized.binary import add_int16, float_binary_int16, product_multiplier
 from octavo.numerics.quantized.int16_functions import tanh_table
 from octavo.numerics.quantized.reduce import mean_int16_multiplier
 from octavo.numerics.quantized.rescale import int16_rescale_table, prelu_int16
@@ -67,7 +67,7 @@ def test_elementwise(isa):
                 common = {"out_scale": given["out_scale"], "output": output, "rounding": "fixed_point"}
                 kernel = kernels.pairwise(PairwiseSpec(kind=kind, **sides, **common), isa=isa)
                 if kind == "mul":
-                    expected = mul(a, b, multiplier=mul_int16_multiplier(**given), dtype="int16", **bounds)
+                    expected = mul(a, b, multiplier=product_multiplier(**given, rounding="twice_away"), dtype="int16", **bounds)
                 else:
                     expected = add_int16(a, b, subtract=kind == "sub", **given, **bounds)
                 cases.append(Case(kernel=kernel, inputs=(a, b), expected=expected, about=(kind, shapes)))

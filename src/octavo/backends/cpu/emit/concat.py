@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
@@ -12,11 +11,13 @@ from ....composites.base import QuantizedOutput, QuantizedTensor, ratio
 from ....composites.movement import ConcatOp
 from ....composites.outputs import output_spec
 from ....numerics import lookup_table
+from ....numerics.quantized.rescale import fixed_point_table
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import ConcatSpec, LookupSpec
+from ..kernels import ConcatSpec
 from ..storage import TO_NHWC
+from .lookup import looked_up
 
 
 @emits(ConcatOp)
@@ -24,7 +25,8 @@ def emit_concat(op: ConcatOp, context: KernelContext, inputs: dict[str, Var], ou
     """Write the kernel call."""
     args, is_nhwc = _operands(op, context, inputs)
     shape, axis, is_wide = op.y.tensor.shape, op.axis, op.y.kernel_dtype == "int16"
-    if is_wide:
+    in_integers = op.y.fixed_point is not None
+    if is_wide or in_integers:
         tensors = list(enumerate(zip(op.inputs, args, strict=True)))
         args = [_requantized(context, f"{output.name}_part{i}", arg, tensor, op.y) for i, (tensor, arg) in tensors]
     if is_nhwc:
@@ -32,8 +34,8 @@ def emit_concat(op: ConcatOp, context: KernelContext, inputs: dict[str, Var], ou
     spec = ConcatSpec(
         outer=int(np.prod(shape[:axis], dtype=np.int64)),
         inners=tuple(int(np.prod(shape_of(arg)[axis:], dtype=np.int64)) for arg in args),
-        multipliers=tuple(1.0 if is_wide else ratio(tensor.params, op.y.tensor.params) for tensor in op.inputs),
-        zero_points=tuple(tensor.zero_point for tensor in op.inputs),
+        multipliers=tuple(1.0 if is_wide or in_integers else ratio(each.params, op.y.tensor.params) for each in op.inputs),
+        zero_points=tuple((op.y.tensor if in_integers else each).zero_point for each in op.inputs),
         output=output_spec(op.y),
         dtype=op.y.kernel_dtype,
         threads=context.threads,
@@ -43,13 +45,18 @@ def emit_concat(op: ConcatOp, context: KernelContext, inputs: dict[str, Var], ou
 
 
 def _requantized(context: KernelContext, name: str, value: Expr, x: QuantizedTensor, y: QuantizedOutput) -> Expr:
-    """Return an int16 operand with the parameters of the result: through a table with an entry for every integer."""
+    """Return an operand with the parameters of the result: through a table with an entry for every integer."""
     if x.params == y.tensor.params:
         return value
-    table = y.tensor.kernel_integers(lookup_table(lambda real: real, x.params, y.tensor.params))
-    spec = LookupSpec(size=math.prod(shape_of(value)), x_dtype="int16", y_dtype="int16", threads=context.threads)
-    kernel = kernels.lookup(spec, table=table, isa=context.isa)
-    return context.call(name, kernel, [value], shape_of(value), "int16")
+    return looked_up(context, name, value, y, operand_table(x, y))
+
+
+def operand_table(x: QuantizedTensor, y: QuantizedOutput) -> npt.NDArray[np.integer]:
+    """Return each integer of an operand as one of the result's parameters, rounded as its quantize says."""
+    params = y.tensor.params
+    if y.fixed_point is not None:
+        return fixed_point_table(x.params, params, y.fixed_point, qmin=y.qmin, qmax=y.qmax)
+    return lookup_table(lambda real: real, x.params, params, qmin=y.qmin, qmax=y.qmax)
 
 
 def _operands(op: ConcatOp, context: KernelContext, inputs: dict[str, Var]) -> tuple[list[Expr], bool]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-from tvm.relax import Var
+import math
 
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Expr, Var
+
+from ....composites.base import QuantizedOutput
 from ....composites.elementwise import LookupOp
+from ....graph.dataflow import dtype_of
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -18,9 +23,13 @@ def emit_lookup(op: LookupOp, context: KernelContext, inputs: dict[str, Var], ou
     var = inputs[op.x.name]
     is_nhwc = context.storage.is_kept_nhwc(var)
     x = context.storage.get(var, is_nhwc=is_nhwc)
-    size, x_dtype, y_dtype = int(np.prod(shape_of(x))), op.x.kernel_dtype, op.y.kernel_dtype
+    context.put(output, looked_up(context, output.name, x, op.y, op.table), is_nhwc=is_nhwc)
+
+
+def looked_up(context: KernelContext, name: str, x: Expr, y: QuantizedOutput, table: npt.NDArray[np.integer]) -> Var:
+    """Write a table of results in y's own integers; `x` holds integers as kernels read them."""
+    shape = shape_of(x)
     # int8 -128 is entry 0 and, relabelled, byte 0: only the entries' values need relabelling.
-    table = op.y.tensor.kernel_integers(op.table)
-    spec = LookupSpec(size=size, x_dtype=x_dtype, y_dtype=y_dtype, threads=context.threads)
-    kernel = kernels.lookup(spec, table=table, isa=context.isa)
-    context.put(output, context.call(output.name, kernel, [x], shape_of(x), y_dtype), is_nhwc=is_nhwc)
+    entries = y.tensor.kernel_integers(table)
+    spec = LookupSpec(size=math.prod(shape), x_dtype=dtype_of(x), y_dtype=y.kernel_dtype, threads=context.threads)
+    return context.call(name, kernels.lookup(spec, table=entries, isa=context.isa), [x], shape, y.kernel_dtype)

@@ -9,12 +9,14 @@ from ....composites.base import QuantizedOutput, ratio
 from ....composites.movement import MoveOp
 from ....composites.outputs import output_spec
 from ....numerics import QuantParams
+from ....numerics.quantized.rescale import fixed_point_table
 from ....qdq.matchers.move import changes
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import RequantizeSpec
 from ..storage import TO_NHWC
+from .lookup import looked_up
 
 
 @emits(MoveOp)
@@ -40,6 +42,9 @@ def _is_flat_image(op: MoveOp) -> bool:
 
 def requantized(context: KernelContext, name: str, value: Expr, params: QuantParams, y: QuantizedOutput) -> Var:
     """Write a change of parameters: `value` holds integers of `params` as kernels read them."""
+    if y.fixed_point is not None and ratio(params, y.tensor.params) != 1.0:
+        table = fixed_point_table(params, y.tensor.params, y.fixed_point, qmin=y.qmin, qmax=y.qmax)
+        return looked_up(context, name, value, y, table)
     relabelling = 128 if params.dtype == "int8" else 0
     spec = RequantizeSpec(
         size=int(np.prod(shape_of(value))),

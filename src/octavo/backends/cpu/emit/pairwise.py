@@ -9,6 +9,7 @@ from tvm.relax import Expr, Var
 from ....composites.base import QuantizedTensor
 from ....composites.elementwise import Operand, PairwiseOp, float_sum_of
 from ....composites.outputs import output_spec
+from ....numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -25,7 +26,7 @@ def emit_pairwise(op: PairwiseOp, context: KernelContext, inputs: dict[str, Var]
     shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
     tensors = op.a.tensor, op.b.tensor, op.y.tensor
     sum_constants, relabelling = None, 0
-    if op.kind in ("add", "sub"):
+    if op.kind in ("add", "sub") and op.rounding not in FIXED_POINT_ROUNDINGS:
         sum_constants, relabelling = float_sum_of(op.rounding, *tensors, subtract=op.kind == "sub")
     spec = PairwiseSpec(
         kind=op.kind,

@@ -6,10 +6,10 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ....composites.elementwise import Choice, SelectOp
-from ....numerics import lookup_table
 from ..context import KernelContext
 from ..emitters import emits
 from ..kernels.compare import Chosen, SelectSpec, select
+from .concat import operand_table
 
 
 @emits(SelectOp)
@@ -37,7 +37,7 @@ def _chosen(op: SelectOp, side: Choice) -> Chosen:
     same = tensor.params == y.tensor.params and (y.qmin, y.qmax) == bounds
     if side.values is not None or same:
         return Chosen(shape=tensor.shape, dtype=tensor.kernel_dtype)
-    table = lookup_table(lambda real: real, tensor.params, y.tensor.params, qmin=y.qmin, qmax=y.qmax)
+    table = operand_table(tensor, y)
     # Relabelling leaves the order of integers: the least is entry 0 in either dtype.
     return Chosen(shape=tensor.shape, dtype=tensor.kernel_dtype, table=y.tensor.kernel_integers(table))
 

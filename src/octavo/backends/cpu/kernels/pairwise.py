@@ -1,7 +1,7 @@
 """Sum, difference, product, maximum and minimum of two tensors of 8 or 16 bits that broadcast.
 
 Oracles: `numerics.add`, `mul`, `float_sum`, `maximum` and `minimum`; of int16 `add_int16`, `mul` by a fixed-point multiplier, and
-`float_binary_int16`.
+`float_binary_int16`; of bytes by fixed-point multipliers `combine_in_integers`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics import AddParameters, FloatSumParameters, add_parameters, requantize_multiplier
-from ....numerics.quantized.binary import add_int16_multipliers, mul_int16_multiplier
+from ....numerics.quantized.binary import product_multiplier, sum_multipliers
+from ....numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS, FixedPointRounding
 from .broadcast import Axis, broadcast_shape, for_each_pair
 from .fixed_point import clamped_integer, fixed_point_scaled
 from .float_sum import float_sum
@@ -24,9 +25,6 @@ from .rounding import clamped, requantized, rounded, unfused
 from .spec import Kernel, Output, Side
 from .vectors import Buffer, Expr, load, prim_func, splat, store, vector_type
 
-_LEFT_SHIFT = 15
-"""Bits that operands of a fixed-point sum get behind the point."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairwiseSpec:
@@ -34,7 +32,8 @@ class PairwiseSpec:
 
     Of uint8, "mul" rounds half to even and "add" and "sub" half up, or as `float_sum` says, which with `relabelling` is that of
     AddSpec; with "half_even_stored" a tie of "mul" becomes an even integer as stored. int16 is combined in real numbers, every
-    operation in float32, or with "fixed_point" by multipliers and shifts; zero points are then 0.
+    operation in float32, or with "fixed_point" by multipliers and shifts; zero points are then 0. One of `FIXED_POINT_ROUNDINGS`
+    combines bytes so.
     "max" and "min" choose among the integers as they are: scales and zero points are those of the result.
     """
 
@@ -82,6 +81,8 @@ def pairwise(spec: PairwiseSpec, *, isa: str) -> Kernel:
 
 def _method_of(spec: PairwiseSpec) -> _Method:
     is_extreme = spec.kind in ("max", "min")
+    if spec.rounding in FIXED_POINT_ROUNDINGS and not is_extreme:
+        return _Method(combined=_fixed_point_result, loaded="int64", fewer=4, suffix=".fixed_point")
     if spec.a.dtype == "uint8":
         return _Method(combined=_extreme, loaded="uint8") if is_extreme else _Method(combined=_byte_result, loaded="int32")
     if spec.rounding == "fixed_point":
@@ -119,14 +120,18 @@ def _weighted_sum(p: AddParameters, out: Output, a: Expr, b: Expr, lanes: int) -
 
 
 def _fixed_point_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
-    scales = spec.a.scale, spec.b.scale, spec.out_scale
+    scales, dtype = (spec.a.scale, spec.b.scale, spec.out_scale), spec.a.dtype
+    rounding: FixedPointRounding = FIXED_POINT_ROUNDINGS.get(spec.rounding, "twice_away")
+    a, b = (
+        value - splat(B.int64(side.zero_point), lanes) if side.zero_point else value for value, side in ((a, spec.a), (b, spec.b))
+    )
     if spec.kind == "mul":
-        return clamped_integer(fixed_point_scaled(a * b, mul_int16_multiplier(*scales), lanes), spec.output, lanes)
-    factors = add_int16_multipliers(*scales)
-    left = splat(B.int64(_LEFT_SHIFT), lanes)
+        return clamped_integer(fixed_point_scaled(a * b, product_multiplier(*scales, rounding), lanes), spec.output, lanes, dtype)
+    factors = sum_multipliers(*scales, dtype=dtype, rounding=rounding)
+    left = splat(B.int64(factors.digits), lanes)
     first, second = fixed_point_scaled(a << left, factors.a, lanes), fixed_point_scaled(b << left, factors.b, lanes)
     total = fixed_point_scaled(first - second if spec.kind == "sub" else first + second, factors.y, lanes)
-    return clamped_integer(total, spec.output, lanes)
+    return clamped_integer(total, spec.output, lanes, dtype)
 
 
 def _float_result(spec: PairwiseSpec, a: Expr, b: Expr, lanes: int) -> Expr:
