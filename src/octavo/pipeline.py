@@ -216,12 +216,15 @@ def quantize(
 
 
 def _quantized_for(target: ResolvedTarget, model: Model, profile: Profile, recipe: Recipe | None) -> QuantizedModel:
+    targets = target.described or (target.description,)
+    vendors = [backend.description.name for backend in target.backends]
     return quantize_model(
         model,
         profile,
         target=target.description,
+        targets=targets,
         recipe=recipe or Recipe(),
-        claims_of=lambda module: integer_claims(module, target.description, is_vendor=bool(target.backends)),
+        claims_of=lambda module: integer_claims(module, *targets, vendors=vendors),
     )
 
 

@@ -42,6 +42,8 @@ class ResolvedTarget:
         Those whose code computes what they describe, in the order in which they choose, before the host.
     host
         What kernels of this machine take of the rest.
+    described
+        What `description` is made of: those that choose, in their order.
     """
 
     description: TargetDescription
@@ -49,6 +51,7 @@ class ResolvedTarget:
     isas: tuple[str, ...]
     host: TargetDescription
     backends: tuple[Backend, ...] = ()
+    described: tuple[TargetDescription, ...] = ()
 
 
 def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:
@@ -100,7 +103,7 @@ def _several(targets: Sequence[Any], machine: tvm.target.Target | None) -> Resol
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise TargetError(f"the targets' names must differ: {twice!r} stands twice")
-    return replace(last, description=_merged(descriptions), backends=backends)
+    return replace(last, description=_merged(descriptions), backends=backends, described=tuple(descriptions))
 
 
 def _merged(descriptions: Sequence[TargetDescription]) -> TargetDescription:

@@ -14,6 +14,8 @@ that a code generator needs; an op that stays float has a rejection, with the va
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tvm
 
 from ..graph.dataflow import DataflowView
@@ -44,6 +46,7 @@ from ..qdq.matchers.topk import match_topk
 from ..qdq.matchers.transposed_conv2d import match_conv2d_transpose
 from ..qdq.runtime_inputs import dynamic_members
 from ..qdq.tensor_ids import tensors_of_variables
+from ..target import TargetDescription
 from .context import PartitionContext
 from .target_rules import Row, describe, is_repeatable, rules_for
 
@@ -97,10 +100,11 @@ def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRMo
     return module
 
 
-def claim_integer(module: tvm.IRModule, context: PartitionContext, backend: str) -> Claims:
-    """Return the ops that `outline_integer` outlines for one back end, without outlining them."""
+def claim_integer(module: tvm.IRModule, context: PartitionContext, takers: Iterable[tuple[TargetDescription, str]]) -> Claims:
+    """Return the ops that `outline_integer` outlines for targets, in their order, without outlining them."""
     view = DataflowView(module["main"])
-    return claim(view, rules_for(context, COMPUTE, context.target, backend), repeatable=_repeatable_in(view))
+    rules = [rule for target, backend in takers for rule in rules_for(context, COMPUTE, target, backend)]
+    return claim(view, rules, repeatable=_repeatable_in(view))
 
 
 def _repeatable_in(view: DataflowView) -> Repeatable:

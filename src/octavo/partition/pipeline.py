@@ -131,15 +131,20 @@ def partition_module(
     return run_passes(PASSES, module, context)
 
 
-def integer_claims(module: tvm.IRModule, target: TargetDescription, *, is_vendor: bool = False) -> Claims:
+def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: Collection[str] = ()) -> Claims:
     """Return the integer ops that partition outlines, without outlining them; quantize and dequantize are none.
 
-    What a vendor's own code rounds, the host's kernels need not.
+    Parameters
+    ----------
+    targets
+        In the order in which they choose.
+    vendors
+        Names of those with code of their own: what that rounds, the host's kernels need not.
     """
-    context = PartitionContext(target=target)
+    context = PartitionContext(target=targets[-1])
     for each in _CANONICALIZE:
         module = each(module, context)
-    return claim_integer(module, context, target.name if is_vendor else HOST)
+    return claim_integer(module, context, [(each, each.name if each.name in vendors else HOST) for each in targets])
 
 
 def integer_regions(module: tvm.IRModule, target: TargetDescription, ids: Collection[str] = ()) -> Partition:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import tvm
-from tvm.relax import Var
 
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name
@@ -21,11 +20,12 @@ from ..identity import TensorId
 from ..target import CPU, TargetDescription
 from .constraints import TensorConstraints
 from .parameters import ParameterChooser, Statistics
-from .placement import Exclusion, Layer, Placement, Placer, rejected_layers, split_enclosed
+from .placement import Exclusion, Placer, rejected_layers, split_enclosed
 from .plan import QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
 from .ranges import RangeSources
 from .recipe import Recipe
+from .refusals import Refusals
 from .simplify import simplify
 from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
@@ -39,6 +39,7 @@ def quantize(
     profile: Statistics,
     *,
     target: TargetDescription = CPU,
+    targets: Sequence[TargetDescription] = (),
     recipe: Recipe | None = None,
     claims_of: ClaimsOf | None = None,
 ) -> QuantizedModel:
@@ -52,6 +53,8 @@ def quantize(
         Of this model.
     target
         What the hardware can do; decides which ops become integer.
+    targets
+        Where several share the model, `target` being all of them: each op goes to the first that takes it, and obeys that one.
     recipe
         The user's wishes; Recipe() by default.
     claims_of
@@ -70,13 +73,18 @@ def quantize(
         If the model is quantized already, or the recipe excludes what the model doesn't have.
     """
     with one_step():
-        quantized = _quantized(model, profile, target, recipe or Recipe(), claims_of)
+        quantized = _quantized(model, profile, target, tuple(targets) or (target,), recipe or Recipe(), claims_of)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 
 
 def _quantized(
-    model: Model, profile: Statistics, target: TargetDescription, recipe: Recipe, claims_of: ClaimsOf | None
+    model: Model,
+    profile: Statistics,
+    target: TargetDescription,
+    targets: tuple[TargetDescription, ...],
+    recipe: Recipe,
+    claims_of: ClaimsOf | None,
 ) -> QuantizedModel:
     simple, folds = simplify(model)
     if isinstance(model, QuantizedModel) or _is_quantized(simple):
@@ -86,7 +94,7 @@ def _quantized(
     constants = Constants(view, simple.params)
     exclusion = Exclusion(recipe.exclude, simple.tensors, folds, view)
     sources = RangeSources(view, profile)
-    rejected: dict[Var, str] = {}
+    refusals = Refusals(last=targets[-1].name)
     while True:
         weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe)
         constraints = TensorConstraints(target=target, recipe=recipe)
@@ -98,21 +106,23 @@ def _quantized(
             constants=constants,
             tensors=simple.tensors,
             exclusion=exclusion,
-            target=target,
+            targets=targets,
             recipe=recipe,
+            preferred=constraints.preferred,
             has_range=chooser.has_range,
-            refuse=partial(_refusal, rejected, weights, constraints),
+            refuse=partial(refusals.refuse, weights, constraints),
+            declined=refusals.declined,
         ).place()
+        if refusals.take_changes():
+            continue
         parameters = chooser.choose(placement)
-        if parameters.rejected:
-            rejected |= _with_overflow(placement, parameters.rejected)
+        if refusals.reject(placement, parameters.rejected):
             continue
         emitted = QdqWriter(model=simple, target=target, view=view, placement=placement, parameters=parameters).write()
         claims = None if claims_of is None else claims_of(emitted.model.bound())
         again = {} if claims is None else rejected_layers(placement, claims)
-        if not again:
+        if not refusals.reject(placement, again):
             break
-        rejected |= _with_overflow(placement, again)
     float_ops, enclosed = split_enclosed(placement.float_ops, claims)
     plan = QuantizationPlan(
         activations={TensorId(var.name): params for var, params in parameters.activations.items()},
@@ -126,23 +136,6 @@ def _quantized(
         adjustments=parameters.adjustments,
     )
     return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(model, plan)), plan)
-
-
-def _refusal(rejected: Mapping[Var, str], weights: WeightParameters, constraints: TensorConstraints, layer: Layer) -> str | None:
-    reason = rejected.get(layer.output) or constraints.conflict(layer) or weights.refuse(layer)
-    if reason is None:
-        constraints.add(layer)
-    return reason
-
-
-def _with_overflow(placement: Placement, rejected: Mapping[Var, str]) -> dict[Var, str]:
-    """Return reasons that say of ops whose accumulator is allowed to overflow that no kernel computes it so."""
-    said = {
-        layer.output: f"; overflow {layer.support.overflow!r} changes nothing: kernels compute no sum that leaves its accumulator"
-        for layer in placement.layers
-        if layer.pulls and layer.support.overflow != "proven"
-    }
-    return {var: reason + (said.get(var, "") if "accumulator" in reason else "") for var, reason in rejected.items()}
 
 
 def _announced(quantized: QuantizedModel) -> Announced:

@@ -2,7 +2,8 @@
 
 from .agreement import rejected_layers, split_enclosed
 from .exclusion import Exclusion
-from .layer import Layer, Placement
+from .layer import Declined, Layer, Placement
 from .placement import Placer
+from .reasons import together
 
-__all__ = ["Exclusion", "Layer", "Placement", "Placer", "rejected_layers", "split_enclosed"]
+__all__ = ["Declined", "Exclusion", "Layer", "Placement", "Placer", "rejected_layers", "split_enclosed", "together"]

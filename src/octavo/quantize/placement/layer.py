@@ -14,6 +14,10 @@ from ..plan import FloatOp
 from ..weights.constants import Constant
 from ..weights.convolution import Bias, Weighted
 
+Declined = dict[Var, dict[str, str]]
+"""By an op's variable why targets do not take it, by their names."""
+NORMS = ("nn.layer_norm", "nn.group_norm")
+"""Normalizations over axes of one sample."""
 _MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 
@@ -39,6 +43,8 @@ class Layer:
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     order
         Where each operand of the op is in `inputs` and then `constants`; empty where they are in the op's order.
+    taker
+        Name of the target that it is for.
     """
 
     support: OpSupport
@@ -52,6 +58,7 @@ class Layer:
     leaves_float: bool = False
     constants: tuple[Constant, ...] = ()
     order: tuple[int, ...] = ()
+    taker: str = ""
 
     @property
     def operands(self) -> tuple[Var | TensorId, ...]:

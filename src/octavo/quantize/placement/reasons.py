@@ -5,7 +5,7 @@ It decides nothing: placement asks once it has decided.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from tvm.relax import Var
@@ -20,6 +20,13 @@ def cost(tensors: Iterable[Var]) -> str:
     """Return how much memory the float32 values of tensors take."""
     count = 4 * sum(prod(static_shape(var) or ()) for var in tensors)
     return f"{count:,} bytes" if count < _KIB else f"{count / _KIB:,.1f} KiB"
+
+
+def together(reasons: Mapping[str, str]) -> str:
+    """Return why several targets do not take an op, each by its name; of one target, its reason alone."""
+    if len(set(reasons.values())) == 1:
+        return next(iter(reasons.values()))
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def without_range(
