@@ -259,3 +259,57 @@ def test_tables_hold_the_real_function(word: str) -> None:
     away, even = word.endswith("away"), word.endswith("even")
     want = [half_away(real) if away else round(real) if even else half_up(real) for real in reals]
     np.testing.assert_array_equal(run_lowered(module, x).ravel(), stored(want, 0, "int8"))
+
+
+def quotient(total: int, divisor: int, real: float, word: str) -> int:
+    value = Fraction(total, divisor) * Fraction(real)
+    return {"up": half_up, "away": half_away, "even": round}[word.rsplit("_")[-1]](value)
+
+
+def averages(kind: str, x: Any) -> Any:
+    if kind == "avg_pool2d":
+        return op.nn.avg_pool2d(x, (3, 2), strides=(2, 2), padding=(1, 0, 0, 1), layout="NHWC", count_include_pad=False)
+    if kind == "adaptive":
+        return op.nn.adaptive_avg_pool2d(x, (1, 1), layout="NHWC")
+    if kind == "sum":
+        return op.sum(x, axis=[1], keepdims=True)
+    return op.mean(x, axis=[1, 2] if kind == "image" else [3], keepdims=True)
+
+
+def windows(kind: str, x: np.ndarray) -> list[np.ndarray]:
+    """The integers of each average, in the order of the result."""
+    if kind == "avg_pool2d":
+        rows, columns = range(-1, x.shape[1] - 2, 2), range(0, x.shape[2], 2)
+        found = [x[0, max(row, 0) : row + 3, column : column + 2] for row in rows for column in columns]
+        return [window[..., channel].ravel() for window in found for channel in range(x.shape[3])]
+    if kind == "sum":
+        return list(x[0].transpose(1, 2, 0).reshape(-1, x.shape[1]))
+    return list(x[0].reshape(-1, x.shape[3]).T) if kind in ("adaptive", "image") else list(x[0].reshape(-1, x.shape[3]))
+
+
+@pytest.mark.parametrize("kind", ["avg_pool2d", "adaptive", "image", "channels", "sum"])
+@pytest.mark.parametrize("word", WORDS)
+def test_averages(word: str, kind: str) -> None:
+    rng = np.random.default_rng(4)
+    is_shift = word in SHIFTS
+    for i, scales in enumerate([(0.25, 0.125), (0.5, 0.5), (0.25, 2.0)] if is_shift else [(0.3, 0.3)]):
+        dtype = ("int8", "uint8")[i % 2]
+        zeros = (ZERO[dtype] + 5, ZERO[dtype] - 9) if is_shift else (ZERO[dtype] + 5,) * 2
+        x = np.clip(draw(rng, (1, 6, 8, 5), dtype).astype(int), zeros[0] - 40, zeros[0] + 40).astype(dtype)
+
+        def body(writer: Any, params: Any, scales: Any = scales, zeros: Any = zeros, dtype: str = dtype) -> Any:
+            qdq = Qdq(writer, dtype)
+            value = writer.emit("core", averages(kind, qdq.dequantize("x", params["x"], (scales[0], zeros[0]))))
+            return qdq.quantize("y", value, (scales[1], zeros[1]), is_output=True)
+
+        module = round_as(graph({"x": (x.shape, dtype)}, body), word)
+        found = windows(kind, x.astype(int))
+        if kind == "sum":
+            values = [rounded(int((each - zeros[0]).sum()), scales[0] / scales[1], word) for each in found]
+        elif is_shift:
+            values = [quotient(int((e - zeros[0]).sum()), e.size, scales[0] / scales[1], word) for e in found]
+        else:
+            values = [quotient(int(each.sum()), each.size, 1.0, "away") - zeros[1] for each in found]
+        got = run_lowered(module, x)
+        np.testing.assert_array_equal(got, stored(values, zeros[1], dtype).reshape(got.shape), err_msg=f"{scales} {dtype}")
+        assert arithmetic(module) == [split(word)]

@@ -7,7 +7,16 @@ from typing import Any, Literal
 
 from ..numerics import FloatTaps, LinearTaps
 from ..numerics.quantized.pool2d import PoolRounding
-from .base import NO_ARITHMETIC, Arithmetic, CompositeOp, Layout, QuantizedTensor, UnaryOp, change_of_parameters
+from .base import (
+    NO_ARITHMETIC,
+    Arithmetic,
+    CompositeOp,
+    Layout,
+    QuantizedTensor,
+    UnaryOp,
+    change_of_parameters,
+    integer_arithmetic,
+)
 
 Rounding = PoolRounding | Literal["float32"]
 """Of the kernels' averages of integers, or of one formed in float32."""
@@ -32,12 +41,18 @@ class Pool2dOp(UnaryOp):
         """Return that of an average, formed of an exact sum or in float32; a maximum only takes the result's parameters."""
         if self.kind == "max":
             return change_of_parameters(self.x, y=self.y)
+        asked = self.y.fixed_point
+        if asked is not None and self.rounding in (asked, "half_away"):
+            return integer_arithmetic(asked, 32)
         return Arithmetic("float_multiplier", self.rounding, None if self.rounding == "float32" else 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ReduceOp(UnaryOp):
-    """A reduction of x over `axes`, counted in the source's layout; means of int16 may round in "fixed_point"."""
+    """A reduction of x over `axes`, counted in the source's layout; means of int16 may round in "fixed_point".
+
+    Means and sums of bytes round as their result asks in the integers of accelerators, where `rounding` says the same.
+    """
 
     kind: Literal["mean", "sum", "max", "min"]
     axes: tuple[int, ...]
@@ -47,6 +62,8 @@ class ReduceOp(UnaryOp):
         """Return that of an exact sum; an extreme only takes the result's parameters."""
         if self.kind in ("max", "min"):
             return change_of_parameters(self.x, y=self.y)
+        if self.y.fixed_point is not None and self.rounding == self.y.fixed_point:
+            return integer_arithmetic(self.y.fixed_point, 32)
         return Arithmetic("fixed_point" if self.rounding == "fixed_point" else "float_multiplier", self.rounding, 32)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ..rounding.fixed_point import SHIFTS, ShiftRounding, rounded_quotient
 from ..rounding.requantize import clamp, clamp_bounds, requantize
 from ..window import UNIT_WINDOW, Window
 from .float_mean import FloatMeanParameters, float_mean
 
 IntegerArray = npt.NDArray[np.integer]
-PoolRounding = Literal["half_even", "half_away", "half_even_stored"]
+PoolRounding = Literal["half_even", "half_away", "half_even_stored"] | ShiftRounding
 """How an average becomes an integer: see `avg_pool2d`."""
 
 
@@ -51,6 +53,7 @@ def avg_pool2d(
     rounding
         "half_even": the formula above. "half_away": sum / count in exact arithmetic, a tie away from 0; `multiplier` must be 1.
         "half_even_stored": rint(float32(sum) * float32(multiplier / count) + zero_point), a tie to an even result.
+        "shift_...": sum * multiplier / count in exact arithmetic, its ties as the name says; `multiplier` is a power of two.
 
     Returns
     -------
@@ -72,6 +75,10 @@ def avg_pool2d(
         if rounding == "half_away":
             mean = np.sign(acc) * ((2 * np.abs(acc) + count) // (2 * count))
             out[:, row, column] = clamp(mean + zero_point, qmin, qmax, dtype)
+            continue
+        if rounding in SHIFTS:
+            shifted = acc.astype(np.int64) * math.ceil(multiplier), count * math.ceil(1 / multiplier)
+            out[:, row, column] = clamp(rounded_quotient(*shifted, SHIFTS[rounding]) + zero_point, qmin, qmax, dtype)
             continue
         quotient, stored_even = np.float32(multiplier) / np.float32(count), rounding == "half_even_stored"
         out[:, row, column] = requantize(acc, quotient, zero_point, qmin, qmax, dtype, stored_even=stored_even)

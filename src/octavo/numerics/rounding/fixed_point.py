@@ -39,7 +39,8 @@ Ties = Literal["half_up", "half_away", "half_even"]
 _MIN_EXPONENT, _MAX_EXPONENT = -31, 30
 _REDUCED_BITS = 16
 _REDUCED_MAX = 0x7FFF
-_SHIFTS: dict[str, Ties] = {f"shift_{ties}": ties for ties in get_args(Ties)}
+SHIFTS: dict[str, Ties] = {f"shift_{ties}": ties for ties in get_args(Ties)}
+"""Where the ties of a shift go, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -98,8 +99,8 @@ def fixed_point_multiplier(real: npt.ArrayLike, rounding: FixedPointRounding) ->
     0 there, and one of 2**30 or more is the largest there is.
     """
     values = np.asarray(real, np.float64)
-    if rounding in _SHIFTS:
-        return _power_of_two(values, _SHIFTS[rounding])
+    if rounding in SHIFTS:
+        return _power_of_two(values, SHIFTS[rounding])
     parts = [quantize_multiplier(float(value)) for value in values.ravel()]
     mantissa, exponent = (np.array([part[i] for part in parts], np.int64).reshape(values.shape) for i in range(2))
     if rounding in ("reduced", "once"):
@@ -144,6 +145,15 @@ def quantize_multiplier(value: float) -> tuple[int, int]:
     if exponent < _MIN_EXPONENT:
         return 0, 0
     return (2**31 - 1, _MAX_EXPONENT) if exponent > _MAX_EXPONENT else (mantissa, exponent)
+
+
+def rounded_quotient(value: npt.NDArray[np.int64], divisor: int, ties: Ties) -> npt.NDArray[np.int64]:
+    """Return value / divisor, which is positive, rounded once."""
+    doubled = 2 * np.abs(value) + divisor
+    away = doubled // (2 * divisor)
+    is_tie = doubled % (2 * divisor) == 0
+    is_less = {"half_up": value < 0, "half_away": np.False_, "half_even": away % 2 == 1}[ties]
+    return np.sign(value) * (away - (is_tie & is_less))
 
 
 def half_up_shift(value: npt.NDArray[np.int64], times: int) -> npt.NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tvm.relax import Var
 
@@ -13,6 +13,7 @@ from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_s
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE
 from ...numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
+from ...numerics.rounding.fixed_point import SHIFTS, ShiftRounding
 from ...target import OpSupport
 from ..rounding import result_rounding
 from ..tail import Tail, check_activation, follow_to_quantize, integer_clamp, of_width
@@ -89,8 +90,13 @@ def _rounding(asked: str, window: _Window, x: QuantizedTensor, y: QuantizedOutpu
         return "half_even_stored"
     if asked == "float32" and x.params.dtype == y.tensor.params.dtype:
         return "float32"
+    asked_integers = y.fixed_point
+    if asked_integers in SHIFTS and x.kernel_dtype == "uint8":
+        return cast("ShiftRounding", asked_integers)
     fits = x.params == y.tensor.params and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW
-    return "half_away" if asked == "half_away" and fits and not window.count_include_pad else "half_even"
+    # TFLite's reference averages the integers as they are stored, whatever its multipliers round.
+    is_away = asked == "half_away" or (asked_integers is not None and x.kernel_dtype == "uint8")
+    return "half_away" if is_away and fits and not window.count_include_pad else "half_even"
 
 
 def _integer_pool(

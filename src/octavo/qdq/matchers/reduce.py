@@ -13,7 +13,8 @@ from ...composites.reduction import ArgReduceOp, ReduceOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
-from ...numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
+from ...numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT, REDUCE_MAX_EXTENT
+from ...numerics.rounding.fixed_point import SHIFTS, fixed_point_multiplier, is_power_of_two
 from ...target import OpSupport
 from ...target.vocabulary import HALF_EVEN_STORED
 from ..rounding import is_fixed_point, result_rounding
@@ -54,11 +55,27 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         if problem is not None:
             return problem
         rounding = "fixed_point" if is_fixed and kind == "mean" else rounding
+    else:
+        rounding = _in_integers(kind, source, tail.result, extent) or rounding
     op = ReduceOp(
         kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"), x=source, y=tail.result, axes=axes, rounding=rounding
     )
     members = (*([x.var] if x.var is not None else []), core, *tail.members)
     return Region(core=core, output=tail.output, members=members, inputs=(x.source,), op=op)
+
+
+def _in_integers(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int) -> str | None:
+    """Return how a mean or sum of bytes is rounded as accelerators do; None where no kernel does that."""
+    asked = y.fixed_point
+    if asked is None or kind not in ("mean", "sum"):
+        return None
+    if kind == "mean" and asked not in SHIFTS:
+        return asked if x.params == y.tensor.params and count <= HALF_AWAY_MAX_WINDOW else None
+    real = float(x.params.scale) / float(y.tensor.params.scale)
+    if asked in SHIFTS and not is_power_of_two(real):
+        return None
+    fits = kind == "mean" or 255 * count <= fixed_point_multiplier(real, asked).max_value
+    return asked if fits else None
 
 
 def _wide_problem(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int, *, is_fixed: bool) -> Rejection | None:

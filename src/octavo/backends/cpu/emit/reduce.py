@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from tvm.relax import Expr, Var
@@ -14,12 +14,18 @@ from ....composites.outputs import output_spec
 from ....composites.reduction import ArgReduceOp, ReduceOp
 from ....graph.dataflow import dtype_of
 from ....numerics.quantized.reduce import mean_int16_multiplier
-from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from ....numerics.rounding.fixed_point import (
+    FIXED_POINT_ROUNDINGS,
+    SHIFTS,
+    FixedPointMultiplier,
+    ShiftRounding,
+    fixed_point_multiplier,
+)
 from ....qdq.matchers.move import changes
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
-from ..kernels import Output, ReduceSpec
+from ..kernels import Output, Pool2dSpec, ReduceSpec
 from ..storage import TO_NHWC
 from .move import requantized
 
@@ -31,6 +37,9 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     shape = op.y.tensor.shape
     is_nhwc = run.is_nhwc and len(shape) == 4
     shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
+    if op.kind == "mean" and op.rounding in FIXED_POINT_ROUNDINGS:
+        context.put(output, _mean_in_integers(op, context, run, output.name, shape), is_nhwc=is_nhwc)
+        return
     # An extreme keeps scale and zero point; a change of them, which int16 never has, is a second kernel.
     changed = op.kind in ("max", "min") and op.x.kernel_dtype == "uint8" and changes(op.x, op.y)
     spec = ReduceSpec(
@@ -52,8 +61,33 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     context.put(output, value, is_nhwc=is_nhwc)
 
 
+def _mean_in_integers(op: ReduceOp, context: KernelContext, run: Run, name: str, shape: tuple[int, ...]) -> Var:
+    """Write a mean as accelerators round it: a shift, or half away over the integers as the source stores them."""
+    is_shift = op.rounding in SHIFTS
+    out, zero_point = output_spec(op.y), op.x.zero_point if is_shift else op.x.relabelling
+    spec = Pool2dSpec(
+        kind="avg",
+        batch=run.outer,
+        in_height=run.extent,
+        in_width=1,
+        channels=run.inner,
+        kernel=(run.extent, 1),
+        out_height=1,
+        out_width=1,
+        multiplier=ratio(op.x.params, op.y.tensor.params),
+        input_zero_point=zero_point,
+        output=out if is_shift else replace(out, zero_point=zero_point),
+        rounding=cast("ShiftRounding", op.rounding) if is_shift else "half_away",
+        threads=context.threads,
+    )
+    return context.call(name, kernels.pool2d(spec, isa=context.isa), [run.value], shape)
+
+
 def _multiplier(op: ReduceOp, extent: int) -> float | FixedPointMultiplier:
     """Return the factor from the sum of differences to steps of the result."""
+    if op.rounding in FIXED_POINT_ROUNDINGS:
+        real = float(op.x.params.scale) / float(op.y.tensor.params.scale)
+        return fixed_point_multiplier(real, FIXED_POINT_ROUNDINGS[op.rounding])
     if op.rounding == "fixed_point":
         return mean_int16_multiplier(float(op.x.params.scale), float(op.y.tensor.params.scale), extent)
     multiplier = np.float32(ratio(op.x.params, op.y.tensor.params))

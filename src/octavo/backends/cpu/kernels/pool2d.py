@@ -7,6 +7,7 @@ Channels are the vectors, and the taps of a window the innermost loops, so that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from ....errors import CompileError
 from ....numerics import FloatMeanParameters
 from ....numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT
 from ....numerics.quant_params import INTEGER_RANGE
+from ....numerics.rounding.fixed_point import SHIFTS, Ties
+from .fixed_point import clamped_integer
 from .float_mean import accumulated, float_mean, is_near_tie
 from .isa import lanes_of
 from .rounding import clamped, requantized, rounded, scaled
@@ -64,7 +67,7 @@ def pool2d(spec: Pool2dSpec, *, isa: str) -> Kernel:
     """
     _check(spec)
     is_wide = spec.dtype == "int16"
-    lanes = lanes_of(isa) // (4 if is_wide else 1)
+    lanes = lanes_of(isa) // (8 if spec.rounding in SHIFTS else 4 if is_wide else 1)
     rows = spec.batch * spec.out_height
     operations = rows * spec.out_width * spec.channels * spec.kernel[0] * spec.kernel[1]
 
@@ -146,6 +149,9 @@ def _emit_pixel(spec: Pool2dSpec, x: Buffer, y: Buffer, row: Expr, column: Expr,
         return
     centered = load(acc, 0, lanes, "int32") - splat(count * B.int32(spec.input_zero_point), lanes)
     pixels = spec.kernel[0] * spec.kernel[1] if spec.count_include_pad else count
+    if spec.rounding in SHIFTS:
+        store(y, out, _shifted(spec, centered, pixels, SHIFTS[spec.rounding], lanes), lanes)
+        return
     if spec.float_mean is None:
         multiplier, stored_even = _multiplier(spec, pixels, lanes), spec.rounding == "half_even_stored"
         store(y, out, requantized(centered, multiplier, spec.output, lanes, stored_even=stored_even, dtype=spec.dtype), lanes)
@@ -178,6 +184,26 @@ def _emit_float_mean(
         with B.Else():
             out = spec.output
             keep(rounded(mean, zero_point=out.zero_point, qmin=out.qmin, qmax=out.qmax, dtype="uint8", lanes=lanes))
+
+
+def _shifted(spec: Pool2dSpec, total: Expr, pixels: Expr, ties: Ties, lanes: int) -> Expr:
+    """Return total * multiplier / pixels, exact and rounded once, as uint8; the multiplier is a power of two."""
+
+    def number(value: Expr) -> Expr:
+        return splat(value, lanes)
+
+    zero, one = number(B.int64(0)), number(B.int64(1))
+    left, right = (B.int64(math.ceil(min(factor, 2.0**30))) for factor in (spec.multiplier, 1 / spec.multiplier))
+    value = B.Bind(total.astype(vector_type("int64", lanes)) * number(left))
+    count = B.int64(pixels) if isinstance(pixels, int) else B.max(pixels, B.int32(1)).astype("int64")
+    divisor = B.Bind(number(B.Bind(count * right)))
+    size = B.Select(value < zero, zero - value, value)
+    doubled = B.Bind(size + size + divisor)
+    away = B.Bind(B.truncdiv(doubled, divisor + divisor))
+    if ties != "half_away":
+        less = B.Select(value < zero, one, zero) if ties == "half_up" else B.bitwise_and(away, one)
+        away = B.Bind(away - B.Select(away * (divisor + divisor) < doubled, zero, less))
+    return clamped_integer(B.Select(value < zero, zero - away, away), spec.output, lanes, "uint8")
 
 
 def _multiplier(spec: Pool2dSpec, pixels: Expr, lanes: int) -> float | Expr:

@@ -143,7 +143,9 @@ def _result(spec: ReduceSpec, acc: Expr, lanes: int) -> Expr:
     if spec.kind in ("max", "min"):
         return clamped(acc, out, spec.dtype, lanes)
     if isinstance(spec.multiplier, FixedPointMultiplier):
-        return clamped_integer(fixed_point_scaled(acc.astype(vector_type("int64", lanes)), spec.multiplier, lanes), out, lanes)
+        centered = acc - splat(B.int32(spec.extent * spec.input_zero_point), lanes) if spec.input_zero_point else acc
+        value = fixed_point_scaled(centered.astype(vector_type("int64", lanes)), spec.multiplier, lanes)
+        return clamped_integer(value, out, lanes, spec.dtype)
     if spec.kind == "sum":
         centered = acc - splat(B.int32(spec.extent * spec.input_zero_point), lanes)
         return requantized(centered, float(spec.multiplier), out, lanes, stored_even=spec.stored_even, dtype=spec.dtype)

@@ -113,8 +113,8 @@ class Pool2dSpec:
     counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`. `rounding` is that of an average:
     "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point (of int16: of the
     integers as stored); or, for uint8 alone, "half_even_stored", where a tie becomes an even integer as stored (which differs
-    where the zero point is odd). With `float_mean` an average of uint8 is formed in float32, whatever `rounding` says;
-    `multiplier` is then its ratio.
+    where the zero point is odd); or for uint8 one of `SHIFTS`, exact with a power of two as the multiplier. With `float_mean` an
+    average of uint8 is formed in float32, whatever `rounding` says; `multiplier` is then its ratio.
     """
 
     kind: Literal["avg", "max"]
