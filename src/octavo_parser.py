@@ -25,6 +25,8 @@ SUMMARIES = {
     "run": "run an executable on samples",
     "bench": "time a model against other runtimes, in alternating rounds of one process",
     "explain": "say of each op whether it runs in integers, on which kernel, and why not",
+    "conformance": "write cases that hardware of a target description must pass: models, inputs and expected outputs",
+    "conformance run": "run a command on such cases and report which it fails, and how",
     "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
     "passes": "list every pass in order: what it does, and why it stands there",
     "report": "show a profile as one HTML page: every tensor's histogram, range, channels and outliers",

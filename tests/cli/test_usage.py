@@ -25,7 +25,9 @@ def run_expecting_exit(argv: list[str]) -> int:
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    assert NAMES == ["demo", "profile", "quantize", "compile", "tune", "run", "bench", "explain", "trace", "passes", "report"]
+    assert NAMES == [
+        *("demo", "profile", "quantize", "compile", "tune", "run", "bench", "explain", "conformance", "trace", "passes", "report")
+    ]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *SUBCOMMANDS])

@@ -1,0 +1,302 @@
+"""What a composite op gives for integers, by the oracles of `octavo.numerics`: the one table from op to oracle.
+
+It calls no kernel. An op that the table lacks has no expected values; what a composite says of its arithmetic (multiplier,
+rounding) decides within its oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
+from ..composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp, integer_sum
+from ..composites.movement import ConcatOp, GatherOp, MoveOp
+from ..composites.reduction import Pool2dOp
+from ..composites.weighted import Conv2dOp, MatmulOp, WeightedOp
+from ..numerics import (
+    FloatMeanParameters,
+    Window,
+    avg_pool2d,
+    concat,
+    conv2d_accumulate,
+    float_avg_pool2d,
+    gather,
+    lookup,
+    matmul_accumulate,
+    max_pool2d,
+    requantize,
+    requantize_tensor,
+)
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Expected:
+    """What an op must give.
+
+    Parameters
+    ----------
+    values
+        The result.
+    accumulator
+        Its sums of products, None where it has none.
+    real
+        The result before it is rounded and clamped, in float64, in its own integers; None where it is a table or is moved.
+    touches_padding
+        Where a window reaches beyond its image, shaped to broadcast; None for an op without windows.
+    channel_axis
+        Of the result; None where channels are nothing special to it.
+    """
+
+    values: Array
+    accumulator: Array | None = None
+    real: npt.NDArray[np.float64] | None = None
+    touches_padding: Array | None = None
+    channel_axis: int | None = None
+
+
+def expected(op: CompositeOp, inputs: Mapping[str, Array]) -> Expected | None:
+    """Return what an op must give for the integers of its tensors, by their names; None where no oracle is known here."""
+    oracle = next((oracle for kind, oracle in _ORACLES.items() if isinstance(op, kind)), None)
+    return None if oracle is None else oracle(op, inputs)
+
+
+def _weighted_result(op: WeightedOp, acc: Array, axis: int) -> Expected | None:
+    y, weight = op.y, op.weight
+    if not isinstance(y, QuantizedOutput) or not isinstance(op.x, QuantizedTensor):
+        return None
+    params = y.tensor.params
+    zero_point = int(params.zero_point)
+    values = requantize(acc, op.multiplier, zero_point, y.qmin, y.qmax, params.dtype, real_bias=weight.real_bias)
+    unit = op.x.params.scale.astype(np.float64) * weight.params.scale.astype(np.float64) / params.scale.astype(np.float64)
+    return Expected(values=values, accumulator=acc, real=acc * unit + zero_point, channel_axis=axis)
+
+
+def _conv2d(op: Conv2dOp, inputs: Mapping[str, Array]) -> Expected | None:
+    assert isinstance(op.x, QuantizedTensor)
+    x, is_nchw = inputs[op.x.name], op.layout == "NCHW"
+    x = x.transpose(0, 2, 3, 1) if is_nchw else x
+    window = Window(strides=op.strides, padding=op.padding, dilation=op.dilation)
+    weight = op.weight
+    acc = conv2d_accumulate(
+        x,
+        weight.values,
+        x_zero_point=int(op.x.params.zero_point),
+        w_zero_point=weight.zero_point,
+        bias=weight.bias,
+        window=window,
+        groups=op.groups,
+    )
+    found = _weighted_result(op, acc, 3)
+    return None if found is None else _in_layout(found, _beyond(x, window, weight.values.shape[:2], acc), is_nchw=is_nchw)
+
+
+def _beyond(x: Array, window: Window, kernel: tuple[int, ...], result: Array) -> Array:
+    """Return of which pixels of the result the window reaches into the padding: (1, rows, columns, 1)."""
+    return np.any(_taps(np.zeros((1, *x.shape[1:3], 1), bool), window, kernel, result.shape[1:3], 1), axis=0)
+
+
+def _taps(x: Array, window: Window, kernel: tuple[int, ...], size: tuple[int, ...], fill: float) -> list[Array]:
+    """Return what each tap reads for a result of `size` rows and columns, `fill` outside of x."""
+    padded = window.pad(x, fill)
+    spans = zip(size, window.strides, kernel, window.dilation, padded.shape[1:3], strict=True)
+    more = [max((count - 1) * stride + (taps - 1) * step + 1 - have, 0) for count, stride, taps, step, have in spans]
+    padded = np.pad(padded, ((0, 0), (0, more[0]), (0, more[1]), (0, 0)), constant_values=fill)  # windows end beyond the padding
+    return [window.tap(padded, i, j, (size[0], size[1])) for i, j in np.ndindex(*kernel)]
+
+
+def _in_layout(found: Expected, beyond: Array, *, is_nchw: bool) -> Expected:
+    """Return what was found NHWC in the layout of the op."""
+
+    def moved(values: Array | None) -> Any:
+        return values.transpose(0, 3, 1, 2) if is_nchw and values is not None else values
+
+    return Expected(
+        values=moved(found.values),
+        accumulator=moved(found.accumulator),
+        real=moved(found.real),
+        touches_padding=moved(beyond),
+        channel_axis=1 if is_nchw else 3,
+    )
+
+
+def _matmul(op: MatmulOp, inputs: Mapping[str, Array]) -> Expected | None:
+    assert isinstance(op.x, QuantizedTensor)
+    x, weight = inputs[op.x.name], op.weight
+    zero_point = int(op.x.params.zero_point)
+    acc = matmul_accumulate(x, weight.values, x_zero_point=zero_point, w_zero_point=weight.zero_point, bias=weight.bias)
+    return _weighted_result(op, acc, acc.ndim - 1)
+
+
+def _sum(op: AddOp, inputs: Mapping[str, Array]) -> Expected | None:
+    b = inputs[op.b.name] if op.b_values is None else op.b_values
+    given = (op.a.kernel_integers(inputs[op.a.name]), op.b.kernel_integers(b))
+    values = integer_sum(op.rounding, op.a, op.b, op.y, *given)
+    return _of_pair("add", op.y, values, (op.a, inputs[op.a.name]), (op.b, b))
+
+
+def _pairwise(op: PairwiseOp, inputs: Mapping[str, Array]) -> Expected | None:
+    found = op.element_function()
+    if found is None:
+        return None
+    sides = [(side.tensor, inputs[side.tensor.name] if side.values is None else side.values) for side in (op.a, op.b)]
+    return _of_pair(op.kind, op.y, _of_elements(op, inputs), *sides)
+
+
+_REAL: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def _of_pair(
+    kind: str, y: QuantizedOutput, values: Array, a: tuple[QuantizedTensor, Array], b: tuple[QuantizedTensor, Array]
+) -> Expected:
+    """Return the result, whose integers are as kernels hold them, with what it stands for."""
+    parts = [(integers.astype(np.float64) - int(t.params.zero_point)) * float(t.params.scale) for t, integers in (a, b)]
+    real = _REAL[kind](*parts) / float(y.tensor.params.scale) + int(y.tensor.params.zero_point)
+    return Expected(values=_own(values, y), real=real)
+
+
+def _own(values: Array, y: QuantizedOutput) -> Array:
+    """Return integers of kernels as those of the result's own dtype."""
+    return (values.astype(np.int32) - y.tensor.relabelling).astype(y.tensor.params.dtype)
+
+
+def _of_elements(op: CompositeOp, inputs: Mapping[str, Array]) -> Array:
+    """Return what an op's own function of single elements gives, as kernels hold it."""
+    found = op.element_function()
+    assert found is not None
+    return found.of(*(tensor.kernel_integers(inputs[tensor.name]) for tensor in found.operands.values()))
+
+
+def _table(op: LookupOp, inputs: Mapping[str, Array]) -> Expected:
+    return Expected(values=lookup(inputs[op.x.name], op.table))
+
+
+def _pair_table(op: PairLookupOp, inputs: Mapping[str, Array]) -> Expected | None:
+    return None if op.element_function() is None else Expected(values=_own(_of_elements(op, inputs), op.y))
+
+
+def _pool2d(op: Pool2dOp, inputs: Mapping[str, Array]) -> Expected:
+    is_nchw = op.layout == "NCHW"
+    x = inputs[op.x.name].transpose(0, 2, 3, 1) if is_nchw else inputs[op.x.name]
+    window = Window(strides=op.strides, padding=op.padding, dilation=op.dilation)
+    places: Any = {"kernel": op.kernel, "window": window, "out_shape": (op.out_height, op.out_width)}
+    values = _maximum(op, x, places) if op.kind == "max" else _average(op, x, places)
+    real = None if op.kind == "max" else _real_average(op, x, window)
+    found = _in_layout(Expected(values=values, real=real), _beyond(x, window, op.kernel, values), is_nchw=is_nchw)
+    if values.ndim == len(op.y.tensor.shape):
+        return found
+    return Expected(values=found.values.reshape(op.y.tensor.shape))
+
+
+def _maximum(op: Pool2dOp, x: Array, places: Mapping[str, Any]) -> Array:
+    if op.x.params == op.y.tensor.params:
+        return max_pool2d(x, **places, qmin=op.y.qmin, qmax=op.y.qmax)
+    return _changed(max_pool2d(x, **places), op.x, op.y)
+
+
+def _real_average(op: Pool2dOp, x: Array, window: Window) -> npt.NDArray[np.float64]:
+    """Return the averages before they are rounded, in the result's integers."""
+    size, y = (op.out_height, op.out_width), op.y.tensor.params
+    centered = x.astype(np.float64) - int(op.x.params.zero_point)
+    total = np.sum(_taps(centered, window, op.kernel, size, 0), axis=0)
+    counted = np.sum(_taps(np.ones((1, *x.shape[1:3], 1)), window, op.kernel, size, 0), axis=0)
+    count = op.kernel[0] * op.kernel[1] if op.count_include_pad else np.maximum(counted, 1)
+    return total / count * (float(op.x.params.scale) / float(y.scale)) + int(y.zero_point)
+
+
+def _average(op: Pool2dOp, x: Array, places: Mapping[str, Any]) -> Array:
+    y = op.y.tensor.params
+    bounds: Any = {"qmin": op.y.qmin, "qmax": op.y.qmax, "dtype": y.dtype, "count_include_pad": op.count_include_pad}
+    if op.rounding == "float32":
+        relabelling = op.x.relabelling
+        parameters = FloatMeanParameters(
+            in_scale=float(op.x.params.scale),
+            input_zero_point=op.x.zero_point,
+            out_scale=float(y.scale),
+            zero_point=op.y.tensor.zero_point,
+            relabelling=relabelling,
+        )
+        bounds |= {"qmin": op.y.qmin + relabelling, "qmax": op.y.qmax + relabelling, "dtype": "uint8"}
+        return _own(float_avg_pool2d(op.x.kernel_integers(x), parameters, **places, **bounds), op.y)
+    # Half away from zero is of the integers as they are stored.
+    stored = op.rounding == "half_away"
+    return avg_pool2d(
+        x,
+        **places,
+        **bounds,
+        multiplier=1.0 if stored else ratio(op.x.params, y),
+        input_zero_point=0 if stored else int(op.x.params.zero_point),
+        zero_point=0 if stored else int(y.zero_point),
+        rounding=op.rounding,
+    )
+
+
+def _changed(values: Array, x: QuantizedTensor, y: QuantizedOutput) -> Array:
+    """Return integers of `x` with the parameters of `y`."""
+    params = y.tensor.params
+    return requantize_tensor(
+        values,
+        input_zero_point=int(x.params.zero_point),
+        multiplier=ratio(x.params, params),
+        zero_point=int(params.zero_point),
+        qmin=y.qmin,
+        qmax=y.qmax,
+        dtype=params.dtype,
+    )
+
+
+def _concat(op: ConcatOp, inputs: Mapping[str, Array]) -> Expected:
+    params = op.y.tensor.params
+    values = [op.constants[i] if i in op.constants else inputs[tensor.name] for i, tensor in enumerate(op.inputs)]
+    joined = concat(
+        values,
+        axis=op.axis,
+        multipliers=[ratio(tensor.params, params) for tensor in op.inputs],
+        input_zero_points=[int(tensor.params.zero_point) for tensor in op.inputs],
+        zero_point=int(params.zero_point),
+        qmin=op.y.qmin,
+        qmax=op.y.qmax,
+        dtype=params.dtype,
+    )
+    reals = [
+        (integers.astype(np.float64) - int(tensor.params.zero_point)) * float(tensor.params.scale) / float(params.scale)
+        for tensor, integers in zip(op.inputs, values, strict=True)
+    ]
+    return Expected(values=joined, real=np.concatenate(reals, axis=op.axis) + int(params.zero_point))
+
+
+def _move(op: MoveOp, inputs: Mapping[str, Array]) -> Expected:
+    x = inputs[op.x.name]
+    moved = x.reshape(op.y.tensor.shape) if op.axes is None else x.transpose(op.axes).reshape(op.y.tensor.shape)
+    return Expected(values=_changed(moved, op.x, op.y))
+
+
+def _gather(op: GatherOp, inputs: Mapping[str, Array]) -> Expected:
+    moved = gather(inputs[op.x.name], op.maps, op.fill).reshape(op.y.tensor.shape)
+    return Expected(values=_changed(moved, op.x, op.y))
+
+
+_ORACLES: dict[type[CompositeOp], Callable[[Any, Mapping[str, Array]], Expected | None]] = {
+    Conv2dOp: _conv2d,
+    MatmulOp: _matmul,
+    AddOp: _sum,
+    PairwiseOp: _pairwise,
+    LookupOp: _table,
+    PairLookupOp: _pair_table,
+    Pool2dOp: _pool2d,
+    ConcatOp: _concat,
+    MoveOp: _move,
+    GatherOp: _gather,
+}

@@ -1,0 +1,305 @@
+"""Conformance cases of target descriptions: what they cover, that they find faults, and that Octavo's own kernels pass them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import octavo
+from numpy_npu import FAULTS, NumpyNpu
+from octavo import conformance
+from octavo.cli.main import main
+from octavo.errors import DataError
+from octavo.graph.dataflow import BodyWriter, DataflowView, replace_operands, write_function
+from octavo.target import OpSupport, TargetDescription
+from octavo.target.limits import Limit
+
+INT8 = {"activations": ("int8",)}
+NPU = TargetDescription(
+    name="npu",
+    ops=(
+        OpSupport(op="nn.conv2d", **INT8, weights=("int8",), fusions=("bias", "nn.relu", "clip")),
+        OpSupport(op="matmul", **INT8, weights=("int8",), fusions=("bias", "nn.relu")),
+        OpSupport(op="add", **INT8),
+        OpSupport(op="nn.max_pool2d", **INT8, same_params=True),
+        OpSupport(op="nn.avg_pool2d", **INT8),
+        OpSupport(op="concat", **INT8),
+        OpSupport(op="elementwise", **INT8),
+        OpSupport(op="reshape", **INT8, same_params=True),
+    ),
+)
+
+
+@pytest.fixture(name="cases", scope="module")
+def fixture_cases(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("conformance") / "cases"
+    conformance.write(NPU, folder)
+    return folder
+
+
+def entries(folder: Path) -> list[dict]:
+    return json.loads((folder / "index.json").read_text())["cases"]
+
+
+def numpy_report(folder: Path, fault: str = "") -> conformance.Report:
+    npu = NumpyNpu(fault)
+    return conformance.run(folder, lambda case, _: npu(case.folder))
+
+
+def test_the_cases_reach_the_borders(cases):
+    covers = {entry["name"]: entry["covers"] for entry in entries(cases)}
+    assert len(covers) > 100
+    for name in ("conv2d-int8-half_even-ties", "matmul-int8-half_even-ties", "add-int8-half_even-ties"):
+        assert covers[name]["positive_ties"] > 2
+        assert covers[name]["negative_ties"] > 2
+    assert covers["avg_pool2d-int8-half_even-general"]["negative_ties"] > 2
+    for name in ("conv2d-int8-half_even-saturation", "add-int8-half_even-saturation"):
+        assert min(covers[name]["below"], covers[name]["above"]) > 10
+    for op in ("conv2d", "matmul"):
+        sums = covers[f"{op}-int8-half_even-near_overflow"]
+        assert (sums["least_sum"], sums["greatest_sum"]) == (-(2**31 - 1), 2**31 - 1)
+    assert covers["conv2d-int8-half_even-padding_127"]["beside_padding"] > 10
+
+
+def test_an_implementation_in_numpy_passes(cases):
+    report = numpy_report(cases)
+    assert report.passed, report.summary
+    assert report.summary.endswith(f"npu: {len(report.results)} of {len(report.results)} cases passed")
+
+
+LOOKS_LIKE = {
+    "half_up": "off by one at ties",
+    "half_away": "off by one at ties",
+    "wraps": "it wraps instead of saturating",
+    "no_clamp": "the clamp is missing",
+    "zero_padding": "only where the window touches the padding",
+    "truncates": "off by one, not at ties alone",
+    "accumulator_16": "only where sums leave 16 bits",
+    "no_bias": "each channel is off by a number of its own",
+}
+"""What most cases that find a fault say of it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_called_what_it_is(cases, fault):
+    report = numpy_report(cases, fault)
+    assert not report.passed
+    assert all(result.difference is not None for result in report.failed)
+    said = [result.problem for result in report.failed]
+    assert sum(LOOKS_LIKE.get(fault, "") in problem for problem in said) > len(said) / 2, said
+
+
+def joined(modules: list[tvm.IRModule]) -> tvm.IRModule:
+    """One module that computes all, for one compilation: parameters and results one after the other."""
+    views = [DataflowView(module["main"]) for module in modules]
+    params = {old: relax.Var(f"c{i}_{old.name}", old.ty) for i, module in enumerate(modules) for old in module["main"].params}
+
+    def body(writer: BodyWriter):
+        new, results = dict(params), []
+        for i, view in enumerate(views):
+            for binding in view.bindings:
+                is_output = not isinstance(binding.var, relax.DataflowVar)
+                value = replace_operands(binding.value, lambda var: new.get(var, var))
+                new[binding.var] = writer.emit(f"c{i}_{binding.var.name}", value, is_output=is_output)
+            results.append(new[view.result])
+        return relax.Tuple(results)
+
+    builder = relax.BlockBuilder()
+    write_function(builder, "main", list(params.values()), body, {"num_input": len(params)})
+    return builder.get()
+
+
+def own_kernels(folder: Path, description: TargetDescription) -> conformance.Report:
+    """What Octavo's kernels of a description give for its cases."""
+    cases = [conformance.Case(name=entry["name"], folder=folder / entry["name"]) for entry in entries(folder)]
+    model = octavo.load(joined([case.module for case in cases]))
+    executable = octavo.compile(model, target=description)
+    given = {f"c{i}_{name}": value for i, case in enumerate(cases) for name, value in case.inputs.items()}
+    results = dict(zip([case.name for case in cases], executable(given).values(), strict=True))
+    return conformance.run(folder, lambda case, _: {"y": results[case.name]})
+
+
+def test_octavo_s_own_kernels_pass(cases):
+    report = own_kernels(cases, NPU)
+    assert report.passed, report.summary
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+ADD = TargetDescription(name="adder", ops=(OpSupport(op="add", **INT8, rounding="half_up"), OpSupport(op="nn.softmax")))
+
+
+@pytest.fixture(name="sums")
+def fixture_sums(tmp_path) -> Path:
+    conformance.write(ADD, tmp_path / "sums")
+    return tmp_path / "sums"
+
+
+def test_the_same_description_gives_the_same_bytes(sums, tmp_path):
+    suite = conformance.write(ADD, tmp_path / "again")
+    assert listing(tmp_path / "again") == listing(sums)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "sums"]
+    assert suite.summary == f"{len(suite.cases)} cases of 1 ops; not covered: nn.softmax (no cases of this op yet)"
+    assert json.loads((sums / "index.json").read_text())["not_covered"] == suite.not_covered
+
+
+def test_sums_that_round_half_up_are_another_arithmetic(sums):
+    assert own_kernels(sums, ADD).passed
+    failed = numpy_report(sums).failed
+    assert "add-int8-half_up-ties" in {result.name for result in failed}
+    assert all("off by one" in result.problem for result in failed)
+
+
+LIMITED = TargetDescription(
+    name="limited",
+    ops=(
+        OpSupport(
+            op="nn.conv2d",
+            activations=("uint8",),
+            activation_schemes=("symmetric",),
+            weights=("int8",),
+            weight_schemes=("symmetric",),
+            weight_granularity=("per_tensor",),
+            scales="power_of_two",
+            limits={
+                "kernel": Limit(one_of=(1, 3)),
+                "stride": Limit(one_of=(2,)),
+                "dilation": Limit(maximum=1),
+                "padding": Limit(maximum=1),
+                "groups": Limit(maximum=1),
+                "input_channels": Limit(multiple_of=4),
+                "output_channels": Limit(minimum=8, multiple_of=8, maximum=24),
+            },
+        ),
+    ),
+    activation_layout="NCHW",
+)
+
+
+def test_cases_keep_to_every_constraint(tmp_path):
+    suite = conformance.write(LIMITED, tmp_path / "cases")
+    assert suite.refused == []
+    said = [json.loads((tmp_path / "cases" / entry["name"] / "case.json").read_text()) for entry in suite.cases]
+    assert len(said) > 10
+    for case in said:
+        info, attributes = case["quantize_info"], case["attributes"]
+        scales = [entry["scale"] for entry in (info["input"], info["weight"], info["output"])]
+        assert np.all(np.frexp(scales)[0] == 0.5)
+        assert (info["input"]["dtype"], info["input"]["zero_point"], info["weight"]["axis"]) == ("uint8", 0, None)
+        assert (attributes["layout"], attributes["strides"], attributes["groups"]) == ("NCHW", [2, 2], 1)
+        assert case["inputs"]["x"]["shape"][1] % 4 == 0
+    assert {case["outputs"]["y"]["shape"][1] for case in said} == {8, 16, 24}
+    assert own_kernels(tmp_path / "cases", LIMITED).passed
+
+
+def test_a_case_is_a_model_that_loads(cases):
+    case = conformance.Case(name="conv2d-int8-half_even-ties", folder=cases / "conv2d-int8-half_even-ties")
+    executable = octavo.compile(octavo.load(case.module), target=NPU)
+    (y,) = executable(case.inputs).values()
+    assert np.array_equal(y, case.expected["y"])
+    assert case.description["quantize_info"]["requantize"] == "float_multiplier"
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, {tests!r})
+from numpy_npu import NumpyNpu
+np.savez(sys.argv[2], **NumpyNpu({fault!r})(Path(sys.argv[1])))
+"""
+
+
+def some(cases: Path, folder: Path, *names: str) -> Path:
+    """The index of these cases alone, which stay where they are."""
+    index = json.loads((cases / "index.json").read_text())
+    index["cases"] = [entry for entry in index["cases"] if entry["name"] in names]
+    folder.mkdir()
+    (folder / "index.json").write_text(json.dumps(index))
+    for name in names:
+        (folder / name).symlink_to(cases / name)
+    return folder
+
+
+def test_a_command_is_run_for_each_case(cases, tmp_path, capsys):
+    chosen = some(cases, tmp_path / "some", "add-int8-half_even-ties", "add-int8-half_even-saturation")
+    for fault, code in (("", 0), ("half_up", 1)):
+        script = tmp_path / f"npu{fault}.py"
+        script.write_text(COMMAND.format(tests=str(Path(__file__).parent), fault=fault))
+        command = f"{sys.executable} {script} {{case}} {{output}}"
+        reports = ["--junit", str(tmp_path / "r.xml"), "--html", str(tmp_path / "r.html")]
+        assert main(["conformance", "run", str(chosen), "--command", command, *reports]) == code
+    shown = capsys.readouterr().out
+    assert "npu: 2 of 2 cases passed" in shown
+    assert "FAILED add-int8-half_even-ties: off by one at ties" in shown
+    (suite,) = ElementTree.parse(tmp_path / "r.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    (failure,) = suite.iter("failure")
+    assert "another rounding of ties" in failure.get("message", "")
+    page = (tmp_path / "r.html").read_text()
+    assert page.count('class="failed"') == 1
+    assert "<script" not in page
+    assert "first at [" in page
+
+
+def test_the_command_line_writes_cases(tmp_path, capsys):
+    (tmp_path / "d.json").write_text(json.dumps(ADD.to_json()))
+    assert main(["conformance", str(tmp_path / "d.json"), "-o", str(tmp_path / "cases")]) == 0
+    assert "not covered: nn.softmax" in capsys.readouterr().out
+    assert main(["conformance", str(tmp_path / "d.json"), "-o", str(tmp_path / "cases")]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "it gave no y, only nothing"),
+        ({"y": np.zeros(3, np.int8)}, "y has shape (3,), expected"),
+        ({"y": np.zeros((1, 5, 6, 7), np.int32)}, "y is int32, expected int8"),
+        (np.zeros(3), "it returned ndarray, expected a dict of y"),
+        (ValueError("no such op"), "it raised ValueError: no such op"),
+    ],
+)
+def test_what_cannot_be_compared_fails_with_the_reason(cases, tmp_path, given, said):
+    def implementation(_case, _inputs):
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    report = conformance.run(some(cases, tmp_path / "some", "add-int8-half_even-ties"), implementation)
+    assert said in report.results[0].problem
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run {output}", "{case} is missing"),
+        ("run '{case} {output}", "No closing quotation"),
+        (f"{sys.executable} -c 'raise SystemExit(3)' {{case}} {{output}}", "exit code 3"),
+        (f"{sys.executable} -c 0 {{case}} {{output}}", "wrote no {output}"),
+        ("/nowhere/npu {case} {output}", "cannot be run: No such file"),
+    ],
+)
+def test_a_command_that_cannot_run_says_why(cases, tmp_path, command, said):
+    chosen = some(cases, tmp_path / "some", "add-int8-half_even-ties")
+    try:
+        problem = conformance.run(chosen, command).results[0].problem
+    except DataError as error:
+        problem = str(error)
+    assert said in problem
+
+
+def test_a_folder_without_cases_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no cases"):
+        conformance.run(tmp_path, "run {case} {output}")
+    with pytest.raises(DataError, match="there is no folder"):
+        conformance.write(ADD, tmp_path / "missing" / "cases")
