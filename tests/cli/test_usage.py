@@ -45,14 +45,15 @@ def test_help_ends_with_an_example_that_parses(name: str, capsys: pytest.Capture
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_expecting_exit(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n    {name} " in shown for name in NAMES)
+    assert [name for name in NAMES if f"\n    {name}" not in shown] == []
 
 
 def test_help_of_profile_lists_its_subcommands_and_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_expecting_exit(["profile", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "usage: octavo profile MODEL --data FILE -o FILE [options]\n       octavo profile SUBCOMMAND ...\n" in shown
-    assert [name for name in SUBCOMMANDS if f"\n    {name.split()[1]} " not in shown] == []
+    own = [name for name in SUBCOMMANDS if name.startswith("profile ")]
+    assert [name for name in own if f"\n    {name.split()[1]} " not in shown] == []
     assert "  --checkpoint N " in shown
 
 

@@ -127,7 +127,7 @@ def _write_op(description: TargetDescription, support: OpSupport, folder: Path, 
     seen: set[tuple[str, ...]] = set()
     refused: list[dict[str, str]] = []
     for choices in all_choices(description, support):
-        written = 0
+        accepted = 0
         for sketch in _MAKERS[support.op](choices):
             name = "-".join((support.op.replace("nn.", ""), choices.dtype, choices.rounding, sketch.name))
             found = computed(sketch, description)
@@ -135,13 +135,13 @@ def _write_op(description: TargetDescription, support: OpSupport, folder: Path, 
                 refused.append({"case": name, "reason": found})
                 continue
             composite, values = found
-            written += 1
+            accepted += 1
             # Another rounding that leaves an op's arithmetic as it is makes no other case.
             key = (sketch.name, choices.dtype, str(composite.op.arithmetic()), values.values.tobytes().hex())
             if key not in seen:
                 seen.add(key)
                 suite.cases.append(write_case(folder / name, sketch, composite, values))
-        if not written:
+        if not accepted:
             what = f"{choices.dtype}, rounding {choices.rounding}"
             reason = refused[-1]["reason"] if refused else "no case of it was made"
             suite.not_covered.append({"op": support.op, "reason": f"{what}: {reason}"})
