@@ -116,6 +116,17 @@ def joined(modules: list[tvm.IRModule]) -> tvm.IRModule:
     return builder.get()
 
 
+def some(cases: Path, folder: Path, *names: str) -> Path:
+    """The index of these cases alone, which stay where they are."""
+    index = json.loads((cases / "index.json").read_text())
+    index["cases"] = [entry for entry in index["cases"] if entry["name"] in names]
+    folder.mkdir()
+    (folder / "index.json").write_text(json.dumps(index))
+    for name in names:
+        (folder / name).symlink_to(cases / name)
+    return folder
+
+
 def own_kernels(folder: Path, description: TargetDescription) -> conformance.Report:
     """What Octavo's kernels of a description give for its cases."""
     cases = [conformance.Case(name=entry["name"], folder=folder / entry["name"]) for entry in entries(folder)]
@@ -201,6 +212,32 @@ def test_cases_keep_to_every_constraint(tmp_path):
     assert own_kernels(tmp_path / "cases", LIMITED).passed
 
 
+@pytest.mark.parametrize(
+    ("requantize", "rounding", "other", "same"),
+    [
+        ("shift", "half_up", "", "half_up"),
+        ("shift", "half_away", "", "half_away"),
+        ("shift", "half_even", "half_up", ""),
+        ("fixed_point", "once", "", "half_up"),
+        ("fixed_point", "twice", "half_up", None),
+        ("fixed_point", "twice_away", "half_away", None),
+    ],
+)
+def test_arithmetics_of_accelerators_differ_at_ties(tmp_path, requantize, rounding, other, same):
+    """Two roundings, one after the other, are those of no fault."""
+    scales = "power_of_two" if requantize == "shift" else "any"
+    how = {"requantize": requantize, "rounding": rounding, "scales": scales, "weight_granularity": ("per_tensor",)}
+    matmul = OpSupport(op="matmul", **INT8, weights=("int8",), weight_schemes=("symmetric",), fusions=("bias",), **how)
+    description = TargetDescription(name="integers", ops=(matmul,))
+    suite = conformance.write(description, tmp_path / "cases")
+    assert suite.not_covered == suite.refused == []
+    names = [f"matmul-int8-{requantize}_{rounding}-{case}" for case in ("ties", "general", "saturation", "near_overflow")]
+    chosen = some(tmp_path / "cases", tmp_path / "chosen", *names)
+    assert own_kernels(chosen, description).passed
+    assert "off by one" in numpy_report(chosen, other).results[0].problem
+    assert same is None or numpy_report(chosen, same).results[0].passed
+
+
 def test_a_case_is_a_model_that_loads(cases):
     case = conformance.Case(name="conv2d-int8-half_even-ties", folder=cases / "conv2d-int8-half_even-ties")
     executable = octavo.compile(octavo.load(case.module), target=NPU)
@@ -217,17 +254,6 @@ sys.path.insert(0, {tests!r})
 from numpy_npu import NumpyNpu
 np.savez(sys.argv[2], **NumpyNpu({fault!r})(Path(sys.argv[1])))
 """
-
-
-def some(cases: Path, folder: Path, *names: str) -> Path:
-    """The index of these cases alone, which stay where they are."""
-    index = json.loads((cases / "index.json").read_text())
-    index["cases"] = [entry for entry in index["cases"] if entry["name"] in names]
-    folder.mkdir()
-    (folder / "index.json").write_text(json.dumps(index))
-    for name in names:
-        (folder / name).symlink_to(cases / name)
-    return folder
 
 
 def test_a_command_is_run_for_each_case(cases, tmp_path, capsys):

@@ -26,6 +26,7 @@ import tvm
 from ..composites.attributes import Composite
 from ..composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ..errors import DataError
+from ..numerics.rounding.fixed_point import FixedPointMultiplier
 from .oracles import Expected
 from .sketch import RESULT, Sketch
 
@@ -99,6 +100,9 @@ def write_case(folder: Path, sketch: Sketch, composite: Composite, found: Expect
     """Write the files of a case into a new folder; return its entry of the index."""
     folder.mkdir()
     constants, attributes = parts_of(composite.op)
+    multiplier = getattr(composite.op, "multiplier", None)
+    if isinstance(multiplier, FixedPointMultiplier):
+        constants |= {f"multiplier.{each}": getattr(multiplier, each) for each in ("factor", "first", "second")}
     details = {"accumulator": found.accumulator, "real": found.real, "touches_padding": found.touches_padding}
     arrays = {
         "inputs": dict(sketch.inputs),

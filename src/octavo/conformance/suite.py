@@ -172,7 +172,7 @@ def computed(sketch: Sketch, description: TargetDescription) -> tuple[Composite,
     inner = [each for each in composites if each.op_name not in _EDGES and each.quantize_info]
     if len(inner) != 1 or len(composites) != 1:
         ops = explain(model, target=description).ops
-        return next((op.reason for op in ops if op.reason), f"it becomes {len(inner)} composites")
+        return next((op.reason for op in ops if op.reason and op.op not in _EDGES), f"it becomes {len(inner)} composites")
     found = expected(inner[0].op, sketch.inputs)
     if found is None:
         return f"no oracle of {type(inner[0].op).__name__} is known here"
