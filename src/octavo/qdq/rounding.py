@@ -92,8 +92,11 @@ def unsupported_rounding(view: DataflowView, region: Region[CompositeOp], suppor
     problem = unscalable(asked, scales)
     if problem is not None:
         return problem
-    is_other = asked in _OF_ACCELERATORS and (f"{arithmetic.requantize}_{computed}" != asked or isinstance(region.op, ResizeOp))
-    if is_other or (computed == HALF_EVEN and computed not in support.roundings):
+    if asked in _OF_ACCELERATORS:
+        is_other = f"{arithmetic.requantize}_{computed}" != asked or isinstance(region.op, ResizeOp)
+    else:
+        is_other = computed == HALF_EVEN and computed not in support.roundings
+    if is_other:
         reason = f"no kernel rounds {support.op} {asked}, only {computed}; target {target} rounds it {offered}"
         return Rejection(reason=reason, matched=True)
     return None
