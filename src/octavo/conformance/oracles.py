@@ -22,7 +22,6 @@ from ..numerics import (
     FloatMeanParameters,
     Window,
     avg_pool2d,
-    concat,
     conv2d_accumulate,
     float_avg_pool2d,
     gather,
@@ -32,6 +31,7 @@ from ..numerics import (
     requantize,
     requantize_tensor,
 )
+from ..numerics.quantized.rescale import fixed_point_table
 
 Array = npt.NDArray[Any]
 
@@ -246,6 +246,8 @@ def _average(op: Pool2dOp, x: Array, places: Mapping[str, Any]) -> Array:
 def _changed(values: Array, x: QuantizedTensor, y: QuantizedOutput) -> Array:
     """Return integers of `x` with the parameters of `y`."""
     params = y.tensor.params
+    if y.fixed_point is not None and ratio(x.params, params) != 1.0:
+        return lookup(values, fixed_point_table(x.params, params, y.fixed_point, qmin=y.qmin, qmax=y.qmax))
     return requantize_tensor(
         values,
         input_zero_point=int(x.params.zero_point),
@@ -260,16 +262,7 @@ def _changed(values: Array, x: QuantizedTensor, y: QuantizedOutput) -> Array:
 def _concat(op: ConcatOp, inputs: Mapping[str, Array]) -> Expected:
     params = op.y.tensor.params
     values = [op.constants[i] if i in op.constants else inputs[tensor.name] for i, tensor in enumerate(op.inputs)]
-    joined = concat(
-        values,
-        axis=op.axis,
-        multipliers=[ratio(tensor.params, params) for tensor in op.inputs],
-        input_zero_points=[int(tensor.params.zero_point) for tensor in op.inputs],
-        zero_point=int(params.zero_point),
-        qmin=op.y.qmin,
-        qmax=op.y.qmax,
-        dtype=params.dtype,
-    )
+    joined = np.concatenate([_changed(each, x, op.y) for each, x in zip(values, op.inputs, strict=True)], axis=op.axis)
     reals = [
         (integers.astype(np.float64) - int(tensor.params.zero_point)) * float(tensor.params.scale) / float(params.scale)
         for tensor, integers in zip(op.inputs, values, strict=True)
