@@ -49,7 +49,7 @@ def json_schema() -> Schema:
                 "activation_layout": _name(ACTIVATION_LAYOUTS),
                 "weight_layout": _name(WEIGHT_LAYOUTS),
                 "alignment": {"enum": list(ALIGNMENTS)},
-                "scratch_bytes": _or_null(_whole(0)),
+                "scratch_bytes": _or_null(_integer(0)),
                 "isas": {"type": "array", "items": {"type": "string"}},
                 "extensions": {"type": "array", "items": {"type": "string"}},
             },
@@ -59,7 +59,7 @@ def json_schema() -> Schema:
             "defaults": _object(op),
             "op": _object({"op": _name(OPS), **op}, required=("op",)),
             "tensor": _object(_tensor_fields()),
-            "limit": {"anyOf": [_whole(0), _object(_limit_fields())]},
+            "limit": {"anyOf": [_integer(0), _object(_limit_fields())]},
         },
     }
 
@@ -80,8 +80,8 @@ def _op_fields() -> Schema:
         "sum_output": {"type": "boolean"},
         "requantize": _name(REQUANTIZE),
         "rounding": {"anyOf": [_name(("", *roundings)), _names(roundings, minimum=1)]},
-        "accumulator_bits": _whole(MIN_ACCUMULATOR_BITS, MAX_ACCUMULATOR_BITS),
-        "wide_accumulator_bits": _whole(MIN_ACCUMULATOR_BITS, MAX_ACCUMULATOR_BITS),
+        "accumulator_bits": _integer(MIN_ACCUMULATOR_BITS, MAX_ACCUMULATOR_BITS),
+        "wide_accumulator_bits": _integer(MIN_ACCUMULATOR_BITS, MAX_ACCUMULATOR_BITS),
         "overflow": _name(OVERFLOWS),
         "tensors": _object({role: {"$ref": "#/$defs/tensor"} for role in ROLES}),
         "limits": _object({name: {"$ref": "#/$defs/limit", "description": said} for name, said in LIMITS.items()}),
@@ -101,10 +101,10 @@ def _tensor_fields() -> Schema:
 
 def _limit_fields() -> Schema:
     return {
-        "minimum": _or_null(_whole(0)),
-        "maximum": _or_null(_whole(0)),
-        "multiple_of": _whole(1),
-        "one_of": {"type": "array", "items": _whole(0)},
+        "minimum": _or_null(_integer(0)),
+        "maximum": _or_null(_integer(0)),
+        "multiple_of": _integer(1),
+        "one_of": {"type": "array", "items": _integer(0)},
     }
 
 
@@ -122,7 +122,7 @@ def _names(allowed: Any, minimum: int = 0) -> Schema:
     return {"type": "array", "items": _name(allowed), **at_least, "uniqueItems": True}
 
 
-def _whole(minimum: int, maximum: int | None = None) -> Schema:
+def _integer(minimum: int, maximum: int | None = None) -> Schema:
     return {"type": "integer", "minimum": minimum, **({} if maximum is None else {"maximum": maximum})}
 
 
