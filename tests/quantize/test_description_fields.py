@@ -108,6 +108,13 @@ def test_one_reader_that_asks_for_a_power_of_two_is_enough() -> None:
     assert is_power_of_two(bias.biases[TensorId("b")])
 
 
+def test_what_is_quantized_from_float_is_what_the_target_quantizes() -> None:
+    boundary = OpSupport(op="quantize", activations=("int16",), scales="power_of_two")
+    plan = plan_for(TargetDescription(name="npu", ops=(*npu().ops, boundary)))
+    assert {str(name) for name, params in plan.activations.items() if is_power_of_two(params)} == {"x"}
+    assert plan.activations[TensorId("x")].dtype == "uint8", "a dtype is the kernels' choice"
+
+
 def test_symmetric_activations_have_zero_point_0_and_no_uint8() -> None:
     plan = plan_for(npu({"activation_schemes": ("symmetric",)}))
     assert {(params.dtype, int(params.zero_point)) for params in plan.activations.values()} == {("int8", 0)}

@@ -93,6 +93,18 @@ def test_onnx_runtime_computes_the_simulation(tmp_path: Path, recipe: Recipe) ->
     assert sqnr_db(unoptimized[1], optimized[1]) > 30
 
 
+def test_int16_activations_are_written_in_an_opset_that_has_them(tmp_path: Path) -> None:
+    model = load(convolutional(), tmp_path)
+    profile, samples = profiled(model)
+    quantized = octavo.quantize(model, profile, recipe=Recipe(activation_dtype="int16"))
+    assert {params.dtype for params in quantized.plan.activations.values()} == {"int16"}
+    export_onnx(quantized, tmp_path / "int16.onnx")
+    proto = onnx.load(tmp_path / "int16.onnx")
+    assert ([entry.version for entry in proto.opset_import], proto.ir_version) == ([21], 10)
+    for got, runtime in zip(*run_both(model, quantized, tmp_path / "int16.onnx", samples, optimized=False), strict=True):
+        assert sqnr_db(got, runtime) > 70
+
+
 def test_products_of_two_activations_are_written_and_their_scores_stay_float(tmp_path: Path) -> None:
     model = load(attention(), tmp_path)
     profile, samples = profiled(model)

@@ -30,10 +30,10 @@ from ...numerics import PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 
-MIN_OPSET = 13
-"""First version whose QuantizeLinear and DequantizeLinear have an axis."""
-MIN_IR_VERSION = 7
-"""The one that came with opset 13."""
+MIN_OPSET, MIN_IR_VERSION = 13, 7
+"""First version whose QuantizeLinear and DequantizeLinear have an axis, and the IR version that came with it."""
+INT16_OPSET, INT16_IR_VERSION = 21, 10
+"""The first ones that have int16."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _WEIGHTED = (*_CONVOLUTIONS, "Gemm", "MatMul")
 
@@ -51,7 +51,8 @@ def export_onnx(model: Model, path: str | Path) -> None:
     Raises
     ------
     QuantizationError
-        If the model is not quantized, did not come from ONNX, cannot be raised to opset 13, or the path cannot be written.
+        If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (int16: 21), or the path cannot be
+        written.
     """
     data = onnx_model(model).SerializeToString()
     target = check_path(path, QuantizationError, "the path of the ONNX file to write")
@@ -74,11 +75,12 @@ def onnx_model(model: Model) -> Any:
         raise QuantizationError(
             f"only a model loaded from ONNX can be written as ONNX, this one came from {model.source_format}; compile it instead"
         )
-    proto = _at_least_opset_13(model.source)
+    is_wide = any(params.dtype == "int16" for params in model.plan.activations.values())
+    proto = _at_least(INT16_OPSET if is_wide else MIN_OPSET, model.source)
     _Exporter(model=model, plan=model.plan, graph=OnnxGraph(proto)).run()
     proto.producer_name = "octavo"
     # Files of IR version 3 must list every initializer among the inputs.
-    proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
+    proto.ir_version = max(proto.ir_version, INT16_IR_VERSION if is_wide else MIN_IR_VERSION)
     _state_output_ranks(model, proto)
     try:
         onnx.checker.check_model(proto)
@@ -98,16 +100,16 @@ def _state_output_ranks(model: Model, proto: Any) -> None:
                 value.type.tensor_type.shape.dim.add()
 
 
-def _at_least_opset_13(source: Any) -> Any:
+def _at_least(opset: int, source: Any) -> Any:
     proto = copy.deepcopy(source)
     versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
-    if max(versions, default=0) >= MIN_OPSET:
+    if max(versions, default=0) >= opset:
         return proto
     try:
-        return onnx.version_converter.convert_version(proto, MIN_OPSET)
+        return onnx.version_converter.convert_version(proto, opset)
     except RuntimeError as error:
         raise QuantizationError(
-            f"the ONNX file has opset {max(versions, default=0)}; QDQ needs {MIN_OPSET}, and onnx cannot convert it: {error}"
+            f"the ONNX file has opset {max(versions, default=0)}; QDQ needs {opset}, and onnx cannot convert it: {error}"
         ) from error
 
 
