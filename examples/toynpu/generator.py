@@ -70,7 +70,8 @@ class ToyNpu(CodeGenerator):
         shifts = f"{a - unit}, {b - unit}, {y - unit}"
         call = f"add(a, b, y, {math.prod(op.y.shape)}, {sizes['a']}, {sizes['b']}, {shifts}, {self.clamp(composite)});"
         alike = not constants and op.a.tensor.shape == op.b.tensor.shape
-        return self.code(composite, [name for name in sides if name not in constants], constants, call, layout="any" if alike else "source")
+        inputs = [name for name in sides if name not in constants]
+        return self.code(composite, inputs, constants, call, layout="any" if alike else "source")
 
     def pool(self, composite: Composite, op: Pool2dOp) -> Code:
         """Return an average or a maximum over windows."""
