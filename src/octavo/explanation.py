@@ -75,6 +75,8 @@ def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[Explaine
     reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
     found: list[ExplainedOp] = []
     for record in records:
-        reason = record.reason if record.integer else reasons.get(record.tensor, record.reason)
-        found.append(ExplainedOp(**asdict(replace(record, reason=reason)), source_name=named.get(record.tensor, "")))
+        chosen = None if record.integer else reasons.get(record.core, reasons.get(record.tensor))
+        if chosen is not None:  # what a back end finds of an op that was left float is only that it is
+            record = replace(record, reason=chosen, declined="")
+        found.append(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")))
     return tuple(found)

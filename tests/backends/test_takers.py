@@ -151,3 +151,15 @@ def test_a_vendors_description_alone_decides_its_rounding(said: str, support: di
     infos = [each["quantize_info"] for each in found if str(each["Composite"]) == "npu.conv2d"]
     expected = [] if arithmetic is None else [arithmetic]
     assert [(str(info["requantize"]), str(info["rounding"])) for info in infos] == expected
+
+
+def test_an_op_that_quantizing_left_float_says_why_not_what_partition_finds_of_that(rng) -> None:
+    """The kernel of a convolution computes the bias and the relu behind it: its own reason counts, not the relu's."""
+    model = residual_net()
+    profile = octavo.profile(model, [rng.normal(size=model.tensors[model.input_ids[0]].shape).astype(np.float32)])
+    npu = Adder("npu")
+    conv = OpSupport(op="nn.conv2d", activations=("int8",), weights=("int8",), limits={"kernel": Limit(maximum=1)})
+    npu.description = TargetDescription(name="npu", ops=(conv,))
+    ops = {op.tensor: op for op in octavo.explain(model, target=npu, profile=profile).ops}
+    assert (ops["r1"].taker, ops["r1"].declined) == ("cpu", "")
+    assert ops["r1"].reason == "its kernel is 3, expected at most 1, says target npu of nn.conv2d"

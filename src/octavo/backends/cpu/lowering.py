@@ -72,6 +72,8 @@ class OpRecord:
         Shape of the result.
     dtype
         "bfloat16" or "float16" where a downcast model keeps the result in 16 bits; "" for every other op.
+    core
+        Name of the variable that holds the result of the op itself, where its kernel computes what follows, too.
     declined
         Why the back ends that choose before its taker left it: "npu: its kernel is 7, expected at most 5"; "" without such.
     """
@@ -86,6 +88,7 @@ class OpRecord:
     shape: tuple[int, ...]
     dtype: str = ""
     declined: str = ""
+    core: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -366,4 +369,5 @@ def _composite_record(composite: Composite, state: PartitionState, var: Var, ker
         macs=op.macs,
         shape=static_shape(var) or (),
         declined=state.declined.get(composite.core, ""),
+        core=composite.core,
     )
