@@ -313,3 +313,24 @@ def test_averages(word: str, kind: str) -> None:
         got = run_lowered(module, x)
         np.testing.assert_array_equal(got, stored(values, zeros[1], dtype).reshape(got.shape), err_msg=f"{scales} {dtype}")
         assert arithmetic(module) == [split(word)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("word", WORDS)
+def test_products_of_two_activations(word: str, dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    a, b = draw(rng, (2, 5, 19), dtype), draw(rng, (2, 19, 6), dtype)
+    scales = (0.25, 0.5, 32.0) if word in SHIFTS else (0.021, 0.034, 0.9)
+    zeros = tuple(ZERO[dtype] + offset for offset in (3, -7, 11))
+
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, dtype)
+        sides = [qdq.dequantize(name, params[name], (scales[i], zeros[i])) for i, name in enumerate("ab")]
+        return qdq.quantize("y", writer.emit("core", op.matmul(*sides)), (scales[2], zeros[2]), is_output=True)
+
+    module = round_as(graph({"a": (a.shape, dtype), "b": (b.shape, dtype)}, body), word)
+    sums = (a.astype(int) - zeros[0]) @ (b.astype(int) - zeros[1])
+    real = float(np.float32(scales[0]) * np.float32(scales[1])) / float(np.float32(scales[2]))
+    want = stored([rounded(int(total), real, word) for total in sums.ravel()], zeros[2], dtype).reshape(sums.shape)
+    np.testing.assert_array_equal(run_lowered(module, a, b), want)
+    assert arithmetic(module) == [split(word)]

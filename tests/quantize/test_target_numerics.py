@@ -168,3 +168,22 @@ def test_products_of_two_activations_fit_the_accumulator() -> None:
     assert [op.reason for op in narrow.plan.float_ops] == [f"its int17 accumulator can reach {5 * 128 * 128}, above 65535"]
     wide = quantized_for(model, npu(OpSupport(op="batch_matmul", accumulator_bits=18)), ranges)
     assert [str(layer.output) for layer in wide.plan.layers] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("requantize", "rounding", "scales"), [("shift", "half_up", "power_of_two"), ("fixed_point", "twice_away", "any")]
+)
+def test_a_description_in_integers_is_computed_so(rng: np.random.Generator, requantize: Any, rounding: Any, scales: Any) -> None:
+    """The quantizes say the word, the composites its two parts, and the results stay near those of float multipliers."""
+    how = {"requantize": requantize, "rounding": rounding, "scales": scales}
+    target = npu(conv(**how), OpSupport(op="add", **how), OpSupport(op=ELEMENTWISE, **how))
+    model = quantized_for(sum_net(rng), target)
+    word = f"{requantize}_{rounding}"
+    assert said(model) == {"x": "half_even", **dict.fromkeys(("a", "b", "total", "share"), word)}
+    info = {each.kind: each.quantize_info for each in read_composites(octavo.partition(model, target=target)).values()}
+    for kind in ("octavo.conv2d", "octavo.add"):
+        assert (info[kind]["requantize"], info[kind]["rounding"]) == (requantize, rounding)
+    x = rng.uniform(-4, 4, (1, 3, 16, 16)).astype(np.float32)
+    got = outputs_of(model, target, x)
+    scale = float(model.plan.activations["total"].scale)
+    assert np.abs(got["total"] - (got["a"] + got["b"])).max() <= 0.5 * scale + 1e-5

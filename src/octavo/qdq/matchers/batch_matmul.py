@@ -15,7 +15,7 @@ from ...numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE
 from ...numerics.rounding.fixed_point import FixedPointMultiplier
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling
-from ..rounding import is_fixed_point, result_rounding
+from ..rounding import is_fixed_point, result_rounding, unscalable
 from ..tail import check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import Dequantized, constant_value, dequantized
 
@@ -67,6 +67,12 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     if isinstance(end, Rejection):
         return end
     fixed_point = "reduced" if end.result.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)) else None
+    scales = {each.tensor.name: each.tensor.params.scale for each in operands}
+    if isinstance(end.result, QuantizedOutput) and end.result.kernel_dtype == "uint8" and end.result.fixed_point is not None:
+        fixed_point = end.result.fixed_point
+        problem = unscalable(fixed_point, {**scales, end.result.tensor.name: end.result.tensor.params.scale})
+        if problem is not None:
+            return problem
     op = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.result, accumulator_bits=bits, fixed_point=fixed_point)
     problem = None if fixed_point is None else _overflow(op)
     if problem is not None:
@@ -81,7 +87,7 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
 
 
 def _overflow(op: BatchMatmulOp) -> Rejection | None:
-    """Prove that no 16-bit sum times its fixed-point factor leaves int64."""
+    """Prove that no sum times its fixed-point factor leaves int64."""
     factor, largest = op.multiplier, _largest_sum(op.a, op.b)
     assert isinstance(factor, FixedPointMultiplier)
     if largest <= factor.max_value:

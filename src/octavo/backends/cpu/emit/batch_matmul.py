@@ -13,12 +13,14 @@ from .. import kernels
 from ..context import KernelContext
 from ..emitters import emits
 from ..kernels import BatchMatmulSpec
+from .conv2d import scaled_sums
 
 
 @emits(BatchMatmulOp)
 def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     a, b, y, multiplier = op.a.tensor, op.b.tensor, op.y, op.multiplier
+    leaves_sums = isinstance(multiplier, FixedPointMultiplier) and y.kernel_dtype == "uint8"
     takes_views = kernels.takes_views(a.shape[-1], dtype=a.kernel_dtype, isa=context.isa)
     sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
     spec = BatchMatmulSpec(
@@ -27,14 +29,18 @@ def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[st
         y=MatrixView.plain(y.shape),
         a_zero_point=a.zero_point,
         b_zero_point=b.zero_point,
-        multiplier=multiplier if isinstance(multiplier, FixedPointMultiplier) else float(multiplier),
-        output=output_spec(y),
+        multiplier=1.0 if leaves_sums else multiplier if isinstance(multiplier, FixedPointMultiplier) else float(multiplier),
+        output=kernels.SumOutput() if leaves_sums else output_spec(y),
         dtype=a.kernel_dtype,
         threads=context.threads,
     )
     kernel = kernels.batch_matmul(spec, isa=context.isa)
     values = [value for value, _ in sides]
-    context.put(output, context.call(output.name, kernel, values, y.shape, y.kernel_dtype), is_nhwc=False)
+    if leaves_sums:
+        result = scaled_sums(op, context, output.name, kernel, values, y.shape)
+    else:
+        result = context.call(output.name, kernel, values, y.shape, y.kernel_dtype)
+    context.put(output, result, is_nhwc=False)
 
 
 def _read(

@@ -12,7 +12,7 @@ from tvm.relax import Expr, Var
 
 from ....composites.base import FloatResult, QuantizedOutput, QuantizedTensor
 from ....composites.outputs import output_spec
-from ....composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result, WeightedOp
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext, shape_of
@@ -95,11 +95,17 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
 def _called(
     op: Conv2dOp | MatmulOp, context: KernelContext, name: str, kernel: Kernel, x: list[Expr], shape: tuple[int, ...]
 ) -> Var:
-    """Call the kernel; sums that it leaves, where the op ends in 8 bits by fixed point, get a kernel of their own."""
-    if not _leaves_sums(op):
-        return context.call(name, kernel, x, shape, op.y.kernel_dtype)
+    if _leaves_sums(op):
+        return scaled_sums(op, context, name, kernel, x, shape)
+    return context.call(name, kernel, x, shape, op.y.kernel_dtype)
+
+
+def scaled_sums(
+    op: WeightedOp | BatchMatmulOp, context: KernelContext, name: str, kernel: Kernel, x: list[Expr], shape: tuple[int, ...]
+) -> Var:
+    """Call a kernel that leaves its int32 sums, and one that brings them to 8 bits by the op's fixed-point multiplier."""
+    assert isinstance(op.y, QuantizedOutput)
     output, factor = output_spec(op.y), op.multiplier
-    assert isinstance(output, kernels.Output)
     assert isinstance(factor, FixedPointMultiplier)
     sums = context.call(f"{name}_sums", kernel, x, shape, "int32")
     rows, channels = math.prod(shape[:-1]), shape[-1]
