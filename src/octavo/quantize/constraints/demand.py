@@ -5,8 +5,9 @@ It knows no graph and no range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -40,7 +41,7 @@ class Demand:
         The only ones allowed.
     """
 
-    who: str
+    who: str = field(compare=False)
     dtypes: tuple[str, ...] | None = None
     schemes: tuple[str, ...] | None = None
     granularity: tuple[str, ...] | None = None
@@ -79,17 +80,16 @@ class Demands:
     entries: tuple[Demand, ...] = ()
 
     def and_also(self, *more: Demand) -> Demands:
-        """Return these demands and more; one that says nothing new is left out."""
-        said = {replace(entry, who="") for entry in self.entries}
-        return Demands(entries=(*self.entries, *(entry for entry in more if replace(entry, who="") not in said)))
+        """Return these demands and more; one that says what another has said is left out."""
+        return Demands(entries=tuple(dict.fromkeys((*self.entries, *more))))
 
-    def schemes(self) -> dict[str, QuantScheme]:
+    def schemes(self) -> Mapping[str, QuantScheme]:
         """Return by dtype what the integers can be, the dtypes in the order of the first that prefers one."""
         return _schemes(self.entries)
 
     def restricts_width(self) -> str:
         """Return who leaves only one width, as reasons name it."""
-        alone = (entry.who for entry in self.entries if len(set(map(width_of, _schemes([entry])))) == 1)
+        alone = (entry.who for entry in self.entries if len(set(map(width_of, _schemes((entry,))))) == 1)
         return next(alone, "its ops together")
 
     def conflict(self, tensor: str) -> str | None:
@@ -99,7 +99,7 @@ class Demands:
         for count in (1, 2, len(self.entries)):
             for chosen in combinations(self.entries, count):
                 for fields in _fewest_fields():
-                    if not _schemes([entry.only(fields) for entry in chosen]):
+                    if not _schemes(tuple(entry.only(fields) for entry in chosen)):
                         return _said(tensor, chosen, fields)
         raise AssertionError("the last try is all demands with all fields")
 
@@ -122,7 +122,8 @@ def _said(tensor: str, chosen: Sequence[Demand], fields: tuple[str, ...]) -> str
     return f"{tensor} cannot be all that its ops need: " + ", ".join(f"{who} {words}" for who, words in asked)
 
 
-def _schemes(entries: Sequence[Demand]) -> dict[str, QuantScheme]:
+@lru_cache(maxsize=4096)
+def _schemes(entries: tuple[Demand, ...]) -> Mapping[str, QuantScheme]:
     """Return by dtype what satisfies all demands; empty where nothing does."""
     scales = {np.float32(entry.scale): entry.scale for entry in entries if entry.scale is not None}
     zero_points = {entry.zero_point for entry in entries if entry.zero_point is not None}

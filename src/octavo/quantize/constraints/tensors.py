@@ -67,6 +67,8 @@ class TensorConstraints:
     _groups: dict[Key, _Group] = field(default_factory=dict["Key", _Group])
     _parent: dict[Key, Key] = field(default_factory=dict["Key", "Key"])
     """Of tensors of one width: towards the one that `_widths` names."""
+    _asked: tuple[Layer, tuple[list[_Group], _Widths] | str] | None = None
+    """The layer that `conflict` was asked of last, and what it found."""
     _widths: dict[Key, _Widths] = field(default_factory=dict["Key", _Widths])
 
     def __post_init__(self) -> None:
@@ -76,11 +78,13 @@ class TensorConstraints:
     def conflict(self, layer: Layer) -> str | None:
         """Return why the tensors of a layer cannot be what it and the layers before ask of them, None where they can."""
         found = self._joined(layer)
+        self._asked = layer, found
         return found if isinstance(found, str) else None
 
     def add(self, layer: Layer) -> None:
         """Note what a layer without a conflict asks for."""
-        found = self._joined(layer)
+        found = self._asked[1] if self._asked is not None and self._asked[0] is layer else self._joined(layer)
+        self._asked = None
         assert not isinstance(found, str), "the caller asks for conflicts first"
         groups, widths = found
         for group in groups:
