@@ -6,6 +6,7 @@ rounding) decides within its oracle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,22 +17,29 @@ import numpy.typing as npt
 from ..composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
 from ..composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp, integer_sum
 from ..composites.movement import ConcatOp, GatherOp, MoveOp
-from ..composites.reduction import Pool2dOp
-from ..composites.weighted import Conv2dOp, MatmulOp, WeightedOp
+from ..composites.normalization import SoftmaxOp
+from ..composites.reduction import ArgReduceOp, Pool2dOp, ReduceOp
+from ..composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp, WeightedOp
 from ..numerics import (
     FloatMeanParameters,
     Window,
+    arg_reduce,
     avg_pool2d,
+    batch_matmul_accumulate,
     conv2d_accumulate,
     float_avg_pool2d,
     gather,
     lookup,
     matmul_accumulate,
     max_pool2d,
+    reduce_extreme,
+    reduce_sum,
     requantize,
     requantize_tensor,
+    softmax,
 )
 from ..numerics.quantized.rescale import fixed_point_table
+from ..numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS, SHIFTS, fixed_point_multiplier
 
 Array = npt.NDArray[Any]
 
@@ -281,6 +289,62 @@ def _gather(op: GatherOp, inputs: Mapping[str, Array]) -> Expected:
     return Expected(values=_changed(moved, op.x, op.y))
 
 
+def _batch_matmul(op: BatchMatmulOp, inputs: Mapping[str, Array]) -> Expected | None:
+    if not isinstance(op.y, QuantizedOutput):
+        return None
+    a, b = (inputs[side.tensor.name] if side.values is None else side.values for side in (op.a, op.b))
+    points = [int(side.tensor.params.zero_point) for side in (op.a, op.b)]
+    acc = batch_matmul_accumulate(a, b, a_zero_point=points[0], b_zero_point=points[1])
+    params = op.y.tensor.params
+    values = requantize(acc, op.multiplier, int(params.zero_point), op.y.qmin, op.y.qmax, params.dtype)
+    return Expected(values=values, accumulator=acc, real=acc * (op.unit / float(params.scale)) + int(params.zero_point))
+
+
+def _reduce(op: ReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
+    x, params = inputs[op.x.name], op.y.tensor.params
+    if op.kind in ("max", "min"):
+        return Expected(values=_changed(reduce_extreme(x, op.axes, largest=op.kind == "max"), op.x, op.y).reshape(op.y.shape))
+    centered = x.astype(np.float64) - int(op.x.params.zero_point)
+    total = centered.mean(axis=op.axes) if op.kind == "mean" else centered.sum(axis=op.axes)
+    real = np.asarray(total, np.float64) * (float(op.x.params.scale) / float(params.scale)) + int(params.zero_point)
+    bounds: Any = {"qmin": op.y.qmin, "qmax": op.y.qmax, "dtype": params.dtype}
+    points: Any = {"input_zero_point": int(op.x.params.zero_point), "zero_point": int(params.zero_point)}
+    multiplier: Any = np.float32(ratio(op.x.params, params))
+    if op.kind == "sum":
+        if op.rounding in FIXED_POINT_ROUNDINGS:
+            factor = float(op.x.params.scale) / float(params.scale)
+            multiplier = fixed_point_multiplier(factor, FIXED_POINT_ROUNDINGS[op.rounding])
+        stored = op.rounding == "half_even_stored"
+        values = reduce_sum(x, op.axes, multiplier=multiplier, **points, **bounds, stored_even=stored)
+    elif op.rounding in ("half_even", "half_even_stored", "half_away", *SHIFTS):
+        rounding: Any = op.rounding
+        if rounding == "half_away":  # of the integers as they are stored
+            points, multiplier = {"input_zero_point": 0, "zero_point": 0}, 1.0
+        # A mean is the average of one window that holds all.
+        rows = np.moveaxis(x, op.axes, range(len(op.axes)))
+        image = rows.reshape(1, math.prod(rows.shape[: len(op.axes)]), 1, -1)
+        window: Any = {"kernel": image.shape[1:3], "out_shape": (1, 1), "rounding": rounding}
+        values = avg_pool2d(image, **window, **points, **bounds, multiplier=float(multiplier))
+    else:
+        return None
+    return Expected(values=values.reshape(op.y.shape), real=np.asarray(real, np.float64).reshape(op.y.shape))
+
+
+def _place(op: ArgReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
+    return None if op.axis is None else Expected(values=arg_reduce(inputs[op.x.name], op.axis, largest=op.kind == "argmax"))
+
+
+def _softmax(op: SoftmaxOp, inputs: Mapping[str, Array]) -> Expected | None:
+    if op.is_log or op.rounding != "half_even":
+        return None
+    params = op.y.tensor.params
+    scale = float(np.float32(op.x.params.scale) * np.float32(op.beta))
+    out: Any = {"out_scale": float(params.scale), "zero_point": int(params.zero_point), "dtype": params.dtype}
+    rows = np.moveaxis(inputs[op.x.name], op.axis, -1)
+    values = softmax(rows, scale=scale, **out, qmin=op.y.qmin, qmax=op.y.qmax)
+    return Expected(values=np.moveaxis(values, -1, op.axis))
+
+
 _ORACLES: dict[type[CompositeOp], Callable[[Any, Mapping[str, Array]], Expected | None]] = {
     Conv2dOp: _conv2d,
     MatmulOp: _matmul,
@@ -288,6 +352,10 @@ _ORACLES: dict[type[CompositeOp], Callable[[Any, Mapping[str, Array]], Expected 
     PairwiseOp: _pairwise,
     LookupOp: _table,
     PairLookupOp: _pair_table,
+    BatchMatmulOp: _batch_matmul,
+    ReduceOp: _reduce,
+    ArgReduceOp: _place,
+    SoftmaxOp: _softmax,
     Pool2dOp: _pool2d,
     ConcatOp: _concat,
     MoveOp: _move,

@@ -1,4 +1,4 @@
-"""Models of one op in QDQ form, for conformance cases. It writes what it is given, and chooses no number."""
+"""Models of one op in QDQ form, for conformance cases. It writes what it is given, and draws inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, write_function
-from ..numerics import PerAxis, QuantParams
+from ..numerics import INTEGER_RANGE, PerAxis, QuantParams
 from ..qdq.rounding import with_rounding
+from .choices import Choices
 
 Array = npt.NDArray[Any]
 _ops: Any = relax.op
@@ -118,3 +119,20 @@ def model_of(
     builder = relax.BlockBuilder()
     write_function(builder, "main", params, write, {"num_input": len(params)})
     return builder.get()
+
+
+def middle(choices: Choices, role: str) -> int:
+    """Return a zero point of a tensor that is at no bound, where it may have one."""
+    points = choices.zero_points(role)
+    return points[len(points) // 2]
+
+
+def draw(choices: Choices, name: str, params: QuantParams, shape: tuple[int, ...], magnitude: int) -> Array:
+    """Draw integers about the zero point, both bounds of the dtype among them where the magnitude is that large."""
+    low, high = INTEGER_RANGE[params.dtype]
+    center = int(params.zero_point)
+    values = choices.generator(name).integers(max(low, center - magnitude), min(high, center + magnitude) + 1, shape)
+    values = values.astype(params.dtype)
+    if magnitude >= high - low:
+        values.reshape(-1)[:2] = low, high
+    return values

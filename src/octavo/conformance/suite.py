@@ -24,13 +24,14 @@ from ..target_choice import TargetLike, resolve_target
 from .case import write_case
 from .choices import all_choices
 from .oracles import Expected, expected
+from .reduced import REDUCED
 from .sketch import Sketch
 from .unweighted import SKETCHES
 from .weighted import weighted_sketches
 
 SCHEMA_VERSION = 1
 INDEX = "index.json"
-_MAKERS = {**SKETCHES, **dict.fromkeys(("nn.conv2d", "matmul"), weighted_sketches)}
+_MAKERS = {**SKETCHES, **REDUCED, **dict.fromkeys(("nn.conv2d", "matmul"), weighted_sketches)}
 _EDGES = ("quantize", "dequantize")
 
 
@@ -125,9 +126,8 @@ def _write_op(description: TargetDescription, support: OpSupport, folder: Path, 
     if support.op not in _MAKERS:
         return
     seen: set[tuple[str, ...]] = set()
-    refused: list[dict[str, str]] = []
     for choices in all_choices(description, support):
-        accepted = 0
+        accepted, refused = 0, list[dict[str, str]]()
         for sketch in _MAKERS[support.op](choices):
             name = "-".join((support.op.replace("nn.", ""), choices.dtype, choices.rounding, sketch.name))
             found = computed(sketch, description)
@@ -141,11 +141,12 @@ def _write_op(description: TargetDescription, support: OpSupport, folder: Path, 
             if key not in seen:
                 seen.add(key)
                 suite.cases.append(write_case(folder / name, sketch, composite, values))
-        if not accepted:
+        if accepted:
+            suite.refused += refused
+        else:
             what = f"{choices.dtype}, rounding {choices.rounding}"
             reason = refused[-1]["reason"] if refused else "no case of it was made"
             suite.not_covered.append({"op": support.op, "reason": f"{what}: {reason}"})
-    suite.refused += refused
 
 
 def _left_out(support: OpSupport) -> Iterator[str]:

@@ -12,7 +12,7 @@ from tvm.relax import Expr
 from ..numerics import INTEGER_RANGE, QuantParams
 from ..target import ELEMENTWISE
 from .choices import Choices
-from .sketch import Array, Body, Sketch, Tail, model_of
+from .sketch import Array, Body, Sketch, Tail, draw, middle, model_of
 
 _ops: Any = relax.op
 _SHAPE = (1, 5, 6, 7)
@@ -25,7 +25,7 @@ def pair_sketches(choices: Choices) -> Iterator[Sketch]:
     build: Callable[..., Expr] = getattr(_ops, choices.op)
     shape = _shape(choices)
     is_extreme, is_product = choices.op in ("maximum", "minimum"), choices.op == "multiply"
-    middle, result = _middle(choices, "input"), _middle(choices, "output")
+    inner, result = middle(choices, "input"), middle(choices, "output")
 
     def case(name: str, checks: str, scales: Sequence[float], zero_points: Sequence[int], **more: Any) -> Sketch:
         roles = ("input0", "input1", "output")
@@ -33,13 +33,13 @@ def pair_sketches(choices: Choices) -> Iterator[Sketch]:
             scales, zero_points = [scales[0]] * 3, [zero_points[0]] * 3
         params = [choices.params(*each) for each in zip(roles, scales, zero_points, strict=True)]
         magnitude = more.pop("magnitude", 255)
-        inputs = {each: _draw(choices, name + each, params[i], shape, magnitude) for i, each in enumerate("ab")}
+        inputs = {each: draw(choices, name + each, params[i], shape, magnitude) for i, each in enumerate("ab")}
         tail = Tail(params=params[2], rounding=choices.rounding, **more)
         pairs = {each: (values, params[i]) for i, (each, values) in enumerate(inputs.items())}
         module = model_of(pairs, lambda _, read: build(read[0], read[1]), tail)
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs=inputs)
 
-    points = (middle, middle, result)
+    points = (inner, inner, result)
     ties = (0.5, 0.25, 0.25) if is_product else (0.25, 0.5, 1.0)
     general = (0.04, 0.07, 0.3 if is_product else 0.09)
     yield case("ties", "results that lie between two integers, of both signs", ties, points, magnitude=12 if is_product else 40)
@@ -72,18 +72,18 @@ def pool_sketches(choices: Choices) -> Iterator[Sketch]:
         "padding": (choices.size("padding", 0),) * 4,
     }
 
-    middle = _middle(choices, "input")
+    inner = middle(choices, "input")
 
-    def case(name: str, checks: str, scales: tuple[float, float] = (0.5, 0.5), zero_point: int = middle, **more: Any) -> Sketch:
+    def case(name: str, checks: str, scales: tuple[float, float] = (0.5, 0.5), zero_point: int = inner, **more: Any) -> Sketch:
         tail = {each: more.pop(each) for each in ("relu", "clip") if each in more}
         count = more.pop("channels", channels)
         x = choices.params("input", scales[0], zero_point)
         keeps = is_max or choices.support.same_params or (scales[0] == scales[1] and not more.get("own_result"))
         more.pop("own_result", None)
-        y = x if keeps else choices.params("output", scales[1], _middle(choices, "output"))
+        y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
         shape = (choices.size("batch", 1), 8, 7, count)
         shape = (shape[0], shape[3], *shape[1:3]) if is_nchw else shape
-        values = _draw(choices, name, x, shape, 255)
+        values = draw(choices, name, x, shape, 255)
         window = {**base, **more, "layout": "NCHW" if is_nchw else "NHWC"}
         module = model_of(
             {"x": (values, x)}, lambda _, read: build(read[0], **window), Tail(params=y, rounding=choices.rounding, **tail)
@@ -125,7 +125,7 @@ TABLES: dict[str, tuple[Callable[..., Expr], str]] = {
 def table_sketches(choices: Choices) -> Iterator[Sketch]:
     """Yield the cases of functions of one tensor: every integer of its dtype is looked up."""
     for name, (build, what) in TABLES.items():
-        for point in choices.zero_points("input") if name == "sigmoid" else (_middle(choices, "input"),):
+        for point in choices.zero_points("input") if name == "sigmoid" else (middle(choices, "input"),):
             yield _every_integer(choices, f"{name}_{point}", what, build, (0.05, 1 / 128), point)
     yield _every_integer(choices, "leaky_relu", "a leaky relu", lambda x: _ops.nn.leakyrelu(x, 0.125), (0.25, 0.25), 0)
 
@@ -133,7 +133,7 @@ def table_sketches(choices: Choices) -> Iterator[Sketch]:
 def _every_integer(
     choices: Choices, name: str, checks: str, build: Callable[..., Expr], scales: tuple[float, float], zero_point: int
 ) -> Sketch:
-    x, y = choices.params("input", scales[0], zero_point), choices.params("output", scales[1], _middle(choices, "output"))
+    x, y = choices.params("input", scales[0], zero_point), choices.params("output", scales[1], middle(choices, "output"))
     low, high = INTEGER_RANGE[x.dtype]
     values = np.arange(low, high + 1).astype(x.dtype).reshape(1, -1)
     module = model_of({"x": (values, x)}, lambda _, read: build(read[0]), Tail(params=y, rounding=choices.rounding))
@@ -146,14 +146,14 @@ def concat_sketches(choices: Choices) -> Iterator[Sketch]:
     shape = _shape(choices)
 
     def case(name: str, checks: str, count: int, axis: int, *, same: bool) -> Sketch:
-        y = choices.params("output", 0.5, _middle(choices, "output"))
+        y = choices.params("output", 0.5, middle(choices, "output"))
         scales = [0.5 if same else 0.5 * 0.75**i for i in range(count)]
         points = choices.zero_points("input")
         params = [y if same else choices.params("input", scale, points[i % len(points)]) for i, scale in enumerate(scales)]
         pairs: dict[str, tuple[Array, QuantParams]] = {}
         for i, each in enumerate(params):
             sizes = tuple(size + i if at == axis else size for at, size in enumerate(shape))
-            pairs[f"x{i}"] = (_draw(choices, f"{name}{i}", each, sizes, 255), each)
+            pairs[f"x{i}"] = (draw(choices, f"{name}{i}", each, sizes, 255), each)
 
         def op(_: Body, read: Sequence[Any]) -> Expr:
             return _ops.concat(relax.Tuple(list(read)), axis=axis)
@@ -193,7 +193,7 @@ def move_sketches(choices: Choices) -> Iterator[Sketch]:
     build, what = MOVES[choices.op]
     for point in choices.zero_points("input"):
         x = choices.params("input", 0.5, point)
-        values = _draw(choices, f"moved{point}", x, _SHAPE, 255)
+        values = draw(choices, f"moved{point}", x, _SHAPE, 255)
         tail = Tail(params=x, rounding=choices.rounding)
         module = model_of({"x": (values, x)}, lambda _, read: build(read[0]), tail)
         inputs = {"x": values}
@@ -202,24 +202,8 @@ def move_sketches(choices: Choices) -> Iterator[Sketch]:
         )
 
 
-def _middle(choices: Choices, role: str) -> int:
-    points = choices.zero_points(role)
-    return points[len(points) // 2]
-
-
 def _shape(choices: Choices) -> tuple[int, int, int, int]:
     return (choices.size("batch", _SHAPE[0]), *_SHAPE[1:])
-
-
-def _draw(choices: Choices, name: str, params: QuantParams, shape: tuple[int, ...], magnitude: int) -> Array:
-    """Draw integers about the zero point, both bounds of the dtype among them where the magnitude is that large."""
-    low, high = INTEGER_RANGE[params.dtype]
-    center = int(params.zero_point)
-    values = choices.generator(name).integers(max(low, center - magnitude), min(high, center + magnitude) + 1, shape)
-    values = values.astype(params.dtype)
-    if magnitude >= high - low:
-        values.reshape(-1)[:2] = low, high
-    return values
 
 
 SKETCHES: dict[str, Callable[[Choices], Iterator[Sketch]]] = {
