@@ -297,7 +297,9 @@ def _batch_matmul(op: BatchMatmulOp, inputs: Mapping[str, Array]) -> Expected | 
     acc = batch_matmul_accumulate(a, b, a_zero_point=points[0], b_zero_point=points[1])
     params = op.y.tensor.params
     values = requantize(acc, op.multiplier, int(params.zero_point), op.y.qmin, op.y.qmax, params.dtype)
-    return Expected(values=values, accumulator=acc, real=acc * (op.unit / float(params.scale)) + int(params.zero_point))
+    return Expected(
+        values=values, accumulator=acc, real=acc.astype(np.float64) * (op.unit / float(params.scale)) + int(params.zero_point)
+    )
 
 
 def _reduce(op: ReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
@@ -327,7 +329,7 @@ def _reduce(op: ReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
         values = avg_pool2d(image, **window, **points, **bounds, multiplier=float(multiplier))
     else:
         return None
-    return Expected(values=values.reshape(op.y.shape), real=np.asarray(real, np.float64).reshape(op.y.shape))
+    return Expected(values=values.reshape(op.y.shape), real=real.reshape(op.y.shape))
 
 
 def _place(op: ArgReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
