@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 from tvm.relax.frontend.onnx import from_onnx
@@ -21,6 +22,7 @@ from octavo.backends import CodeGenerator
 from octavo.composites.attributes import read_composite
 
 EXTENDING = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+PROGRAM = Path(__file__).parent / "run_library.cpp"
 PLAIN_TVM = """
 import sys, numpy as np, tvm
 from tvm import relax
@@ -81,6 +83,38 @@ def test_the_library_runs_without_octavo_and_gives_the_cpu_s_values(npu, quantiz
     got = run_without_octavo(build(model.bound(), model.tensors), tmp_path, batches)
     executable = octavo.compile(model)
     np.testing.assert_array_equal(got, [next(iter(executable(x).values())) for x in batches])
+
+
+def test_the_library_runs_in_a_cpp_program(npu, quantized, tmp_path) -> None:
+    model, batches = quantized
+    octavo.byoc.register(npu)
+    build(model.bound(), model.tensors).export_library(str(tmp_path / "mixed.so"))
+    folders = [Path(package.__file__).parent / "lib" for package in (tvm, tvm_ffi)]
+    headers = [f"-I{path}" for path in (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())]
+    libraries = [word for folder in folders for word in (f"-L{folder}", f"-Wl,-rpath,{folder}")]
+    words = ["g++", "-std=c++17", *headers, str(PROGRAM), "-o", str(tmp_path / "run"), *libraries]
+    subprocess.run([*words, "-Wl,--no-as-needed", "-ltvm_ffi", "-ltvm_runtime"], check=True)
+    batches.tofile(tmp_path / "x.bin")
+    shape = map(str, batches.shape[1:])
+    subprocess.run([str(tmp_path / "run"), "./mixed.so", "x.bin", "y.bin", str(len(batches)), *shape], cwd=tmp_path, check=True)
+    executable = octavo.compile(model)
+    want = np.stack([next(iter(executable(x).values())) for x in batches])
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "y.bin", np.float32).reshape(want.shape), want)
+
+
+def test_lineage_through_the_flow_is_complete_and_right(npu, quantized) -> None:
+    model, batches = quantized
+    octavo.byoc.register(npu)
+    passes = [octavo.byoc.duplicate_dequantize(), relax.transform.FuseOpsByPattern(get_patterns_with_prefix("toynpu"))]
+    lineage = octavo.Lineage(model)
+    with tvm.transform.PassContext(opt_level=3, instruments=[lineage]):
+        module = tvm.transform.Sequential([*passes, relax.transform.MergeCompositeFunctions()])(model.bound())
+    kinds = {name: lineage[name].kind for name in lineage.ids}
+    assert set(kinds) == {str(name) for name in model.tensors}
+    assert "gone" not in kinds.values(), kinds
+    checks = octavo.verify_lineage(model, module, batches[0], lineage=lineage)
+    assert [check.id for check in checks if check.is_compared and not check.is_right] == []
+    assert sum(check.is_compared for check in checks) > 5
 
 
 def test_patterns_find_what_partition_finds(npu, quantized) -> None:
