@@ -85,6 +85,32 @@ def test_a_fault_in_the_kernels_fails_the_run(files, tmp_path, right, wrong) -> 
     assert int(re.search(r"(\d+) of 200 values differ", done.stdout)[1]) > 0
 
 
+CONFORMANCE = """
+sys.path.insert(0, sys.argv[1])
+import pathlib, tvm, octavo
+from octavo import conformance
+from generator import ToyNpu
+
+def on_the_npu(case, inputs):
+    model = octavo.load(tvm.ir.load_json((case.folder / "model.json").read_text()))
+    executable = octavo.compile(model, target=ToyNpu())
+    assert ToyNpu.description.name in {op.isa for op in octavo.explain(executable).ops}
+    return {"y": next(iter(executable(inputs).values()))}
+
+conformance.write(sys.argv[1] + "/toynpu.json", "cases")
+report = conformance.run("cases", on_the_npu)
+print(report.summary)
+"""
+
+
+def test_it_conforms_to_its_own_description(tmp_path) -> None:
+    done = run_python(CONFORMANCE, EXAMPLE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stdout.splitlines()
+    assert "FAILED" not in done.stdout
+    assert re.fullmatch(r"toynpu: (\d+) of \1 cases passed", last)
+
+
 def test_samples_that_do_not_fit_are_one_line(files, tmp_path) -> None:
     np.savez(tmp_path / "bad.npz", x=np.zeros((4, 3, 8, 8), np.float32))
     done = run(EXAMPLE, files[0], tmp_path / "bad.npz")

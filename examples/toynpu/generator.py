@@ -14,7 +14,7 @@ from octavo.backends import Code, CodeGenerator, CSource, toolkit
 from octavo.composites.attributes import Composite
 from octavo.composites.elementwise import LookupOp, PairwiseOp
 from octavo.composites.movement import ConcatOp, MoveOp
-from octavo.composites.reduction import Pool2dOp
+from octavo.composites.reduction import Pool2dOp, ReduceOp
 from octavo.composites.weighted import Conv2dOp, MatmulOp
 
 FOLDER = Path(__file__).parent
@@ -38,6 +38,8 @@ class ToyNpu(CodeGenerator):
             return self.add(composite, op)
         if isinstance(op, Pool2dOp):
             return self.pool(composite, op)
+        if isinstance(op, ReduceOp) and op.kind == "mean":
+            return self.mean(composite, op)
         if isinstance(op, ConcatOp):
             return self.concat(composite, op)
         if isinstance(op, LookupOp):
@@ -82,6 +84,22 @@ class ToyNpu(CodeGenerator):
         else:
             call = f"average(x, y, {window}, {int(op.count_include_pad)}, {shift}, {self.clamp(composite)});"
         return self.code(composite, ["x"], {}, call, layout="NHWC")
+
+    def mean(self, composite: Composite, op: ReduceOp) -> Code:
+        """Return a mean over any axes."""
+        shape = op.x.shape
+        gone = {axis % len(shape) for axis in op.axes}
+        axes = [[axis for axis in range(len(shape)) if (axis in gone) == reduced] for reduced in (False, True)]
+
+        def array(values: Sequence[int]) -> str:
+            return f"(const int[]){{{', '.join(map(str, values or (1,)))}}}"  # C has no empty array
+
+        listed = []
+        for some in axes:
+            sizes, strides = [shape[axis] for axis in some], [math.prod(shape[axis + 1 :]) for axis in some]
+            listed.append(f"{math.prod(sizes)}, {len(some)}, {array(sizes)}, {array(strides)}")
+        shift = toolkit.scale_exponent(composite, "output") - toolkit.scale_exponent(composite, "input")
+        return self.code(composite, ["x"], {}, f"mean(x, y, {listed[0]}, {listed[1]}, {shift}, {self.clamp(composite)});")
 
     def concat(self, composite: Composite, op: ConcatOp) -> Code:
         """Return rows laid side by side; inputs and output have the same parameters."""

@@ -95,6 +95,25 @@ static void average(const int8_t *x, int8_t *y, Window w, int whole, int shift, 
         }
 }
 
+/* Where the index-th element of axes with these sizes and strides lies. */
+static int64_t offset(int64_t index, int rank, const int *sizes, const int *strides) {
+  int64_t found = 0;
+  for (int axis = rank - 1; axis >= 0; index /= sizes[axis--]) found += index % sizes[axis] * strides[axis];
+  return found;
+}
+
+/* The mean over some axes, times 2**-shift. */
+static void mean(const int8_t *x, int8_t *y, int64_t size, int kept, const int *sizes, const int *strides, int64_t count, int reduced,
+                 const int *reduced_sizes, const int *reduced_strides, int shift, int low, int high) {
+  int64_t up = shift < 0 ? (int64_t)1 << -shift : 1, down = shift > 0 ? (int64_t)1 << shift : 1;
+  for (int64_t i = 0; i < size; i++) {
+    const int8_t *from = x + offset(i, kept, sizes, strides);
+    int64_t sum = 0;
+    for (int64_t k = 0; k < count; k++) sum += from[offset(k, reduced, reduced_sizes, reduced_strides)];
+    y[i] = saturate(divided(sum * up, count * down), low, high);
+  }
+}
+
 static void maximum(const int8_t *x, int8_t *y, Window w, int low, int high) {
   for (int n = 0; n < w.batch; n++)
     for (int row = 0; row < w.out_height; row++)
