@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,9 +19,9 @@ from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
 from .constraints import TensorConstraints
-from .parameters import ParameterChooser, Statistics
+from .parameters import ParameterChooser, Parameters, Statistics
 from .placement import Exclusion, Placer, rejected_layers, split_enclosed
-from .plan import QuantizationPlan, QuantizedModel
+from .plan import Adjustment, QuantizationPlan, QuantizedModel
 from .qdq import QdqWriter
 from .ranges import RangeSources
 from .recipe import Recipe
@@ -92,6 +92,7 @@ def _quantized(
     check_fingerprint(model, profile.fingerprint)
     view = DataflowView(simple.module["main"])
     constants = Constants(view, simple.params)
+    recipe = recipe.resolved(_names(simple))
     exclusion = Exclusion(recipe.exclude, simple.tensors, folds, view)
     sources = RangeSources(view, profile)
     refusals = Refusals(last=targets[-1].name)
@@ -133,9 +134,26 @@ def _quantized(
         float_ops=float_ops,
         enclosed=enclosed,
         folds=folds,
-        adjustments=parameters.adjustments,
+        adjustments=(*parameters.adjustments, *_unused(recipe, parameters)),
     )
     return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(model, plan)), plan)
+
+
+def _names(model: Model) -> dict[str, str]:
+    """Map the names that tensors have in their source, and their ids, to the ids."""
+    return {
+        **{entry.source_name: str(name) for name, entry in model.tensors.items()},
+        **{str(name): str(name) for name in model.tensors},
+    }
+
+
+def _unused(recipe: Recipe, parameters: Parameters) -> Iterator[Adjustment]:
+    """Yield the tensors of a recipe that no integer op reads or makes."""
+    used = {var.name for var in parameters.activations} | set(parameters.weights)
+    for name in recipe.tensors:
+        if name not in used:
+            message = "the recipe says what it must be, and no integer op reads or makes it: see why its ops stay float"
+            yield Adjustment(tensor=TensorId(name), message=message)
 
 
 def _announced(quantized: QuantizedModel) -> Announced:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
 from ..errors import QuantizationError
 from ..target import TargetDescription
+from ..target.tensor_support import TensorSupport
 from .ranges import RangeEstimator, range_estimator
 
 ActivationDtype = Literal["uint8", "int8", "int16"]
@@ -40,6 +43,9 @@ class Recipe:
     float_ops
         Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
         like probability and make the small ones 0, and its cost is small. "batch_matmul" stands for products of two activations.
+    tensors
+        What single activations must be, by TensorId or source name: a fixed scale and zero point, dtypes, schemes. What the ops
+        of the target ask besides still counts; where both can't be, the op stays float with the reason.
 
     Raises
     ------
@@ -54,6 +60,7 @@ class Recipe:
     percentile: float = 99.99
     exclude: tuple[str, ...] = ()
     float_ops: tuple[str, ...] = ("nn.softmax",)
+    tensors: Mapping[str, TensorSupport] = field(default_factory=dict[str, TensorSupport], hash=False)
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
@@ -65,11 +72,14 @@ class Recipe:
             _ = self.estimator
         except ValueError as error:
             raise QuantizationError(f"recipe: {error}") from error
-        for field in ("exclude", "float_ops"):
-            names: Any = getattr(self, field)
-            if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
-                raise QuantizationError(f"recipe: {field} must be a tuple of names, got {names!r}")
-            object.__setattr__(self, field, tuple(cast("tuple[str, ...]", names)))
+        for name in ("exclude", "float_ops"):
+            names: Any = getattr(self, name)
+            if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(entry, str) for entry in names):
+                raise QuantizationError(f"recipe: {name} must be a tuple of names, got {names!r}")
+            object.__setattr__(self, name, tuple(cast("tuple[str, ...]", names)))
+        tensors: Any = self.tensors
+        if not isinstance(tensors, Mapping) or not all(isinstance(entry, TensorSupport) for entry in tensors.values()):
+            raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport")
 
     def preferred_dtype(self, target: TargetDescription) -> str:
         """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""
@@ -78,6 +88,15 @@ class Recipe:
         entries = sorted(target.ops, key=lambda each: not each.weights)
         listed = [(dtype, entry.activation_schemes) for entry in entries for dtype in entry.activations]
         return next((dtype for dtype, schemes in listed if _MADE_OF.get(dtype, "") in (*schemes, "any")), "uint8")
+
+    def resolved(self, ids: Mapping[str, str]) -> Recipe:
+        """Return the recipe with the tensors by TensorId; `ids` maps all names that a tensor has to its id."""
+        unknown = next((name for name in self.tensors if name not in ids), None)
+        if unknown is not None:
+            near = get_close_matches(unknown, ids, n=1)
+            advice = f"; did you mean {near[0]!r}?" if near else ""
+            raise QuantizationError(f"recipe: tensors: the model has no tensor {unknown!r}{advice}")
+        return replace(self, tensors={ids[name]: entry for name, entry in self.tensors.items()}) if self.tensors else self
 
     @property
     def estimator(self) -> RangeEstimator:

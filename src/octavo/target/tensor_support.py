@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from ..errors import TargetError, brief
@@ -47,11 +48,17 @@ class TensorSupport:
                 check_names(name, getattr(self, name), allowed, minimum=1)
         if self.scales is not None:
             check_name("scales", self.scales, SCALES)
+        # NumPy's numbers are welcome: parameters are computed with it.
         scale: object = self.scale
-        if scale is not None and not (type(scale) in (int, float) and math.isfinite(self.scale or 0) and (self.scale or 0) > 0):
-            raise TargetError(f"scale: expected a positive number, got {brief(scale)}")
-        if self.zero_point is not None and type(self.zero_point) is not int:
-            raise TargetError(f"zero_point: expected a whole number, got {brief(self.zero_point)}")
+        if scale is not None:
+            if isinstance(scale, bool) or not isinstance(scale, Real) or not (math.isfinite(scale) and scale > 0):
+                raise TargetError(f"scale: expected a positive number, got {brief(scale)}")
+            object.__setattr__(self, "scale", float(scale))
+        zero_point: object = self.zero_point
+        if zero_point is not None:
+            if isinstance(zero_point, bool) or not isinstance(zero_point, Integral):
+                raise TargetError(f"zero_point: expected a whole number, got {brief(zero_point)}")
+            object.__setattr__(self, "zero_point", int(zero_point))
         if self.scale is not None and self.scales == "power_of_two" and math.frexp(self.scale)[0] != 0.5:
             raise TargetError(f"scale: expected a power of two, as scales says, got {self.scale}")
 

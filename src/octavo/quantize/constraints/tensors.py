@@ -180,6 +180,8 @@ class TensorConstraints:
     def _of_recipe(self, key: Key) -> Iterator[tuple[Key, Demand]]:
         if self.recipe.activation_dtype is not None:
             yield key, Demand(who="the recipe", dtypes=(self.recipe.activation_dtype,))
+        if _name(key) in self.recipe.tensors:
+            yield key, Demand.of("the recipe", self.recipe.tensors[_name(key)])
 
 
 def _weights(layer: Layer, recipe: Recipe) -> Iterator[tuple[Key, list[Demand]]]:
