@@ -8,10 +8,9 @@ from ai_edge_litert import schema_py_generated as schema
 from octavo.numerics import QuantParams, Window, avg_pool2d, conv2d, matmul, mul, reduce_sum
 from octavo.numerics.quantized.binary import add_int16, product_multiplier
 from octavo.numerics.quantized.int16_functions import logistic_table, tanh_table
-from octavo.numerics.quantized.reduce import mean_int16_multiplier
 from octavo.numerics.quantized.rescale import int16_rescale_table
 from octavo.numerics.quantized.softmax import softmax_int16
-from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier, mean_multiplier
 
 EVERY = np.arange(-32768, 32768).astype(np.int16).reshape(1, -1)
 X_SCALE = 0.001
@@ -158,7 +157,9 @@ def test_product(scales):
 def test_mean(ratio, axes):
     x = draw(np.random.default_rng(5), (1, 6, 7, 500))
     out_scale = X_SCALE / ratio
-    multiplier = mean_int16_multiplier(X_SCALE, out_scale, int(np.prod([x.shape[axis] for axis in axes])))
+    multiplier = mean_multiplier(
+        float(np.float32(X_SCALE)) / float(np.float32(out_scale)), int(np.prod([x.shape[axis] for axis in axes]))
+    )
     actual = reduce_sum(x, axes, multiplier=multiplier, dtype="int16")
     operands = [tensor(x, X_SCALE), litert_op.Quantized(shape=(len(axes),), dtype="int32", values=np.int32(axes), constant=True)]
     table = options("ReducerOptions", keepDims=False)

@@ -44,6 +44,18 @@ def rounded(total: int, real: float, word: str) -> int:
     return last(Fraction(first) * Fraction(2) ** min(exponent, 0))
 
 
+def averaged(total: int, count: int, real: float, word: str) -> int:
+    """A mean in fixed point: the multiplier's mantissa is divided by the count first, rounding down."""
+    mantissa, exponent = quantize_multiplier(real)
+    gained = count.bit_length() - 1
+    mantissa, exponent = mantissa * 2**gained // count, exponent - gained
+    if word == "fixed_point_once":
+        return half_up(Fraction(total * mantissa) * Fraction(2) ** (exponent - 31))
+    first = half_up(Fraction((total << max(exponent, 0)) * mantissa, 2**31))
+    last = half_away if word == "fixed_point_twice_away" else half_up
+    return last(Fraction(first) * Fraction(2) ** min(exponent, 0))
+
+
 def stored(values: Any, zero_point: int, dtype: str, low: int | None = None) -> np.ndarray:
     qmin, qmax = numerics.INTEGER_RANGE[dtype]
     return np.clip(np.asarray(values) + zero_point, qmin if low is None else low, qmax).astype(dtype)
@@ -292,9 +304,11 @@ def windows(kind: str, x: np.ndarray) -> list[np.ndarray]:
 def test_averages(word: str, kind: str) -> None:
     rng = np.random.default_rng(4)
     is_shift = word in SHIFTS
-    for i, scales in enumerate([(0.25, 0.125), (0.5, 0.5), (0.25, 2.0)] if is_shift else [(0.3, 0.3)]):
+    is_pool = kind in ("avg_pool2d", "adaptive")
+    in_fixed_point = [(0.3, 0.3)] if is_pool else [(0.3, 0.3), (0.021, 0.05), (0.3, 0.0625), (0.2, 1.6)]
+    for i, scales in enumerate([(0.25, 0.125), (0.5, 0.5), (0.25, 2.0)] if is_shift else in_fixed_point):
         dtype = ("int8", "uint8")[i % 2]
-        zeros = (ZERO[dtype] + 5, ZERO[dtype] - 9) if is_shift else (ZERO[dtype] + 5,) * 2
+        zeros = (ZERO[dtype] + 5, ZERO[dtype] - 9) if is_shift or not is_pool else (ZERO[dtype] + 5,) * 2
         x = np.clip(draw(rng, (1, 6, 8, 5), dtype).astype(int), zeros[0] - 40, zeros[0] + 40).astype(dtype)
 
         def body(writer: Any, params: Any, scales: Any = scales, zeros: Any = zeros, dtype: str = dtype) -> Any:
@@ -305,9 +319,13 @@ def test_averages(word: str, kind: str) -> None:
         module = round_as(graph({"x": (x.shape, dtype)}, body), word)
         found = windows(kind, x.astype(int))
         if kind == "sum":
-            values = [rounded(int((each - zeros[0]).sum()), scales[0] / scales[1], word) for each in found]
+            real = float(np.float32(scales[0])) / float(np.float32(scales[1]))
+            values = [rounded(int((each - zeros[0]).sum()), real, word) for each in found]
         elif is_shift:
             values = [quotient(int((e - zeros[0]).sum()), e.size, scales[0] / scales[1], word) for e in found]
+        elif not is_pool:
+            real = float(np.float32(scales[0])) / float(np.float32(scales[1]))
+            values = [averaged(int((e - zeros[0]).sum()), e.size, real, word) for e in found]
         else:
             values = [quotient(int(each.sum()), each.size, 1.0, "away") - zeros[1] for each in found]
         got = run_lowered(module, x)

@@ -103,6 +103,14 @@ def fixed_point(composite: Composite) -> tuple[npt.NDArray[np.int32], npt.NDArra
     return parts[:, 0].copy(), parts[:, 1].copy()
 
 
+def multiplier_and_shift(real: float) -> tuple[int, int]:
+    """Return mantissa in [2**30; 2**31) and exponent of one positive number: real is about mantissa * 2**(exponent - 31).
+
+    For what is no product with weights: sums of two tensors, products of two, means. As TFLite's QuantizeMultiplier.
+    """
+    return quantize_multiplier(real)
+
+
 def table_of(composite: Composite) -> npt.NDArray[Any]:
     """Return the table of an elementwise function: entry i is the result for the i-th integer of the input's dtype."""
     op = composite.op

@@ -20,10 +20,11 @@ from tvm.relax.transform import FusionPattern, PatternCheckContext
 from ..composites.base import CompositeOp
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands, with_main
 from ..graph.rules import Region
+from ..partition.adopt_roundings import roundings_to_adopt
 from ..partition.context import PartitionContext
 from ..partition.outline_integer import COMPUTE
 from ..partition.target_rules import describe, rules_for
-from ..qdq.rounding import with_rounding_as_constant
+from ..qdq.rounding import with_rounding, with_rounding_as_constant
 from ..target import TargetDescription
 
 _MAX_INPUTS = 6
@@ -137,6 +138,11 @@ def _region(context: PatternCheckContext, rows: tuple[Any, ...], description: Ta
     rules = rules_for(context_of, rows, description, description.name)
     for rule in rules:
         found = rule.match(view, core)
+        words = roundings_to_adopt(view, [found]) if isinstance(found, Region) else {}
+        if words:  # matched again: what the target rounds otherwise may be another composite
+            new = {var: with_rounding(value, words[var]) if var in words else value for var, value in bindings.items()}
+            view = DataflowView(_function_of(new))
+            found = rule.match(view, core)
         if isinstance(found, Region) and found.output.name in bound and found.output.same_as(view.bindings[-1].var):
             entering = list(function.params)
             if set(found.inputs) == set(entering):

@@ -39,7 +39,7 @@ from ..numerics import (
     softmax,
 )
 from ..numerics.quantized.rescale import fixed_point_table
-from ..numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS, SHIFTS, fixed_point_multiplier
+from ..numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS, SHIFTS, fixed_point_multiplier, mean_multiplier
 
 Array = npt.NDArray[Any]
 
@@ -312,16 +312,15 @@ def _reduce(op: ReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
     bounds: Any = {"qmin": op.y.qmin, "qmax": op.y.qmax, "dtype": params.dtype}
     points: Any = {"input_zero_point": int(op.x.params.zero_point), "zero_point": int(params.zero_point)}
     multiplier: Any = np.float32(ratio(op.x.params, params))
-    if op.kind == "sum":
-        if op.rounding in FIXED_POINT_ROUNDINGS:
-            factor = float(op.x.params.scale) / float(params.scale)
-            multiplier = fixed_point_multiplier(factor, FIXED_POINT_ROUNDINGS[op.rounding])
+    asked = FIXED_POINT_ROUNDINGS.get(op.rounding)
+    if op.kind == "sum" or (asked is not None and asked not in SHIFTS):
+        if asked is not None:
+            factor, count = float(op.x.params.scale) / float(params.scale), math.prod(x.shape[axis] for axis in op.axes)
+            multiplier = fixed_point_multiplier(factor, asked) if op.kind == "sum" else mean_multiplier(factor, count, asked)
         stored = op.rounding == "half_even_stored"
         values = reduce_sum(x, op.axes, multiplier=multiplier, **points, **bounds, stored_even=stored)
-    elif op.rounding in ("half_even", "half_even_stored", "half_away", *SHIFTS):
+    elif op.rounding in ("half_even", "half_even_stored", *SHIFTS):
         rounding: Any = op.rounding
-        if rounding == "half_away":  # of the integers as they are stored
-            points, multiplier = {"input_zero_point": 0, "zero_point": 0}, 1.0
         # A mean is the average of one window that holds all.
         rows = np.moveaxis(x, op.axes, range(len(op.axes)))
         image = rows.reshape(1, math.prod(rows.shape[: len(op.axes)]), 1, -1)

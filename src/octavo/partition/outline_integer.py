@@ -46,7 +46,8 @@ from ..qdq.matchers.topk import match_topk
 from ..qdq.matchers.transposed_conv2d import match_conv2d_transpose
 from ..qdq.runtime_inputs import dynamic_members
 from ..qdq.tensor_ids import tensors_of_variables
-from ..target import TargetDescription
+from ..target import CPU, TargetDescription
+from .adopt_roundings import adopt_roundings, asks_other_roundings
 from .context import PartitionContext
 from .target_rules import Row, describe, is_repeatable, rules_for
 
@@ -93,6 +94,8 @@ def outline_integer(module: tvm.IRModule, context: PartitionContext) -> tvm.IRMo
     view = DataflowView(module["main"])
     context.tensors = tensors_of_variables(view, context.ids, context.sources)
     for target, backend in context.takers:
+        if target is not CPU and asks_other_roundings(view):
+            module = _as_target_rounds(module, context, (target, backend))
         rules = rules_for(context, COMPUTE, target, backend)
         found = partition(module, rules, repeatable=_repeatable_in(DataflowView(module["main"])), describe=describe)
         context.take_integer(found, backend)
@@ -105,6 +108,17 @@ def claim_integer(module: tvm.IRModule, context: PartitionContext, takers: Itera
     view = DataflowView(module["main"])
     rules = [rule for target, backend in takers for rule in rules_for(context, COMPUTE, target, backend)]
     return claim(view, rules, repeatable=_repeatable_in(view))
+
+
+def _as_target_rounds(module: tvm.IRModule, context: PartitionContext, taker: tuple[TargetDescription, str]) -> tvm.IRModule:
+    """Return the module with a target's own roundings behind the ops that are taken for it once they have them."""
+    target, _ = taker
+    regions = claim_integer(module, context, [(target, target.name)]).regions.values()
+    adopted = adopt_roundings(module, regions)
+    if adopted is module:
+        return module
+    taken = {var.name for var in claim_integer(adopted, context, [taker]).regions}
+    return adopt_roundings(module, [region for region in regions if region.output.name in taken])
 
 
 def _repeatable_in(view: DataflowView) -> Repeatable:

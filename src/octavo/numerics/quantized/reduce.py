@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..rounding.fixed_point import FixedPointMultiplier, quantize_multiplier
+from ..rounding.fixed_point import FixedPointMultiplier
 from ..rounding.requantize import clamp, requantize
 
 Integers = npt.NDArray[np.integer]
@@ -34,8 +34,8 @@ def reduce_sum(
     axes
         Axes to sum over.
     multiplier
-        float32 in_scale / out_scale for a sum; that divided by the number of summed elements, in float32, for a mean. TFLite's
-        16-bit mean has `mean_int16_multiplier`.
+        float32 in_scale / out_scale for a sum; that divided by the number of summed elements, in float32, for a mean. In
+        fixed point a mean has `mean_multiplier`.
     input_zero_point
         Of `x`.
     zero_point, qmin, qmax, dtype, stored_even
@@ -68,16 +68,3 @@ def top_k_indices(x: npt.NDArray[np.integer[Any]], count: int, *, axis: int = -1
     wide = x.astype(np.int64)
     order = np.argsort(-wide if largest else wide, axis=axis, kind="stable")
     return np.take(order, np.arange(count), axis=axis)
-
-
-def mean_int16_multiplier(in_scale: float, out_scale: float, count: int) -> FixedPointMultiplier:
-    """Return the multiplier from the sum of `count` integers to their mean: TFLite divides the mantissa, rounding it down."""
-    mantissa, exponent = quantize_multiplier(float(np.float32(in_scale)) / float(np.float32(out_scale)))
-    gained = min(count.bit_length() - 1, 32, 31 + exponent)
-    mantissa, exponent = (mantissa << gained) // count, exponent - gained
-    return FixedPointMultiplier(
-        factor=np.asarray(mantissa << max(exponent, 0), np.int64),
-        first=np.asarray(31, np.int64),
-        second=np.asarray(max(-exponent, 0), np.int64),
-        ties="half_away",
-    )

@@ -103,6 +103,22 @@ def fixed_point_multiplier(real: npt.ArrayLike, rounding: FixedPointRounding) ->
         return _power_of_two(values, SHIFTS[rounding])
     parts = [quantize_multiplier(float(value)) for value in values.ravel()]
     mantissa, exponent = (np.array([part[i] for part in parts], np.int64).reshape(values.shape) for i in range(2))
+    return _of_parts(mantissa, exponent, rounding)
+
+
+def mean_multiplier(real: float, count: int, rounding: FixedPointRounding = "twice_away") -> FixedPointMultiplier:
+    """Return the integers that turn a sum of `count` integers into their mean times `real`.
+
+    TFLite divides the mantissa by the count, rounding down, with as many digits gained first as fit. A shift has none.
+    """
+    mantissa, exponent = quantize_multiplier(real)
+    gained = min(count.bit_length() - 1, 32, 31 + exponent)
+    return _of_parts(np.asarray((mantissa << gained) // count, np.int64), np.asarray(exponent - gained, np.int64), rounding)
+
+
+def _of_parts(
+    mantissa: npt.NDArray[np.int64], exponent: npt.NDArray[np.int64], rounding: FixedPointRounding
+) -> FixedPointMultiplier:
     if rounding in ("reduced", "once"):
         factor, first = mantissa, 31 - exponent
         if rounding == "reduced":

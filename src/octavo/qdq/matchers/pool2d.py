@@ -61,6 +61,8 @@ def match_pool2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     shape = static_shape(x.source)
     assert shape is not None
     op = QuantizedTensor(name=x.source.name, shape=shape, params=x.params)
+    if op_name(call) == "mean" and tail.result.fixed_point is not None and tail.result.fixed_point not in SHIFTS:
+        return Rejection(reason="means in fixed point are another rule's")
     rounding = _rounding(result_rounding(view, tail.members), window, op, tail.result)
     # In float32, as ONNX Runtime has it, taps beyond the padding count as those inside do; elsewhere they do not.
     if rounding != "float32" and window.count_include_pad and window.overhangs(_size(shape, window.layout)):

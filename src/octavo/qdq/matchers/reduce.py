@@ -13,8 +13,8 @@ from ...composites.reduction import ArgReduceOp, ReduceOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import INTEGER_RANGE, PerTensor, QuantParams
-from ...numerics.limits import HALF_AWAY_MAX_WINDOW, INT16_MAX_COUNT, REDUCE_MAX_EXTENT
-from ...numerics.rounding.fixed_point import SHIFTS, fixed_point_multiplier, is_power_of_two
+from ...numerics.limits import INT16_MAX_COUNT, REDUCE_MAX_EXTENT
+from ...numerics.rounding.fixed_point import SHIFTS, fixed_point_multiplier, is_power_of_two, mean_multiplier
 from ...target import OpSupport
 from ...target.vocabulary import HALF_EVEN_STORED
 from ..rounding import is_fixed_point, result_rounding
@@ -69,12 +69,12 @@ def _in_integers(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int) 
     asked = y.fixed_point
     if asked is None or kind not in ("mean", "sum"):
         return None
-    if kind == "mean" and asked not in SHIFTS:
-        return asked if x.params == y.tensor.params and count <= HALF_AWAY_MAX_WINDOW else None
     real = float(x.params.scale) / float(y.tensor.params.scale)
-    if asked in SHIFTS and not is_power_of_two(real):
-        return None
-    fits = kind == "mean" or 255 * count <= fixed_point_multiplier(real, asked).max_value
+    if asked in SHIFTS:
+        fits = is_power_of_two(real) and (kind == "mean" or 255 * count <= fixed_point_multiplier(real, asked).max_value)
+    else:
+        factor = mean_multiplier(real, count, asked) if kind == "mean" else fixed_point_multiplier(real, asked)
+        fits = 255 * count <= factor.max_value
     return asked if fits else None
 
 

@@ -34,11 +34,10 @@ from octavo.numerics import (
 )
 from octavo.numerics.quantized.binary import add_int16, float_binary_int16, product_multiplier
 from octavo.numerics.quantized.int16_functions import tanh_table
-from octavo.numerics.quantized.reduce import mean_int16_multiplier
 from octavo.numerics.quantized.rescale import int16_rescale_table, prelu_int16
 from octavo.numerics.quantized.resize import int16_linear_taps
 from octavo.numerics.quantized.softmax import exact_softmax_int16, softmax_int16
-from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
+from octavo.numerics.rounding.fixed_point import fixed_point_multiplier, mean_multiplier
 
 INT16 = Output(zero_point=0, qmin=-32768, qmax=32767)
 SIZES = (1, 3, 15, 16, 17, 65)
@@ -72,7 +71,7 @@ def test_elementwise(isa):
                     expected = add_int16(a, b, subtract=kind == "sub", **given, **bounds)
                 cases.append(Case(kernel=kernel, inputs=(a, b), expected=expected, about=(kind, shapes)))
         x = draw(rng, (3, 5, size))
-        multiplier = mean_int16_multiplier(0.001, 0.0007, 5)
+        multiplier = mean_multiplier(0.001 / 0.0007, 5)
         rows = {"outer": 3, "extent": 5, "inner": size, "dtype": "int16"}
         spec = ReduceSpec(kind="sum", multiplier=multiplier, output=INT16, **rows)
         expected = reduce_sum(x, (1,), multiplier=multiplier, dtype="int16")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -13,13 +13,13 @@ from ....composites.base import ratio
 from ....composites.outputs import output_spec
 from ....composites.reduction import ArgReduceOp, ReduceOp
 from ....graph.dataflow import dtype_of
-from ....numerics.quantized.reduce import mean_int16_multiplier
 from ....numerics.rounding.fixed_point import (
     FIXED_POINT_ROUNDINGS,
     SHIFTS,
     FixedPointMultiplier,
     ShiftRounding,
     fixed_point_multiplier,
+    mean_multiplier,
 )
 from ....qdq.matchers.move import changes
 from .. import kernels
@@ -37,8 +37,8 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     shape = op.y.tensor.shape
     is_nhwc = run.is_nhwc and len(shape) == 4
     shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc else shape
-    if op.kind == "mean" and op.rounding in FIXED_POINT_ROUNDINGS:
-        context.put(output, _mean_in_integers(op, context, run, output.name, shape), is_nhwc=is_nhwc)
+    if op.kind == "mean" and op.rounding in SHIFTS:
+        context.put(output, _mean_by_shift(op, context, run, output.name, shape), is_nhwc=is_nhwc)
         return
     # An extreme keeps scale and zero point; a change of them, which int16 never has, is a second kernel.
     changed = op.kind in ("max", "min") and op.x.kernel_dtype == "uint8" and changes(op.x, op.y)
@@ -61,10 +61,8 @@ def emit_reduce(op: ReduceOp, context: KernelContext, inputs: dict[str, Var], ou
     context.put(output, value, is_nhwc=is_nhwc)
 
 
-def _mean_in_integers(op: ReduceOp, context: KernelContext, run: Run, name: str, shape: tuple[int, ...]) -> Var:
-    """Write a mean as accelerators round it: a shift, or half away over the integers as the source stores them."""
-    is_shift = op.rounding in SHIFTS
-    out, zero_point = output_spec(op.y), op.x.zero_point if is_shift else op.x.relabelling
+def _mean_by_shift(op: ReduceOp, context: KernelContext, run: Run, name: str, shape: tuple[int, ...]) -> Var:
+    """Write the exact mean, rounded once, as an average of one window."""
     spec = Pool2dSpec(
         kind="avg",
         batch=run.outer,
@@ -75,9 +73,9 @@ def _mean_in_integers(op: ReduceOp, context: KernelContext, run: Run, name: str,
         out_height=1,
         out_width=1,
         multiplier=ratio(op.x.params, op.y.tensor.params),
-        input_zero_point=zero_point,
-        output=out if is_shift else replace(out, zero_point=zero_point),
-        rounding=cast("ShiftRounding", op.rounding) if is_shift else "half_away",
+        input_zero_point=op.x.zero_point,
+        output=output_spec(op.y),
+        rounding=cast("ShiftRounding", op.rounding),
         threads=context.threads,
     )
     return context.call(name, kernels.pool2d(spec, isa=context.isa), [run.value], shape)
@@ -85,11 +83,10 @@ def _mean_in_integers(op: ReduceOp, context: KernelContext, run: Run, name: str,
 
 def _multiplier(op: ReduceOp, extent: int) -> float | FixedPointMultiplier:
     """Return the factor from the sum of differences to steps of the result."""
-    if op.rounding in FIXED_POINT_ROUNDINGS:
-        real = float(op.x.params.scale) / float(op.y.tensor.params.scale)
-        return fixed_point_multiplier(real, FIXED_POINT_ROUNDINGS[op.rounding])
-    if op.rounding == "fixed_point":
-        return mean_int16_multiplier(float(op.x.params.scale), float(op.y.tensor.params.scale), extent)
+    real = float(op.x.params.scale) / float(op.y.tensor.params.scale)
+    asked = FIXED_POINT_ROUNDINGS.get(op.rounding) or ("twice_away" if op.rounding == "fixed_point" else None)
+    if asked is not None:
+        return mean_multiplier(real, extent, asked) if op.kind == "mean" else fixed_point_multiplier(real, asked)
     multiplier = np.float32(ratio(op.x.params, op.y.tensor.params))
     return float(multiplier / np.float32(extent) if op.kind == "mean" else multiplier)
 
