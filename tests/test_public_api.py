@@ -15,6 +15,7 @@ PUBLIC = {
     "ModelBuilder",
     "OctavoError",
     "Profile",
+    "QuantizationPlan",
     "Recipe",
     "TargetDescription",
     "__version__",
@@ -50,7 +51,7 @@ def test_the_stages_take_what_the_design_says() -> None:
     assert parameters == {
         "load": ["source", "shapes"],
         "profile": ["model", "batches", "tensors", "threads", "numbers", "checkpoint", "every", "resume", "progress"],
-        "quantize": ["model", "profile", "target", "recipe"],
+        "quantize": ["model", "profile", "target", "recipe", "params", "plan"],
         "compile": ["model", "target", "threads", "precision", "profile", "recipe", "tuning"],
         "load_executable": ["path"],
         "explain": ["subject", "target", "precision", "profile", "recipe"],

@@ -15,13 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tvm
 
-from .backends.cpu.kernels import (
-    NO_SCHEDULES,
-    Schedules,
-    Tuning,
-    multiplies_bfloat16,
-    tuning_of,
-)
+from .backends.cpu.kernels import NO_SCHEDULES, Schedules, Tuning, multiplies_bfloat16, tuning_of
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
@@ -38,8 +32,9 @@ from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .partition.pipeline import integer_claims, is_partitioned, partition_module
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
-from .quantize import QuantizedModel, Recipe, export_onnx
+from .quantize import QuantizationPlan, QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
+from .quantize.choice import ParamsOf
 from .target import TargetDescription
 from .target.precision import Precision
 from .target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
@@ -52,6 +47,7 @@ __all__ = [
     "ImageFolder",
     "Model",
     "Profile",
+    "QuantizationPlan",
     "Recipe",
     "TargetDescription",
     "compile",
@@ -192,10 +188,12 @@ def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None)
 
 def quantize(
     model: Model,
-    profile: Profile,
+    profile: Profile | None = None,
     *,
     target: TargetLike = "cpu",
     recipe: Recipe | None = None,
+    params: ParamsOf | None = None,
+    plan: QuantizationPlan | str | Path | None = None,
 ) -> QuantizedModel:
     """Quantize a float model to QDQ form, where the target has integer kernels.
 
@@ -207,15 +205,43 @@ def quantize(
         As `compile` takes it: what its description can run in integers is quantized.
     recipe
         The user's wishes; the defaults are per-axis symmetric int8 weights, per-tensor asymmetric uint8 activations, min-max.
+    params
+        Called with a `TensorChoice` (TensorId, name, op, statistics of the profile, the parameters that it would get) for each
+        activation and weight, it returns QuantParams, a TensorSupport, or None to keep them. As with `Recipe.tensors`, what the
+        target asks besides still counts: where both can't be, the op stays float with the reason.
+    plan
+        What an earlier call decided (`QuantizedModel.plan`), as it was or edited, or the path of its file: these layers with
+        these parameters, and no others. In place of profile, recipe and params.
+
+    Raises
+    ------
+    ProfileError
+        A profile of another model, or none where there is no plan.
+    QuantizationError
+        A recipe or params that ask for what there is not; a plan that cannot be read, or that model or target cannot take.
     """
+    checked, chosen = checked_model(model), resolve_target(target)
+    if plan is not None:
+        if any(given is not None for given in (profile, recipe, params)):
+            raise QuantizationError("a plan says all that profile, recipe and params decide: give it alone, or leave it out")
+        read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
+        return _quantized_for(chosen, checked, plan=read)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
-    checked = checked_model(model)
+    check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
+    assert profile is not None, "its type was checked"
     check_model(profile, checked)
-    return _quantized_for(resolve_target(target), checked, profile, recipe)
+    return _quantized_for(chosen, checked, profile, recipe, params)
 
 
-def _quantized_for(target: ResolvedTarget, model: Model, profile: Profile, recipe: Recipe | None) -> QuantizedModel:
+def _quantized_for(
+    target: ResolvedTarget,
+    model: Model,
+    profile: Profile | None = None,
+    recipe: Recipe | None = None,
+    params: ParamsOf | None = None,
+    plan: QuantizationPlan | None = None,
+) -> QuantizedModel:
     targets = target.described or (target.description,)
     vendors = [backend.description.name for backend in target.backends]
     return quantize_model(
@@ -224,6 +250,8 @@ def _quantized_for(target: ResolvedTarget, model: Model, profile: Profile, recip
         target=target.description,
         targets=targets,
         recipe=recipe or Recipe(),
+        params=params,
+        plan=plan,
         claims_of=lambda module: integer_claims(module, *targets, vendors=vendors),
     )
 

@@ -1,5 +1,6 @@
 """Quantize: where Q and DQ go, with which parameters, and the way back to the source's own format."""
 
+from .choice import TensorChoice
 from .export import export_onnx
 from .plan import Adjustment, FloatOp, Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .quantize import quantize
@@ -13,6 +14,7 @@ __all__ = [
     "QuantizationPlan",
     "QuantizedModel",
     "Recipe",
+    "TensorChoice",
     "export_onnx",
     "quantize",
 ]

@@ -14,7 +14,7 @@ from ..errors import QuantizationError
 from ..identity import TensorId
 from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
-from .constraints import TensorConstraints
+from .constraints import TensorConstraints, Wishes
 from .placement import Placement
 from .plan import Adjustment
 from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange
@@ -56,7 +56,8 @@ class Statistics(Protocol):
 class Parameters:
     """Parameters by variable; weights and biases by the name of their parameter, with their integers.
 
-    `rejected` are the results of layers whose numbers do not fit after all, with reasons.
+    `rejected` are the results of layers whose numbers do not fit after all, with reasons; `shared` the tensors that have one set
+    of parameters, group by group.
     """
 
     activations: dict[Var, QuantParams]
@@ -66,6 +67,7 @@ class Parameters:
     weight_values: dict[TensorId, npt.NDArray[Any]]
     adjustments: tuple[Adjustment, ...]
     rejected: dict[Var, str]
+    shared: tuple[tuple[TensorId, ...], ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,14 +78,17 @@ class ParameterChooser:
     ----------
     params
         The model's constants.
+    statistics
+        None where wishes say the parameters of all.
     sources
         Says which tensor of the profile tells a variable's range.
     """
 
     params: Mapping[TensorId, npt.NDArray[Any]]
-    statistics: Statistics
+    statistics: Statistics | None
     recipe: Recipe
     target: TargetDescription
+    wishes: Wishes
     sources: RangeSources
     weights: WeightParameters
 
@@ -99,10 +104,10 @@ class ParameterChooser:
         for layer in placement.layers:
             for var in (*layer.inputs, *([] if layer.leaves_float else [layer.output])):
                 if var not in activations:
-                    activations[var] = constraints.scheme(var).params(*ranges.range_of(var))
+                    activations[var] = _params(constraints.scheme(var), var, ranges)
         weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
         for constant in (constant for layer in placement.layers for constant in layer.constants):
-            weights[constant.name] = constraints.scheme(constant.name).params(*ranges.range_of(constant.name))
+            weights[constant.name] = _params(constraints.scheme(constant.name), constant.name, ranges)
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in placement.layers:
@@ -118,11 +123,12 @@ class ParameterChooser:
             weight_values={name: quantize(self.params[name], params) for name, params in weights.items()},
             adjustments=adjustments,
             rejected=rejected,
+            shared=constraints.shared(),
         )
 
     def _constraints(self, placement: Placement) -> TensorConstraints:
         """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""
-        constraints = TensorConstraints(target=self.target, recipe=self.recipe)
+        constraints = TensorConstraints(target=self.target, recipe=self.recipe, wishes=self.wishes)
         for layer in placement.layers:
             constraints.add(layer)
         for var in dict.fromkeys(var for layer in placement.layers for var in layer.inputs):
@@ -144,7 +150,7 @@ class ParameterChooser:
 
     def _estimated(self, var: Var, scheme: QuantScheme) -> tuple[float, float] | None:
         source = self.sources.source(var)
-        if source is None:
+        if source is None or self.statistics is None:
             return None
         entry = self.statistics[source]
         if entry.non_finite_note:
@@ -158,6 +164,10 @@ class ParameterChooser:
                 "profile the model again, or choose another range_estimator"
             )
         return low, high
+
+
+def _params(scheme: QuantScheme, key: Var | TensorId, ranges: SharedRanges[Var | TensorId]) -> QuantParams:
+    return scheme.params(0.0, 0.0) if scheme.is_fixed else scheme.params(*ranges.range_of(key))
 
 
 def _ends(values: npt.NDArray[Any]) -> tuple[float, float]:

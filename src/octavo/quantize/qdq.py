@@ -14,6 +14,7 @@ points are int32 constants.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, Var
 
+from ..errors import QuantizationError
 from ..graph import Model
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, operand_vars, replace_operands
 from ..graph.moving import MOVED_CONSTANTS
@@ -39,23 +41,31 @@ from .weights.constants import root_of
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Emitted:
-    """A model in QDQ form; `layers` with the names in it, the parameters and integers of the biases by those names."""
+    """A model in QDQ form; `layers` with the names in it, parameters and integers of the biases by those names, and roundings."""
 
     model: Model
     layers: tuple[IntegerLayer, ...]
     biases: dict[TensorId, QuantParams]
     bias_values: dict[TensorId, npt.NDArray[Any]]
+    roundings: dict[TensorId, str]
 
 
 @dataclass(kw_only=True, slots=True)
 class QdqWriter:
-    """Writes "main" of one model in QDQ form."""
+    """Writes "main" of one model in QDQ form.
+
+    Parameters
+    ----------
+    wished_roundings
+        Of tensors whose rounding is not the first that the target has.
+    """
 
     model: Model
     target: TargetDescription
     view: DataflowView
     placement: Placement
     parameters: Parameters
+    wished_roundings: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     _names: Names = field(init=False)
     _values: dict[TensorId, npt.NDArray[Any]] = field(init=False)
     _new_params: list[Var] = field(default_factory=list[Var])
@@ -100,6 +110,7 @@ class QdqWriter:
             layers=tuple(self._record(layer) for layer in self.placement.layers),
             biases={self._bias_names[var]: quant for var, quant in self.parameters.biases.items()},
             bias_values={self._bias_names[var]: value for var, value in self.parameters.bias_values.items()},
+            roundings={TensorId(var.name): self._rounding_of(var) for var in self.parameters.activations},
         )
 
     def _record(self, layer: Layer) -> IntegerLayer:
@@ -112,6 +123,7 @@ class QdqWriter:
             source=self._source(layer.output),
             fused=layer.fused,
             constants=tuple(constant.name for constant in layer.constants),
+            target=layer.taker,
         )
 
     def _source(self, var: Var | None) -> TensorId | None:
@@ -180,7 +192,14 @@ class QdqWriter:
         """Return the first rounding that the target has for the op that makes a tensor, or for a change from float."""
         layer = self._layer_of.get(var)
         support = self.target.support("quantize") if layer is None or layer.leaves_float else layer.support
-        return HALF_EVEN if support is None else support.roundings[0]
+        allowed = (HALF_EVEN,) if support is None else support.roundings
+        wished = self.wished_roundings.get(TensorId(var.name), allowed[0])
+        if wished not in allowed:
+            op = "a change from float" if support is None else support.op
+            raise QuantizationError(
+                f"{var.name}: rounding {wished!r}: target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
+            )
+        return wished
 
     def _plain(self, var: Var) -> Expr:
         return self._emitted.get(var, var)

@@ -5,27 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import tvm
 
 from ..errors import QuantizationError
-from ..graph.dataflow import DataflowView, op_name
+from ..graph.dataflow import DataflowView, op_name, static_shape
 from ..graph.lineage import announce, one_step
 from ..graph.model import Model, check_fingerprint
 from ..graph.rules import Claims
 from ..graph.tracking import Announced
 from ..identity import TensorId
 from ..target import CPU, TargetDescription
-from .constraints import TensorConstraints
+from .choice import ParamsOf, TensorChoice, ask
+from .constraints import TensorConstraints, Wish, Wishes
 from .parameters import ParameterChooser, Parameters, Statistics
-from .placement import Exclusion, Placer, rejected_layers, split_enclosed
-from .plan import Adjustment, QuantizationPlan, QuantizedModel
-from .qdq import QdqWriter
+from .placement import Exclusion, Placement, Placer, rejected_layers, split_enclosed
+from .plan import Adjustment, Fold, QuantizationPlan, QuantizedModel
+from .qdq import Emitted, QdqWriter
 from .ranges import RangeSources
 from .recipe import Recipe
 from .refusals import Refusals
+from .replay import Replay
 from .simplify import simplify
 from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
@@ -36,14 +38,16 @@ ClaimsOf = Callable[[tvm.IRModule], Claims]
 
 def quantize(
     model: Model,
-    profile: Statistics,
+    profile: Statistics | None = None,
     *,
     target: TargetDescription = CPU,
     targets: Sequence[TargetDescription] = (),
     recipe: Recipe | None = None,
+    params: ParamsOf | None = None,
+    plan: QuantizationPlan | None = None,
     claims_of: ClaimsOf | None = None,
 ) -> QuantizedModel:
-    """Quantize a float model.
+    """Quantize a float model, by a profile or by a plan.
 
     Parameters
     ----------
@@ -57,6 +61,10 @@ def quantize(
         Where several share the model, `target` being all of them: each op goes to the first that takes it, and obeys that one.
     recipe
         The user's wishes; Recipe() by default.
+    params
+        Asked for each tensor's parameters once all are chosen; what it returns is obeyed like `Recipe.tensors`.
+    plan
+        Layers, parameters and roundings that are taken as they are, in place of profile, recipe and params.
     claims_of
         The target's integer ops. What they don't take gets no Q and DQ; without it, the target's description alone decides.
 
@@ -70,73 +78,164 @@ def quantize(
     ProfileError
         If the profile belongs to another model.
     QuantizationError
-        If the model is quantized already, or the recipe excludes what the model doesn't have.
+        If the model is quantized already, the recipe excludes what the model doesn't have, or the plan is of another model or
+        asks for what the target cannot take.
     """
     with one_step():
-        quantized = _quantized(model, profile, target, tuple(targets) or (target,), recipe or Recipe(), claims_of)
+        job = _Job(
+            model=model,
+            profile=profile,
+            target=target,
+            targets=tuple(targets) or (target,),
+            recipe=recipe or Recipe(),
+            claims_of=claims_of,
+            replay=None if plan is None else Replay(plan=plan),
+        )
+        quantized = job.run()
+        wishes = {} if params is None else ask(params, job.choices(quantized.plan))
+        if wishes:
+            job.wishes |= wishes
+            quantized = job.run()
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 
 
-def _quantized(
-    model: Model,
-    profile: Statistics,
-    target: TargetDescription,
-    targets: tuple[TargetDescription, ...],
-    recipe: Recipe,
-    claims_of: ClaimsOf | None,
-) -> QuantizedModel:
-    simple, folds = simplify(model)
-    if isinstance(model, QuantizedModel) or _is_quantized(simple):
-        raise QuantizationError("the model is quantized already; compile it as it is, or quantize the float model it came from")
-    check_fingerprint(model, profile.fingerprint)
-    view = DataflowView(simple.module["main"])
-    constants = Constants(view, simple.params)
-    recipe = recipe.resolved(_names(simple))
-    exclusion = Exclusion(recipe.exclude, simple.tensors, folds, view)
-    sources = RangeSources(view, profile)
-    refusals = Refusals(last=targets[-1].name)
-    while True:
-        weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe)
-        constraints = TensorConstraints(target=target, recipe=recipe)
-        chooser = ParameterChooser(
-            params=simple.params, statistics=profile, recipe=recipe, target=target, sources=sources, weights=weights
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Job:
+    """One model on its way, as often as wishes change."""
+
+    model: Model
+    profile: Statistics | None
+    target: TargetDescription
+    targets: tuple[TargetDescription, ...]
+    recipe: Recipe
+    claims_of: ClaimsOf | None
+    replay: Replay | None
+    wishes: dict[str, Wish] = field(init=False)
+    _simple: Model = field(init=False)
+    _folds: tuple[Fold, ...] = field(init=False)
+    _view: DataflowView = field(init=False)
+    _sources: RangeSources = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Bring the model into the form that is quantized, and check what comes with it."""
+        self._simple, self._folds = simplify(self.model)
+        if isinstance(self.model, QuantizedModel) or _is_quantized(self._simple):
+            raise QuantizationError(
+                "the model is quantized already; compile it as it is, or quantize the float model it came from"
+            )
+        self._view = DataflowView(self._simple.module["main"])
+        self._sources = RangeSources(self._view, self.profile or ())
+        if self.replay is not None:
+            names = {var.name for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
+            self.replay.check(self.model, names, [target.name for target in self.targets])
+            self.recipe, self.wishes = self.replay.plan.recipe, self.replay.wishes()
+            return
+        if self.profile is None:
+            raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")
+        check_fingerprint(self.model, self.profile.fingerprint)
+        resolved = self.recipe.resolved(_names(self._simple))
+        self.wishes = {name: Wish(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()}
+
+    def run(self) -> QuantizedModel:
+        """Return the model in QDQ form."""
+        placement, parameters, emitted, claims = self._decided()
+        float_ops, enclosed = split_enclosed(placement.float_ops, claims)
+        replay, adjustments = self.replay, (*parameters.adjustments, *_unused(self.wishes, parameters, emitted))
+        plan = QuantizationPlan(
+            fingerprint=self.model.fingerprint,
+            recipe=replace(self.recipe, tensors={}),
+            activations={TensorId(var.name): params for var, params in parameters.activations.items()},
+            roundings=emitted.roundings,
+            weights=parameters.weights,
+            biases=emitted.biases,
+            weight_values={**parameters.weight_values, **emitted.bias_values},
+            layers=emitted.layers,
+            float_ops=float_ops if replay is None else replay.float_ops(float_ops),
+            enclosed=enclosed,
+            folds=self._folds,
+            adjustments=adjustments if replay is None else replay.adjustments(adjustments),
+            shared=parameters.shared,
         )
-        placement = Placer(
-            view=view,
-            constants=constants,
-            tensors=simple.tensors,
-            exclusion=exclusion,
-            targets=targets,
-            recipe=recipe,
-            preferred=constraints.preferred,
-            has_range=chooser.has_range,
-            refuse=partial(refusals.refuse, weights, constraints),
-            declined=refusals.declined,
-        ).place()
-        if refusals.take_changes():
-            continue
-        parameters = chooser.choose(placement)
-        if refusals.reject(placement, parameters.rejected):
-            continue
-        emitted = QdqWriter(model=simple, target=target, view=view, placement=placement, parameters=parameters).write()
-        claims = None if claims_of is None else claims_of(emitted.model.bound())
-        again = {} if claims is None else rejected_layers(placement, claims)
-        if not refusals.reject(placement, again):
-            break
-    float_ops, enclosed = split_enclosed(placement.float_ops, claims)
-    plan = QuantizationPlan(
-        activations={TensorId(var.name): params for var, params in parameters.activations.items()},
-        weights=parameters.weights,
-        biases=emitted.biases,
-        weight_values={**parameters.weight_values, **emitted.bias_values},
-        layers=emitted.layers,
-        float_ops=float_ops,
-        enclosed=enclosed,
-        folds=folds,
-        adjustments=(*parameters.adjustments, *_unused(recipe, parameters)),
-    )
-    return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(model, plan)), plan)
+        named = (*plan.activations, *plan.weights)
+        plan = replace(plan, names={name: entry.source_name for name in named if (entry := self._simple.tensors.get(name))})
+        return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(self.model, plan)), plan)
+
+    def _decided(self) -> tuple[Placement, Parameters, Emitted, Claims | None]:
+        """Place, choose and write until the target's integer ops take all that was placed."""
+        simple, view, recipe, replay = self._simple, self._view, self.recipe, self.replay
+        constants = Constants(view, simple.params)
+        exclusion = Exclusion(recipe.exclude, simple.tensors, self._folds, view)
+        refusals = Refusals(last=self.targets[-1].name)
+        while True:
+            weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe, wishes=self.wishes)
+            constraints = TensorConstraints(target=self.target, recipe=recipe, wishes=self.wishes)
+            chooser = ParameterChooser(
+                params=simple.params,
+                statistics=self.profile,
+                recipe=recipe,
+                target=self.target,
+                wishes=self.wishes,
+                sources=self._sources,
+                weights=weights,
+            )
+            placer = Placer(
+                view=view,
+                constants=constants,
+                tensors=simple.tensors,
+                exclusion=exclusion,
+                targets=self.targets,
+                recipe=recipe,
+                preferred=constraints.preferred,
+                has_range=chooser.has_range if replay is None else replay.has_range,
+                refuse=partial(refusals.refuse, weights, constraints),
+                declined=refusals.declined,
+            )
+            if replay is not None:
+                placer.unwanted = replay.unwanted
+            placement = placer.place()
+            if refusals.take_changes():
+                continue
+            if replay is not None:
+                replay.check_layers(placement)
+            parameters = chooser.choose(placement)
+            if refusals.reject(placement, parameters.rejected):
+                continue
+            roundings = {} if replay is None else replay.plan.roundings
+            writer = QdqWriter(
+                model=simple,
+                target=self.target,
+                view=view,
+                placement=placement,
+                parameters=parameters,
+                wished_roundings=roundings,
+            )
+            emitted = writer.write()
+            claims = None if self.claims_of is None else self.claims_of(emitted.model.bound())
+            if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
+                return placement, parameters, emitted, claims
+
+    def choices(self, plan: QuantizationPlan) -> dict[TensorId, TensorChoice]:
+        """Return what a callback is asked: each activation and weight of a plan, in the order of the graph."""
+        variables = {var.name: var for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
+        profile = self.profile
+
+        def choice(name: TensorId) -> TensorChoice:
+            var, value = variables[name], self._simple.params.get(name)
+            entry = self._simple.tensors.get(name)
+            source = self._sources.source(var) if value is None or value is self.model.params.get(name) else None
+            return TensorChoice(
+                id=name,
+                name="" if entry is None else entry.source_name,
+                op="" if entry is None else entry.op,
+                kind="weight" if value is not None else "input" if name in self.model.input_ids else "activation",
+                shape=static_shape(var) or (),
+                params=plan.activations[name] if value is None else plan.weights[name],
+                read_statistics=lambda: None if profile is None or source is None else profile[source],
+                read_values=lambda: value,
+            )
+
+        return {name: choice(name) for name in (*plan.activations, *plan.weights)}
 
 
 def _names(model: Model) -> dict[str, str]:
@@ -147,12 +246,15 @@ def _names(model: Model) -> dict[str, str]:
     }
 
 
-def _unused(recipe: Recipe, parameters: Parameters) -> Iterator[Adjustment]:
-    """Yield the tensors of a recipe that no integer op reads or makes."""
+def _unused(wishes: Wishes, parameters: Parameters, emitted: Emitted) -> Iterator[Adjustment]:
+    """Yield the tensors of which something is wished and that no integer op reads or makes."""
     used = {var.name for var in parameters.activations} | set(parameters.weights)
-    for name in recipe.tensors:
-        if name not in used:
-            message = "the recipe says what it must be, and no integer op reads or makes it: see why its ops stay float"
+    for name, wish in wishes.items():
+        if name in emitted.biases:
+            message = f"{wish.who} says what it must be, and a bias has the scale of its input times that of its weight"
+            yield Adjustment(tensor=TensorId(name), message=message)
+        elif name not in used:
+            message = f"{wish.who} says what it must be, and no integer op reads or makes it: see why its ops stay float"
             yield Adjustment(tensor=TensorId(name), message=message)
 
 
@@ -177,6 +279,7 @@ def _fingerprint(model: Model, plan: QuantizationPlan) -> str:
         "activations": {str(key): value.to_json() for key, value in plan.activations.items()},
         "weights": {str(key): value.to_json() for key, value in plan.weights.items()},
         "biases": {str(key): value.to_json() for key, value in plan.biases.items()},
+        "roundings": {str(key): value for key, value in plan.roundings.items()},
         "layers": [str(layer) for layer in plan.layers],
     }
     return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
 from ..errors import QuantizationError
+from ..numerics import QuantParams
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
 from .ranges import RangeEstimator, range_estimator
@@ -44,8 +45,9 @@ class Recipe:
         Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
         like probability and make the small ones 0, and its cost is small. "batch_matmul" stands for products of two activations.
     tensors
-        What single activations must be, by TensorId or source name: a fixed scale and zero point, dtypes, schemes. What the ops
-        of the target ask besides still counts; where both can't be, the op stays float with the reason.
+        What single activations and weights must be, by TensorId or source name: a TensorSupport (a fixed scale and zero point,
+        dtypes, schemes), or QuantParams, which are then exactly these. What the ops of the target ask besides still counts; where
+        both can't be, the op stays float with the reason. A bias has the scales of its input and its weight, multiplied.
 
     Raises
     ------
@@ -60,7 +62,9 @@ class Recipe:
     percentile: float = 99.99
     exclude: tuple[str, ...] = ()
     float_ops: tuple[str, ...] = ("nn.softmax",)
-    tensors: Mapping[str, TensorSupport] = field(default_factory=dict[str, TensorSupport], hash=False)
+    tensors: Mapping[str, TensorSupport | QuantParams] = field(
+        default_factory=dict[str, "TensorSupport | QuantParams"], hash=False
+    )
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
@@ -78,8 +82,10 @@ class Recipe:
                 raise QuantizationError(f"recipe: {name} must be a tuple of names, got {names!r}")
             object.__setattr__(self, name, tuple(cast("tuple[str, ...]", names)))
         tensors: Any = self.tensors
-        if not isinstance(tensors, Mapping) or not all(isinstance(entry, TensorSupport) for entry in tensors.values()):
-            raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport")
+        if not isinstance(tensors, Mapping) or not all(
+            isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
+        ):
+            raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport or QuantParams")
 
     def preferred_dtype(self, target: TargetDescription) -> str:
         """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""

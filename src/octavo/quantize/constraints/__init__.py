@@ -2,5 +2,6 @@
 
 from .demand import Demand, width_of
 from .tensors import TensorConstraints
+from .wish import Wish, Wishes, unlike_weight
 
-__all__ = ["Demand", "TensorConstraints", "width_of"]
+__all__ = ["Demand", "TensorConstraints", "Wish", "Wishes", "unlike_weight", "width_of"]

@@ -19,7 +19,7 @@ from ..ranges import QuantScheme
 _MADE = (("uint8", "asymmetric"), ("int8", "asymmetric"), ("int8", "symmetric"), ("int16", "symmetric"))
 """The integers that quantize makes, and with which schemes; of one dtype the better one first."""
 _FIELDS = ("scale", "zero_point", "dtypes", "schemes", "granularity", "power_of_two")
-_LARGEST = 2.0**60
+LARGEST_SCALE = 2.0**60
 """Fixed scales within its reciprocal and it: products of two of them are normal float32 numbers, and so are their ratios."""
 
 
@@ -131,7 +131,9 @@ def _schemes(entries: tuple[Demand, ...]) -> Mapping[str, QuantScheme]:
     if len(scales) > 1 or len(zero_points) > 1 or not all("per_tensor" in (e.granularity or ("per_tensor",)) for e in entries):
         return {}
     scale, zero_point = next(iter(scales.values()), None), next(iter(zero_points), None)
-    if scale is not None and not (1 / _LARGEST <= scale <= _LARGEST and (not power_of_two or np.frexp(scale)[0] == 0.5)):
+    if scale is not None and not (
+        1 / LARGEST_SCALE <= scale <= LARGEST_SCALE and (not power_of_two or np.frexp(scale)[0] == 0.5)
+    ):
         return {}
     found: dict[str, QuantScheme] = {}
     for dtype, scheme in _MADE:

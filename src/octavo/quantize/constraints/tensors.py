@@ -18,6 +18,7 @@ from ..placement.layer import Layer
 from ..ranges import QuantScheme
 from ..recipe import Recipe
 from .demand import Demand, Demands, width_of
+from .wish import Wish, Wishes
 
 Key = Var | TensorId
 
@@ -57,12 +58,15 @@ class TensorConstraints:
         The description that the model is quantized for.
     recipe
         As the user gave it: a dtype in it is asked for, too.
+    wishes
+        What is asked of single tensors.
     preferred
         The dtype of activations that nothing restricts.
     """
 
     target: TargetDescription
     recipe: Recipe
+    wishes: Wishes = field(default_factory=dict[str, "Wish"])
     preferred: str = field(init=False)
     _groups: dict[Key, _Group] = field(default_factory=dict["Key", _Group])
     _parent: dict[Key, Key] = field(default_factory=dict["Key", "Key"])
@@ -104,6 +108,11 @@ class TensorConstraints:
             if self._widths[self._root(var)].allowed <= group.widths:
                 self._groups.update(dict.fromkeys(group.keys, group))
 
+    def shared(self) -> tuple[tuple[TensorId, ...], ...]:
+        """Return the tensors that have one set of parameters, group by group."""
+        groups = {id(group): group for group in self._groups.values() if len(group.keys) > 1}
+        return tuple(tuple(TensorId(_name(key)) for key in group.keys) for group in groups.values())
+
     def scheme(self, key: Key) -> QuantScheme:
         """Return what the integers of a tensor shall be."""
         schemes = self._groups[key].demands.schemes()
@@ -132,7 +141,7 @@ class TensorConstraints:
         groups = [
             self._group(keys, asked) for keys in ([activations] if layer.support.same_params else [[k] for k in activations])
         ]
-        weights = [self._group([key], {key: demands}) for key, demands in _weights(layer, self.recipe)]
+        weights = [self._group([key], {key: demands}) for key, demands in self._weights(layer)]
         for group in (*groups, *weights):
             problem = group.demands.conflict(group.name)
             if problem is not None:
@@ -180,21 +189,21 @@ class TensorConstraints:
     def _of_recipe(self, key: Key) -> Iterator[tuple[Key, Demand]]:
         if self.recipe.activation_dtype is not None:
             yield key, Demand(who="the recipe", dtypes=(self.recipe.activation_dtype,))
-        if _name(key) in self.recipe.tensors:
-            yield key, Demand.of("the recipe", self.recipe.tensors[_name(key)])
+        if _name(key) in self.wishes:
+            yield key, self.wishes[_name(key)].of_activation(_name(key))
 
-
-def _weights(layer: Layer, recipe: Recipe) -> Iterator[tuple[Key, list[Demand]]]:
-    """Yield what a layer asks of its weight; how fine its scales are is for others."""
-    if layer.op is None:
-        return
-    support, who = layer.support, _who(layer)
-    asked = Demand.of(who, support.tensor("weight"), narrow=support.weight_range == "narrow")
-    made = Demand(who="the recipe", dtypes=(recipe.weight_dtype,), schemes=("symmetric",))
-    is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
-    bias = [Demand(who=who, power_of_two=True)] if is_exact else []
-    fields = ("dtypes", "schemes", "power_of_two", "narrow", "scale", "zero_point")
-    yield layer.op.weight.name, [made, asked.only(fields), *bias]
+    def _weights(self, layer: Layer) -> Iterator[tuple[Key, list[Demand]]]:
+        """Yield what a layer asks of its weight; how fine its scales are is for others."""
+        if layer.op is None:
+            return
+        support, name = layer.support, layer.op.weight.name
+        asked = Demand.of(_who(layer), support.tensor("weight"), narrow=support.weight_range == "narrow")
+        made = Demand(who="the recipe", dtypes=(self.recipe.weight_dtype,), schemes=("symmetric",))
+        is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
+        bias = [Demand(who=_who(layer), power_of_two=True)] if is_exact else []
+        wished = [self.wishes[name].of_weight()] if name in self.wishes else []
+        fields = ("dtypes", "schemes", "power_of_two", "narrow", "scale", "zero_point")
+        yield name, [made, *(each.only(fields) for each in (asked, *wished)), *bias]
 
 
 def _who(layer: Layer) -> str:

@@ -48,6 +48,8 @@ class Placer:
         The dtype of activations that no target restricts.
     declined
         By an op's variable why targets do not take it, by their names: they are not asked again.
+    unwanted
+        Says of a layer that a target could take why it must not, or None.
     """
 
     view: DataflowView
@@ -60,6 +62,7 @@ class Placer:
     has_range: Callable[[Var], bool]
     refuse: Callable[[Layer], str | None]
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
+    unwanted: Callable[[Layer], str | None] = lambda _layer: None
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
 
     def place(self) -> Placement:
@@ -113,7 +116,10 @@ class Placer:
                 layer = finder.find(var)
                 reason = layer if isinstance(layer, str) else beyond_limits(self.view, layer, name)
                 if isinstance(layer, Layer) and reason is None:
-                    return replace(layer, taker=name)
+                    layer = replace(layer, taker=name)
+                    reason = self.unwanted(layer)
+                    if reason is None:
+                        return layer
                 reasons[name] = reason or ""
         return together(reasons)
 

@@ -81,6 +81,11 @@ class QuantScheme:
         qmin, qmax = INTEGER_RANGE[self.dtype]
         return (qmax - qmin).bit_length()
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the range says nothing."""
+        return self.scale is not None and (self.symmetric or self.zero_point is not None)
+
     def params(self, low: float, high: float) -> QuantParams:
         """Return the per-tensor parameters of a range, extended to hold 0: the least scale that covers it, if none is given."""
         if not self.symmetric and not self.power_of_two and self.scale is None and self.zero_point is None:

@@ -16,7 +16,8 @@ from tvm.relax import Var
 from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
 from ...numerics.statistics.ranges import symmetric_params
-from ..constraints import TensorConstraints, width_of
+from ...target.tensor_support import TensorSupport
+from ..constraints import TensorConstraints, Wishes, unlike_weight, width_of
 from ..placement import Layer
 from ..plan import Adjustment
 from ..ranges import QuantScheme
@@ -39,11 +40,14 @@ class WeightParameters:
     ----------
     params
         The model's constants.
+    wishes
+        What is asked of single tensors.
     """
 
     constants: Constants
     params: Mapping[TensorId, npt.NDArray[Any]]
     recipe: Recipe
+    wishes: Wishes
     _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
 
     def refuse(self, layer: Layer) -> str | None:
@@ -65,6 +69,9 @@ class WeightParameters:
             return f"its weight {op.weight.name} is {weight.dtype}, expected float32"
         if self._axis_of_weight.get(op.weight.name, axis) != axis:
             return f"its weight {op.weight.name} is shared with a layer that has its channels along another axis"
+        problem = self._unlike_wish(layer)
+        if problem is not None:
+            return problem
         granularity = self._granularities(layer)
         if not granularity:
             return f"its weight {op.weight.name} and its bias have no granularity in common"
@@ -118,6 +125,9 @@ class WeightParameters:
 
     def _asked(self, layer: Layer, scheme: QuantScheme, floor: npt.NDArray[np.float64] | None = None) -> QuantParams:
         assert layer.op is not None, "only layers with weights have parameters of them"
+        given = self._given(layer)
+        if given is not None:
+            return given
         params = symmetric_params(
             self.params[layer.op.weight.name],
             scheme.dtype,
@@ -130,12 +140,42 @@ class WeightParameters:
 
     def _granularities(self, layer: Layer) -> tuple[str, ...]:
         """Return what the scales of a weight can be, and so those of the bias, which are products with them."""
+        assert layer.op is not None, "only layers with weights have scales of them"
         allowed = layer.support.tensor("weight").granularity or ()
         bias = None if layer.bias is None else layer.support.tensor("bias").granularity
-        return tuple(name for name in allowed if bias is None or name in bias)
+        wish = self.wishes.get(layer.op.weight.name)
+        wished = wish.tensor.granularity if wish is not None and isinstance(wish.tensor, TensorSupport) else None
+        return tuple(name for name in allowed if name in (bias or allowed) and name in (wished or allowed))
+
+    def _given(self, layer: Layer) -> QuantParams | None:
+        """Return the very parameters that are asked for."""
+        wish = None if layer.op is None else self.wishes.get(layer.op.weight.name)
+        return None if wish is None else wish.params
+
+    def _unlike_wish(self, layer: Layer) -> str | None:
+        """Return why a layer cannot take the parameters of its weight that are asked for, or None."""
+        op, support = layer.op, layer.support
+        wish = None if op is None else self.wishes.get(op.weight.name)
+        if op is None or wish is None:
+            return None
+        needed = support.tensor("weight")
+        is_exact = layer.bias is not None and support.tensor("bias").scales == "power_of_two"
+        needed = replace(needed, granularity=self._granularities(layer), scales="power_of_two" if is_exact else needed.scales)
+        problem = unlike_weight(
+            wish,
+            needed,
+            axis=op.weight_axis if op.has_channels else None,
+            channels=self.params[op.weight.name].shape[op.weight_axis],
+            narrow=support.weight_range == "narrow",
+            who=f"{support.op} {layer.name}",
+        )
+        return None if problem is None else f"its weight {op.weight.name}: {problem}"
 
     def _axis(self, layer: Layer) -> int | None:
         assert layer.op is not None, "only layers with weights have a weight axis"
+        given = self._given(layer)
+        if given is not None:
+            return given.granularity.axis if isinstance(given.granularity, PerAxis) else None
         allowed = self._granularities(layer)
         per_axis = "per_axis" in allowed and (self.recipe.weight_granularity == "per_axis" or "per_tensor" not in allowed)
         return layer.op.weight_axis if per_axis and layer.op.has_channels else None

@@ -1,0 +1,105 @@
+"""What somebody other than the target asks of single tensors: a recipe, a callback, a plan. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import QuantizationError
+from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ...target.tensor_support import TensorSupport
+from .demand import LARGEST_SCALE, Demand
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What one tensor must be.
+
+    Parameters
+    ----------
+    who
+        Who asks, as reasons name it: "the recipe".
+    tensor
+        What it may be, or what it must be exactly.
+    """
+
+    who: str
+    tensor: TensorSupport | QuantParams
+
+    @property
+    def params(self) -> QuantParams | None:
+        """The very parameters, where they are asked for."""
+        return self.tensor if isinstance(self.tensor, QuantParams) else None
+
+    def of_activation(self, name: str) -> Demand:
+        """Return the demand on an activation; QuantizationError for a range of integers that its dtype does not have."""
+        params = self.params
+        if isinstance(self.tensor, TensorSupport):
+            return Demand.of(self.who, self.tensor)
+        assert params is not None, "a tensor is asked for in one of two ways"
+        if (params.qmin, params.qmax) != INTEGER_RANGE[params.dtype]:
+            low, high = INTEGER_RANGE[params.dtype]
+            raise QuantizationError(
+                f"{self.who}: {name}: qmin {params.qmin}, qmax {params.qmax}: activations use the whole range [{low}; {high}] of "
+                f"{params.dtype}"
+            )
+        if isinstance(params.granularity, PerAxis):
+            return Demand(who=self.who, dtypes=(params.dtype,), granularity=("per_axis",))
+        return Demand(who=self.who, dtypes=(params.dtype,), scale=float(params.scale), zero_point=int(params.zero_point))
+
+    def of_weight(self) -> Demand:
+        """Return the demand on a weight; of parameters that are given whole, `unlike_weight` looks at the rest."""
+        params = self.params
+        return Demand(who=self.who, dtypes=(params.dtype,)) if params is not None else Demand.of(self.who, self._support)
+
+    @property
+    def _support(self) -> TensorSupport:
+        assert isinstance(self.tensor, TensorSupport), "a tensor is asked for in one of two ways"
+        return self.tensor
+
+
+Wishes = Mapping[str, Wish]
+"""By the name of the tensor in the module."""
+
+
+def unlike_weight(wish: Wish, weight: TensorSupport, *, axis: int | None, channels: int, narrow: bool, who: str) -> str | None:
+    """Return why the parameters that are asked for are none that an op takes for its weight, or None.
+
+    Parameters
+    ----------
+    weight
+        What the op allows, of its bias, too.
+    axis
+        Axis of the output channels, None where there is none to speak of.
+    narrow
+        Whether the least integer must not be used.
+    who
+        The op, as reasons name it.
+    """
+    params = wish.params
+    if params is None:
+        return None
+    given = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
+    kind = "per_tensor" if given is None else "per_axis"
+    scales = np.asarray(params.scale, np.float64)
+    allowed = weight.granularity or ()
+    problem = None
+    if kind not in allowed:
+        problem = f"{wish.who} gives it {kind} scales, {who} needs {' or '.join(allowed)}"
+    elif given is not None and (given != axis or scales.size != channels):
+        expected = "no axis" if axis is None else f"{channels} scales along axis {axis}"
+        problem = f"{wish.who} gives it {scales.size} scales along axis {given}, {who} needs {expected}"
+    elif not params.is_symmetric:
+        problem = f"{wish.who} gives it a zero point other than 0; quantize makes symmetric weights"
+    elif narrow and params.qmin == INTEGER_RANGE[params.dtype][0]:
+        problem = f"{wish.who} gives it integers from {params.qmin}, {who} needs a narrow range, from {params.qmin + 1}"
+    elif weight.scales == "power_of_two" and (np.frexp(scales)[0] != 0.5).any():
+        odd = float(scales.reshape(-1)[np.frexp(scales.reshape(-1))[0] != 0.5][0])
+        problem = f"{wish.who} gives it the scale {odd:.9g}, {who} needs a scale that is a power of two"
+    elif weight.scale is not None and (params.scale != np.float32(weight.scale)).any():
+        problem = f"{wish.who} gives it the scale {float(scales.reshape(-1)[0]):.9g}, {who} needs {weight.scale:.9g}"
+    elif not ((scales >= 1 / LARGEST_SCALE) & (scales <= LARGEST_SCALE)).all():
+        problem = f"{wish.who} gives it a scale beyond [{1 / LARGEST_SCALE:.3g}; {LARGEST_SCALE:.3g}]"
+    return problem

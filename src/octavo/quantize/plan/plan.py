@@ -1,0 +1,67 @@
+"""The plan of a quantized model: which ops are integer, with which parameters, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ...errors import QuantizationError, check_path
+from ...graph import Model
+from ...identity import TensorId
+from ...numerics import QuantParams
+from .contents import PlanContents
+from .file import read_plan, write_plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizationPlan(PlanContents):
+    """What `quantize` decided for a model, and decides again when it is given the plan: see `PlanContents` for the fields.
+
+    ``octavo.quantize(model, plan=plan)`` makes exactly these layers with exactly these parameters, or says which of them the
+    target cannot take.
+    """
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON (docs/plan.md), the whole file or nothing; QuantizationError if it can't be."""
+        write_plan(self, check_path(path, QuantizationError, "the path of the plan to write"))
+
+    @staticmethod
+    def load(path: str | Path) -> QuantizationPlan:
+        """Read what `save` wrote, edited or not; QuantizationError says what is wrong with a file that isn't a plan."""
+        contents = read_plan(check_path(path, QuantizationError, "the path of a plan"))
+        return QuantizationPlan(**{each.name: getattr(contents, each.name) for each in fields(PlanContents)})
+
+    def with_params(self, params: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
+        """Return the plan with other parameters of some tensors; those that share theirs with one of them follow it.
+
+        Raises
+        ------
+        QuantizationError
+            The plan has no such tensor.
+        """
+        unknown = next((key for key in params if key not in self.activations and key not in self.weights), None)
+        if unknown is not None:
+            raise QuantizationError(f"the plan has no activation or weight {unknown!r}: it gives no parameters to such a tensor")
+        followed = {other: params[key] for group in self.shared for key in group if key in params for other in group}
+        wanted = {**followed, **params}
+        return replace(
+            self,
+            activations={key: wanted.get(key, value) for key, value in self.activations.items()},
+            weights={key: wanted.get(key, value) for key, value in self.weights.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class QuantizedModel(Model):
+    """A model that `quantize` brought into QDQ form, with the plan it followed.
+
+    A model that was quantized before it was imported has no plan that could be repeated: it is a Model in QDQ form.
+    """
+
+    plan: QuantizationPlan
+
+    @classmethod
+    def of(cls, model: Model, plan: QuantizationPlan) -> QuantizedModel:
+        """Return `model`, already in QDQ form, with its plan."""
+        return cls(**{field.name: getattr(model, field.name) for field in fields(Model)}, plan=plan)

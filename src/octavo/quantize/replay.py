@@ -1,0 +1,120 @@
+"""A plan that is applied: which layers, parameters and roundings it asks for, and what stands in its way. It places nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tvm.relax import Var
+
+from ..errors import QuantizationError
+from ..graph.model import Model
+from ..identity import TensorId
+from .constraints import Wish
+from .placement import Layer, Placement
+from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
+
+WHO = "the plan"
+
+
+@dataclass(kw_only=True, slots=True)
+class Replay:
+    """Makes `quantize` decide what a plan says.
+
+    Parameters
+    ----------
+    plan
+        As it was made, or edited.
+    """
+
+    plan: QuantizationPlan
+    _layers: dict[TensorId, IntegerLayer] = field(init=False)
+    _reasons: dict[TensorId, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Index the plan."""
+        self._layers = {layer.output: layer for layer in self.plan.layers}
+        self._reasons = {op.tensor: op.reason for op in self.plan.float_ops}
+
+    def check(self, model: Model, names: Collection[str], targets: Sequence[str]) -> None:
+        """Raise QuantizationError unless the plan is of a model, whose tensors are `names`, and for these targets."""
+        plan = self.plan
+        if plan.fingerprint != model.fingerprint:
+            raise QuantizationError(
+                f"the plan belongs to another model: it was made for {plan.fingerprint}, this model is {model.fingerprint}; "
+                "quantize this model by its profile, and save that plan"
+            )
+        for where, tensor in self._tensors():
+            if tensor not in names:
+                raise QuantizationError(f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved")
+        for layer in plan.layers:
+            if layer.target not in targets:
+                raise QuantizationError(
+                    f"the plan: layer {layer.op} {layer.output} is for target {layer.target!r}, and quantize was given "
+                    f"{', '.join(map(repr, targets))}: pass its target"
+                )
+            given = {**plan.activations, **plan.weights}
+            weight = () if layer.weight is None else (layer.weight,)
+            missing = next((each for each in (*layer.inputs, *layer.constants, *weight) if each not in given), None)
+            if missing is not None:
+                raise QuantizationError(
+                    f"the plan: layer {layer.op} {layer.output} reads {missing}, which has no parameters in the plan: give it "
+                    "some, or take the layer out"
+                )
+
+    def _tensors(self) -> Iterator[tuple[str, TensorId]]:
+        yield from (("activations", name) for name in self.plan.activations)
+        yield from (("weights", name) for name in self.plan.weights)
+        yield from (("layers", layer.output) for layer in self.plan.layers)
+        yield from (("float_ops", op.tensor) for op in self.plan.float_ops)
+
+    def wishes(self) -> dict[str, Wish]:
+        """Return the parameters of all tensors as demands."""
+        return {
+            str(name): Wish(who=WHO, tensor=params)
+            for name, params in (*self.plan.activations.items(), *self.plan.weights.items())
+        }
+
+    def has_range(self, var: Var) -> bool:
+        """Return whether the plan has parameters of a variable."""
+        return TensorId(var.name) in self.plan.activations
+
+    def unwanted(self, layer: Layer) -> str | None:
+        """Return why a layer that a target could take is none of the plan's, or None."""
+        wanted = self._layers.get(layer.name)
+        if wanted is None:
+            return "the plan has no layer for it"
+        inputs = tuple(TensorId(var.name) for var in layer.inputs)
+        weight = None if layer.op is None else layer.op.weight.name
+        constants = tuple(constant.name for constant in layer.constants)
+        found = replace(
+            wanted, op=layer.support.op, inputs=inputs, weight=weight, fused=layer.fused, constants=constants, target=layer.taker
+        )
+        if found == wanted:
+            return None
+        return f"the plan has {_said(wanted)}, the model has {_said(found)}"
+
+    def check_layers(self, placement: Placement) -> None:
+        """Raise QuantizationError unless a placement has all layers of the plan; it names the first that is missing, and why."""
+        placed = {layer.name for layer in placement.layers}
+        reasons = {op.tensor: op.reason for op in placement.float_ops}
+        for layer in self.plan.layers:
+            if layer.output in placed:
+                continue
+            reason = reasons.get(layer.output, "the model has no such op there")
+            if layer.output not in self.plan.activations and "no range" in reason:
+                reason = f"its result {layer.output} has no parameters in the plan"
+            raise QuantizationError(f"the plan: {layer.op} {layer.output} cannot be integer: {reason}")
+
+    def float_ops(self, found: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
+        """Return the ops that stay float with the plan's reasons."""
+        return tuple(replace(op, reason=self._reasons.get(op.tensor, op.reason)) for op in found)
+
+    def adjustments(self, new: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
+        """Return what the plan says was chosen otherwise than asked, and what was now."""
+        return tuple(dict.fromkeys((*self.plan.adjustments, *new)))
+
+
+def _said(layer: IntegerLayer) -> str:
+    reads = ", ".join((*layer.inputs, *layer.constants, *(() if layer.weight is None else (layer.weight,))))
+    return f"{' + '.join((layer.op, *layer.fused))} of {reads} for {layer.target}"
