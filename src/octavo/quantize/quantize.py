@@ -190,9 +190,8 @@ class _Job:
                 has_range=chooser.has_range if replay is None else replay.has_range,
                 refuse=partial(refusals.refuse, weights, constraints),
                 declined=refusals.declined,
+                unlike_plan=None if replay is None else replay.unlike_plan,
             )
-            if replay is not None:
-                placer.unwanted = replay.unwanted
             placement = placer.place()
             if refusals.take_changes():
                 continue

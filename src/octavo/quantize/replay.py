@@ -79,7 +79,7 @@ class Replay:
         """Return whether the plan has parameters of a variable."""
         return TensorId(var.name) in self.plan.activations
 
-    def unwanted(self, layer: Layer) -> str | None:
+    def unlike_plan(self, layer: Layer) -> str | None:
         """Return why a layer that a target could take is none of the plan's, or None."""
         wanted = self._layers.get(layer.name)
         if wanted is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...encodings import Encoded, Malformed, Ranges, aimet, tensorrt
 from ...errors import ProfileError
 from ...graph.model import Model
 from ...identity import TensorId
@@ -20,9 +21,7 @@ from ...numerics.statistics.ranges import asymmetric_params, symmetric_params
 from ..constants import profile_constants
 from ..profile import Profile
 from ..statistics import TensorStatistics, constant_statistics
-from . import aimet, onnxruntime, tensorrt
-from .aimet import Encoded
-from .checks import Malformed, Ranges
+from . import onnxruntime
 
 FORMATS = ("ort-json", "ort-flatbuffers", "ort-cache", "tensorrt", "aimet-0.6.1", "aimet-1.0.0")
 """Tables that are written; each is read, too."""

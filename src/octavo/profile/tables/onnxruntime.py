@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import flatbuffers
 
-from .checks import Malformed, Ranges, a_number, a_range, an_object, parsed
+from ...encodings.checks import Malformed, Ranges, a_number, a_range, an_object, parsed
 
 _ARRAY = "numpy.array"
 

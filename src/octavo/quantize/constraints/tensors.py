@@ -109,9 +109,9 @@ class TensorConstraints:
                 self._groups.update(dict.fromkeys(group.keys, group))
 
     def shared(self) -> tuple[tuple[TensorId, ...], ...]:
-        """Return the tensors that have one set of parameters, group by group."""
+        """Return the tensors that have one set of parameters, group by group, by name."""
         groups = {id(group): group for group in self._groups.values() if len(group.keys) > 1}
-        return tuple(tuple(TensorId(_name(key)) for key in group.keys) for group in groups.values())
+        return tuple(sorted(tuple(sorted(TensorId(_name(key)) for key in group.keys)) for group in groups.values()))
 
     def scheme(self, key: Key) -> QuantScheme:
         """Return what the integers of a tensor shall be."""

@@ -48,8 +48,9 @@ class Placer:
         The dtype of activations that no target restricts.
     declined
         By an op's variable why targets do not take it, by their names: they are not asked again.
-    unwanted
-        Says of a layer that a target could take why it must not, or None.
+    unlike_plan
+        Where somebody has decided which layers there are: says why a layer that a target could take is none of them, or None.
+        What is worth while in integers is not judged then.
     """
 
     view: DataflowView
@@ -62,14 +63,16 @@ class Placer:
     has_range: Callable[[Var], bool]
     refuse: Callable[[Layer], str | None]
     declined: Declined = field(default_factory=dict[Var, dict[str, str]])
-    unwanted: Callable[[Layer], str | None] = lambda _layer: None
+    unlike_plan: Callable[[Layer], str | None] | None = None
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
 
     def place(self) -> Placement:
         """Decide for every op of the function."""
         candidates = self._candidates()
         integer, floats = self._keep(candidates)
-        floats |= self._float_results(candidates, integer)
+        if self.unlike_plan is None:
+            self._revise(candidates, integer)
+            floats |= self._float_results(candidates, integer)
         layers = tuple(replace(layer, leaves_float=layer.output in floats) for layer in candidates if layer.output in integer)
         made = frozenset(layer.output for layer in layers if not layer.leaves_float)
         read = {var for layer in layers for var in layer.inputs}
@@ -117,7 +120,7 @@ class Placer:
                 reason = layer if isinstance(layer, str) else beyond_limits(self.view, layer, name)
                 if isinstance(layer, Layer) and reason is None:
                     layer = replace(layer, taker=name)
-                    reason = self.unwanted(layer)
+                    reason = None if self.unlike_plan is None else self.unlike_plan(layer)
                     if reason is None:
                         return layer
                 reasons[name] = reason or ""
@@ -142,6 +145,10 @@ class Placer:
                     floats.add(layer.output)
             else:
                 self.reasons[layer.core] = reason
+        return integer, floats
+
+    def _revise(self, candidates: list[Layer], integer: set[Var]) -> None:
+        """Leave normalizations float that only float ops read, and make moves integer that only integer ops read."""
         for layer in candidates:
             readers = (other for other in candidates if other.output in integer and layer.output in other.inputs)
             if layer.support.op in NORMS and layer.output in integer and next(readers, None) is None:
@@ -158,7 +165,6 @@ class Placer:
             if readers and is_inner and self.refuse(layer) is None:
                 integer.add(layer.output)
                 self.reasons.pop(layer.core, None)
-        return integer, floats
 
     def _float_results(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
         """Return the products of activations whose results only float ops read; tables and moves between leave `integer`, too.
@@ -220,7 +226,9 @@ class Placer:
 
     def _not_worth(self, layer: Layer, integers: set[Var]) -> str | None:
         """Return which inputs keep an op float: it would have to quantize them for itself alone."""
-        floats = [] if layer.pulls else [data.name for data in layer.inputs if data not in integers]
+        floats = (
+            [] if layer.pulls or self.unlike_plan is not None else [data.name for data in layer.inputs if data not in integers]
+        )
         if not floats:
             return None
         return f"its input {', '.join(floats)} is float, and quantizing it for this op alone would cost more than it saves"

@@ -18,7 +18,8 @@ from .checks import Malformed
 HEADER = "TRT-8601-EntropyCalibration2"
 """TensorRT takes a cache whose first line fits its version and the calibrator in use; edit it to yours."""
 _HEADER = re.compile(r"TRT-\d+-\w+$")
-_STEPS = 127
+BITS = 8
+STEPS = 127
 
 
 def write_cache(amplitudes: Mapping[str, float]) -> str:
@@ -27,7 +28,7 @@ def write_cache(amplitudes: Mapping[str, float]) -> str:
     for name, value in amplitudes.items():
         if "\n" in name or "\r" in name:
             raise Malformed(f"a cache is made of lines, and the name {name!r} holds more than one")
-        lines.append(f"{name}: {struct.pack('>f', np.float32(value / _STEPS)).hex()}")
+        lines.append(f"{name}: {struct.pack('>f', np.float32(value / STEPS)).hex()}")
     return "\n".join(lines) + "\n"
 
 
@@ -44,7 +45,7 @@ def read_cache(text: str) -> dict[str, float]:
         if not separator or not re.fullmatch(r"[0-9a-fA-F]{1,8}", digits.strip()):
             raise Malformed(f"line {number} must be a name, a colon and 8 hexadecimal digits, got {line[:60]!r}")
         (scale,) = struct.unpack(">f", bytes.fromhex(digits.strip().zfill(8)))
-        if not math.isfinite(scale * _STEPS) or scale < 0:
+        if not math.isfinite(scale * STEPS) or scale < 0:
             raise Malformed(f"line {number}: {name}: {scale:g} is no scale")
-        found[name] = scale * _STEPS
+        found[name] = scale * STEPS
     return found

@@ -1,4 +1,4 @@
-"""Checks that the readers of foreign tables share: nothing in a file is believed before it was looked at."""
+"""Checks that readers of other tools' files share: nothing in a file is believed before it was looked at."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST = 3.4028234663852886e38
 
 
 class Malformed(Exception):
-    """What is wrong with a table, in words; becomes a ProfileError that names the file."""
+    """What is wrong with a file, in words; becomes an OctavoError that names it."""
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -1,0 +1,9 @@
+"""Files of ranges and parameters by tensor name, as other tools keep them: AIMET's encodings, TensorRT's calibration cache.
+
+Texts to numbers and back; no model, no profile and no plan is known here.
+"""
+
+from .checks import Malformed, Ranges
+from .records import Encoded, Encodings
+
+__all__ = ["Encoded", "Encodings", "Malformed", "Ranges"]
