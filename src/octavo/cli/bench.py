@@ -75,7 +75,7 @@ def call(args: argparse.Namespace) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         path: Path = args.model
-        if args.profile and not is_downcast(args):
+        if (args.profile or args.plan) and not is_downcast(args):
             path = Path(folder) / f"{path.stem}.int8.onnx"
             export_onnx(model, path)
         with progress_bar("bench", len(args.threads), "thread count") as advance:

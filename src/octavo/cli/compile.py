@@ -33,7 +33,7 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, args.model, *(path for path in (args.profile, args.tuning) if path))
+    check_output(args.output, args.model, *(path for path in (args.profile, args.plan, args.tuning) if path))
     model, profile, recipe = load_to_compile(args)
     with dumping(args.dump_ir):
         executable = compile(

@@ -73,6 +73,12 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="tensor, by its name in the source, or kind of op (Conv) to leave in float (may be repeated)",
     )
+    group.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="quantize as this plan says, which `octavo quantize --save-plan` wrote, edited or not; in place of a profile",
+    )
 
 
 def add_method(parser: Group) -> None:

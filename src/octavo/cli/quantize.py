@@ -1,14 +1,17 @@
-"""`octavo quantize`: from a float ONNX model and its profile to an ONNX model in QDQ form."""
+"""`octavo quantize`: from a float ONNX model and its profile, or a plan, to an ONNX model in QDQ form."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from ..pipeline import explain, export_onnx
+from ..pipeline import explain, export_onnx, quantize
+from ..quantize import QuantizedModel
+from ..quantize.encodings import FORMATS, read_encodings, write_encodings
 from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
 from .outputs import check_output
-from .sources import load_quantized
+from .sources import UsageError, load_model, load_quantized
 
 
 def add_to(commands: Subcommands) -> None:
@@ -20,16 +23,45 @@ def add_to(commands: Subcommands) -> None:
         example="octavo quantize m.onnx --profile profile.json -o m.int8.onnx",
     )
     add_model(parser, help="float model file: .onnx")
-    parser.add_argument("--profile", type=Path, required=True, metavar="FILE", help="what `octavo profile` wrote for this model")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="what `octavo profile` wrote for this model")
     add_output(parser, help="quantized model to write, ONNX in QDQ form")
     add_target(parser)
     add_recipe(parser)
+    group = parser.add_argument_group("plans and other tools' parameters")
+    group.add_argument("--save-plan", type=Path, metavar="FILE", help="plan to write, JSON: to be edited, and applied by --plan")
+    group.add_argument(
+        "--encodings", type=Path, metavar="FILE", help="take the scales and zero points of AIMET's encodings or TensorRT's cache"
+    )
+    group.add_argument("--save-encodings", type=Path, metavar="FILE", help="parameters to write as another tool keeps them")
+    group.add_argument("--encodings-format", choices=FORMATS, help=f"how (default: {FORMATS[1]})")
 
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, args.model, args.profile)
+    if not args.profile and not args.plan:
+        raise UsageError("quantize needs --profile FILE, which `octavo profile` writes, or --plan FILE")
+    if args.encodings_format and not args.save_encodings:
+        raise UsageError("--encodings-format says how to write --save-encodings FILE; give that too")
+    sources = [path for path in (args.model, args.profile, args.plan, args.encodings) if path]
+    outputs = [path for path in (args.output, args.save_plan, args.save_encodings) if path]
+    for place, path in enumerate(outputs):
+        check_output(path, *sources)
+        if path in outputs[:place]:
+            raise UsageError(f"{path} is to be written twice; give each output a file of its own")
     quantized = load_quantized(args)
+    assert isinstance(quantized, QuantizedModel), "a profile or a plan was given"
+    if args.encodings:
+        encoded = read_encodings(args.encodings, quantized.plan)
+        for line in encoded.unmatched:
+            print(f"{args.encodings}: not taken: {line}", file=sys.stderr)
+        if encoded.kept:
+            print(f"{args.encodings}: says nothing of {len(encoded.kept)} tensors: {', '.join(encoded.kept)}", file=sys.stderr)
+        quantized = quantize(load_model(args), plan=encoded.plan, target=args.target)
     export_onnx(quantized, args.output)
+    if args.save_plan:
+        quantized.plan.save(args.save_plan)
+    if args.save_encodings:
+        for line in write_encodings(quantized.plan, args.save_encodings, args.encodings_format or FORMATS[1]):
+            print(f"{args.save_encodings}: {line}", file=sys.stderr)
     print(f"{args.output}: {explain(quantized).summary}")
     return 0

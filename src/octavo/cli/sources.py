@@ -40,7 +40,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 
 def load_quantized(args: argparse.Namespace) -> Model:
-    """Load MODEL; with --profile, quantize it too."""
+    """Load MODEL; with --profile or --plan, quantize it too."""
     model, profile, recipe = load_to_compile(args)
     return model if profile is None else quantize(model, profile, target=args.target, recipe=recipe)
 
@@ -53,6 +53,10 @@ def is_downcast(args: argparse.Namespace) -> bool:
 def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Recipe | None]:
     """Load MODEL and --profile, and return them with the recipe, as `compile` takes them; UsageError where options do nothing."""
     recipe = recipe_of(args)
+    if args.plan is not None:
+        if args.profile or recipe != Recipe() or is_downcast(args):
+            raise UsageError("--plan says all that is to be said of quantizing: leave out --profile, --precision and the options")
+        return quantize(load_model(args), plan=args.plan, target=args.target), None, None
     if recipe != Recipe() and is_downcast(args):
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     if recipe != Recipe() and not args.profile:

@@ -32,7 +32,7 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, args.model, *([args.profile] if args.profile else []))
+    check_output(args.output, args.model, *(path for path in (args.profile, args.plan) if path))
     model = load_quantized(args)
     with progress_bar("tune", None, "schedule") as advance:
         report = tune(model, target=args.target, seconds=args.seconds, progress=advance)

@@ -17,6 +17,7 @@ from .records import Encoded, Encodings
 
 _INTEGERS = ("int", "INT")
 _MAX_BITS = 32
+_LEAST_FLOAT32 = 2.0**-149
 
 
 def write(activations: Mapping[str, Encoded], weights: Mapping[str, Encoded], version: str) -> str:
@@ -117,7 +118,7 @@ def read_encodings(text: str) -> Encodings:
                 left_out[name] = found
             else:
                 tensors[name] = found
-    return Encodings(kind="AIMET's encodings", tensors=tensors, left_out=left_out)
+    return Encodings(tensors=tensors, left_out=left_out)
 
 
 def _by_name(group: Any) -> list[tuple[str, list[Mapping[str, Any]]]]:
@@ -184,7 +185,7 @@ def _encoded(name: str, scales: list[Any], offsets: list[Any], *, bits: Any, sym
     if not scales or len(scales) != len(offsets) or (len(scales) > 1 and not per_channel):
         raise Malformed(f"{name} has {len(scales)} scales and {len(offsets)} offsets; they must be as many, and one for a tensor")
     read = tuple(a_number(scale, f"{name}: scale") for scale in scales)
-    if min(read) <= 0:
+    if min(read) < _LEAST_FLOAT32:
         raise Malformed(f"{name}: {min(read):g} is no scale")
     found = tuple(_whole(offset, f"{name}: offset") for offset in offsets)
     return Encoded(scales=read, offsets=found, symmetric=symmetric, per_channel=per_channel, bits=width)

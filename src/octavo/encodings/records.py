@@ -27,14 +27,11 @@ class Encodings:
 
     Parameters
     ----------
-    kind
-        Of the file, in words: "AIMET's encodings".
     tensors
         Activations and weights.
     left_out
         Tensors that it keeps float, or describes as nothing here does, and how.
     """
 
-    kind: str
     tensors: Mapping[str, Encoded]
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])

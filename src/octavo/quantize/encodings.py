@@ -113,15 +113,15 @@ def _cache(plan: QuantizationPlan, notes: list[str]) -> str:
             continue
         amplitudes[name] = max(params.qmax - point, point - params.qmin) * scale
         notes.append(f"{key}: {params.dtype} with zero point {point} becomes symmetric int8 that covers its range")
-    notes.extend(f"{key}: weights have no place there" for key in plan.weights)
+    notes += [f"{len(plan.weights)} weights have no place there"] if plan.weights else []
     return tensorrt.write_cache(amplitudes)
 
 
 def read_encodings(path: str | Path, plan: QuantizationPlan) -> EncodedPlan:
-    """Return a plan with the scales and zero points that a file gives to its tensors, by their names in the source or TensorIds.
+    """Return a plan with the scales and zero points that a file gives to its tensors, by their source names or TensorIds.
 
-    Tensors that share parameters with one that the file names follow it. Integers stay signed or unsigned as the plan has them: of
-    symmetric encodings, TensorRT's among them, the zero point is 0, or 128 of uint8.
+    Tensors that share parameters with one that the file names follow it. Integers stay signed or unsigned as the plan has them:
+    the zero point of symmetric encodings, TensorRT's among them, is 0, or 128 of uint8.
 
     Raises
     ------
@@ -165,7 +165,6 @@ def _cached(text: str) -> Encodings:
     scales = {name: amplitude / tensorrt.STEPS for name, amplitude in tensorrt.read_cache(text).items()}
     signed = -(2 ** (tensorrt.BITS - 1))
     return Encodings(
-        kind="TensorRT's calibration cache",
         tensors={
             name: Encoded(scales=(scale,), offsets=(signed,), symmetric=True, per_channel=False)
             for name, scale in scales.items()

@@ -197,7 +197,7 @@ class QdqWriter:
         if wished not in allowed:
             op = "a change from float" if support is None else support.op
             raise QuantizationError(
-                f"{var.name}: rounding {wished!r}: target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
+                f"the plan: {var.name}: rounding {wished!r}: target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
             )
         return wished
 

@@ -30,6 +30,10 @@ class Replay:
     plan: QuantizationPlan
     _layers: dict[TensorId, IntegerLayer] = field(init=False)
     _reasons: dict[TensorId, str] = field(init=False)
+    _cores: dict[TensorId, TensorId] = field(default_factory=dict[TensorId, TensorId])
+    """By its output the variable of a layer's own op, which reasons are given of."""
+    _unlike: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
+    """By its output how a layer of the model differs from that of the plan."""
 
     def __post_init__(self) -> None:
         """Index the plan."""
@@ -91,20 +95,30 @@ class Replay:
             wanted, op=layer.support.op, inputs=inputs, weight=weight, fused=layer.fused, constants=constants, target=layer.taker
         )
         if found == wanted:
+            self._cores[layer.name] = TensorId(layer.core.name)
             return None
-        return f"the plan has {_said(wanted)}, the model has {_said(found)}"
+        self._unlike[layer.name] = f"the plan has {_said(wanted)}, the model has {_said(found)}"
+        return self._unlike[layer.name]
 
     def check_layers(self, placement: Placement) -> None:
         """Raise QuantizationError unless a placement has all layers of the plan; it names the first that is missing, and why."""
         placed = {layer.name for layer in placement.layers}
-        reasons = {op.tensor: op.reason for op in placement.float_ops}
-        for layer in self.plan.layers:
-            if layer.output in placed:
-                continue
-            reason = reasons.get(layer.output, "the model has no such op there")
-            if layer.output not in self.plan.activations and "no range" in reason:
-                reason = f"its result {layer.output} has no parameters in the plan"
-            raise QuantizationError(f"the plan: {layer.op} {layer.output} cannot be integer: {reason}")
+        missing = next((layer for layer in self.plan.layers if layer.output not in placed), None)
+        if missing is not None:
+            reason = self._why(missing, placement.float_ops)
+            raise QuantizationError(f"the plan: {missing.op} {missing.output} cannot be integer: {reason}")
+
+    def _why(self, layer: IntegerLayer, float_ops: Sequence[FloatOp]) -> str:
+        """Return why a layer is not placed: of the op that it would be, else of the last of its kind before its output."""
+        if layer.output not in self._cores and layer.output in self._unlike:
+            return self._unlike[layer.output]
+        if layer.output not in self.plan.activations:
+            return f"its result {layer.output} has no parameters in the plan"
+        reasons = {op.tensor: op.reason for op in float_ops}
+        if layer.output in self._cores:
+            return reasons[self._cores[layer.output]]
+        alike = reversed(float_ops[: list(reasons).index(layer.output) + 1] if layer.output in reasons else ())
+        return next((op.reason for op in alike if op.op == layer.op), f"the model has no {layer.op} there")
 
     def float_ops(self, found: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
         """Return the ops that stay float with the plan's reasons."""

@@ -236,7 +236,7 @@ def _entry(where: str, value: Any, kind: type[Entry]) -> Entry:
         place, found = f"{where}: {each.name}", data[each.name]
         if each.name == "padding":
             read[each.name] = tuple(_integer(place, number, 0, 2**31) for number in _list(place, found))
-            if len(read[each.name]) != len(Fold.padding):
+            if len(read[each.name]) != 4:
                 raise _Malformed(f"{place} must be 4 numbers, got {brief(found)}")
         elif str(each.type).startswith("tuple"):
             read[each.name] = _names(place, found)
