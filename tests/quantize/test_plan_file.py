@@ -176,7 +176,7 @@ def test_a_layer_that_is_taken_out_stays_float(saved: Path) -> None:
     def name_it(data: dict[str, Any]) -> None:
         data["float_ops"][-1]["tensor"] = "r2"
 
-    with pytest.raises(QuantizationError, match="r2: rounding 'shift_half_up': .* results of a change from float half_even"):
+    with pytest.raises(QuantizationError, match=r"r2: rounding 'shift_half_up': .* results of a change from float half_even"):
         applied(edited(saved, name_it))
     plan = applied(edited(saved, put("activations", "r2", rounding="half_even"))).plan
     assert "r2" not in [layer.output for layer in plan.layers]

@@ -17,7 +17,7 @@ from .records import Encoded, Encodings
 
 _INTEGERS = ("int", "INT")
 _MAX_BITS = 32
-_LEAST_FLOAT32 = 2.0**-149
+_SMALLEST_FLOAT32 = 2.0**-149
 
 
 def write(activations: Mapping[str, Encoded], weights: Mapping[str, Encoded], version: str) -> str:
@@ -171,7 +171,7 @@ def _of_version_2(name: str, entries: list[Mapping[str, Any]]) -> Encoded | str:
     per_channel = isinstance(entry.get("y_scale"), list)
     scales = a_list(entry["y_scale"], f"{name}: y_scale") if per_channel else [entry.get("y_scale")]
     given = entry.get("y_zero_point", [0] * len(scales) if per_channel else 0)
-    points = [_whole(point, f"{name}: y_zero_point") for point in (given if isinstance(given, list) else [given])]
+    points = [_integer(point, f"{name}: y_zero_point") for point in (given if isinstance(given, list) else [given])]
     bits = int(dtype[2])
     lowest = 0 if dtype[1] else -(2 ** (bits - 1))
     offsets = [lowest - point for point in points]
@@ -179,19 +179,19 @@ def _of_version_2(name: str, entries: list[Mapping[str, Any]]) -> Encoded | str:
 
 
 def _encoded(name: str, scales: list[Any], offsets: list[Any], *, bits: Any, symmetric: bool, per_channel: bool) -> Encoded:
-    width = _whole(bits, f"{name}: number of bits")
+    width = _integer(bits, f"{name}: number of bits")
     if not 1 <= width <= _MAX_BITS:
         raise Malformed(f"{name}: expected 1 to {_MAX_BITS} bits, got {width}")
     if not scales or len(scales) != len(offsets) or (len(scales) > 1 and not per_channel):
         raise Malformed(f"{name} has {len(scales)} scales and {len(offsets)} offsets; they must be as many, and one for a tensor")
     read = tuple(a_number(scale, f"{name}: scale") for scale in scales)
-    if min(read) < _LEAST_FLOAT32:
+    if min(read) < _SMALLEST_FLOAT32:
         raise Malformed(f"{name}: {min(read):g} is no scale")
-    found = tuple(_whole(offset, f"{name}: offset") for offset in offsets)
+    found = tuple(_integer(offset, f"{name}: offset") for offset in offsets)
     return Encoded(scales=read, offsets=found, symmetric=symmetric, per_channel=per_channel, bits=width)
 
 
-def _whole(value: Any, where: str) -> int:
+def _integer(value: Any, where: str) -> int:
     number = a_number(value, where)
     if number != int(number):
         raise Malformed(f"{where} must be a whole number, got {number:g}")

@@ -196,9 +196,8 @@ class QdqWriter:
         wished = self.wished_roundings.get(TensorId(var.name), allowed[0])
         if wished not in allowed:
             op = "a change from float" if support is None else support.op
-            raise QuantizationError(
-                f"the plan: {var.name}: rounding {wished!r}: target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
-            )
+            rounds = f"target {self.target.name} rounds results of {op} {' or '.join(allowed)}"
+            raise QuantizationError(f"the plan: {var.name}: rounding {wished!r}: {rounds}")
         return wished
 
     def _plain(self, var: Var) -> Expr:
