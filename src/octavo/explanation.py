@@ -25,8 +25,8 @@ class ExplainedOp(OpRecord):
 
     @property
     def taker(self) -> str:
-        """Return who computes it: a back end's name, "cpu" for the host's kernels, "tvm" for what TVM compiles."""
-        return "cpu" if self.isa in ("", *KNOWN_ISAS) else self.isa
+        """Return who takes it: a back end's name, "cpu" for the host's kernels, "tvm" for what TVM compiles."""
+        return self.backend or ("cpu" if self.isa in ("", *KNOWN_ISAS) else self.isa)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

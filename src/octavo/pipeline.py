@@ -157,8 +157,7 @@ def lower(
     `ids` are the source model's TensorIds; `backends` choose their ops before `target`, the host's; see `partition_module` and
     `lower_composites` for the rest.
     """
-    vendors = [backend.description for backend in backends]
-    parts = module if is_partitioned(module) else partition_module(module, target, ids, precision, vendors)
+    parts = module if is_partitioned(module) else partition_module(module, target, ids, precision, **_choosers(backends))
     lowered: list[Lowered] = []
 
     def lower_parts(parts: tvm.IRModule) -> tvm.IRModule:
@@ -167,6 +166,12 @@ def lower(
 
     run_as_pass("lower", parts, lower_parts)
     return lowered[0]
+
+
+def _choosers(backends: Sequence[Backend]) -> dict[str, Any]:
+    """Return what partition is told of back ends: who chooses before the host, and for whom the host computes."""
+    simulated = [backend.description.name for backend in backends if not backend.has_own_code]
+    return {"vendors": [backend.description for backend in backends], "simulated": simulated}
 
 
 def _linked(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
@@ -243,7 +248,7 @@ def _quantized_for(
     plan: QuantizationPlan | None = None,
 ) -> QuantizedModel:
     targets = target.described or (target.description,)
-    vendors = [backend.description.name for backend in target.backends]
+    vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
     return quantize_model(
         model,
         profile,
@@ -277,8 +282,8 @@ def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:
     """
     checked = checked_model(model)
     chosen = resolve_target(target)
-    vendors = [backend.description for backend in chosen.backends]
-    return with_model(partition_module(checked.bound(), chosen.host, checked.tensors, vendors=vendors), checked)
+    parts = partition_module(checked.bound(), chosen.host, checked.tensors, **_choosers(chosen.backends))
+    return with_model(parts, checked)
 
 
 def compile(

@@ -13,6 +13,7 @@ from typing import Any
 
 import tvm
 
+from .backends.cpu.backend import Simulation
 from .backends.cpu.kernels import KNOWN_ISAS, isas_of, target_for
 from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
@@ -26,7 +27,7 @@ TARGET_VARIABLE = "OCTAVO_TARGET"
 
 SPELLINGS = (
     f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), a TargetDescription or "
-    "the path of one (JSON), or a Backend; or a list of Backends that choose one after the other, any of these last"
+    "the path of one (JSON), or a Backend; or a list of Backends and TargetDescriptions that choose one after the other, any of these last"
 )
 
 
@@ -63,7 +64,8 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         None or "cpu" for all that `machine` has; an ISA's name for `machine` with that ISA's kernels, without the wider vectors
         that a CPU of that ISA lacks; an LLVM target, as text or a tvm Target; a TargetDescription or the path of one, for what it
         describes in kernels of `machine`; a Backend, for what it describes in its own code, and the rest in kernels of `machine`;
-        a list of Backends, and last any of these: each op goes to the first that takes it, what all leave to the host.
+        a list of Backends and TargetDescriptions, and last any of these: each op goes to the first that takes it, what all leave
+        to the host.
     machine
         This machine by default; where OCTAVO_TARGET names an ISA, this machine as a CPU of that ISA.
 
@@ -94,16 +96,22 @@ def _several(targets: Sequence[Any], machine: tvm.target.Target | None) -> Resol
     if not targets:
         raise TargetError(f"the list of targets is empty: give {SPELLINGS}")
     for position, target in enumerate(targets[:-1]):
-        if not isinstance(target, Backend):
-            raise TargetError(f"targets[{position}]: expected a Backend (only the last may be the host), got {brief(target)}")
+        if not (isinstance(target, (Backend, TargetDescription)) or _is_path(target)):
+            expected = "a Backend, a TargetDescription or the path of one (only the last may be the host)"
+            raise TargetError(f"targets[{position}]: expected {expected}, got {brief(target)}")
     last = resolve_target(targets[-1], machine)
-    backends = (*(check_backend(target) for target in targets[:-1]), *last.backends)
+    backends = (*(_chooser(target) for target in targets[:-1]), *last.backends)
     descriptions = [*(backend.description for backend in backends), *([] if last.backends else [last.host])]
     names = [description.name for description in descriptions]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise TargetError(f"the targets' names must differ: {twice!r} stands twice")
     return replace(last, description=_merged(descriptions), backends=backends, described=tuple(descriptions))
+
+
+def _chooser(target: Any) -> Backend:
+    """Return what chooses before the host: a back end, or a description whose ops the host's kernels compute."""
+    return check_backend(target if isinstance(target, Backend) else Simulation(_description(target)))
 
 
 def _merged(descriptions: Sequence[TargetDescription]) -> TargetDescription:
@@ -147,10 +155,13 @@ def _this_machine() -> tuple[tvm.target.Target, tuple[str, ...]]:
 def _description(target: object) -> TargetDescription:
     if isinstance(target, TargetDescription):
         return target
-    is_path = isinstance(target, Path) or (isinstance(target, str) and (target.endswith(".json") or os.path.isfile(target)))
-    if not is_path:
+    if not _is_path(target):
         raise TargetError(f"unknown target {brief(target)}: give {SPELLINGS}")
     return TargetDescription.load(str(target))
+
+
+def _is_path(target: object) -> bool:
+    return isinstance(target, Path) or (isinstance(target, str) and (target.endswith(".json") or os.path.isfile(target)))
 
 
 def _llvm_target(text: str) -> tvm.target.Target:

@@ -12,6 +12,7 @@ from tvm import relax
 import octavo
 from nets import residual_net
 from octavo.backends import Code, CodeGenerator, CSource
+from octavo.composites.attributes import read_composites
 from octavo.errors import TargetError
 from octavo.target import CPU, OpSupport, TargetDescription
 from octavo.target.limits import Limit
@@ -114,7 +115,7 @@ def test_several_targets_are_quantized_for_by_the_first_that_lists_an_op(rng) ->
     ("targets", "message"),
     [
         ([], "the list of targets is empty"),
-        (["cpu", Adder("npu")], r"targets\[0\]: expected a Backend \(only the last may be the host\), got 'cpu'"),
+        (["cpu", Adder("npu")], r"targets\[0\]: expected a Backend, a TargetDescription or the path of one \(only the last may be the host\), got 'cpu'"),
         ([Adder("npu"), Adder("npu")], "the targets' names must differ: 'npu' stands twice"),
     ],
 )
@@ -163,3 +164,39 @@ def test_an_op_that_quantizing_left_float_says_why_not_what_partition_finds_of_t
     ops = {op.tensor: op for op in octavo.explain(model, target=npu, profile=profile).ops}
     assert (ops["r1"].taker, ops["r1"].declined) == ("cpu", "")
     assert ops["r1"].reason == "its kernel is 3, expected at most 1, says target npu of nn.conv2d"
+
+
+def test_a_description_chooses_before_the_cpu_without_code_of_its_own(rng) -> None:
+    """What it takes is computed as it says, what it leaves as the CPU does; the vendor's code, once written, gives the same."""
+    model = residual_net()
+    batches = [rng.normal(size=model.tensors[model.input_ids[0]].shape).astype(np.float32) for _ in range(4)]
+    described = TargetDescription(
+        name="dsp", ops=(OpSupport(op="add", activations=("int8",), requantize="fixed_point", rounding=("twice_away",)),)
+    )
+    quantized = octavo.quantize(model, octavo.profile(model, batches), target=[described, "cpu"])
+    explained = octavo.explain(quantized, target=[described, "cpu"])
+    takers = {op.op: op.taker for op in explained.ops if op.integer}
+    assert takers["add"] == "dsp"
+    assert takers["conv2d"] == "cpu"
+    assert "dsp: target dsp has no integer nn.conv2d" in {op.declined for op in explained.ops}
+    kinds = {each.kind for each in read_composites(octavo.partition(quantized, target=[described, "cpu"])).values()}
+    assert {"dsp.add", "octavo.conv2d"} <= kinds
+    simulated, host = (octavo.compile(quantized, target=target) for target in ([described, "cpu"], None))
+    for batch in batches:
+        np.testing.assert_array_equal(*(next(iter(run(batch).values())) for run in (simulated, host)))
+
+
+def test_what_no_kernel_computes_as_a_description_says_goes_on_to_the_cpu() -> None:
+    described = TargetDescription(
+        name="dsp", ops=(OpSupport(op="nn.softmax", activations=("int8",), requantize="fixed_point", rounding=("once",)),)
+    )
+
+    def body(writer: Any, params: Any) -> Any:
+        qdq = Qdq(writer, "int8")
+        x = qdq.dequantize("x", params["x"], (0.25, 3))
+        return qdq.quantize("y", writer.emit("core", relax.op.nn.softmax(x, axis=-1)), (1 / 256, -128), is_output=True)
+
+    model = octavo.load(graph({"x": ((1, 8), "int8")}, body))
+    (op,) = [each for each in octavo.explain(model, target=[described, "cpu"]).ops if each.op == "softmax"]
+    assert (op.taker, op.integer) == ("cpu", True)
+    assert op.declined.startswith("dsp: ")

@@ -99,9 +99,12 @@ class Backend(ABC):
     description
         Data: which ops, in which integers, with which roundings. Its name is the prefix of the back end's composites: an
         identifier, and not "octavo", which is the host's.
+    has_own_code
+        Whether it computes what it describes; else Octavo's kernels do, and it takes what they can compute as it says.
     """
 
     description: TargetDescription
+    has_own_code: bool = True
 
     @abstractmethod
     def emit(self, composite: Composite, host: Host, inputs: dict[str, Var], output: Var) -> None:

@@ -47,11 +47,16 @@ def call(args: argparse.Namespace) -> int:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
     headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
-    rows = [(op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, op.isa, _why(op)) for op in explanation.ops]
+    rows = [(op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, _where(op), _why(op)) for op in explanation.ops]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
     if explanation.advice:
         print(explanation.advice)
     return 0
+
+
+def _where(op: ExplainedOp) -> str:
+    """Return the instruction set, with the target in whose place it computes."""
+    return f"{op.isa} for {op.backend}" if op.backend not in ("", op.isa) else op.isa
 
 
 def _why(op: ExplainedOp) -> str:

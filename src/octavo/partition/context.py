@@ -22,6 +22,8 @@ class PartitionContext:
         What the composites are for: the host's kernels.
     vendors
         What other back ends take, in the order in which they choose, before the host; their composites bear the targets' names.
+    simulated
+        The names of those vendors whose ops are computed by the host's kernels.
     ids
         TensorIds of the source model, by which composites name tensors.
     precision
@@ -48,6 +50,7 @@ class PartitionContext:
 
     target: TargetDescription
     vendors: Sequence[TargetDescription] = ()
+    simulated: Collection[str] = ()
     ids: Collection[str] = ()
     precision: Precision | None = None
     sources: dict[str, str] = field(default_factory=dict[str, str])
@@ -64,6 +67,10 @@ class PartitionContext:
     def takers(self) -> tuple[tuple[TargetDescription, str], ...]:
         """The targets in the order in which they choose, with the prefix of their composites."""
         return (*((vendor, vendor.name) for vendor in self.vendors), (self.target, HOST))
+
+    def on_host(self, backend: str) -> bool:
+        """Return whether the host's kernels compute the composites of this prefix."""
+        return backend == HOST or backend in self.simulated
 
     def take_integer(self, found: Partition, backend: str) -> None:
         """Add composites of integers, and why other ops are none: what a vendor leaves is the host's to take or to reject."""

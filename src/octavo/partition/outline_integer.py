@@ -15,6 +15,7 @@ that a code generator needs; an op that stays float has a rejection, with the va
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import tvm
 
@@ -113,7 +114,7 @@ def claim_integer(module: tvm.IRModule, context: PartitionContext, takers: Itera
 def _as_target_rounds(module: tvm.IRModule, context: PartitionContext, taker: tuple[TargetDescription, str]) -> tvm.IRModule:
     """Return the module with a target's own roundings behind the ops that are taken for it once they have them."""
     target, _ = taker
-    regions = claim_integer(module, context, [(target, target.name)]).regions.values()
+    regions = claim_integer(module, replace(context, simulated=()), [(target, target.name)]).regions.values()
     adopted = adopt_roundings(module, regions)
     if adopted is module:
         return module

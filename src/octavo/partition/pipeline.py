@@ -97,6 +97,7 @@ def partition_module(
     ids: Collection[str] = (),
     precision: Precision | None = None,
     vendors: Sequence[TargetDescription] = (),
+    simulated: Collection[str] = (),
 ) -> tvm.IRModule:
     """Return the module with calls of composites in "main", complete in its attributes: it can be saved and lowered elsewhere.
 
@@ -110,6 +111,8 @@ def partition_module(
         What a float module is downcast to; None leaves it as it is.
     vendors
         Targets that choose their ops before `target`, which is the host's.
+    simulated
+        The names of those vendors whose ops the host's kernels compute.
 
     Raises
     ------
@@ -121,6 +124,7 @@ def partition_module(
     context = PartitionContext(
         target=target,
         vendors=vendors,
+        simulated=simulated,
         ids=ids,
         precision=precision,
         is_float=_is_float(source),

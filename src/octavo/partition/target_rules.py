@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax import Var
 
-from ..composites.attributes import HOST, write_op
+from ..composites.attributes import write_op
 from ..composites.base import CompositeOp
 from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ..graph.rules import Region, Rejection, Rule
@@ -40,7 +40,8 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
 
     `backend` is the prefix of the composites. A composite also keeps the ids that it fuses, as its attribute "tensor_ids".
     """
-    rounded = unsupported_rounding if backend == HOST else _vendor_rounding
+    on_host = context.on_host(backend)
+    rounded = unsupported_rounding if on_host else _vendor_rounding
     supports: dict[str, tuple[OpSupport, OpSupport, bool] | None] = {}
 
     def supports_of(name: str) -> tuple[OpSupport, OpSupport, bool] | None:
@@ -50,7 +51,7 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             asks = support != CPU.support(name)  # whose matchers say all that its kernels cannot take
             supports[name] = None if support is None else (support, for_matchers(support), asks)
             kernels = CPU.support(name)
-            if support is not None and asks and backend == HOST and kernels is not None:
+            if support is not None and asks and on_host and kernels is not None:
                 wide = for_matchers(support)  # a host's description may list dtypes that its kernels lack
                 known = tuple(dtype for dtype in wide.activations if dtype in kernels.activations) or kernels.activations
                 supports[name] = (support, replace(wide, activations=known), asks)

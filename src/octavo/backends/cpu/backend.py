@@ -1,11 +1,11 @@
-"""The CPU as a back end: its description, and the emitters of its composites."""
+"""The CPU as a back end: its description, and the emitters of its composites; and in the place of hardware that is only described."""
 
 from __future__ import annotations
 
 from tvm.relax import Var
 
 from ...composites.attributes import Composite
-from ...target import CPU
+from ...target import CPU, TargetDescription
 from ..protocol import Backend, Host
 from .context import KernelContext
 from .emit import emitter_of
@@ -20,3 +20,12 @@ class CpuBackend(Backend):
         """Write the kernel calls of one composite."""
         assert isinstance(host, KernelContext), "the CPU's kernels run in a module of the CPU"
         emitter_of(composite.op)(composite.op, host, inputs, output)
+
+
+class Simulation(CpuBackend):
+    """A description without code: the CPU's kernels compute its ops as it says, bit for bit."""
+
+    has_own_code = False
+
+    def __init__(self, description: TargetDescription) -> None:
+        self.description = description

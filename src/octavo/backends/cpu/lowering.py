@@ -74,6 +74,8 @@ class OpRecord:
         "bfloat16" or "float16" where a downcast model keeps the result in 16 bits; "" for every other op.
     core
         Name of the variable that holds the result of the op itself, where its kernel computes what follows, too.
+    backend
+        Name of the back end whose composite it is; "" for the host and for what TVM compiles.
     declined
         Why the back ends that choose before its taker left it: "npu: its kernel is 7, expected at most 5"; "" without such.
     """
@@ -89,6 +91,7 @@ class OpRecord:
     dtype: str = ""
     declined: str = ""
     core: str = ""
+    backend: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -370,4 +373,5 @@ def _composite_record(composite: Composite, state: PartitionState, var: Var, ker
         shape=static_shape(var) or (),
         declined=state.declined.get(composite.core, ""),
         core=composite.core,
+        backend="" if composite.backend == HOST else composite.backend,
     )
