@@ -27,7 +27,8 @@ TARGET_VARIABLE = "OCTAVO_TARGET"
 
 SPELLINGS = (
     f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), a TargetDescription or "
-    "the path of one (JSON), or a Backend; or a list of Backends and TargetDescriptions that choose one after the other, any of these last"
+    "the path of one (JSON), or a Backend; or a list of Backends and TargetDescriptions that choose one after the other, "
+    "any of these last"
 )
 
 

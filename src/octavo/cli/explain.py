@@ -47,7 +47,9 @@ def call(args: argparse.Namespace) -> int:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
     headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
-    rows = [(op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, _where(op), _why(op)) for op in explanation.ops]
+    rows = [
+        (op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, _where(op), _why(op)) for op in explanation.ops
+    ]
     print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
     if explanation.advice:
         print(explanation.advice)

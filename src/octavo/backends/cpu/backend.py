@@ -1,4 +1,4 @@
-"""The CPU as a back end: its description, and the emitters of its composites; and in the place of hardware that is only described."""
+"""The CPU as a back end: its description, the emitters of its composites, and their use for hardware that is only described."""
 
 from __future__ import annotations
 
