@@ -149,6 +149,13 @@ class NumpyNpu:
         acc = acc if is_late or self.fault == "no_bias" else acc + bias
         if self.fault == "accumulator_16":
             acc = acc.astype(np.int16).astype(np.int64)
+        overflow, bound = info["overflow"], 2 ** (info["accumulator_bits"] - 1)
+        if self.fault == "other_overflow":
+            overflow = {"wraps": "saturates", "saturates": "wraps"}.get(overflow, overflow)
+        if overflow == "saturates":
+            acc = np.clip(acc, -bound, bound - 1)
+        elif overflow == "wraps":
+            acc = (acc + bound) % (2 * bound) - bound
         multiplier = np.roll(multiplier, 1) if self.fault == "next_scale" else multiplier
         if self.fault == "early_zero_point":
             acc = acc + info["output"]["zero_point"]

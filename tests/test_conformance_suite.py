@@ -254,6 +254,27 @@ def test_arithmetics_of_accelerators_differ_at_ties(tmp_path, requantize, roundi
     assert same is None or numpy_report(chosen, same).results[0].passed
 
 
+@pytest.mark.parametrize("bits", [16, 21])
+@pytest.mark.parametrize("overflow", ["wraps", "saturates"])
+def test_sums_beyond_the_accumulator(tmp_path, overflow, bits):
+    """The NumPy NPU does what the case says; one that does the other thing is found, and the width of the accumulator named."""
+    how = {**INT8, "weights": ("int8",), "accumulator_bits": bits, "overflow": overflow}
+    ops = (OpSupport(op="nn.conv2d", **how, fusions=("bias",)), OpSupport(op="matmul", **how))
+    description = TargetDescription(name="narrow", ops=ops)
+    suite = conformance.write(description, tmp_path / "cases")
+    assert suite.not_covered == suite.refused == []
+    for entry in (entry for entry in suite.cases if entry["name"].endswith("-overflow")):
+        assert entry["covers"]["least_sum"] < -(2 ** (bits - 1))
+        assert entry["covers"]["greatest_sum"] >= 2 ** (bits - 1)
+    names = [f"{op}-int8-half_even-{case}" for op in ("conv2d", "matmul") for case in ("near_overflow", "overflow")]
+    chosen = some(tmp_path / "cases", tmp_path / "chosen", *names)
+    assert own_kernels(chosen, description).passed
+    assert numpy_report(chosen).passed
+    failed = {result.name: result.problem for result in numpy_report(chosen, "other_overflow").failed}
+    assert set(failed) == {names[1], names[3]}, failed
+    assert all(f"only where sums leave {bits} bits: the width of the accumulator" in problem for problem in failed.values())
+
+
 def test_a_case_is_a_model_that_loads(cases):
     case = conformance.Case(name="conv2d-int8-half_even-ties", folder=cases / "conv2d-int8-half_even-ties")
     executable = octavo.compile(octavo.load(case.module), target=NPU)

@@ -73,6 +73,7 @@ class Expected:
                     "requantize": "float_multiplier",
                     "rounding": "half_even",
                     "accumulator_bits": None,
+                    "overflow": "proven",
                     "clamp": [-100, 50],
                 },
             }

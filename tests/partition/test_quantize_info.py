@@ -1,4 +1,4 @@
-"""quantize_info always says how a composite computes: requantize, rounding, accumulator_bits and clamp."""
+"""quantize_info always says how a composite computes: requantize, rounding, accumulator_bits, overflow and clamp."""
 
 from __future__ import annotations
 

@@ -302,10 +302,13 @@ def test_what_the_description_never_takes_stays_float() -> None:
     assert quantize(model, ranged(model), target=description).plan.layers[0].fused == ("bias", "nn.relu")
 
 
-def test_an_accumulator_that_may_overflow_is_proven_all_the_same() -> None:
-    plan = plan_for(npu(nn_conv2d={"accumulator_bits": 16, "overflow": "wraps"}))
-    assert "the int16 accumulator of output channel" in reason(plan, "_a")
-    assert reason(plan, "_a").endswith("; overflow 'wraps' changes nothing: kernels compute no sum that leaves its accumulator")
+def test_sums_that_may_leave_the_accumulator_are_taken_where_it_says_what_becomes_of_them() -> None:
+    narrow = {"accumulator_bits": 16}
+    assert "the int16 accumulator of output channel" in reason(plan_for(npu(nn_conv2d=narrow)), "_a")
+    for overflow in ("wraps", "saturates"):
+        plan = plan_for(npu(nn_conv2d={**narrow, "overflow": overflow}))
+        assert plan.float_ops == ()
+        assert [layer.op for layer in plan.layers].count("nn.conv2d") == 2
 
 
 _DTYPES = (("int8",), ("uint8", "int8"), ("int8", "uint8"), ("int16", "int8"), ("int16",), ("uint8",))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..numerics import QuantParams
 from ..numerics.rounding.fixed_point import FixedPointRounding
+from ..numerics.rounding.narrow_accumulator import Overflow
 from ..numerics.rounding.requantize import ScaledRounding
 
 Layout = Literal["NCHW", "NHWC"]
@@ -63,18 +64,23 @@ class Arithmetic:
         A name of `target.vocabulary.ROUNDINGS`; for sums in fixed point one of `FixedPointRounding`, for those that end in
         float32 one of `ScaledRounding`, for a comparison one of `CompareRounding`; "none" where nothing is rounded.
     accumulator_bits
-        Width of the sums of integers, which are proven to fit it; None where there are none.
+        Width of the sums of integers; None where there are none.
+    overflow
+        "proven": no sum leaves that width; else what becomes of one that does, "saturates" or "wraps".
     """
 
     requantize: Literal["none", "float_multiplier", "fixed_point", "shift"] = "none"
     rounding: str = "none"
     accumulator_bits: int | None = None
+    overflow: Overflow = "proven"
 
 
-def integer_arithmetic(rounding: FixedPointRounding, accumulator_bits: int | None = None) -> Arithmetic:
+def integer_arithmetic(
+    rounding: FixedPointRounding, accumulator_bits: int | None = None, overflow: Overflow = "proven"
+) -> Arithmetic:
     """Return that of integers which a fixed-point multiplier brings to the result's units, rounding so."""
     ties = rounding.removeprefix("shift_")
-    return Arithmetic("fixed_point" if ties == rounding else "shift", ties, accumulator_bits)
+    return Arithmetic("fixed_point" if ties == rounding else "shift", ties, accumulator_bits, overflow)
 
 
 NO_ARITHMETIC = Arithmetic()

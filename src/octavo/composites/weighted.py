@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..numerics import INTEGER_RANGE, QuantParams, check_accumulator, requantize_multiplier
 from ..numerics.dynamic import DynamicStyle, style_name
 from ..numerics.rounding.fixed_point import FixedPointRounding, fixed_point_multiplier
+from ..numerics.rounding.narrow_accumulator import NarrowAccumulator, Overflow
 from ..numerics.rounding.requantize import Multiplier
 from .base import (
     UNQUANTIZED,
@@ -47,6 +48,7 @@ class BatchMatmulOp(CompositeOp):
     y: QuantizedOutput | FloatResult | SumResult
     accumulator_bits: int
     fixed_point: FixedPointRounding | None = None
+    overflow: Overflow = "proven"
 
     @property
     def macs(self) -> int:
@@ -59,7 +61,12 @@ class BatchMatmulOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result."""
-        return _arithmetic(self.y, self.accumulator_bits, self.fixed_point)
+        return _arithmetic(self.y, self.accumulator_bits, self.overflow, self.fixed_point)
+
+    @property
+    def narrow(self) -> NarrowAccumulator | None:
+        """The accumulator where sums may leave it."""
+        return _narrow(self.accumulator_bits, self.overflow)
 
     @property
     def multiplier(self) -> Multiplier:
@@ -73,15 +80,19 @@ class BatchMatmulOp(CompositeOp):
 Result = QuantizedOutput | FloatResult | SumResult
 
 
-def _arithmetic(y: Result, bits: int, fixed_point: FixedPointRounding | None = None) -> Arithmetic:
+def _arithmetic(y: Result, bits: int, overflow: Overflow, fixed_point: FixedPointRounding | None = None) -> Arithmetic:
     """Return how sums of so many bits become a result."""
     if isinstance(y, SumResult):
-        return Arithmetic(accumulator_bits=bits)
+        return Arithmetic(accumulator_bits=bits, overflow=overflow)
     if isinstance(y, FloatResult):
-        return Arithmetic("float_multiplier", y.rounding, bits)
+        return Arithmetic("float_multiplier", y.rounding, bits, overflow)
     if fixed_point is None:
-        return Arithmetic("float_multiplier", "half_even", bits)
-    return integer_arithmetic(fixed_point, bits)
+        return Arithmetic("float_multiplier", "half_even", bits, overflow)
+    return integer_arithmetic(fixed_point, bits, overflow)
+
+
+def _narrow(bits: int, overflow: Overflow) -> NarrowAccumulator | None:
+    return None if overflow == "proven" else NarrowAccumulator(bits=bits, overflow=overflow)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -100,7 +111,12 @@ class WeightedOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result."""
-        return _arithmetic(self.y, self.accumulator_bits, self.fixed_point)
+        return _arithmetic(self.y, self.accumulator_bits, self.weight.overflow, self.fixed_point)
+
+    @property
+    def narrow(self) -> NarrowAccumulator | None:
+        """The accumulator where sums may leave it."""
+        return _narrow(self.accumulator_bits, self.weight.overflow)
 
     @property
     def multiplier(self) -> Multiplier:
@@ -181,15 +197,20 @@ class Conv2dTransposeOp(CompositeOp):
 
     def arithmetic(self) -> Arithmetic:
         """Return how sums become the result."""
-        return _arithmetic(self.y, self.accumulator_bits)
+        return _arithmetic(self.y, self.accumulator_bits, self.weight.overflow)
+
+    @property
+    def narrow(self) -> NarrowAccumulator | None:
+        """The accumulator where sums may leave it."""
+        return _narrow(self.accumulator_bits, self.weight.overflow)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedWeight:
     """A constant operand: int8 `values` (HWIO, or [in, out]), zero point in that domain, source parameters for the record.
 
-    `bias` is int32, in units of the accumulator. A bias that the source holds in float is `real_bias`, float32 in units of the
-    result: rounding it to units of the accumulator would move results that lie near a tie.
+    `bias` is int32, in units of the accumulator; `overflow` is of the sums with it. A bias that the source holds in float is
+    `real_bias`, float32 in units of the result: rounding it to units of the accumulator would move results that lie near a tie.
     """
 
     name: str
@@ -201,6 +222,7 @@ class QuantizedWeight:
     bias_scale: npt.NDArray[np.float32]
     multiplier: npt.NDArray[np.float32]
     real_bias: npt.NDArray[np.float32] | None = None
+    overflow: Overflow = "proven"
 
     def info(self) -> dict[str, Any]:
         """Return the entries of weight and bias of a quantize_info."""

@@ -51,7 +51,7 @@ class Difference:
 
 
 def difference(
-    got: Array, expected: Array, details: Mapping[str, Array], output: Mapping[str, Any], channel_axis: int | None
+    got: Array, expected: Array, details: Mapping[str, Array], info: Mapping[str, Any], channel_axis: int | None
 ) -> Difference | None:
     """Return how integers differ from those expected, which have the same shape; None where all are equal.
 
@@ -59,8 +59,8 @@ def difference(
     ----------
     details
         Of the case: "accumulator", "real", "touches_padding", as far as it has them.
-    output
-        Its entry of the quantize_info.
+    info
+        The quantize_info of the op.
     """
     wrong = np.asarray(got != expected)
     if not wrong.any():
@@ -75,14 +75,15 @@ def difference(
         expected=int(expected[index]),
         accumulator=None if accumulator is None else int(accumulator[index]),
         real=None if real is None else float(real[index]),
-        fault=_fault(got.astype(np.int64), expected.astype(np.int64), wrong, details, output, channel_axis),
+        fault=_fault(got.astype(np.int64), expected.astype(np.int64), wrong, details, info, channel_axis),
     )
 
 
 def _fault(
-    got: Array, expected: Array, wrong: Array, details: Mapping[str, Array], output: Mapping[str, Any], channel_axis: int | None
+    got: Array, expected: Array, wrong: Array, details: Mapping[str, Array], info: Mapping[str, Any], channel_axis: int | None
 ) -> str:
     """Return the narrowest description that all wrong values share."""
+    output = info.get("output", {})
     off = np.abs(got - expected)[wrong]
     real, padding = details.get("real"), details.get("touches_padding")
     if real is not None:
@@ -95,17 +96,19 @@ def _fault(
         return "only where the window touches the padding: the value of padding, or where it lies"
     if (off == 1).all():
         return "off by one, not at ties alone: precision of the multiplier, or the order of roundings"
-    found = _of_sums(wrong, details) or _of_channels(got - expected, wrong, expected, output, channel_axis)
+    found = _of_sums(wrong, details, info.get("accumulator_bits")) or _of_channels(
+        got - expected, wrong, expected, output, channel_axis
+    )
     return found or "values differ throughout: sums, scales or the order of data"
 
 
-def _of_sums(wrong: Array, details: Mapping[str, Array]) -> str:
+def _of_sums(wrong: Array, details: Mapping[str, Array], own: int | None) -> str:
     """Return the width of accumulator that explains which values are wrong, "" where none does."""
     accumulator = details.get("accumulator")
     if accumulator is None:
         return ""
     magnitude = np.abs(accumulator.astype(np.int64))
-    for bits in (31, 24, 20, 16):
+    for bits in dict.fromkeys((own or 32, 31, 24, 20, 16)):
         beyond = magnitude >= 2 ** (bits - 1)
         if beyond[wrong].all() and wrong[beyond].mean() > 0.5 and not beyond.all():
             return f"only where sums leave {bits} bits: the width of the accumulator"

@@ -81,9 +81,10 @@ def _weighted_result(op: WeightedOp, acc: Array, axis: int) -> Expected | None:
         return None
     params = y.tensor.params
     zero_point = int(params.zero_point)
-    values = requantize(acc, op.multiplier, zero_point, y.qmin, y.qmax, params.dtype, real_bias=weight.real_bias)
+    sums = acc if op.narrow is None else op.narrow.hold(acc)
+    values = requantize(sums, op.multiplier, zero_point, y.qmin, y.qmax, params.dtype, real_bias=weight.real_bias)
     unit = op.x.params.scale.astype(np.float64) * weight.params.scale.astype(np.float64) / params.scale.astype(np.float64)
-    return Expected(values=values, accumulator=acc, real=acc * unit + zero_point, channel_axis=axis)
+    return Expected(values=values, accumulator=acc, real=sums * unit + zero_point, channel_axis=axis)
 
 
 def _conv2d(op: Conv2dOp, inputs: Mapping[str, Array]) -> Expected | None:
@@ -93,7 +94,7 @@ def _conv2d(op: Conv2dOp, inputs: Mapping[str, Array]) -> Expected | None:
     window = Window(strides=op.strides, padding=op.padding, dilation=op.dilation)
     weight = op.weight
     acc = conv2d_accumulate(
-        x,
+        _exact(op, x),
         weight.values,
         x_zero_point=int(op.x.params.zero_point),
         w_zero_point=weight.zero_point,
@@ -103,6 +104,11 @@ def _conv2d(op: Conv2dOp, inputs: Mapping[str, Array]) -> Expected | None:
     )
     found = _weighted_result(op, acc, 3)
     return None if found is None else _in_layout(found, _beyond(x, window, weight.values.shape[:2], acc), is_nchw=is_nchw)
+
+
+def _exact(op: WeightedOp, x: Array) -> Array:
+    """Return integers of which sums are exact, as those of 16 bits are, where an accumulator need not hold them."""
+    return x if op.narrow is None or x.dtype.itemsize > 1 else x.astype(np.int16)
 
 
 def _beyond(x: Array, window: Window, kernel: tuple[int, ...], result: Array) -> Array:
@@ -136,7 +142,7 @@ def _in_layout(found: Expected, beyond: Array, *, is_nchw: bool) -> Expected:
 
 def _matmul(op: MatmulOp, inputs: Mapping[str, Array]) -> Expected | None:
     assert isinstance(op.x, QuantizedTensor)
-    x, weight = inputs[op.x.name], op.weight
+    x, weight = _exact(op, inputs[op.x.name]), op.weight
     zero_point = int(op.x.params.zero_point)
     acc = matmul_accumulate(x, weight.values, x_zero_point=zero_point, w_zero_point=weight.zero_point, bias=weight.bias)
     return _weighted_result(op, acc, acc.ndim - 1)
@@ -296,9 +302,10 @@ def _batch_matmul(op: BatchMatmulOp, inputs: Mapping[str, Array]) -> Expected | 
     points = [int(side.tensor.params.zero_point) for side in (op.a, op.b)]
     acc = batch_matmul_accumulate(a, b, a_zero_point=points[0], b_zero_point=points[1])
     params = op.y.tensor.params
-    values = requantize(acc, op.multiplier, int(params.zero_point), op.y.qmin, op.y.qmax, params.dtype)
+    sums = acc if op.narrow is None else op.narrow.hold(acc)
+    values = requantize(sums, op.multiplier, int(params.zero_point), op.y.qmin, op.y.qmax, params.dtype)
     return Expected(
-        values=values, accumulator=acc, real=acc.astype(np.float64) * (op.unit / float(params.scale)) + int(params.zero_point)
+        values=values, accumulator=acc, real=sums.astype(np.float64) * (op.unit / float(params.scale)) + int(params.zero_point)
     )
 
 

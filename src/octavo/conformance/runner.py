@@ -81,8 +81,8 @@ def _result(case: Case, call: Implementation) -> CaseResult:
         problem = _misfit(name, given, values)
         if problem:
             return CaseResult(**about, problem=problem)
-        output = case.description["quantize_info"].get("output", {})
-        found = difference(np.asarray(given[name]), values, case.details, output, case.description["channel_axis"])
+        info = case.description["quantize_info"]
+        found = difference(np.asarray(given[name]), values, case.details, info, case.description["channel_axis"])
         if found is not None:
             return CaseResult(**about, problem=found.describe(), difference=found)
     return CaseResult(**about)

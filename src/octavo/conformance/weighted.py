@@ -174,33 +174,41 @@ def _groups(choices: Choices, base: _Layer) -> _Named:
 
 
 def _near_overflow(choices: Choices, base: _Layer) -> Iterator[Sketch]:
-    """Yield a case whose sums reach the bounds of the accumulator, as far as they are proven not to leave it."""
-    bits = min(choices.support.bits_of(choices.dtype), 32)
+    """Yield a case whose sums reach the bounds of the accumulator, and where they may leave it one whose sums do."""
+    bits, overflow = min(choices.support.bits_of(choices.dtype), 32), choices.support.overflow
     bound = 2 ** (bits - 1) - 1
     layer = replace(
         base, kernel=_pair(choices.size("kernel", 1)), image=(base.image[0], 6, 6), scales=(1.0, 1.0, 2.0 ** (bits - 7))
     )
-    rng = choices.generator("near_overflow")
-    x, w = _values(choices, layer, rng)
     low, high = choices.weight_bounds
-    params = choices.params("input", 1.0, layer.zero_points[0])
-    zero_point = int(params.zero_point)
-    if not choices.has("bias"):
-        # Products alone: as many as fit.
-        reached = max(abs(low), high) * 255
-        layer = replace(layer, inputs=choices.size("input_channels", max(min(bound // reached, 300), 1)))
-        x, w = _values(choices, layer, rng)
-    w[...] = np.where(np.arange(layer.outputs) % 2 == 0, high, low)
-    x.reshape(-1)[: x.size // 3] = INTEGER_RANGE[params.dtype][0]
-    x.reshape(-1)[x.size // 3 : 2 * x.size // 3] = INTEGER_RANGE[params.dtype][1]
+    reached = max(abs(low), high) * 255
+    has_bias = choices.has("bias")
+    # Without a bias products alone, as many as fit.
+    fitting = choices.size("input_channels", max(min(bound // reached, layer.inputs if has_bias else 300), 1))
+    within = replace(layer, inputs=fitting)
+    x, w = _extremes(choices, within, "near_overflow")
+    sign = np.where(np.arange(layer.outputs) // 2 % 2 == 0, 1, -1).astype(np.int32)
     bias = None
-    if choices.has("bias"):
-        least, most = INTEGER_RANGE[params.dtype]
-        products = max_accumulator(w, 0, None, zero_point, least, most)
-        sign = np.where(np.arange(layer.outputs) // 2 % 2 == 0, 1, -1)
-        bias = np.clip(bound - products, 0, None).astype(np.int32) * sign.astype(np.int32)
+    if has_bias:
+        params = choices.params("input", 1.0, layer.zero_points[0])
+        products = max_accumulator(w, 0, None, int(params.zero_point), *INTEGER_RANGE[params.dtype])
+        bias = np.clip(bound - products, 0, None).astype(np.int32) * sign
     checks = f"sums up to the bounds of an accumulator of {bits} bits"
-    yield _sketch(choices, "near_overflow", checks, layer, given=(x, w, bias))
+    yield _sketch(choices, "near_overflow", checks, within, given=(x, w, bias))
+    beyond = layer if has_bias else replace(layer, inputs=choices.size("input_channels", min(4 * bound // reached + 2, 600)))
+    if overflow != "proven" and (has_bias or beyond.inputs * reached > 2 * bound):
+        x, w = _extremes(choices, beyond, "overflow")
+        checks = f"sums beyond the bounds of an accumulator of {bits} bits, which {overflow}"
+        yield _sketch(choices, "overflow", checks, beyond, given=(x, w, np.int32(bound) * sign if has_bias else None))
+
+
+def _extremes(choices: Choices, layer: _Layer, name: str) -> tuple[Array, Array]:
+    """Draw an input, of which two thirds are the bounds of its dtype, and a weight of the bounds of its own."""
+    x, w = _values(choices, layer, choices.generator(name))
+    low, high = choices.weight_bounds
+    w[...] = np.where(np.arange(layer.outputs) % 2 == 0, high, low)
+    x.reshape(-1)[: x.size // 3], x.reshape(-1)[x.size // 3 : 2 * x.size // 3] = INTEGER_RANGE[x.dtype.name]
+    return x, w
 
 
 def _values(choices: Choices, layer: _Layer, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from ..composites.attributes import write_op
 from ..composites.base import CompositeOp
 from ..graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ..graph.rules import Region, Rejection, Rule
+from ..qdq.narrow_sums import uncomputed_overflow
 from ..qdq.rounding import unsupported_rounding, vendor_arithmetic
 from ..qdq.tensor_ids import fused_tensors, with_tensor_ids
 from ..qdq.values import constant_value
@@ -72,6 +73,9 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             formed = rounded(view, found, support, target.name)
             if isinstance(formed, Rejection):
                 return formed
+            uncomputed = uncomputed_overflow(found.op) if backend == HOST else None
+            if uncomputed is not None:
+                return uncomputed
             if asks:
                 problem = broken_constraint(found, static_shape(found.output), support, target, context.tensors)
                 if problem is not None:

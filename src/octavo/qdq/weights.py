@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from ..composites.weighted import QuantizedWeight
 from ..graph.dataflow import DataflowView, call_to, static_shape
 from ..graph.rules import Rejection
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, max_accumulator, requantize_multiplier
+from ..numerics.rounding.narrow_accumulator import Overflow
 from ..target import OpSupport
 from .values import ConstantValue, constant_value
 
@@ -94,10 +95,17 @@ def quantized_weight(
     multiplier = np.asarray(requantize_multiplier(x_scale, scale, y_params.scale), np.float32)
     is_real = bias is not None and bias.scale is None and support.float_output
     integers = _bias_integers(None if is_real else bias, bias_scale)
-    if not isinstance(integers, Rejection):
-        integers = _without_overflow(values, zero_point, integers, x_params, multiplier, support.bits_of(x_params.dtype))
     if isinstance(integers, Rejection):
         return integers
+    bits = support.bits_of(x_params.dtype)
+    reach = _reach(values, zero_point, x_params)
+    overflow = cast("Overflow", support.overflow)
+    if overflow == "proven":
+        integers = _without_overflow(reach, integers, multiplier, bits if x_params.dtype in WIDE else min(bits, 32))
+        if isinstance(integers, Rejection):
+            return integers
+    elif not (reach + np.abs(integers.astype(np.int64)) >= 2 ** (bits - 1)).any():
+        overflow = "proven"
     return QuantizedWeight(
         name=weight.name,
         values=np.ascontiguousarray(values),
@@ -108,6 +116,7 @@ def quantized_weight(
         bias_scale=bias_scale,
         multiplier=multiplier,
         real_bias=_in_units_of(y_params, bias) if is_real and bias is not None else None,
+        overflow=overflow,
     )
 
 
@@ -135,24 +144,22 @@ _BIAS_TOLERANCE = 1 / 16
 """How far a bias may move to keep accumulators within int32, in quantization steps of the result."""
 
 
+def _reach(values: npt.NDArray[Any], zero_point: npt.NDArray[Any], x_params: QuantParams) -> npt.NDArray[np.int64]:
+    """Return the largest |sum of products| of each output channel."""
+    if np.ptp(x_params.zero_point) != 0:  # see `channels`: the kernel sums integers of zero point 0, the bias holds the rest
+        return 2 * max_accumulator(values, zero_point, None, 0, 0, 255)
+    low, high = INTEGER_RANGE[x_params.dtype]
+    return max_accumulator(values, zero_point, None, int(np.ravel(x_params.zero_point)[0]), low, high)
+
+
 def _without_overflow(
-    values: npt.NDArray[Any],
-    zero_point: npt.NDArray[Any],
-    bias: npt.NDArray[np.int32],
-    x_params: QuantParams,
-    multiplier: npt.NDArray[np.float32],
-    bits: int,
+    reach: npt.NDArray[np.int64], bias: npt.NDArray[np.int32], multiplier: npt.NDArray[np.float32], bits: int
 ) -> npt.NDArray[np.int32] | Rejection:
     """Return the bias, moved towards 0 where an accumulator could leave `bits` by a hair, or why the layer stays float.
 
     Quantizers that give a channel of tiny weights a tiny scale store its bias as almost 2**31; a few more products then overflow.
     What such a bias moves by is far below one step of the result.
     """
-    low, high = INTEGER_RANGE[x_params.dtype]
-    reach = max_accumulator(values, zero_point, None, int(np.ravel(x_params.zero_point)[0]), low, high)
-    if np.ptp(x_params.zero_point) != 0:  # see `channels`: the kernel sums integers of zero point 0, the bias holds the rest
-        reach = 2 * max_accumulator(values, zero_point, None, 0, 0, 255)
-    bits = bits if x_params.dtype in WIDE else min(bits, 32)  # in which kernels sum products of 8 bits
     limit = 2 ** (bits - 1) - 1
     room = np.maximum(limit - reach, 0)
     moved = np.clip(bias.astype(np.int64), -room, room)

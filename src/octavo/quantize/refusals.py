@@ -50,7 +50,7 @@ class Refusals:
         """Note which layers of a placement cannot be, by their results; return whether there are any."""
         for layer in placement.layers:
             if layer.output in reasons:
-                reason = self._note(layer, reasons[layer.output] + _of_overflow(layer, reasons[layer.output]))
+                reason = self._note(layer, reasons[layer.output])
                 if layer.taker == self.last:
                     self.rejected[layer.output] = reason
         self._is_changed = False
@@ -62,11 +62,3 @@ class Refusals:
         self.declined.setdefault(layer.core, {})[layer.taker] = reason
         self._is_changed = True
         return reason
-
-
-def _of_overflow(layer: Layer, reason: str) -> str:
-    """Return what is to be said of an accumulator that is allowed to overflow: no kernel computes such a sum."""
-    overflow = layer.support.overflow
-    if overflow == "proven" or not layer.pulls or "accumulator" not in reason:
-        return ""
-    return f"; overflow {overflow!r} changes nothing: kernels compute no sum that leaves its accumulator"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from tvm.relax import Var
@@ -12,7 +13,8 @@ from ...composites.weighted import BatchMatmulOp, MatmulOperand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE
-from ...numerics.rounding.fixed_point import FixedPointMultiplier
+from ...numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
+from ...numerics.rounding.narrow_accumulator import Overflow
 from ...target import OpSupport
 from ..integer_sums import CenteredInput, centered_input, follow_scaling
 from ..rounding import is_fixed_point, result_rounding, unscalable
@@ -55,26 +57,27 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         sides.append(side)
         if values is None and isinstance(side.source, Var):
             variables.append(side.source)
-    inner = operands[0].tensor.shape[-1]
     if not variables:
         return Rejection(reason="both operands are constants; fold them")
-    if inner > BATCH_MATMUL_MAX_INNER:
-        return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
-    largest, bits = _largest_sum(*operands), support.bits_of(sides[0].params.dtype)
-    if largest >= 2 ** (bits - 1):
-        return Rejection(reason=f"its int{bits} accumulator can reach {largest}, above {2 ** (bits - 1) - 1}", matched=True)
+    overflow = _overflow_of(operands, support)
+    if isinstance(overflow, Rejection):
+        return overflow
     end = _end(view, core, sides, support)
     if isinstance(end, Rejection):
         return end
-    fixed_point = "reduced" if end.result.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)) else None
-    scales = {each.tensor.name: each.tensor.params.scale for each in operands}
-    if isinstance(end.result, QuantizedOutput) and end.result.kernel_dtype == "uint8" and end.result.fixed_point is not None:
-        fixed_point = end.result.fixed_point
-        problem = unscalable(fixed_point, {**scales, end.result.tensor.name: end.result.tensor.params.scale})
-        if problem is not None:
-            return problem
-    op = BatchMatmulOp(a=operands[0], b=operands[1], unit=end.unit, y=end.result, accumulator_bits=bits, fixed_point=fixed_point)
-    problem = None if fixed_point is None else _overflow(op)
+    fixed_point = _fixed_point_of(view, end, operands)
+    if isinstance(fixed_point, Rejection):
+        return fixed_point
+    op = BatchMatmulOp(
+        a=operands[0],
+        b=operands[1],
+        unit=end.unit,
+        y=end.result,
+        accumulator_bits=support.bits_of(sides[0].params.dtype),
+        fixed_point=fixed_point,
+        overflow=overflow,
+    )
+    problem = None if fixed_point is None else _beyond_int64(op)
     if problem is not None:
         return problem
     return Region(
@@ -86,10 +89,37 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
     )
 
 
-def _overflow(op: BatchMatmulOp) -> Rejection | None:
+def _fixed_point_of(view: DataflowView, end: _End, operands: list[MatmulOperand]) -> FixedPointRounding | Rejection | None:
+    """Return how the quantize asks to scale the sums by integers, None where it doesn't."""
+    result = end.result
+    if not isinstance(result, QuantizedOutput):
+        return None
+    if result.kernel_dtype == "int16" and is_fixed_point(result_rounding(view, end.members)):
+        return "reduced"
+    if result.fixed_point is None:
+        return None
+    tensors = [*(each.tensor for each in operands), result.tensor]
+    return unscalable(result.fixed_point, {each.name: each.params.scale for each in tensors}) or result.fixed_point
+
+
+def _overflow_of(operands: list[MatmulOperand], support: OpSupport) -> Overflow | Rejection:
+    """Return what becomes of sums that leave the accumulator: "proven" where none does."""
+    inner = operands[0].tensor.shape[-1]
+    if inner > BATCH_MATMUL_MAX_INNER:
+        return Rejection(reason=f"sums of {inner} products may exceed int32; at most {BATCH_MATMUL_MAX_INNER} are safe")
+    largest, bits = _largest_sum(*operands), support.bits_of(operands[0].tensor.params.dtype)
+    if largest < 2 ** (bits - 1):
+        return "proven"
+    if support.overflow != "proven":
+        return cast("Overflow", support.overflow)
+    return Rejection(reason=f"its int{bits} accumulator can reach {largest}, above {2 ** (bits - 1) - 1}", matched=True)
+
+
+def _beyond_int64(op: BatchMatmulOp) -> Rejection | None:
     """Prove that no sum times its fixed-point factor leaves int64."""
     factor, largest = op.multiplier, _largest_sum(op.a, op.b)
     assert isinstance(factor, FixedPointMultiplier)
+    largest = largest if op.narrow is None else min(largest, -op.narrow.bounds[0])
     if largest <= factor.max_value:
         return None
     names = f"{op.a.tensor.name} @ {op.b.tensor.name}"

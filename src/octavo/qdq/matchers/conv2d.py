@@ -160,6 +160,7 @@ def _within_int64(op: _Op, x: QuantParams) -> _Op | Rejection:
     assert isinstance(factor, FixedPointMultiplier)
     reach = max_accumulator(weight.values, weight.zero_point, weight.bias, int(x.zero_point), *INTEGER_RANGE[x.dtype])
     largest = int(reach.max(initial=0))
+    largest = largest if op.narrow is None else min(largest, -op.narrow.bounds[0])
     if largest <= factor.max_value:
         return op
     return Rejection(reason=f"a sum of {op.y.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")

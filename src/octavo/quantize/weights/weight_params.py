@@ -17,6 +17,7 @@ from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, quantize
 from ...numerics.statistics.ranges import symmetric_params
 from ...target.tensor_support import TensorSupport
+from ...target.vocabulary import MAX_ACCUMULATOR_BITS
 from ..constraints import TensorConstraints, Wishes, unlike_weight, width_of
 from ..placement import Layer
 from ..plan import Adjustment
@@ -81,7 +82,8 @@ class WeightParameters:
         if problem is not None:
             return problem
         room = self._room(layer, self._asked(layer, _own_scheme(layer)), _ACTIVATION_SPAN, _INT32_BITS)
-        if layer.support.accumulator_bits >= _INT32_BITS and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
+        is_bounded = layer.support.accumulator_bits >= _INT32_BITS and layer.support.overflow == "proven"
+        if is_bounded and int(room.min(initial=_INT32_MAX)) < _bias_room(_INT32_BITS):
             return f"its sums over {weight.size // op.channels} products could overflow an int32 accumulator"
         if layer.bias is not None and not np.isfinite(self.constants.value(layer.bias.constant)).all():
             return f"its bias {layer.bias.constant.name} holds NaN or infinity"
@@ -217,7 +219,9 @@ def _of_bias(layer: Layer, name: TensorId) -> str | None:
 
 
 def _accumulator_bits(layer: Layer, data: QuantParams) -> int:
-    """Return the width of a layer's accumulator, as far as kernels make use of it."""
+    """Return the width that a layer's sums must keep to: that of its accumulator, as far as kernels make use of it."""
+    if layer.support.overflow != "proven":
+        return MAX_ACCUMULATOR_BITS
     bits = layer.support.bits_of(data.dtype)
     return bits if width_of(data.dtype) > 8 else min(bits, _INT32_BITS)
 

@@ -20,7 +20,8 @@ from .conv2d import scaled_sums
 def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     a, b, y, multiplier = op.a.tensor, op.b.tensor, op.y, op.multiplier
-    leaves_sums = isinstance(multiplier, FixedPointMultiplier) and y.kernel_dtype == "uint8"
+    is_plain = op.narrow is None and not isinstance(multiplier, FixedPointMultiplier)
+    leaves_sums = not is_plain and y.kernel_dtype == "uint8"
     takes_views = kernels.takes_views(a.shape[-1], dtype=a.kernel_dtype, isa=context.isa)
     sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
     spec = BatchMatmulSpec(
@@ -32,6 +33,7 @@ def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[st
         multiplier=1.0 if leaves_sums else multiplier if isinstance(multiplier, FixedPointMultiplier) else float(multiplier),
         output=kernels.SumOutput() if leaves_sums else output_spec(y),
         dtype=a.kernel_dtype,
+        narrow=None if leaves_sums else op.narrow,
         threads=context.threads,
     )
     kernel = kernels.batch_matmul(spec, isa=context.isa)

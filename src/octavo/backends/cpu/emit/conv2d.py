@@ -13,7 +13,6 @@ from tvm.relax import Expr, Var
 from ....composites.base import FloatResult, QuantizedOutput, QuantizedTensor
 from ....composites.outputs import output_spec
 from ....composites.weighted import BatchMatmulOp, Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result, WeightedOp
-from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -55,6 +54,7 @@ def convolved(op: Conv2dOp, context: KernelContext, inputs: dict[str, Var], name
         dilation=op.dilation,
         groups=op.groups,
         **parameters,
+        narrow=op.narrow if op.y.kernel_dtype == "int16" else None,
         threads=context.threads,
     )
     kernel = kernels.conv2d(
@@ -81,6 +81,7 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
         in_features=in_features,
         out_features=out_features,
         **_parameters(op),
+        narrow=op.narrow if op.y.kernel_dtype == "int16" else None,
         threads=context.threads,
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,
@@ -103,20 +104,20 @@ def _called(
 def scaled_sums(
     op: WeightedOp | BatchMatmulOp, context: KernelContext, name: str, kernel: Kernel, x: list[Expr], shape: tuple[int, ...]
 ) -> Var:
-    """Call a kernel that leaves its int32 sums, and one that brings them to 8 bits by the op's fixed-point multiplier."""
+    """Call a kernel that leaves its int32 sums, and one that brings them to 8 bits as the op's own accumulator holds them."""
     assert isinstance(op.y, QuantizedOutput)
-    output, factor = output_spec(op.y), op.multiplier
-    assert isinstance(factor, FixedPointMultiplier)
+    output = output_spec(op.y)
     sums = context.call(f"{name}_sums", kernel, x, shape, "int32")
     rows, channels = math.prod(shape[:-1]), shape[-1]
-    scaled = kernels.requantize_sums(rows, channels, factor, output, isa=context.isa, threads=context.threads)
+    machine: dict[str, Any] = {"isa": context.isa, "threads": context.threads}
+    scaled = kernels.requantize_sums(rows, channels, op.multiplier, output, narrow=op.narrow, **machine)
     result = context.call(name, scaled, [sums], shape)
     context.does_the_work(kernel)
     return result
 
 
 def _leaves_sums(op: Conv2dOp | MatmulOp) -> bool:
-    return op.fixed_point is not None and op.y.kernel_dtype == "uint8"
+    return (op.fixed_point is not None or op.narrow is not None) and op.y.kernel_dtype == "uint8"
 
 
 def _read(context: KernelContext, x: QuantizedTensor | DynamicTensor, inputs: dict[str, Var], *, is_nhwc: bool) -> list[Expr]:

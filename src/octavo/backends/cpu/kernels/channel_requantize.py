@@ -16,8 +16,9 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
-from .fixed_point import clamped_integer
+from .fixed_point import accumulated, clamped_integer
 from .rounding import requantized
 from .spec import FloatOutput, Output, SumOutput
 from .vectors import Buffer, Expr, load, splat
@@ -26,7 +27,7 @@ Constants = dict[str, npt.NDArray[Any]]
 
 
 class ChannelRequantize:
-    """Emits clamp(scaled(sum + bias) + zero_point) for vectors of output channels.
+    """Emits clamp(scaled(accumulated(sum + bias)) + zero_point) for vectors of output channels.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ class ChannelRequantize:
         One for all channels or one for each.
     dtype
         Of the result.
+    narrow
+        The accumulator where sums may leave it.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class ChannelRequantize:
         bias: npt.NDArray[np.int64],
         multiplier: Multiplier,
         dtype: str = "int16",
+        *,
+        narrow: NarrowAccumulator | None = None,
     ) -> None:
         assert isinstance(output, Output), "these sums end in integers"
-        self._output, self._dtype = output, dtype
+        self._output, self._dtype, self._narrow = output, dtype, narrow
         self._factor = multiplier if isinstance(multiplier, FixedPointMultiplier) else None
         channels = bias.shape
         self.constants: Constants
@@ -59,8 +64,10 @@ class ChannelRequantize:
             np.broadcast_to(array, channels).astype(np.int64)
             for array in (self._factor.factor, self._factor.first, self._factor.second)
         )
+        half = (np.int64(1) << first) >> 1
         # (sum + bias) * factor + half = sum * factor + offset
-        self.constants = {"offset": bias * factor + ((np.int64(1) << first) >> 1), "factor": factor, "first": first}
+        added = {"offset": bias * factor + half} if narrow is None else {"bias": bias, "offset": half}
+        self.constants = {**added, "factor": factor, "first": first}
         if second.any():
             self.constants["second"] = second
 
@@ -70,8 +77,10 @@ class ChannelRequantize:
 
     def result(self, total: Expr, constants: Mapping[str, Expr], lanes: int) -> Expr:
         """Return an int64 vector of sums as integers of the result."""
+        if "bias" in constants:
+            total = accumulated(total + constants["bias"], self._narrow, lanes)
         if self._factor is None:
-            return requantized(total + constants["bias"], constants["multiplier"], self._output, lanes, dtype=self._dtype)
+            return requantized(total, constants["multiplier"], self._output, lanes, dtype=self._dtype)
         value = (total * constants["factor"] + constants["offset"]) >> constants["first"]
         second = constants.get("second")
         if second is not None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
 from .generic.conv2d import conv2d_generic
 from .generic.wide_conv2d import wide_conv2d_generic
@@ -92,6 +93,7 @@ def matmul(
     input_zero_point: int,
     output: Output | FloatOutput | SumOutput,
     dtype: Literal["uint8", "int16"] = "uint8",
+    narrow: NarrowAccumulator | None = None,
     threads: int,
     weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
@@ -119,6 +121,7 @@ def matmul(
         input_zero_point=input_zero_point,
         output=output,
         dtype=dtype,
+        narrow=narrow,
         threads=threads,
     )
     kernel = np.ascontiguousarray(weight.reshape(1, 1, in_features, out_features))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from .spec import Output
 from .vectors import Expr, splat, vector_type
+
+_WIDEST = 64
 
 
 def fixed_point_scaled(value: Expr, factor: FixedPointMultiplier, lanes: int) -> Expr:
@@ -26,6 +29,17 @@ def fixed_point_scaled(value: Expr, factor: FixedPointMultiplier, lanes: int) ->
     elif factor.ties == "half_even":
         halved = halved - number(1) + B.bitwise_and(scaled_once >> number(second), number(1))
     return halved >> number(second)
+
+
+def accumulated(sums: Expr, narrow: NarrowAccumulator | None, lanes: int) -> Expr:
+    """Return what an accumulator holds of an int64 vector of sums."""
+    if narrow is None or narrow.bits == _WIDEST:
+        return sums
+    if narrow.overflow == "saturates":
+        low, high = (splat(B.int64(bound), lanes) for bound in narrow.bounds)
+        return B.min(B.max(sums, low), high)
+    rest = splat(B.int64(_WIDEST - narrow.bits), lanes)
+    return (sums << rest) >> rest
 
 
 def clamped_integer(value: Expr, output: Output, lanes: int, dtype: str = "int16") -> Expr:

@@ -1,13 +1,15 @@
-"""Requantize sums: int32 [rows, channels] to uint8, by a fixed-point multiplier of each channel. Oracle: `numerics.requantize`.
+"""Requantize sums: int32 [rows, channels] to uint8, by a multiplier of each channel. Oracle: `numerics.requantize`.
 
-How accelerators round, for kernels that leave their int32 sums; those of the CPU's own arithmetic round as they add.
+How accelerators round and what their accumulators hold, for kernels that leave their int32 sums; those of the CPU's own
+arithmetic round as they add.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
+from ....numerics.rounding.requantize import Multiplier
 from .channel_requantize import ChannelRequantize
 from .isa import lanes_of
 from .spec import Kernel, Output
@@ -15,10 +17,20 @@ from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, st
 
 
 def requantize_sums(
-    rows: int, channels: int, multiplier: FixedPointMultiplier, output: Output, *, isa: str, threads: int = 1
+    rows: int,
+    channels: int,
+    multiplier: Multiplier,
+    output: Output,
+    *,
+    narrow: NarrowAccumulator | None = None,
+    isa: str,
+    threads: int = 1,
 ) -> Kernel:
-    """Return the kernel of y = clamp(scaled(sum) + zero_point); sums hold their biases and are `max_value` at most."""
-    scaling = ChannelRequantize(output, np.zeros(channels, np.int64), multiplier, "uint8")
+    """Return the kernel of y = clamp(scaled(accumulated(sum)) + zero_point).
+
+    Sums hold their biases; where the multiplier is of fixed point, what the accumulator holds is `max_value` at most.
+    """
+    scaling = ChannelRequantize(output, np.zeros(channels, np.int64), multiplier, "uint8", narrow=narrow)
     width = max(lanes_of(isa) // 8, 1)
 
     def emit(x: Buffer, *others: Buffer) -> None:

@@ -18,6 +18,7 @@ from ....composites.outputs import FloatOutput, Output, SumOutput
 from ....numerics import FloatMeanParameters, FloatSumParameters
 from ....numerics.quantized.pool2d import PoolRounding
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
+from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from .schedule import Tunable
 
 
@@ -26,7 +27,8 @@ class Conv2dSpec:
     """A convolution of `dtype` [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
     `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
-    is the number of chunks the work is cut into; 1 emits no parallel loop. int16 becomes int16 and nothing else.
+    is the number of chunks the work is cut into; 1 emits no parallel loop. int16 becomes int16 and nothing else, and its sums may
+    leave an accumulator that is `narrow`.
     """
 
     batch: int
@@ -42,6 +44,7 @@ class Conv2dSpec:
     input_zero_point: int
     output: Output | FloatOutput | SumOutput
     dtype: Literal["uint8", "int16"] = "uint8"
+    narrow: NarrowAccumulator | None = None
     threads: int = 1
 
     @property
@@ -160,7 +163,7 @@ class BatchMatmulSpec:
 
     `multiplier` is float32 a_scale * b_scale / out_scale; a_scale * b_scale for a FloatOutput, and unread for a SumOutput.
     Parameters are constants here, so neither of these has `pixels_per_scale`. int16 has neither; its multiplier may be a
-    fixed-point one.
+    fixed-point one, and its accumulator `narrow`.
     """
 
     a: MatrixView
@@ -171,6 +174,7 @@ class BatchMatmulSpec:
     multiplier: float | FixedPointMultiplier
     output: Output | FloatOutput | SumOutput
     dtype: Literal["uint8", "int16"] = "uint8"
+    narrow: NarrowAccumulator | None = None
     threads: int = 1
 
     @property

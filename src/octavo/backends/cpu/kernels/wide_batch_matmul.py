@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as B
 
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from .broadcast import broadcast_shape, matrix_start
-from .fixed_point import clamped_integer, fixed_point_scaled
+from .fixed_point import accumulated, clamped_integer, fixed_point_scaled
 from .isa import lanes_of
 from .rounding import requantized
 from .spec import BatchMatmulSpec, Kernel, Output
@@ -64,6 +64,7 @@ def wide_batch_matmul(spec: BatchMatmulSpec, *, isa: str) -> Kernel:
 
 def _result(spec: BatchMatmulSpec, sums: Expr, lanes: int) -> Expr:
     assert isinstance(spec.output, Output), "16-bit sums end in integers"
+    sums = accumulated(sums, spec.narrow, lanes)
     if isinstance(spec.multiplier, FixedPointMultiplier):
         return clamped_integer(fixed_point_scaled(sums, spec.multiplier, lanes), spec.output, lanes)
     return requantized(sums, spec.multiplier, spec.output, lanes, dtype="int16")

@@ -58,7 +58,7 @@ class _Writer:
         self.group_in, self.group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
         self.depthwise = self.group_in == 1 and self.group_out == 1
         self.run = spec.out_channels if self.depthwise else self.group_out  # channels that may share a vector
-        self.requantize = ChannelRequantize(spec.output, bias, multiplier)
+        self.requantize = ChannelRequantize(spec.output, bias, multiplier, narrow=spec.narrow)
         self.reach = max(32767 - spec.input_zero_point, spec.input_zero_point + 32768)
         steps = safe_steps(weight, 1, self.reach)
         self.block = self.group_in if steps is None else min(steps, self.group_in)

@@ -70,7 +70,7 @@ class PairGemm(GemmLoops):
         self.safe_steps = safe_steps(weight, 2, _REACH)
         # The padding holds the input's zero point, so that every window counts it alike.
         folded = bias - spec.input_zero_point * weight.astype(np.int64).sum(axis=(0, 1, 2))
-        self.requantize = ChannelRequantize(spec.output, folded, multiplier)
+        self.requantize = ChannelRequantize(spec.output, folded, multiplier, narrow=spec.narrow)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": pack_pairs(weight, self.pairs, geometry.reduction.run, geometry.groups, self.tile.vectors),
             **{name: _padded_lanes(values, geometry.groups) for name, values in self.requantize.constants.items()},
