@@ -17,17 +17,19 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
+import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm.relax import Var
 
 from ..composites.attributes import HOST, Composite
-from ..errors import CompileError, TargetError, check_type
+from ..errors import CompileError, TargetError, brief, check_type
 from ..target import TargetDescription
 
 CodeLayout = Literal["source", "NHWC", "any"]
+_BYTES = (bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,8 @@ class CSource:
     """A C function ``void symbol(const T0 *input0, ..., const U0 *constant0, ..., uint8_t *workspace, R *output)``.
 
     It reads its inputs in the order of the composite's parameters, then the constants; the workspace is there if it is not empty.
-    Tensors are dense. It may not allocate, and several threads may run it at once. Equal symbols need equal texts.
+    Tensors are dense. It may not allocate, and several threads may run it at once. Other functions of the text are its own; ops
+    may share one text, each with a symbol of its own or all with one.
     """
 
     text: str
@@ -44,7 +47,10 @@ class CSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectCode:
-    """The bytes of an object file for the host, with a function as `CSource` describes it: from a compiler of the vendor's."""
+    """The bytes of an object file for the host, with a function as `CSource` describes it: from a compiler of the vendor's.
+
+    It may hold the functions of several ops.
+    """
 
     data: bytes
     symbol: str
@@ -63,7 +69,8 @@ class Code:
     source
         The function.
     constants
-        Arrays that it reads behind its inputs: weights packed as it wants them. They are kept with the executable.
+        Arrays or bytes that it reads behind its inputs: weights packed as it wants them. C may read bytes as any type, an array as
+        its dtype. They are kept with the executable; equal ones, that several ops read, once.
     layout
         How inputs and output of rank 4 lie. "source": as the source graph has them. "NHWC": channels last, also where the source
         graph has them first; only for ops that have a layout (convolutions, pools). "any": NHWC where an input lies so already,
@@ -77,7 +84,7 @@ class Code:
     """
 
     source: Source
-    constants: tuple[npt.NDArray[Any], ...] = ()
+    constants: tuple[npt.NDArray[Any] | bytes, ...] = ()
     layout: CodeLayout | None = None
     workspace: int = 0
     name: str = ""
@@ -133,15 +140,38 @@ class CodeGenerator(Backend):
             raise CompileError(f"{where_of(composite)}: its back end raised {type(error).__name__}: {error}") from error
         if not isinstance(generated, Code):
             raise CompileError(f"{where_of(composite)}: its back end returned {type(generated).__name__}, expected Code")
-        source: Any = generated.source
-        if not isinstance(source, Source):
-            kind = type(source).__name__
-            raise CompileError(f"{where_of(composite)}: its source must be a PrimFunc, CSource or ObjectCode, got {kind}")
-        scratch = self.description.scratch_bytes
-        if scratch is not None and generated.workspace > scratch:
-            asked = f"its code asks for a workspace of {generated.workspace} bytes"
-            raise CompileError(f"{where_of(composite)}: {asked}; target {self.description.name} has scratch_bytes {scratch}")
-        return replace(generated, layout=layout_of(generated, composite, self.description))
+        wrong = _wrong(generated, self.description)
+        if wrong:
+            raise CompileError(f"{where_of(composite)}: {wrong}")
+        constants = tuple(bytes(each) if isinstance(each, _BYTES) else np.asarray(each) for each in generated.constants)
+        return replace(generated, constants=constants, layout=layout_of(generated, composite, self.description))
+
+
+def _wrong(code: Code, description: TargetDescription) -> str:
+    """Return what is wrong with a back end's code, "" for nothing."""
+    source: Any = code.source
+    if not isinstance(source, Source):
+        return f"its source must be a PrimFunc, CSource or ObjectCode, got {type(source).__name__}"
+    if not isinstance(source, tvm.tirx.PrimFunc):
+        if not isinstance(source.symbol, str) or not source.symbol:
+            return f"its function's symbol must be text, got {source.symbol!r}"
+        field, wanted = ("text", str) if isinstance(source, CSource) else ("data", bytes)
+        if not isinstance(found := getattr(source, field), wanted):
+            return f"{field} of its {type(source).__name__} must be {wanted.__name__}, got {type(found).__name__}"
+    constants: Any = code.constants
+    if not isinstance(constants, (tuple, list)):
+        return f"its constants must be a tuple of arrays and bytes, got {type(constants).__name__}"
+    for number, constant in enumerate(constants):
+        if not isinstance(constant, (np.ndarray, np.generic, *_BYTES)) or getattr(constant, "dtype", np.dtype(bool)).hasobject:
+            return f"its constant {number} must be an array of numbers or bytes, got {brief(constant)}"
+    if code.layout not in (None, *get_args(CodeLayout)):
+        return f"its layout must be one of {', '.join(map(repr, get_args(CodeLayout)))} or None, got {code.layout!r}"
+    if not isinstance(code.workspace, int) or code.workspace < 0:
+        return f"its workspace must be a number of bytes, got {code.workspace!r}"
+    if description.scratch_bytes is not None and code.workspace > description.scratch_bytes:
+        asked = f"its code asks for a workspace of {code.workspace} bytes"
+        return f"{asked}; target {description.name} has scratch_bytes {description.scratch_bytes}"
+    return ""
 
 
 def layout_of(code: Code, composite: Composite, description: TargetDescription) -> CodeLayout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -161,11 +162,14 @@ def _external_objects(module: tvm.IRModule) -> list[bytes]:
 
 
 def _loaded(image: bytes) -> Any:
-    """Load a shared library; RuntimeError where this machine can't."""
-    library = load_library(image)
-    if library is None:
-        raise RuntimeError("the folder for temporary files may run no code; set TMPDIR to one that may")
-    return library
+    """Load a shared library with code of another back end; RuntimeError where this machine can't."""
+    try:
+        return _load(image)
+    except (OSError, RuntimeError) as error:
+        undefined = re.search(r"undefined symbol: (\S+)", str(error))
+        if undefined is None:
+            raise RuntimeError("the folder for temporary files may run no code; set TMPDIR to one that may") from error
+        raise RuntimeError(f"the code of another back end calls {undefined[1]!r}, which nothing defines") from error
 
 
 def compile_program(program: Program, target: tvm.target.Target) -> Any:
@@ -195,10 +199,15 @@ def _native(
     ]
     functions = {each.symbol: each for each in (*kernels.values(), *own)}
     objects = object_code(functions.values(), target, user_cache()) if cc.get_cc() else {}
-    image = _linked([*objects.values(), *external]) if objects else None
+    if external:
+        if not objects:
+            raise RuntimeError("the code of another back end is linked by a C compiler (gcc or clang), which is not on PATH")
+        image = _linked([*objects.values(), *external], _BOUND_NOW)
+        return _loaded(image), image, functions
+    image = None
+    with suppress(OSError, RuntimeError):  # no such compiler as $CXX names, or one that can't link
+        image = _linked(list(objects.values())) if objects else None
     library = None if image is None else load_library(image)
-    if library is None and external:
-        raise RuntimeError("the code of another back end is linked by a C compiler (gcc or clang), and this machine could not")
     if library is None:
         config = json.loads(str(target))
         config["cl-opt"] = [*config.get("cl-opt", []), _NEVER_INLINE]
@@ -207,8 +216,8 @@ def _native(
     return library, image, functions
 
 
-def _linked(objects: Sequence[bytes]) -> bytes | None:
-    """Return the shared library of the objects; None where this machine can't link them."""
+def _linked(objects: Sequence[bytes], options: Sequence[str] = ()) -> bytes:
+    """Return the shared library of the objects. OSError or RuntimeError where this machine can't link them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths: list[str] = []
@@ -216,30 +225,36 @@ def _linked(objects: Sequence[bytes]) -> bytes | None:
             path = folder / f"{number}.o"
             path.write_bytes(code)
             paths.append(str(path))
-        try:
-            _link(folder / "library.so", paths)
-        except (OSError, RuntimeError):  # no such compiler as $CXX names, or one that can't link
-            return None
+        _link(folder / "library.so", paths, options)
         return (folder / "library.so").read_bytes()
 
 
 _PLAIN_C = ("-nostdlib", "-Wl,-S")
+_BOUND_NOW = ("-Wl,-z,now",) if sys.platform == "linux" else ()
+"""What calls functions that nothing defines fails to load; it would end the process when it calls one."""
 _C_LIBRARIES = ("-lm", "-lgcc", "-lc")
 """How a C++ compiler links no C++: its start-up files and libraries take half of the time that linking takes, and machine code
 calls nothing of theirs. What LLVM writes about source lines goes, too, since a kernel has none: a third of a small library."""
 
 
-def _link(library: Path, objects: Sequence[str]) -> None:
+def _link(library: Path, objects: Sequence[str], options: Sequence[str]) -> None:
     """Link objects to a shared library. OSError or RuntimeError where that fails."""
     if sys.platform == "linux":
         # Without these libraries, as where LLVM brings its own in place of libgcc, the usual way remains.
         with suppress(RuntimeError):
-            return cc.create_shared(str(library), [*objects, *_C_LIBRARIES], options=list(_PLAIN_C))
-    return cc.create_shared(str(library), list(objects))
+            return cc.create_shared(str(library), [*objects, *_C_LIBRARIES], options=[*_PLAIN_C, *options])
+    return cc.create_shared(str(library), list(objects), options=list(options))
 
 
 def load_library(image: bytes) -> Any:
-    """Load a shared library from its bytes; None where the folder for temporary files may run no code.
+    """Load a shared library from its bytes; None where the folder for temporary files may run no code."""
+    with suppress(OSError, RuntimeError):
+        return _load(image)
+    return None
+
+
+def _load(image: bytes) -> Any:
+    """Load a shared library from its bytes.
 
     Each gets a file of its own, since the loader of the system takes a name that it has seen before for the file it saw then. A
     loaded library stays when its file goes.
@@ -247,10 +262,7 @@ def load_library(image: bytes) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "library.so"
         path.write_bytes(image)
-        try:
-            return tvm.runtime.load_module(str(path))
-        except (OSError, RuntimeError):
-            return None
+        return tvm.runtime.load_module(str(path))
 
 
 def constant_bytes(module: tvm.IRModule) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,8 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax import Expr, Var
 
-from ..backends.cpu.guest import External, static_libraries
-from ..backends.protocol import CodeGenerator, CSource, where_of
-from ..backends.toolkit import c_array
+from ..backends.external import External, c_types, static_libraries
+from ..backends.protocol import Code, CodeGenerator, CSource, where_of
 from ..composites.attributes import Composite, read_composite
 from ..errors import CompileError
 from ..graph.dataflow import dtype_of, static_shape
@@ -45,10 +45,12 @@ static inline void octavo_swap(const char *x, char *y, int batch, int first, int
 }
 """
 _ENTRY = """
-TVM_FFI_DLL_EXPORT int __tvm_ffi_{symbol}(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {{
-  if (count != {count}) return -1;
-  char *memory = (char *)malloc({memory});
-  if (memory == 0) return -1;
+TVM_FFI_DLL_EXPORT int {symbol}(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {{
+  char *memory = count == {count} ? (char *)aligned_alloc({alignment}, {memory}) : 0;
+  if (memory == 0) {{
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", count == {count} ? "out of memory" : "expected {count} arguments");
+    return -1;
+  }}
 {body}  free(memory);
   result->type_index = kTVMFFINone;
   result->v_int64 = 0;
@@ -56,6 +58,9 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_{symbol}(void *self, const TVMFFIAny *args, int
 }}
 """
 _ALIGNMENT = 64
+_BYTES = np.array([f"\\{byte:03o}".encode() for byte in range(256)])
+_LINE = 4000
+"""Bytes of a line of a constant in C."""
 
 
 def register_codegen(backend: CodeGenerator) -> None:
@@ -63,82 +68,126 @@ def register_codegen(backend: CodeGenerator) -> None:
     name = backend.description.name
 
     def codegen(functions: Sequence[relax.Function], _options: Any, _names: Any) -> list[Any]:
-        regions = [_Region(backend, function) for function in functions]
-        externals: dict[str, External] = {}
-        for region in regions:
-            region.write()
-            externals |= region.externals
-        return static_libraries(externals)
+        library = _Library(backend)
+        for function in functions:
+            library.add(function)
+        # Whoever exports the library may link the vendor's own to it.
+        return static_libraries(library.externals(), is_whole=False)
 
     tvm_ffi.register_global_func(f"relax.ext.{name}", codegen, override=True)
 
 
-@dataclass(kw_only=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
+class _Library:
+    """The functions with Codegen of one module, as one C source; the code of their composites apart from it."""
+
+    backend: CodeGenerator
+    _called: dict[str, External] = field(default_factory=dict[str, External])
+    _regions: list[_Region] = field(default_factory=list["_Region"])
+    _constants: dict[bytes, str] = field(default_factory=dict[bytes, str])
+
+    def add(self, function: relax.Function) -> None:
+        """Write a function."""
+        region = _Region(self, function)
+        region.write()
+        self._regions.append(region)
+
+    def externals(self) -> dict[str, External]:
+        """Return the functions of the source, by which TVM calls them, and those that they call."""
+        constants = "".join(_definition(name, data) for data, name in self._constants.items())
+        calls = "".join(f"extern void {each.symbol}();\n" for each in self._called.values())
+        text = f"{_HEAD}{constants}{calls}{''.join(region.entry for region in self._regions)}"
+        headers = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
+        found = dict(self._called)
+        for region in self._regions:
+            source = CSource(text=text, symbol=region.entry_symbol)
+            external = External(source=source, where=region.symbol, headers=headers, keeps_symbol=True)
+            found[external.key] = external
+        return found
+
+    def call(self, code: Code, composite: Composite, dtypes: Sequence[str]) -> str:
+        """Return the symbol of a composite's function."""
+        source = code.source
+        if isinstance(source, tvm.tirx.PrimFunc):
+            raise CompileError(f"{where_of(composite)}: RunCodegen takes C source or object code, its back end gives a PrimFunc")
+        external = External(source=source, where=where_of(composite), arguments=c_types(code, dtypes))
+        return self._called.setdefault(external.key, external).symbol
+
+    def constant(self, value: Any) -> str:
+        """Return the name of a constant in the C source; equal ones are one."""
+        data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+        return self._constants.setdefault(data, f"octavo_constant_{len(self._constants)}")
+
+
+@dataclass(slots=True, eq=False)
 class _Region:
     """One function with Codegen: composites and their calls."""
 
-    backend: CodeGenerator
+    library: _Library
     function: relax.Function
-    externals: dict[str, External] = field(default_factory=dict[str, External])
+    entry: str = ""
     _lines: list[str] = field(default_factory=list[str])
-    _declarations: list[str] = field(default_factory=list[str])
     _places: dict[Var, str] = field(default_factory=dict[Var, str])
     _memory: int = 0
 
     @property
     def symbol(self) -> str:
-        """Its symbol in the library."""
+        """Its symbol, as TVM has it."""
         return str(self.function.attrs["global_symbol"])
 
+    @property
+    def entry_symbol(self) -> str:
+        """Its symbol in the library."""
+        return f"__tvm_ffi_{self.symbol}"
+
     def write(self) -> None:
-        """Fill `externals`: the code of each composite, and an entry that calls them."""
+        """Fill `entry`, which calls the code of each composite."""
         composites: dict[Any, Composite] = {}
         outputs: list[Any] = _outputs(self.function)
-        results = [*self.function.params, *outputs]
         for number, var in enumerate(self.function.params):
             self._places[var] = f"octavo_data(&args[{number}])"
         aliases = _aliases(self.function)
+        name = self.library.backend.description.name
         for block in self.function.body.blocks:
             for binding in block.bindings:
                 value: Any = binding.value
                 if isinstance(value, relax.Function):
                     # TVM makes a region's symbol of all ops in it: too long a name to read.
                     digest = hashlib.sha256(self.symbol.encode()).hexdigest()[:8]
-                    name = f"{self.backend.description.name}_{digest}_{len(composites)}"
-                    composites[binding.var] = read_composite(name, value)
+                    composites[binding.var] = read_composite(f"{name}_{digest}_{len(composites)}", value)
                 elif (composite := composites.get(getattr(value, "op", None))) is not None:
                     read: list[Any] = list(value.args)
                     self._call(composite, [aliases.get(var, var) for var in read], binding.var)
                 elif not isinstance(value, (relax.Var, relax.Tuple)):
-                    raise CompileError(f"{self.symbol}: {binding.var.name} is no composite of {self.backend.description.name}")
-        for number, var in enumerate(outputs, len(self.function.params)):
-            size = _bytes(var)
+                    raise CompileError(f"{self.symbol}: {binding.var.name} is no composite of {name}")
+        count = len(self.function.params)
+        for number, var in enumerate(outputs, count):
+            size = _bytes(var, self.symbol)
             self._lines.append(f"memcpy(octavo_data(&args[{number}]), {self._places[aliases.get(var, var)]}, {size});")
-        body = "".join(f"  {line}\n" for line in self._lines)
-        entry = _ENTRY.format(symbol=self.symbol, count=len(results), memory=max(self._memory, 1), body=body)
-        source = CSource(text=f"{_HEAD}{''.join(self._declarations)}{entry}", symbol=f"__tvm_ffi_{self.symbol}")
-        headers = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
-        self.externals[source.symbol] = External(source=source, where=self.symbol, headers=headers)
+        self.entry = _ENTRY.format(
+            symbol=self.entry_symbol,
+            count=count + len(outputs),
+            alignment=_ALIGNMENT,
+            memory=max(self._memory, _ALIGNMENT),
+            body="".join(f"  {line}\n" for line in self._lines),
+        )
 
     def _call(self, composite: Composite, inputs: list[Any], output: Var) -> None:
-        code = self.backend.code_of(composite)
-        if isinstance(code.source, tvm.tirx.PrimFunc):
-            raise CompileError(f"{where_of(composite)}: RunCodegen takes C source or object code, its back end gives a PrimFunc")
-        source = code.source
-        self.externals[source.symbol] = External(source=source, where=where_of(composite))
-        layout = str(getattr(composite.op, "layout", "NHWC")) if code.layout == "NHWC" else "NHWC"
-        arguments = [self._swapped(self._places[var], var) if layout == "NCHW" else self._places[var] for var in inputs]
-        for number, constant in enumerate(code.constants):
-            name = f"{source.symbol}_{number}"
-            self._declarations.append(_definition(name, np.ascontiguousarray(constant)))
-            arguments.append(name)
+        where = where_of(composite)
+        sizes = {var: _bytes(var, where) for var in (*inputs, output)}
+        code = self.library.backend.code_of(composite)
+        symbol = self.library.call(code, composite, [dtype_of(var) for var in (*inputs, output)])
+        own = getattr(composite.op, "layout", None)
+        if code.layout == "NHWC" and own is None:
+            raise CompileError(f"{where}: layout 'NHWC' is for ops that have a layout, not for {composite.op_name}")
+        is_swapped = code.layout == "NHWC" and own == "NCHW"
+        arguments = [self._swapped(self._places[var], var) if is_swapped else self._places[var] for var in inputs]
+        arguments += [self.library.constant(constant) for constant in code.constants]
         if code.workspace:
             arguments.append(self._room(code.workspace))
-        result = self._room(_bytes(output))
-        pointers = ", ".join("void *" for _ in (*arguments, result))
-        self._declarations.append(f"extern void {source.symbol}({pointers.replace('void *', 'const void *')});\n")
-        self._lines.append(f"{source.symbol}({', '.join((*arguments, result))});")
-        self._places[output] = self._swapped(result, output, to_first=True) if layout == "NCHW" else result
+        result = self._room(sizes[output])
+        self._lines.append(f"{symbol}({', '.join((*arguments, result))});")
+        self._places[output] = self._swapped(result, output, to_first=True) if is_swapped else result
 
     def _room(self, size: int) -> str:
         start = self._memory
@@ -151,18 +200,17 @@ class _Region:
         assert shape is not None
         if len(shape) != 4:
             return place
-        room, (batch, channels, rows, columns) = self._room(_bytes(var)), shape
+        room, (batch, channels, rows, columns) = self._room(_bytes(var, "")), shape
         first, second = (rows * columns, channels) if to_first else (channels, rows * columns)
         self._lines.append(f"octavo_swap({place}, {room}, {batch}, {first}, {second}, {_width(var)});")
         return room
 
 
-def _definition(name: str, values: np.ndarray[Any, Any]) -> str:
-    if values.dtype.kind in "iu":
-        return c_array(name, values)
-    if values.dtype == np.float32:
-        return f"static const float {name}[{values.size}] = {{{', '.join(float(v).hex() for v in values.ravel())}}};\n"
-    raise CompileError(f"{name}: a constant is {values.dtype}; a C source takes integers and float32")
+def _definition(name: str, data: bytes) -> str:
+    """Return a C definition of bytes: as text, which compilers read many times as fast as numbers."""
+    rows = (_BYTES[np.frombuffer(data[at : at + _LINE], np.uint8)].tobytes().decode() for at in range(0, len(data), _LINE))
+    lines = "\n".join(f'"{row}"' for row in rows) or '""'
+    return f"static const _Alignas({_ALIGNMENT}) unsigned char {name}[{max(len(data), 1)}] =\n{lines};\n"
 
 
 def _outputs(function: relax.Function) -> list[Any]:
@@ -188,8 +236,8 @@ def _width(var: Var) -> int:
     return np.dtype(dtype_of(var)).itemsize
 
 
-def _bytes(var: Var) -> int:
+def _bytes(var: Var, where: str) -> int:
     shape = static_shape(var)
     if shape is None:
-        raise CompileError(f"{var.name}: its shape is symbolic; code generators take static ones")
+        raise CompileError(f"{where}: the shape of {var.name} is symbolic; code generators take static ones")
     return math.prod(shape) * _width(var)

@@ -21,8 +21,9 @@ from ...composites.base import RELABELLING
 from ...errors import CompileError
 from ...graph.dataflow import BodyWriter, dtype_of, static_shape
 from ...graph.kernel_attributes import RESULT_ATTR
-from ..protocol import Backend, Code, CodeLayout, CSource, ObjectCode, where_of
-from .guest import External, guest_kernel
+from ..external import External
+from ..protocol import Backend, Code, CodeLayout, where_of
+from .guest import guest_kernel
 from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable
 from .storage import TO_NHWC, Storage, StorageLayout
 
@@ -56,12 +57,6 @@ class KernelTable:
         symbol = f"octavo_{len(self.placed)}_{name}"
         self.placed[symbol] = PlacedKernel(symbol=symbol, func=func, name=kernel.name, isa=kernel.isa, tunable=kernel.tunable)
         return symbol
-
-    def require(self, external: External) -> None:
-        """Take what a kernel calls; CompileError where another function has its symbol."""
-        known = self.externals.setdefault(external.source.symbol, external)
-        if known.source != external.source:
-            raise CompileError(f"{external.where}: its function {external.source.symbol!r} differs from that of {known.where}")
 
     def describe(self, symbol: str, attrs: Mapping[str, Any]) -> None:
         """Give a kernel that was placed further attributes."""
@@ -151,19 +146,16 @@ class KernelContext:
 
     def run(self, code: Code, composite: Composite, inputs: list[Var], output: Var) -> None:
         """Call code that another back end generated; it reads and writes the source's own integers."""
-        where = where_of(composite)
         shape = static_shape(output)
         if shape is None:
-            raise CompileError(
-                f"{where}: code of back end {composite.backend} gives one tensor of static shape, and this op does not"
-            )
-        if isinstance(code.source, (CSource, ObjectCode)):
-            self._table.require(External(source=code.source, where=where))
+            raise CompileError(f"{where_of(composite)}: its shape is symbolic; code of back end {composite.backend} has static ones")
         is_nhwc = self._is_nhwc(code.layout or "source", composite, inputs)
         args = [self.storage.get(var, is_nhwc=is_nhwc and len(shape_of(var)) == 4, is_relabelled=False) for var in inputs]
         lying_shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
         dtypes = [dtype_of(each) for each in (*inputs, output)]
-        kernel = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying_shape], dtypes)
+        kernel, external = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying_shape], dtypes)
+        if external is not None:
+            self._table.externals.setdefault(external.key, external)
         result = self.call(output.name, kernel, args, lying_shape, dtypes[-1])
         self._put(output, StorageLayout(is_nhwc=is_nhwc and len(shape) == 4), result)
 

@@ -24,8 +24,8 @@ from ...graph.dataflow import (
     write_function,
 )
 from ...graph.kernel_attributes import KERNEL_ATTR
+from ..external import static_libraries
 from .context import PlacedKernel
-from .guest import static_libraries
 from .kernels import without_vbmi
 from .legalize import legalizations
 from .lowering import Lowered

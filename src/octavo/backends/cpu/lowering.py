@@ -37,6 +37,7 @@ from ...ops import movers
 from ...qdq.matchers.half_float import weight_obstacle
 from ...target import TargetDescription
 from ...target.precision import Precision
+from ..external import External
 from ..protocol import Backend, where_of
 from .backend import CpuBackend
 from .compose import Composed, compose_tables
@@ -44,7 +45,6 @@ from .context import KernelContext, KernelTable, PlacedKernel
 from .emit.half_float import emit_cast
 from .emit.half_pool2d import emit_concat
 from .float_layout import emit_nhwc
-from .guest import External
 from .kernels import NO_SCHEDULES, Kernel, Schedules
 from .storage import TO_NHWC, StorageLayout
 
@@ -98,7 +98,7 @@ class OpRecord:
 class Lowered:
     """A module whose kernels are calls to external symbols, the kernels by symbol, and the records in graph order.
 
-    `externals` are the functions by symbol that kernels call in the code of other back ends.
+    `externals` are the functions that kernels call in the code of other back ends, by their keys.
     """
 
     module: tvm.IRModule
