@@ -69,8 +69,8 @@ class Code:
     source
         The function.
     constants
-        Arrays or bytes that it reads behind its inputs: weights packed as it wants them. C may read bytes as any type, an array as
-        its dtype. They are kept with the executable; equal ones, that several ops read, once.
+        Arrays or bytes that it reads behind its inputs: weights packed as it wants them. C may read bytes as any type, an array
+        as its dtype. They are kept with the executable; equal ones, that several ops read, once.
     layout
         How inputs and output of rank 4 lie. "source": as the source graph has them. "NHWC": channels last, also where the source
         graph has them first; only for ops that have a layout (convolutions, pools). "any": NHWC where an input lies so already,
@@ -137,7 +137,8 @@ class CodeGenerator(Backend):
         try:
             generated: Any = self.generate(composite)
         except Exception as error:  # whatever a vendor's code raises
-            raise CompileError(f"{where_of(composite)}: its back end raised {type(error).__name__}: {error}") from error
+            said = " ".join(str(error).split())
+            raise CompileError(f"{where_of(composite)}: its back end raised {type(error).__name__}: {said}") from error
         if not isinstance(generated, Code):
             raise CompileError(f"{where_of(composite)}: its back end returned {type(generated).__name__}, expected Code")
         wrong = _wrong(generated, self.description)
@@ -153,8 +154,9 @@ def _wrong(code: Code, description: TargetDescription) -> str:
     if not isinstance(source, Source):
         return f"its source must be a PrimFunc, CSource or ObjectCode, got {type(source).__name__}"
     if not isinstance(source, tvm.tirx.PrimFunc):
-        if not isinstance(source.symbol, str) or not source.symbol:
-            return f"its function's symbol must be text, got {source.symbol!r}"
+        symbol: Any = source.symbol
+        if not isinstance(symbol, str) or not symbol:
+            return f"its function's symbol must be text, got {symbol!r}"
         field, wanted = ("text", str) if isinstance(source, CSource) else ("data", bytes)
         if not isinstance(found := getattr(source, field), wanted):
             return f"{field} of its {type(source).__name__} must be {wanted.__name__}, got {type(found).__name__}"
@@ -166,8 +168,9 @@ def _wrong(code: Code, description: TargetDescription) -> str:
             return f"its constant {number} must be an array of numbers or bytes, got {brief(constant)}"
     if code.layout not in (None, *get_args(CodeLayout)):
         return f"its layout must be one of {', '.join(map(repr, get_args(CodeLayout)))} or None, got {code.layout!r}"
-    if not isinstance(code.workspace, int) or code.workspace < 0:
-        return f"its workspace must be a number of bytes, got {code.workspace!r}"
+    workspace: Any = code.workspace
+    if not isinstance(workspace, int) or workspace < 0:
+        return f"its workspace must be a number of bytes, got {workspace!r}"
     if description.scratch_bytes is not None and code.workspace > description.scratch_bytes:
         asked = f"its code asks for a workspace of {code.workspace} bytes"
         return f"{asked}; target {description.name} has scratch_bytes {description.scratch_bytes}"

@@ -267,12 +267,9 @@ def _load(image: bytes) -> Any:
 
 def constant_bytes(module: tvm.IRModule) -> int:
     """Count the bytes of the constants that "main" reads: packed weights, biases, multipliers."""
-    total = 0
-    for binding in DataflowView(module["main"]).bindings:
-        for constant in _constants(binding.value):
-            array = constant.value.numpy()
-            total += int(np.prod(array.shape)) * array.itemsize
-    return total
+    bindings = DataflowView(module["main"]).bindings
+    found = {int(each.value.data_ptr()): each.value.numpy().nbytes for binding in bindings for each in _constants(binding.value)}
+    return sum(found.values())
 
 
 def _constants(expr: Any) -> list[GenericConst]:

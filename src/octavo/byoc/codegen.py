@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +65,8 @@ _LINE = 4000
 def register_codegen(backend: CodeGenerator) -> None:
     """Register ``relax.ext.NAME``, which turns the functions of a back end into object code."""
     name = backend.description.name
+    # What Python code that C++ calls raises keeps its type only then.
+    tvm_ffi.register_error(CompileError.__name__, CompileError)
 
     def codegen(functions: Sequence[relax.Function], _options: Any, _names: Any) -> list[Any]:
         library = _Library(backend)

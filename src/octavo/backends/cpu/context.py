@@ -6,12 +6,14 @@ them in afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm import relax as _relax
 from tvm.relax import Expr, Var
@@ -48,6 +50,12 @@ class KernelTable:
 
     placed: dict[str, PlacedKernel] = field(default_factory=dict[str, PlacedKernel])
     externals: dict[str, External] = field(default_factory=dict[str, External])
+    constants: dict[tuple[str, bytes], Expr] = field(default_factory=dict[tuple[str, bytes], Expr])
+
+    def shared(self, array: npt.NDArray[Any]) -> Expr:
+        """Return the constant of an array that several ops may read: equal ones are one."""
+        key = str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+        return self.constants.setdefault(key, relax.const(array, str(array.dtype)))
 
     def add(self, name: str, kernel: Kernel, shapes: list[tuple[int, ...]], attrs: Mapping[str, Any]) -> str:
         """Place a kernel over buffers of these shapes and return its symbol, which ends in the result's name."""
@@ -133,11 +141,23 @@ class KernelContext:
         self._attrs = {}
         return self._ran
 
-    def call(self, name: str, kernel: Kernel, args: list[Expr], shape: tuple[int, ...], dtype: str = "uint8") -> Var:
-        """Call a kernel on activations that lie as it reads them; the result has `shape` and is bound to `name`."""
+    def call(
+        self,
+        name: str,
+        kernel: Kernel,
+        args: list[Expr],
+        shape: tuple[int, ...],
+        dtype: str = "uint8",
+        constants: Sequence[Expr] | None = None,
+    ) -> Var:
+        """Call a kernel on activations that lie as it reads them; the result has `shape` and is bound to `name`.
+
+        `constants` are those of the kernel, where other kernels share them.
+        """
         shapes = [*(shape_of(arg) for arg in args), *(array.shape for array in kernel.constants), shape]
         symbol = self._table.add(name, kernel, shapes, self._attrs)
-        constants = [relax.const(array, str(array.dtype)) for array in kernel.constants]
+        if constants is None:
+            constants = [relax.const(array, str(array.dtype)) for array in kernel.constants]
         self._ran = kernel
         result = relax.TensorType(shape, dtype)
         var = self.writer.emit(name, relax.call_dps_packed(symbol, [*args, *constants], out_ty=result))
@@ -148,7 +168,9 @@ class KernelContext:
         """Call code that another back end generated; it reads and writes the source's own integers."""
         shape = static_shape(output)
         if shape is None:
-            raise CompileError(f"{where_of(composite)}: its shape is symbolic; code of back end {composite.backend} has static ones")
+            raise CompileError(
+                f"{where_of(composite)}: its shape is symbolic; code of back end {composite.backend} has static ones"
+            )
         is_nhwc = self._is_nhwc(code.layout or "source", composite, inputs)
         args = [self.storage.get(var, is_nhwc=is_nhwc and len(shape_of(var)) == 4, is_relabelled=False) for var in inputs]
         lying_shape = tuple(shape[axis] for axis in TO_NHWC) if is_nhwc and len(shape) == 4 else shape
@@ -156,7 +178,8 @@ class KernelContext:
         kernel, external = guest_kernel(code, composite, [*(shape_of(arg) for arg in args), lying_shape], dtypes)
         if external is not None:
             self._table.externals.setdefault(external.key, external)
-        result = self.call(output.name, kernel, args, lying_shape, dtypes[-1])
+        constants = [self._table.shared(each) for each in kernel.constants]
+        result = self.call(output.name, kernel, args, lying_shape, dtypes[-1], constants)
         self._put(output, StorageLayout(is_nhwc=is_nhwc and len(shape) == 4), result)
 
     def _is_nhwc(self, layout: CodeLayout, composite: Composite, inputs: list[Var]) -> bool:
