@@ -73,7 +73,7 @@ def rules_for(context: PartitionContext, table: tuple[Row, ...], target: TargetD
             formed = rounded(view, found, support, target.name)
             if isinstance(formed, Rejection):
                 return formed
-            uncomputed = uncomputed_overflow(found.op) if backend == HOST else None
+            uncomputed = uncomputed_overflow(found.op) if on_host else None
             if uncomputed is not None:
                 return uncomputed
             if asks:
