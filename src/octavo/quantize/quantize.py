@@ -141,6 +141,8 @@ class _Job:
         """Return the model in QDQ form."""
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
+        if self.replay is not None:
+            self.replay.check_enclosed(enclosed)
         replay, adjustments = self.replay, (*parameters.adjustments, *_unused(self.wishes, parameters, emitted))
         plan = QuantizationPlan(
             fingerprint=self.model.fingerprint,

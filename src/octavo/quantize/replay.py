@@ -120,6 +120,16 @@ class Replay:
         alike = reversed(float_ops[: list(reasons).index(layer.output) + 1] if layer.output in reasons else ())
         return next((op.reason for op in alike if op.op == layer.op), f"the model has no {layer.op} there")
 
+    def check_enclosed(self, enclosed: Sequence[TensorId]) -> None:
+        """Raise QuantizationError where an op that the plan leaves float runs in integers, for all around it is quantized."""
+        tensor = next((each for each in enclosed if each not in self.plan.enclosed), None)
+        if tensor is not None:
+            readers = [str(layer.output) for layer in self.plan.layers if not set(enclosed).isdisjoint(layer.inputs)]
+            raise QuantizationError(
+                f"the plan: {tensor} is no layer's and cannot stay float: what it reads and what reads it is quantized, so it "
+                f"runs in integers; take out the layers that read what follows from it, too ({', '.join(readers)}), or none"
+            )
+
     def float_ops(self, found: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
         """Return the ops that stay float with the plan's reasons."""
         return tuple(replace(op, reason=self._reasons.get(op.tensor, op.reason)) for op in found)
