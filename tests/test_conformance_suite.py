@@ -212,17 +212,90 @@ def test_cases_keep_to_every_constraint(tmp_path):
     assert own_kernels(tmp_path / "cases", LIMITED).passed
 
 
+INT16 = {"activations": ("int16",), "activation_schemes": ("symmetric",)}
+_CONV = {"weights": ("int8",), "weight_schemes": ("symmetric",), "fusions": ("bias", "nn.relu")}
+WIDE = TargetDescription(
+    name="wide",
+    ops=(
+        OpSupport(op="nn.conv2d", **INT16, **_CONV),
+        *(OpSupport(op=op, **INT16) for op in ("add", "multiply", "maximum", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "mean")),
+        *(OpSupport(op=op, **INT16) for op in ("nn.relu", "clip", "elementwise")),
+        OpSupport(op="nn.max_pool2d", **INT16, same_params=True),
+    ),
+)
+
+
+@pytest.fixture(name="wide", scope="module")
+def fixture_wide(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wide") / "cases"
+    suite = conformance.write(WIDE, folder)
+    assert suite.not_covered == suite.refused == []
+    return folder
+
+
+def test_cases_of_16_bits_reach_the_borders_and_own_kernels_pass_them(wide, tmp_path):
+    covers = {entry["name"]: entry["covers"] for entry in entries(wide)}
+    assert covers["conv2d-int16-half_even-beyond_32_bits"]["greatest_sum"] > 2**31
+    assert covers["conv2d-int16-half_even-beyond_32_bits"]["least_sum"] < -(2**31)
+    for op in ("conv2d", "add", "multiply"):
+        assert min(covers[f"{op}-int16-half_even-saturation"][side] for side in ("below", "above")) > 10
+        assert min(covers[f"{op}-int16-half_even-ties"][f"{sign}_ties"] for sign in ("positive", "negative")) > 2
+    endings = (
+        "ties",
+        "general",
+        "saturation",
+        "32_bits",
+        "near_overflow",
+        "other_scale",
+        "padding_0",
+        "zero_point_0",
+        "output_0",
+    )
+    chosen = [name for name in covers if name.endswith(endings)]
+    assert len(chosen) > 25
+    report = own_kernels(some(wide, tmp_path / "chosen", *chosen), WIDE)
+    assert report.passed, report.summary
+
+
+def test_int16_results_that_wrap_and_sums_of_32_bits_are_called_what_they_are(wide, tmp_path):
+    """The accumulators of the details, reduced as hardware without the width would."""
+    names = [f"conv2d-int16-half_even-{name}" for name in ("saturation", "beyond_32_bits")]
+
+    def wraps(case, _):
+        if case.name.endswith("saturation"):
+            return {"y": np.rint(case.details["real"]).astype(np.int64).astype(np.int16)}
+        scales = case.details["real"] / case.details["accumulator"]
+        return {"y": np.clip(np.rint(case.details["accumulator"].astype(np.int32) * scales), -32768, 32767).astype(np.int16)}
+
+    saturation, sums = conformance.run(some(wide, tmp_path / "chosen", *names), wraps).results
+    assert "it wraps instead of saturating" in saturation.problem
+    assert "only where sums leave 32 bits" in sums.problem
+
+
 @pytest.mark.parametrize("rounding", ["float_multiplier", "shift"])
 def test_own_kernels_pass_the_cases_of_other_ops(tmp_path, rounding):
     scales = "power_of_two" if rounding == "shift" else "any"
     names = ("subtract", "multiply", "maximum", "nn.avg_pool2d", "concat", "mean", "sum", "max", "argmin", "batch_matmul", "flip")
+    names += ("nn.adaptive_avg_pool2d", "nn.relu", "clip")
     ops = tuple(OpSupport(op=op, **INT8, requantize=rounding, scales=scales) for op in (*names, "nn.softmax", "permute_dims"))
     description = TargetDescription(name="others", ops=ops)
     suite = conformance.write(description, tmp_path / "cases")
     if rounding == "float_multiplier":
         assert suite.not_covered == suite.refused == []
     assert len({case["op"] for case in suite.cases}) > 8
-    endings = ("ties", "general", "requantized", "saturation", "two_axes", "axis_1", "columns_10", "zero_point_3", "padding_127")
+    endings = (
+        "ties",
+        "general",
+        "other_scale",
+        "requantized",
+        "saturation",
+        "two_axes",
+        "axis_1",
+        "columns_10",
+        "zero_point_3",
+        "padding_127",
+        "one_side",
+    )
     chosen = [case["name"] for case in suite.cases if case["name"].endswith(endings)]
     report = own_kernels(some(tmp_path / "cases", tmp_path / "chosen", *chosen), description)
     assert report.passed, report.summary

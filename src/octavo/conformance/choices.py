@@ -16,6 +16,9 @@ from ..target.limits import Limit
 from ..target.tensor_support import TensorSupport
 
 _EIGHT_BITS = ("int8", "uint8")
+_WITH_CASES = (*_EIGHT_BITS, "int16")
+WHOLE = 2**16
+"""A magnitude of integers that takes in every one of their dtype."""
 _MOST = 64
 """Sizes beyond are no border that a small model can show."""
 
@@ -45,7 +48,17 @@ class Choices:
     @property
     def is_first(self) -> bool:
         """Whether these are the first of all that the description lists: full sweeps are made of them."""
-        return self.dtype == eight_bits(self.support)[0] and self.rounding == self.support.roundings[0]
+        return self.dtype == dtypes_with_cases(self.support)[0] and self.rounding == self.support.roundings[0]
+
+    @property
+    def finer(self) -> int:
+        """How much finer than of 8 bits the scales of activations are: over all of their integers the same range."""
+        return 256 if self.is_wide else 1
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether activations have 16 bits."""
+        return self.dtype not in _EIGHT_BITS
 
     @property
     def weight_dtype(self) -> str:
@@ -61,9 +74,10 @@ class Choices:
         return fusion in self.support.fusions
 
     def params(self, role: str, scale: float, zero_point: int = 0) -> QuantParams:
-        """Return parameters of an activation: as given, or what its role allows in their place."""
-        allowed = self._tensor(role)
-        return QuantParams.per_tensor(self._dtype(role), _scale(allowed, scale), self._zero_point(allowed, role, zero_point))
+        """Return parameters of an activation, or what its role allows in their place; of 16 bits a scale covers what 8 do."""
+        allowed, dtype = self._tensor(role), self._dtype(role)
+        chosen = _scale(allowed, scale if dtype in _EIGHT_BITS else scale / 256)
+        return QuantParams.per_tensor(dtype, chosen, self._zero_point(allowed, role, zero_point))
 
     def zero_points(self, role: str) -> tuple[int, ...]:
         """Return the least, a middle and the greatest zero point that a tensor may have."""
@@ -118,7 +132,7 @@ class Choices:
 
     def _dtype(self, role: str) -> str:
         allowed = self._tensor(role).dtypes or (self.dtype,)
-        return self.dtype if self.dtype in allowed else next((each for each in allowed if each in _EIGHT_BITS), self.dtype)
+        return self.dtype if self.dtype in allowed else next((each for each in allowed if each in _WITH_CASES), self.dtype)
 
     def _zero_point(self, allowed: TensorSupport, role: str, wanted: int) -> int:
         if allowed.zero_point is not None:
@@ -136,13 +150,13 @@ def _scale(allowed: TensorSupport, wanted: float) -> float:
     return 2.0 ** round(math.log2(wanted)) if allowed.scales == "power_of_two" else wanted
 
 
-def eight_bits(support: OpSupport) -> tuple[str, ...]:
-    """Return the dtypes of 8 bits that an op's activations may have."""
-    return tuple(dtype for dtype in support.activations if dtype in _EIGHT_BITS)
+def dtypes_with_cases(support: OpSupport) -> tuple[str, ...]:
+    """Return the dtypes that an op's activations may have and cases are made of."""
+    return tuple(dtype for dtype in support.activations if dtype in _WITH_CASES)
 
 
 def all_choices(target: TargetDescription, support: OpSupport) -> tuple[Choices, ...]:
     """Return an op's choices: the first rounding with each dtype, then the other roundings with the first dtype."""
-    dtypes, roundings = eight_bits(support), support.roundings
+    dtypes, roundings = dtypes_with_cases(support), support.roundings
     pairs = [(dtype, roundings[0]) for dtype in dtypes] + [(dtypes[0], rounding) for rounding in roundings[1:] if dtypes]
     return tuple(Choices(target=target, support=support, dtype=dtype, rounding=rounding) for dtype, rounding in pairs)

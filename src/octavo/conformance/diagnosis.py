@@ -91,7 +91,7 @@ def _fault(
             return f"off by one at ties ({_signs(real, wrong, output)}): another rounding of ties"
         low, high = output["qmin"], output["qmax"]
         if ((real < low - 0.5) | (real > high + 0.5))[wrong].all():
-            return _saturation(got, expected, real, wrong)
+            return _saturation(got, expected, real, wrong, str(output["dtype"]))
     if padding is not None and np.broadcast_to(padding, wrong.shape)[wrong].all():
         return "only where the window touches the padding: the value of padding, or where it lies"
     if (off == 1).all():
@@ -108,7 +108,7 @@ def _of_sums(wrong: Array, details: Mapping[str, Array], own: int | None) -> str
     if accumulator is None:
         return ""
     magnitude = np.abs(accumulator.astype(np.int64))
-    for bits in dict.fromkeys((own or 32, 31, 24, 20, 16)):
+    for bits in dict.fromkeys((own or 32, 32, 31, 24, 20, 16)):
         beyond = magnitude >= 2 ** (bits - 1)
         if beyond[wrong].all() and wrong[beyond].mean() > 0.5 and not beyond.all():
             return f"only where sums leave {bits} bits: the width of the accumulator"
@@ -138,9 +138,9 @@ def _signs(real: Array, wrong: Array, output: Mapping[str, Any]) -> str:
     return "of both signs" if above.any() and not above.all() else "positive ones" if above.all() else "negative ones"
 
 
-def _saturation(got: Array, expected: Array, real: Array, wrong: Array) -> str:
+def _saturation(got: Array, expected: Array, real: Array, wrong: Array, dtype: str) -> str:
     """Return what became of values beyond the bounds."""
-    wrapped = (np.rint(real).astype(np.int64) - got) % 256 == 0
+    wrapped = (np.rint(real).astype(np.int64) - got) % 2 ** np.iinfo(dtype).bits == 0
     beyond = ((got < expected) & (real < expected)) | ((got > expected) & (real > expected))
     if beyond[wrong].all():
         return "only beyond the bounds of the result: the clamp is missing, or has other bounds"

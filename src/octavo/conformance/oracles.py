@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, ratio
-from ..composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp, integer_sum
+from ..composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp, integer_sum, scales_of
 from ..composites.movement import ConcatOp, GatherOp, MoveOp
 from ..composites.normalization import SoftmaxOp
 from ..composites.reduction import ArgReduceOp, Pool2dOp, ReduceOp
@@ -38,6 +38,7 @@ from ..numerics import (
     requantize_tensor,
     softmax,
 )
+from ..numerics.quantized.binary import float_binary_int16
 from ..numerics.quantized.rescale import fixed_point_table
 from ..numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS, SHIFTS, fixed_point_multiplier, mean_multiplier
 
@@ -156,11 +157,22 @@ def _sum(op: AddOp, inputs: Mapping[str, Array]) -> Expected | None:
 
 
 def _pairwise(op: PairwiseOp, inputs: Mapping[str, Array]) -> Expected | None:
-    found = op.element_function()
-    if found is None:
-        return None
     sides = [(side.tensor, inputs[side.tensor.name] if side.values is None else side.values) for side in (op.a, op.b)]
+    if op.y.kernel_dtype == "int16" and (op.kind in ("max", "min") or op.rounding == "float32"):
+        return _of_pair(op.kind, op.y, _wide_pair(op, *sides), *sides)
+    if op.element_function() is None:
+        return None
     return _of_pair(op.kind, op.y, _of_elements(op, inputs), *sides)
+
+
+def _wide_pair(op: PairwiseOp, a: tuple[QuantizedTensor, Array], b: tuple[QuantizedTensor, Array]) -> Array:
+    """Return a op b of 16 bits: an extreme of integers, or every operation in float32."""
+    if op.kind in ("max", "min"):
+        return np.clip(_REAL[op.kind](a[1], b[1]), op.y.qmin, op.y.qmax)
+    points = (int(tensor.params.zero_point) for tensor in (a[0], b[0], op.y.tensor))
+    given: Any = dict(zip(("a_zero_point", "b_zero_point", "zero_point"), points, strict=True))
+    scales = zip(("a_scale", "b_scale", "out_scale"), scales_of(a[0], b[0], op.y.tensor), strict=True)
+    return float_binary_int16(op.kind, a[1], b[1], **given, **dict(scales), qmin=op.y.qmin, qmax=op.y.qmax)
 
 
 _REAL: dict[str, Callable[[Array, Array], Array]] = {
@@ -343,7 +355,7 @@ def _place(op: ArgReduceOp, inputs: Mapping[str, Array]) -> Expected | None:
 
 
 def _softmax(op: SoftmaxOp, inputs: Mapping[str, Array]) -> Expected | None:
-    if op.is_log or op.rounding != "half_even":
+    if op.is_log or op.rounding != "half_even" or op.x.kernel_dtype == "int16":
         return None
     params = op.y.tensor.params
     scale = float(np.float32(op.x.params.scale) * np.float32(op.beta))

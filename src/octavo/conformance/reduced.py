@@ -10,8 +10,8 @@ from tvm.relax import Expr
 
 from ..ops import REDUCTIONS
 from ..target import BATCH_MATMUL
-from .choices import Choices
-from .sketch import Sketch, Tail, draw, middle, model_of
+from .choices import WHOLE, Choices
+from .sketch import Body, Sketch, Tail, draw, middle, model_of
 
 _ops: Any = relax.op
 _SHAPE = (2, 5, 6)
@@ -25,7 +25,7 @@ def reduction_sketches(choices: Choices) -> Iterator[Sketch]:
     def case(name: str, checks: str, scales: tuple[float, float], point: int, axes: list[int]) -> Sketch:
         x = choices.params("input", scales[0], point)
         y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
-        values = draw(choices, name, x, _SHAPE, 255)
+        values = draw(choices, name, x, _SHAPE, WHOLE)
         module = model_of({"x": (values, x)}, lambda _, read: build(read[0], axes), Tail(params=y, rounding=choices.rounding))
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})
 
@@ -35,6 +35,32 @@ def reduction_sketches(choices: Choices) -> Iterator[Sketch]:
     for point in choices.zero_points("input"):
         yield case(f"zero_point_{point}", f"zero point {point}", (0.05, 0.061), point, [1])
     yield case("saturation", "results beyond both bounds", (0.5, 0.0625), at, [2])
+
+
+def adaptive_sketches(choices: Choices) -> Iterator[Sketch]:
+    """Yield the cases of an average of all pixels."""
+    is_nchw = choices.target.activation_layout == "NCHW"
+    channels = choices.size("input_channels", 5)
+
+    def case(name: str, checks: str, scales: tuple[float, float], point: int) -> Sketch:
+        keeps = choices.support.same_params or scales[0] == scales[1]
+        x = choices.params("input", scales[0], point)
+        y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
+        shape = (choices.size("batch", 1), channels, 4, 2) if is_nchw else (choices.size("batch", 1), 4, 2, channels)
+        values, layout = draw(choices, name, x, shape, WHOLE), "NCHW" if is_nchw else "NHWC"
+
+        def op(_: Body, read: Any) -> Expr:
+            return _ops.nn.adaptive_avg_pool2d(read[0], (1, 1), layout=layout)
+
+        module = model_of({"x": (values, x)}, op, Tail(params=y, rounding=choices.rounding))
+        return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})
+
+    at = middle(choices, "input")
+    for point in choices.zero_points("input"):
+        yield case(f"zero_point_{point}", f"averages of 8 pixels, ties among them, zero point {point}", (0.5, 0.5), point)
+    if not choices.support.same_params:
+        yield case("other_scale", "the result has a scale and a zero point of its own", (0.05, 0.031), at)
+        yield case("saturation", "results beyond both bounds", (0.5, 0.0625), at)
 
 
 def place_sketches(choices: Choices) -> Iterator[Sketch]:
@@ -55,7 +81,7 @@ def softmax_sketches(choices: Choices) -> Iterator[Sketch]:
         name = f"columns_{columns}"
         x = choices.params("input", scale, middle(choices, "input"))
         y = choices.params("output", 1 / 256, choices.zero_points("output")[0])
-        values = draw(choices, name, x, (4, columns), 255)
+        values = draw(choices, name, x, (4, columns), WHOLE)
         tail = Tail(params=y, rounding=choices.rounding)
         module = model_of({"x": (values, x)}, lambda _, read: _ops.nn.softmax(read[0], axis=-1), tail)
         checks = f"rows of {columns} values of scale {scale}"
@@ -79,16 +105,17 @@ def product_sketches(choices: Choices) -> Iterator[Sketch]:
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs=inputs)
 
     at = (middle(choices, "input0"), middle(choices, "input1"))
-    yield case("ties", "sums that are an odd number of halves of the result's unit", (0.5, 0.25, 0.5), at, 6)
-    yield case("general", "a multiplier that is no power of two", (0.04, 0.007, 0.13), at, 255)
-    yield case("saturation", "results beyond both bounds of the dtype", (0.04, 0.007, 0.01), at, 255)
+    yield case("ties", "sums that are an odd number of halves of the result's unit", (0.5, 0.25, 0.5 / choices.finer), at, 6)
+    yield case("general", "a multiplier that is no power of two", (0.04, 0.007, 0.13), at, WHOLE)
+    yield case("saturation", "results beyond both bounds of the dtype", (0.04, 0.007, 0.01), at, WHOLE)
     for a in choices.zero_points("input0"):
         for b in choices.zero_points("input1"):
             points = f"zero points {a} and {b} of the inputs"
-            yield case(f"zero_points_{a}_{b}", points, (0.04, 0.007, 0.13), (a, b), 255)
+            yield case(f"zero_points_{a}_{b}", points, (0.04, 0.007, 0.13), (a, b), WHOLE)
 
 
 REDUCED: dict[str, Callable[[Choices], Iterator[Sketch]]] = {
+    "nn.adaptive_avg_pool2d": adaptive_sketches,
     **dict.fromkeys(REDUCTIONS, reduction_sketches),
     **dict.fromkeys(("argmax", "argmin"), place_sketches),
     "nn.softmax": softmax_sketches,

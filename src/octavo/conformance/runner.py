@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..backends import Backend
 from ..errors import DataError, OctavoError, check_path
+from ..pipeline import compile, explain, load
 from .case import Case, read_arrays
 from .diagnosis import difference
 from .report import CaseResult, Report
@@ -27,7 +29,10 @@ _XML_TEXT = str.maketrans({chr(code): "?" for code in range(32) if chr(code) not
 
 
 def run(
-    folder: str | Path, implementation: Implementation | str, *, progress: Callable[[CaseResult], object] = lambda _: None
+    folder: str | Path,
+    implementation: Implementation | Backend | str,
+    *,
+    progress: Callable[[CaseResult], object] = lambda _: None,
 ) -> Report:
     """Run the cases of a folder that `write` made.
 
@@ -35,6 +40,7 @@ def run(
     ----------
     implementation
         A function of a `Case` and {input name: integers} that returns {output name: integers}; what it raises fails the case.
+        A `Backend`, such as a CodeGenerator: each model is compiled for it and run here; it fails a case that it does not take.
         Or a command in which {case} stands for the case's folder and {output} for the .npz that it writes.
     progress
         Called with each result.
@@ -46,7 +52,10 @@ def run(
     """
     place = check_path(folder, DataError, "a folder of conformance cases")
     index = _index(place)
-    call = _of_command(implementation) if isinstance(implementation, str) else implementation
+    if isinstance(implementation, str):
+        call = _of_command(implementation)
+    else:
+        call = _of_backend(implementation) if isinstance(implementation, Backend) else implementation
     results: list[CaseResult] = []
     for entry in index["cases"]:
         case = Case(name=str(entry["name"]), folder=place / str(entry["name"]))
@@ -96,6 +105,21 @@ def _misfit(name: str, given: Mapping[str, Any], expected: Array) -> str:
     if values.shape != expected.shape:
         return f"{name} has shape {values.shape}, expected {expected.shape}"
     return "" if values.dtype == expected.dtype else f"{name} is {values.dtype}, expected {expected.dtype}"
+
+
+def _of_backend(backend: Backend) -> Implementation:
+    """Return what compiles each case's model for a back end and runs it."""
+
+    def call(case: Case, inputs: dict[str, Array]) -> Mapping[str, Array]:
+        executable = compile(load(case.module), target=backend)
+        name = backend.description.name
+        ops = explain(executable).ops
+        if all(op.taker != name for op in ops):
+            reasons = "; ".join(dict.fromkeys(op.declined or op.reason for op in ops if op.declined or op.reason))
+            raise DataError(f"{name} does not take it: {reasons or 'no reason is known'}")
+        return dict(zip(case.expected, executable(inputs).values(), strict=True))
+
+    return call
 
 
 def _of_command(command: str) -> Implementation:

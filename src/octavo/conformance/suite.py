@@ -22,7 +22,7 @@ from ..pipeline import explain, load, partition
 from ..target import OpSupport, TargetDescription
 from ..target_choice import TargetLike, resolve_target
 from .case import write_case
-from .choices import all_choices
+from .choices import all_choices, dtypes_with_cases
 from .oracles import Expected, expected
 from .reduced import REDUCED
 from .sketch import Sketch
@@ -154,11 +154,10 @@ def _left_out(support: OpSupport) -> Iterator[str]:
     if support.op not in _MAKERS:
         yield "no cases of this op yet"
         return
-    wide = [dtype for dtype in support.activations if dtype in ("int16", "uint16")]
-    if wide:
-        yield f"no cases of {', '.join(wide)} yet"
-    others = [dtype for dtype in support.weights if dtype == "int4"]
+    others = [dtype for dtype in support.activations if dtype not in dtypes_with_cases(support)]
     if others:
+        yield f"no cases of {', '.join(others)} yet"
+    if "int4" in support.weights:
         yield "no cases of int4 weights yet"
     yield from (f"no cases of {name} yet" for name in ("float_output", "sum_output") if getattr(support, name))
 

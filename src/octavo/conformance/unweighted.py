@@ -11,7 +11,7 @@ from tvm.relax import Expr
 
 from ..numerics import INTEGER_RANGE, QuantParams
 from ..target import ELEMENTWISE
-from .choices import Choices
+from .choices import WHOLE, Choices
 from .sketch import Array, Body, Sketch, Tail, draw, middle, model_of
 
 _ops: Any = relax.op
@@ -32,7 +32,7 @@ def pair_sketches(choices: Choices) -> Iterator[Sketch]:
         if is_extreme or choices.support.same_params:
             scales, zero_points = [scales[0]] * 3, [zero_points[0]] * 3
         params = [choices.params(*each) for each in zip(roles, scales, zero_points, strict=True)]
-        magnitude = more.pop("magnitude", 255)
+        magnitude = more.pop("magnitude", WHOLE)
         inputs = {each: draw(choices, name + each, params[i], shape, magnitude) for i, each in enumerate("ab")}
         tail = Tail(params=params[2], rounding=choices.rounding, **more)
         pairs = {each: (values, params[i]) for i, (each, values) in enumerate(inputs.items())}
@@ -40,7 +40,7 @@ def pair_sketches(choices: Choices) -> Iterator[Sketch]:
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs=inputs)
 
     points = (inner, inner, result)
-    ties = (0.5, 0.25, 0.25) if is_product else (0.25, 0.5, 1.0)
+    ties = (0.5, 0.25, 0.25 / choices.finer) if is_product else (0.25, 0.5, 1.0)
     general = (0.04, 0.07, 0.3 if is_product else 0.09)
     yield case("ties", "results that lie between two integers, of both signs", ties, points, magnitude=12 if is_product else 40)
     yield case("general", "ratios that are no powers of two", general, points)
@@ -83,7 +83,7 @@ def pool_sketches(choices: Choices) -> Iterator[Sketch]:
         y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
         shape = (choices.size("batch", 1), 8, 7, count)
         shape = (shape[0], shape[3], *shape[1:3]) if is_nchw else shape
-        values = draw(choices, name, x, shape, 255)
+        values = draw(choices, name, x, shape, WHOLE)
         window = {**base, **more, "layout": "NCHW" if is_nchw else "NHWC"}
         module = model_of(
             {"x": (values, x)}, lambda _, read: build(read[0], **window), Tail(params=y, rounding=choices.rounding, **tail)
@@ -153,7 +153,7 @@ def concat_sketches(choices: Choices) -> Iterator[Sketch]:
         pairs: dict[str, tuple[Array, QuantParams]] = {}
         for i, each in enumerate(params):
             sizes = tuple(size + i if at == axis else size for at, size in enumerate(shape))
-            pairs[f"x{i}"] = (draw(choices, f"{name}{i}", each, sizes, 255), each)
+            pairs[f"x{i}"] = (draw(choices, f"{name}{i}", each, sizes, WHOLE), each)
 
         def op(_: Body, read: Sequence[Any]) -> Expr:
             return _ops.concat(relax.Tuple(list(read)), axis=axis)
@@ -193,13 +193,39 @@ def move_sketches(choices: Choices) -> Iterator[Sketch]:
     build, what = MOVES[choices.op]
     for point in choices.zero_points("input"):
         x = choices.params("input", 0.5, point)
-        values = draw(choices, f"moved{point}", x, _SHAPE, 255)
+        values = draw(choices, f"moved{point}", x, _SHAPE, WHOLE)
         tail = Tail(params=x, rounding=choices.rounding)
         module = model_of({"x": (values, x)}, lambda _, read: build(read[0]), tail)
         inputs = {"x": values}
         yield Sketch(
             op=choices.op, name=f"zero_point_{point}", checks=f"{what}, zero point {point}", module=module, inputs=inputs
         )
+
+
+def clamp_sketches(choices: Choices) -> Iterator[Sketch]:
+    """Yield the cases of a clamp that is an op of its own."""
+    is_relu = choices.op == "nn.relu"
+
+    def case(name: str, checks: str, scales: tuple[float, float], point: int, bounds: tuple[float, float]) -> Sketch:
+        x, y = choices.params("input", scales[0], point), choices.params("output", scales[1], middle(choices, "output"))
+        y = x if scales[0] == scales[1] else y
+        values = draw(choices, name, x, _shape(choices), WHOLE)
+
+        def op(_: Body, read: Sequence[Any]) -> Expr:
+            return _ops.nn.relu(read[0]) if is_relu else _ops.clip(read[0], *bounds)
+
+        module = model_of({"x": (values, x)}, op, Tail(params=y, rounding=choices.rounding))
+        return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})
+
+    inner = middle(choices, "input")
+    for point in choices.zero_points("input"):
+        yield case(f"zero_point_{point}", f"zero point {point}", (0.05, 0.05), point, (-2.0, 1.5))
+    if not is_relu:
+        yield case("one_side", "bounds of which the dtype reaches one", (0.05, 0.05), inner, (-1.0, 1e6))
+    if not choices.support.same_params:
+        yield case("other_scale", "the result has a scale and a zero point of its own", (0.05, 0.031), inner, (-2.0, 1.5))
+        yield case("ties", "results that lie between two integers", (0.25, 0.5), inner, (-9.0, 9.0))
+        yield case("saturation", "results beyond the bounds of the dtype", (0.5, 0.125), inner, (-1e6, 1e6))
 
 
 def _shape(choices: Choices) -> tuple[int, int, int, int]:
@@ -211,5 +237,6 @@ SKETCHES: dict[str, Callable[[Choices], Iterator[Sketch]]] = {
     **dict.fromkeys(POOLS, pool_sketches),
     **dict.fromkeys(MOVES, move_sketches),
     ELEMENTWISE: table_sketches,
+    **dict.fromkeys(("nn.relu", "clip"), clamp_sketches),
     "concat": concat_sketches,
 }

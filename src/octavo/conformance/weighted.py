@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import Expr
 
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, max_accumulator
-from .choices import Choices
+from .choices import WHOLE, Choices
 from .sketch import Array, Body, Sketch, Tail, model_of
 
 _ops: Any = relax.op
@@ -34,7 +34,7 @@ class _Layer:
     groups: int = 1
     scales: tuple[float, npt.ArrayLike, float] = (0.04, 0.006, 0.09)
     zero_points: tuple[int, int, int] = (0, 0, 0)
-    magnitude: int = 255
+    magnitude: int = WHOLE
     weight_magnitude: int = 127
     bias: int = 2000
     relu: bool = False
@@ -57,7 +57,7 @@ def weighted_sketches(choices: Choices) -> Iterator[Sketch]:
         padding=_around(choices.size("padding", 0)),
         dilation=_pair(choices.size("dilation", 1)),
         zero_points=(middle, 0, out),
-        bias=2000 if choices.has("bias") else 0,
+        bias=(2000 << (8 * choices.is_wide)) if choices.has("bias") else 0,
         layout="NCHW" if choices.target.activation_layout == "NCHW" else "NHWC",
     )
     sweeps = [_arithmetic(choices, base), _per_channel(choices, base)]
@@ -67,6 +67,8 @@ def weighted_sketches(choices: Choices) -> Iterator[Sketch]:
         for name, checks, layer in sweep:
             yield _sketch(choices, name, checks, layer)
     yield from _near_overflow(choices, base)
+    if choices.is_wide and choices.support.bits_of(choices.dtype) > 33:
+        yield _beyond_32_bits(choices, base)
 
 
 _Named = Iterator[tuple[str, str, _Layer]]
@@ -178,10 +180,13 @@ def _near_overflow(choices: Choices, base: _Layer) -> Iterator[Sketch]:
     bits, overflow = min(choices.support.bits_of(choices.dtype), 32), choices.support.overflow
     bound = 2 ** (bits - 1) - 1
     layer = replace(
-        base, kernel=_pair(choices.size("kernel", 1)), image=(base.image[0], 6, 6), scales=(1.0, 1.0, 2.0 ** (bits - 7))
+        base,
+        kernel=_pair(choices.size("kernel", 1)),
+        image=(base.image[0], 6, 6),
+        scales=(1.0, 1.0, 2.0 ** (bits - (15 if choices.is_wide else 7))),
     )
     low, high = choices.weight_bounds
-    reached = max(abs(low), high) * 255
+    reached = max(abs(low), high) * (WHOLE - 1 if choices.is_wide else 255)
     has_bias = choices.has("bias")
     # Without a bias products alone, as many as fit.
     fitting = choices.size("input_channels", max(min(bound // reached, layer.inputs if has_bias else 300), 1))
@@ -209,6 +214,20 @@ def _extremes(choices: Choices, layer: _Layer, name: str) -> tuple[Array, Array]
     w[...] = np.where(np.arange(layer.outputs) % 2 == 0, high, low)
     x.reshape(-1)[: x.size // 3], x.reshape(-1)[x.size // 3 : 2 * x.size // 3] = INTEGER_RANGE[x.dtype.name]
     return x, w
+
+
+def _beyond_32_bits(choices: Choices, base: _Layer) -> Sketch:
+    """Return a case with sums that an accumulator of 32 bits does not hold: the values of each have one sign."""
+    inputs = choices.size("input_channels", 1200)
+    layer = replace(base, inputs=inputs, kernel=_pair(choices.size("kernel", 1)), image=(base.image[0], 4, 4), bias=0)
+    layer = replace(layer, scales=(1.0, 1.0, 2.0**18))
+    x, w = _values(choices, layer, choices.generator("beyond_32_bits"))
+    x, w = np.abs(x // 2) + 2**14 - 1, np.abs(w // 2) + 63
+    rows = np.where(np.arange(x.size // inputs) % 2 == 0, 1, -1).reshape(*x.shape[:-1], 1)
+    columns = np.where(np.arange(w.shape[-1]) % 3 == 0, -1, 1)
+    w[..., 1::3] //= 4  # channels whose sums do fit
+    given = (x * rows).astype(choices.params("input", 1.0).dtype), (w * columns).astype(choices.weight_dtype), None
+    return _sketch(choices, "beyond_32_bits", "sums that 32 bits do not hold", layer, given=given)
 
 
 def _values(choices: Choices, layer: _Layer, rng: np.random.Generator) -> tuple[Array, Array]:
