@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,16 @@ REFUSED: dict[str, tuple[Edit, str]] = {
         lambda data: data["activations"].update(zz=data["activations"]["r1"]),
         "activations: the model has no tensor 'zz'",
     ),
+    "another name": (
+        put("activations", "r1", name="net/r2:0"),
+        "activations: r1 is called 'net/r1:0' in the source, got 'net/r2:0'",
+    ),
+    "another source": (layer(0, source="r2"), "layer nn.conv2d r1 has source r1, bias b1, got source r2, bias b1"),
+    "no bias": (layer(0, bias=None), "layer nn.conv2d r1 has source r1, bias b1, got source r1, bias None"),
+    "a reason for no op": (
+        lambda data: data["float_ops"].append({"op": "nn.conv2d", "tensor": "c1", "reason": "slow"}),
+        "float_ops: c1 is made by no op that stays float",
+    ),
     "no parameters of an input": (drop("activations", "r1"), "layer nn.conv2d r2 reads r1, which has no parameters in the plan"),
     "no parameters of a result": (drop("activations", "r3"), "r3"),
     "no parameters of a weight": (drop("weights", "w1"), "layer nn.conv2d r1 reads w1, which has no parameters in the plan"),
@@ -367,6 +378,46 @@ def test_every_truncation_is_found(saved: Path, tmp_path: Path) -> None:
             QuantizationPlan.load(tmp_path / "cut.json")
 
 
+VALUES = (
+    *(None, True, 0, 1, -1, 2**70, 0.5, 1e-45, 1e39, -128, 127, 2.0**-20, 2.0**59, "", "x", "int8", "uint8", "half_up", "r1"),
+    *([], [0], [0.5] * 8, {}),
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of everything in JSON values."""
+    if path:
+        yield path
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mutated_plan_is_an_error_or_is_applied(seed: int, saved: Path) -> None:
+    draw = random.Random(seed)
+    text = saved.read_text()
+    found = list(places(json.loads(text)))
+    applied_count, errors = 0, list[str]()
+    for _ in range(40):
+        data = json.loads(text)
+        *path, last = draw.choice(found)
+        held: Any = data
+        for key in path:
+            held = held[key]
+        if draw.random() < 0.2:
+            del held[last]
+        else:
+            held[last] = draw.choice(VALUES)
+        saved.write_text(json.dumps(data))
+        try:
+            applied_count += bool(applied(saved).plan.fingerprint)
+        except octavo.OctavoError as error:
+            errors.append(str(error))
+    assert applied_count > 0
+    assert len(errors) > 20
+    assert [text for text in errors if "\n" in text] == []
+
+
 def test_a_plan_of_another_model_is_refused(saved: Path) -> None:
     other = replace(residual_net(), fingerprint="sha256:" + "1" * 64)
     with pytest.raises(QuantizationError, match=f"the plan belongs to another model: .*{'1' * 64}"):
@@ -399,6 +450,7 @@ def test_a_write_that_fails_leaves_the_old_file(saved: Path, tmp_path: Path, mon
 def test_tensors_that_share_parameters_follow_in_python(saved: Path) -> None:
     plan = QuantizationPlan.load(saved)
     assert ("f", "m") in plan.shared
+    assert plan.with_params({}).biases == {}
     wider = QuantParams.per_tensor("int8", 0.5, 0)
     quantized = octavo.quantize(residual_net(), plan=plan.with_params({TensorId("m"): wider}), target=NPU)
     assert quantized.plan.activations[TensorId("f")] == quantized.plan.activations[TensorId("m")] == wider

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 from PIL import Image
 
 import octavo
@@ -54,6 +55,17 @@ def test_mobilenet_v2_keeps_its_classes_in_onnx_runtime(mobilenet: tuple[Path, P
         for image in images(path.parents[2], calibration=False)[::4]
     ]
     assert np.mean(agree) >= 0.9
+
+
+def test_mobilenet_v2_s_plan_gives_the_same_bytes(mobilenet: tuple[Path, Profile], tmp_path: Path) -> None:
+    path, profile = mobilenet
+    model = octavo.importer.load(path)
+    first = octavo.quantize(model, profile)
+    first.plan.save(tmp_path / "plan.json")
+    again = octavo.quantize(model, plan=tmp_path / "plan.json")
+    assert first.plan.folds
+    assert tvm.ir.save_json(again.bound()) == tvm.ir.save_json(first.bound())
+    assert again.fingerprint == first.fingerprint
 
 
 def images(shared: Path, *, calibration: bool) -> list[np.ndarray]:

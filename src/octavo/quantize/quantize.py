@@ -128,7 +128,8 @@ class _Job:
         self._sources = RangeSources(self._view, self.profile or ())
         if self.replay is not None:
             names = {var.name for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
-            self.replay.check(self.model, names, [target.name for target in self.targets])
+            targets = [target.name for target in self.targets]
+            self.replay.check(self.model.fingerprint, self._simple.tensors, names, targets)
             self.recipe, self.wishes = self.replay.plan.recipe, self.replay.wishes()
             return
         if self.profile is None:
@@ -142,7 +143,8 @@ class _Job:
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
         if self.replay is not None:
-            self.replay.check_enclosed(enclosed)
+            self.replay.check_result(emitted.layers, float_ops, enclosed)
+            float_ops = self.replay.with_reasons(float_ops)
         replay, adjustments = self.replay, (*parameters.adjustments, *_unused(self.wishes, parameters, emitted))
         plan = QuantizationPlan(
             fingerprint=self.model.fingerprint,
@@ -153,7 +155,7 @@ class _Job:
             biases=emitted.biases,
             weight_values={**parameters.weight_values, **emitted.bias_values},
             layers=emitted.layers,
-            float_ops=float_ops if replay is None else replay.float_ops(float_ops),
+            float_ops=float_ops,
             enclosed=enclosed,
             folds=self._folds,
             adjustments=adjustments if replay is None else replay.adjustments(adjustments),

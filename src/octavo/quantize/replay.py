@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from tvm.relax import Var
 
 from ..errors import QuantizationError
-from ..graph.model import Model
-from ..identity import TensorId
+from ..identity import TensorId, TensorTable
 from .constraints import Wish
 from .placement import Layer, Placement
 from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
@@ -40,17 +39,21 @@ class Replay:
         self._layers = {layer.output: layer for layer in self.plan.layers}
         self._reasons = {op.tensor: op.reason for op in self.plan.float_ops}
 
-    def check(self, model: Model, names: Collection[str], targets: Sequence[str]) -> None:
-        """Raise QuantizationError unless the plan is of a model, whose tensors are `names`, and for these targets."""
+    def check(self, fingerprint: str, tensors: TensorTable, variables: Collection[str], targets: Sequence[str]) -> None:
+        """Raise QuantizationError unless the plan is of a model, given by what it has, and for these targets."""
         plan = self.plan
-        if plan.fingerprint != model.fingerprint:
+        if plan.fingerprint != fingerprint:
             raise QuantizationError(
-                f"the plan belongs to another model: it was made for {plan.fingerprint}, this model is {model.fingerprint}; "
+                f"the plan belongs to another model: it was made for {plan.fingerprint}, this model is {fingerprint}; "
                 "quantize this model by its profile, and save that plan"
             )
         for where, tensor in self._tensors():
-            if tensor not in names:
+            if tensor not in variables:
                 raise QuantizationError(f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved")
+            entry, name = tensors.get(tensor), plan.names.get(tensor)
+            if name is not None and (entry is None or entry.source_name != name):
+                called = "has no name" if entry is None else f"is called {entry.source_name!r}"
+                raise QuantizationError(f"the plan: {where}: {tensor} {called} in the source, got {name!r}: it is no choice")
         for layer in plan.layers:
             if layer.target not in targets:
                 raise QuantizationError(
@@ -120,8 +123,11 @@ class Replay:
         alike = reversed(float_ops[: list(reasons).index(layer.output) + 1] if layer.output in reasons else ())
         return next((op.reason for op in alike if op.op == layer.op), f"the model has no {layer.op} there")
 
-    def check_enclosed(self, enclosed: Sequence[TensorId]) -> None:
-        """Raise QuantizationError where an op that the plan leaves float runs in integers, for all around it is quantized."""
+    def check_result(self, layers: Iterable[IntegerLayer], float_ops: Iterable[FloatOp], enclosed: Collection[TensorId]) -> None:
+        """Raise QuantizationError where the result is not what the plan says of it.
+
+        An op that is no layer runs in integers all the same if all around it is quantized.
+        """
         tensor = next((each for each in enclosed if each not in self.plan.enclosed), None)
         if tensor is not None:
             readers = [str(layer.output) for layer in self.plan.layers if not set(enclosed).isdisjoint(layer.inputs)]
@@ -129,10 +135,19 @@ class Replay:
                 f"the plan: {tensor} is no layer's and cannot stay float: what it reads and what reads it is quantized, so it "
                 f"runs in integers; take out the layers that read what follows from it, too ({', '.join(readers)}), or none"
             )
+        for layer in layers:
+            planned = self._layers[layer.output]
+            if planned.source != layer.source or (planned.bias is None) != (layer.bias is None):
+                said, found = (f"source {each.source}, bias {each.bias}" for each in (planned, layer))
+                raise QuantizationError(f"the plan: layer {layer.op} {layer.output} has {found}, got {said}: these are no choice")
+        made = {op.tensor for op in float_ops}
+        other = next((entry for entry in self.plan.float_ops if entry.tensor not in made), None)
+        if other is not None:
+            raise QuantizationError(f"the plan: float_ops: {other.tensor} is made by no op that stays float; take the entry out")
 
-    def float_ops(self, found: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
+    def with_reasons(self, float_ops: Iterable[FloatOp]) -> tuple[FloatOp, ...]:
         """Return the ops that stay float with the plan's reasons."""
-        return tuple(replace(op, reason=self._reasons.get(op.tensor, op.reason)) for op in found)
+        return tuple(replace(op, reason=self._reasons.get(op.tensor, op.reason)) for op in float_ops)
 
     def adjustments(self, new: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
         """Return what the plan says was chosen otherwise than asked, and what was now."""

@@ -191,6 +191,9 @@ def _check_ops(plan: PlanContents) -> None:
 
 def _recipe(value: Any) -> Recipe:
     data = _object("recipe", value, _RECIPE)
+    _text("recipe: range_estimator", data["range_estimator"])
+    if data["activation_dtype"] is not None:
+        _text("recipe: activation_dtype", data["activation_dtype"])
     read: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in data.items()}
     return Recipe(**read)
 

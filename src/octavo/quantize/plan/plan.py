@@ -35,6 +35,8 @@ class QuantizationPlan(PlanContents):
     def with_params(self, params: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
         """Return the plan with other parameters of some tensors; those that share theirs with one of them follow it.
 
+        Integers of weights, and biases, are those of the old parameters: it has none until it is applied.
+
         Raises
         ------
         QuantizationError
@@ -49,6 +51,8 @@ class QuantizationPlan(PlanContents):
             self,
             activations={key: wanted.get(key, value) for key, value in self.activations.items()},
             weights={key: wanted.get(key, value) for key, value in self.weights.items()},
+            biases={},
+            weight_values={},
         )
 
 
