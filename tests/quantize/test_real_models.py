@@ -63,7 +63,6 @@ def test_mobilenet_v2_s_plan_gives_the_same_bytes(mobilenet: tuple[Path, Profile
     first = octavo.quantize(model, profile)
     first.plan.save(tmp_path / "plan.json")
     again = octavo.quantize(model, plan=tmp_path / "plan.json")
-    assert first.plan.folds
     assert tvm.ir.save_json(again.bound()) == tvm.ir.save_json(first.bound())
     assert again.fingerprint == first.fingerprint
 
