@@ -12,10 +12,11 @@ from tvm import relax
 
 import octavo
 from octavo.composites.attributes import read_composites
+from octavo.composites.movement import QuantizeOp
 from octavo.composites.weighted import Conv2dTransposeOp
 from octavo.conformance.oracles import expected
 from octavo.graph.dataflow import DataflowView, attrs_of, replace_operands, write_function
-from octavo.numerics import Window, conv2d_transpose_accumulate, requantize
+from octavo.numerics import Window, conv2d_transpose_accumulate, quantize, requantize
 from octavo.partition.pipeline import integer_regions
 from octavo.target import TargetDescription
 
@@ -91,6 +92,8 @@ def compare(module: tvm.IRModule, target: TargetDescription, inputs: dict[str, n
 
 def evaluated(op: Any, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
     """What the oracles say that a composite gives, None where there is none."""
+    if isinstance(op, QuantizeOp):
+        return quantize(inputs[op.source], op.y.tensor.params, op.rounding)
     if not isinstance(op, Conv2dTransposeOp):
         found = expected(op, inputs)
         return None if found is None else found.values

@@ -154,8 +154,8 @@ class Operand:
 class PairwiseOp(CompositeOp):
     """a op b + clamp, over shapes that broadcast.
 
-    int16 tensors have roundings of their own: "fixed_point", or "float32" for every operation in float32. Bytes may have one of
-    `FIXED_POINT_ROUNDINGS`.
+    int16 tensors have roundings of their own: "fixed_point", or "float32" for every operation in float32. Both widths may have
+    one of `FIXED_POINT_ROUNDINGS`.
     """
 
     kind: Kind
@@ -175,7 +175,7 @@ class PairwiseOp(CompositeOp):
         if self.rounding == "fixed_point":
             return Arithmetic("fixed_point", self.rounding, 64)
         if self.rounding in FIXED_POINT_ROUNDINGS:
-            return integer_arithmetic(FIXED_POINT_ROUNDINGS[self.rounding], 32)
+            return integer_arithmetic(FIXED_POINT_ROUNDINGS[self.rounding], 64 if self.y.kernel_dtype == "int16" else 32)
         is_product = self.kind == "mul" and self.rounding != "float32"
         return Arithmetic("float_multiplier", self.rounding, 32) if is_product else sum_arithmetic(self.rounding)
 
@@ -198,21 +198,28 @@ class PairwiseOp(CompositeOp):
 
         return ElementFunction(operands=variables, result=self.y, of=of)
 
+    def in_integers(self, a: npt.NDArray[np.integer], b: npt.NDArray[np.integer]) -> npt.NDArray[np.integer] | None:
+        """Return the results for the integers of a and b as kernels hold them; None where it rounds otherwise."""
+        if self.rounding not in FIXED_POINT_ROUNDINGS or self.kind in ("max", "min"):
+            return None
+        sides, out = (self.a.tensor, self.b.tensor, self.y.tensor), output_spec(self.y)
+        return combine_in_integers(
+            self.kind,
+            a,
+            b,
+            scales=scales_of(*sides),
+            zero_points=(sides[0].zero_point, sides[1].zero_point, sides[2].zero_point),
+            rounding=FIXED_POINT_ROUNDINGS[self.rounding],
+            qmin=out.qmin,
+            qmax=out.qmax,
+            dtype=self.y.kernel_dtype,
+        )
+
     def _oracle(self, a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the results for the integers of a and b as kernels hold them."""
         out = output_spec(self.y)
-        if self.rounding in FIXED_POINT_ROUNDINGS and self.kind not in ("max", "min"):
-            sides = (self.a.tensor, self.b.tensor, self.y.tensor)
-            combined = combine_in_integers(
-                self.kind,
-                a,
-                b,
-                scales=scales_of(*sides),
-                zero_points=(sides[0].zero_point, sides[1].zero_point, sides[2].zero_point),
-                rounding=FIXED_POINT_ROUNDINGS[self.rounding],
-                qmin=out.qmin,
-                qmax=out.qmax,
-            )
+        combined = self.in_integers(a, b)
+        if combined is not None:
             return combined.astype(np.uint8)
         if self.kind in ("add", "sub"):
             tensors = self.a.tensor, self.b.tensor, self.y

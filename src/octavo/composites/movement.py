@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics import requantize_tensor
+from ..numerics.affine import TieRounding
 from ..numerics.quantized.rescale import fixed_point_table
 from .base import (
     NO_ARITHMETIC,
@@ -20,6 +21,7 @@ from .base import (
     QuantizedTensor,
     UnaryOp,
     change_of_parameters,
+    integer_arithmetic,
     ratio,
 )
 from .outputs import output_spec
@@ -45,18 +47,21 @@ class ConcatOp(CompositeOp):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizeOp(CompositeOp):
-    """float32 to integers at the edge of an integer region."""
+    """float32 to integers at the edge of an integer region: real / scale in float32, whose ties go as `rounding` says."""
 
     source: str
     y: QuantizedOutput
+    rounding: TieRounding = "half_even"
 
     def roles(self) -> dict[str, Any]:
         """Return its tensors by role."""
         return self.y.roles()
 
     def arithmetic(self) -> Arithmetic:
-        """Return the rounding of real / scale."""
-        return Arithmetic("float_multiplier", "half_even")
+        """Return the rounding of real / scale, as the quantize names it."""
+        if self.y.fixed_point is None:
+            return Arithmetic("float_multiplier", self.rounding)
+        return integer_arithmetic(self.y.fixed_point)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -51,7 +51,7 @@ class Pool2dOp(UnaryOp):
 class ReduceOp(UnaryOp):
     """A reduction of x over `axes`, counted in the source's layout; means of int16 may round in "fixed_point".
 
-    Means and sums of bytes round as their result asks in the integers of accelerators, where `rounding` says the same.
+    Means and sums round as their result asks in the integers of accelerators, where `rounding` says the same.
     """
 
     kind: Literal["mean", "sum", "max", "min"]

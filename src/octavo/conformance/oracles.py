@@ -160,9 +160,10 @@ def _pairwise(op: PairwiseOp, inputs: Mapping[str, Array]) -> Expected | None:
     sides = [(side.tensor, inputs[side.tensor.name] if side.values is None else side.values) for side in (op.a, op.b)]
     if op.y.kernel_dtype == "int16" and (op.kind in ("max", "min") or op.rounding == "float32"):
         return _of_pair(op.kind, op.y, _wide_pair(op, *sides), *sides)
-    if op.element_function() is None:
+    values = op.in_integers(*(tensor.kernel_integers(integers) for tensor, integers in sides))
+    if values is None and op.element_function() is None:
         return None
-    return _of_pair(op.kind, op.y, _of_elements(op, inputs), *sides)
+    return _of_pair(op.kind, op.y, _of_elements(op, inputs) if values is None else values, *sides)
 
 
 def _wide_pair(op: PairwiseOp, a: tuple[QuantizedTensor, Array], b: tuple[QuantizedTensor, Array]) -> Array:

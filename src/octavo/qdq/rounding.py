@@ -171,7 +171,7 @@ _TIES: dict[str, TieRounding] = {
 
 
 def tie_rounding(rounding: str) -> TieRounding:
-    """Return where the ties of a table go whose results are rounded so; other roundings have tables of their own."""
+    """Return where ties of a table, or of a tensor that enters as float, go; other roundings have tables of their own."""
     return _TIES.get(rounding, "half_even")
 
 

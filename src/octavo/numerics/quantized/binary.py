@@ -291,7 +291,7 @@ def combine_in_integers(
     qmax: int | None = None,
     dtype: str = "uint8",
 ) -> Integers:
-    """Return the quantized a op b of 8-bit tensors whose shapes broadcast, in the integers of accelerators.
+    """Return the quantized a op b of tensors of 8 or 16 bits whose shapes broadcast, in the integers of accelerators.
 
     Parameters
     ----------
@@ -311,15 +311,22 @@ def combine_in_integers(
     return clamp(factors.apply(first, second, subtract=kind == "sub") + zero_points[2], qmin, qmax, dtype)
 
 
-def reaches_beyond_int64(kind: str, scales: tuple[float, float, float], rounding: FixedPointRounding) -> bool:
-    """Return whether two 8-bit tensors of these scales have sums or products that their multipliers take out of int64."""
+def reaches_beyond_int64(
+    kind: str, scales: tuple[float, float, float], largest: tuple[int, int], rounding: FixedPointRounding, dtype: str = "uint8"
+) -> bool:
+    """Return whether sums or products of two tensors leave int64 by their multipliers.
+
+    `largest` are the magnitudes that their integers less the zero points reach.
+    """
     if kind == "mul":
-        return product_multiplier(*scales, rounding).max_value < 255 * 255
+        return product_multiplier(*scales, rounding).max_value < largest[0] * largest[1]
     if max(scales[:2]) > min(scales[:2]) * 2.0**_LONGEST_SHIFT:
         return True
-    factors = sum_multipliers(*scales, dtype="uint8", rounding=rounding)
-    most = np.asarray(255, np.int64) << factors.digits
-    return int(factors.a.apply(most) + factors.b.apply(most)) > factors.y.max_value
+    factors = sum_multipliers(*scales, dtype=dtype, rounding=rounding)
+    a, b = (np.asarray(most, np.int64) << factors.digits for most in largest)
+    if int(a) > factors.a.max_value or int(b) > factors.b.max_value:
+        return True
+    return int(factors.a.apply(a) + factors.b.apply(b)) > factors.y.max_value
 
 
 def add_int16(

@@ -123,7 +123,8 @@ def _beyond_int64(op: BatchMatmulOp) -> Rejection | None:
     if largest <= factor.max_value:
         return None
     names = f"{op.a.tensor.name} @ {op.b.tensor.name}"
-    return Rejection(reason=f"a sum of {names} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
+    reason = f"a sum of {names} can reach {largest}; its factor allows {factor.max_value} in 64 bits"
+    return Rejection(reason=reason, matched=True)
 
 
 def _largest_sum(a: MatmulOperand, b: MatmulOperand) -> int:

@@ -9,6 +9,7 @@ from ...composites.movement import DequantizeOp, QuantizeOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
 from ...target import OpSupport
+from ..rounding import fixed_point_of, rounding_of, tie_rounding
 from ..tail import check_activation, integer_clamp
 from ..values import params_of
 
@@ -28,7 +29,8 @@ def match_quantize(view: DataflowView, core: Var, support: OpSupport) -> Region[
     if (qmin, qmax) != (params.qmin, params.qmax):
         output, qmin, qmax = core, params.qmin, params.qmax
     tensor = QuantizedTensor(name=output.name, shape=shape, params=params)
-    op = QuantizeOp(source=source.name, y=QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax))
+    result = QuantizedOutput(tensor=tensor, qmin=qmin, qmax=qmax, fixed_point=fixed_point_of(call))
+    op = QuantizeOp(source=source.name, y=result, rounding=tie_rounding(rounding_of(call)))
     members = (core,) if output.same_as(core) else (core, output)
     return Region(core=core, output=output, members=members, inputs=(source,), op=op)
 

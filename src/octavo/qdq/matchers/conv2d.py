@@ -82,7 +82,7 @@ def match_conv2d(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         dilation=pair(call.attrs.dilation),
         groups=int(call.attrs.groups),
     )
-    if op.y.kernel_dtype == "int16":
+    if op.y.kernel_dtype == "int16" and op.y.fixed_point is None:
         # TFLite's sums of 64 bits meet a factor of 15 bits, those of 32 bits one of 31.
         asked = result_rounding(view, way.tail.members)
         op = _wide(op, asked, "twice" if op.weight.bias_name and asked != FIXED_POINT_WIDE_BIAS else "reduced")
@@ -115,7 +115,7 @@ def match_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
         return formed
     bits = support.bits_of(x.params.dtype)
     op = MatmulOp(x=quantized_input(x), weight=formed[0], y=formed[1], accumulator_bits=bits)
-    if op.y.kernel_dtype == "int16":
+    if op.y.kernel_dtype == "int16" and op.y.fixed_point is None:
         asked = result_rounding(view, way.tail.members)
         op = _wide(op, asked, "once" if op.weight.bias_name and asked == FIXED_POINT_WIDE_BIAS else "twice")
     else:
@@ -136,7 +136,7 @@ def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
 
 
 def _in_integers(op: _Op) -> _Op | Rejection:
-    """Return the op of 8 bits in the integers of accelerators, where its quantize says so."""
+    """Return the op in the integers of accelerators, where its quantize says so."""
     if not isinstance(op.y, QuantizedOutput) or not isinstance(op.x, QuantizedTensor):
         return op
     result, weight, rounding = op.y.tensor, op.weight, op.y.fixed_point
@@ -163,7 +163,9 @@ def _within_int64(op: _Op, x: QuantParams) -> _Op | Rejection:
     largest = largest if op.narrow is None else min(largest, -op.narrow.bounds[0])
     if largest <= factor.max_value:
         return op
-    return Rejection(reason=f"a sum of {op.y.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits")
+    assert isinstance(op.y, QuantizedOutput), "sums in fixed point end in integers"
+    reason = f"a sum of {op.y.tensor.name} can reach {largest}; its factor allows {factor.max_value} in 64 bits"
+    return Rejection(reason=reason, matched=True)
 
 
 def weighted_operands(

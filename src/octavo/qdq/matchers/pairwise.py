@@ -8,6 +8,7 @@ from ...composites.base import CompositeOp, QuantizedOutput, QuantizedTensor
 from ...composites.elementwise import Kind, Operand, PairwiseOp, scales_of
 from ...graph.dataflow import DataflowView, call_to, op_name, static_shape
 from ...graph.rules import Region, Rejection
+from ...numerics import INTEGER_RANGE
 from ...numerics.quantized.binary import reaches_beyond_int64
 from ...target import OpSupport
 from ...target.vocabulary import HALF_EVEN_STORED, HALF_UP
@@ -63,14 +64,15 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region[
     if kind in ("max", "min") and any(side.params != tail.result.tensor.params for side in sides):
         return Rejection(reason="its operands and its result differ in scale, zero point or dtype")
     rounding = result_rounding(view, tail.members, _ROUNDINGS[kind])
-    if tail.result.kernel_dtype == "int16" and kind not in ("max", "min"):
+    in_integers = None if kind in ("max", "min") else _in_integers(kind, operands, tail.result)
+    if in_integers is not None:
+        rounding = in_integers
+    elif tail.result.kernel_dtype == "int16" and kind not in ("max", "min"):
         rounding = "fixed_point" if is_fixed_point(result_rounding(view, tail.members)) else "float32"
         tensors = (operands[0].tensor, operands[1].tensor, tail.result.tensor)
         other = next((tensor for tensor in tensors if rounding == "fixed_point" and tensor.zero_point != 0), None)
         if other is not None:
             return Rejection(reason=f"the zero point of {other.name} is {other.zero_point}; the 16-bit kernel takes 0")
-    elif kind not in ("max", "min") and tail.result.fixed_point is not None:
-        rounding = _in_integers(kind, operands, tail.result) or rounding
     op = PairwiseOp(kind=kind, a=operands[0], b=operands[1], y=tail.result, rounding=rounding)
     pairs = zip(sides, operands, strict=True)
     variables = [side.source for side, operand in pairs if operand.values is None and isinstance(side.source, Var)]
@@ -84,12 +86,15 @@ def match_pairwise(view: DataflowView, core: Var, support: OpSupport) -> Region[
 
 
 def _in_integers(kind: Kind, operands: list[Operand], y: QuantizedOutput) -> str | None:
-    """Return how the op of bytes is rounded as accelerators do; None where its multipliers do not fit."""
+    """Return how the op is rounded as accelerators do; None where it isn't, or its multipliers do not fit."""
     tensors = (operands[0].tensor, operands[1].tensor, y.tensor)
     rounding = y.fixed_point
     if rounding is None or unscalable(rounding, {tensor.name: tensor.params.scale for tensor in tensors}) is not None:
         return None
-    return None if reaches_beyond_int64(kind, scales_of(*tensors), rounding) else rounding
+    points = [(INTEGER_RANGE[each.params.dtype], int(each.params.zero_point)) for each in tensors[:2]]
+    reach = [max(high - zero_point, zero_point - low) for (low, high), zero_point in points]
+    beyond = reaches_beyond_int64(kind, scales_of(*tensors), (reach[0], reach[1]), rounding, y.kernel_dtype)
+    return None if beyond else rounding
 
 
 def _operand(name: str, shape: tuple[int, ...], side: Dequantized, constant: ConstantValue | None) -> Operand:

@@ -93,11 +93,11 @@ def _rounding(asked: str, window: _Window, x: QuantizedTensor, y: QuantizedOutpu
     if asked == "float32" and x.params.dtype == y.tensor.params.dtype:
         return "float32"
     asked_integers = y.fixed_point
-    if asked_integers in SHIFTS and x.kernel_dtype == "uint8":
+    if asked_integers in SHIFTS:
         return cast("ShiftRounding", asked_integers)
     fits = x.params == y.tensor.params and window.kernel[0] * window.kernel[1] <= HALF_AWAY_MAX_WINDOW
     # TFLite's reference averages the integers as they are stored, whatever its multipliers round.
-    is_away = asked == "half_away" or (asked_integers is not None and x.kernel_dtype == "uint8")
+    is_away = asked == "half_away" or (asked_integers is not None and x.params.dtype != "uint16")  # which kernels relabel
     return "half_away" if is_away and fits and not window.count_include_pad else "half_even"
 
 

@@ -51,12 +51,12 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
     rounding = result_rounding(view, tail.members, (HALF_EVEN_STORED,) if kind == "mean" else ())
     if source.kernel_dtype == "int16":
         is_fixed = is_fixed_point(result_rounding(view, tail.members))
+        is_fixed |= kind == "sum" and _in_integers(kind, source, tail.result, extent) is not None
         problem = _wide_problem(kind, source, tail.result, extent, is_fixed=is_fixed)
         if problem is not None:
             return problem
         rounding = "fixed_point" if is_fixed and kind == "mean" else rounding
-    else:
-        rounding = _in_integers(kind, source, tail.result, extent) or rounding
+    rounding = _in_integers(kind, source, tail.result, extent) or rounding
     op = ReduceOp(
         kind=_EXTREMES.get(kind) or ("mean" if kind == "mean" else "sum"), x=source, y=tail.result, axes=axes, rounding=rounding
     )
@@ -65,16 +65,18 @@ def match_reduce(view: DataflowView, core: Var, support: OpSupport) -> Region[Co
 
 
 def _in_integers(kind: str, x: QuantizedTensor, y: QuantizedOutput, count: int) -> str | None:
-    """Return how a mean or sum of bytes is rounded as accelerators do; None where no kernel does that."""
+    """Return how a mean or sum is rounded as accelerators do; None where no kernel does that."""
     asked = y.fixed_point
     if asked is None or kind not in ("mean", "sum"):
         return None
+    low, high = INTEGER_RANGE[x.params.dtype]
+    largest = count * max(high - int(x.params.zero_point), int(x.params.zero_point) - low)
     real = float(x.params.scale) / float(y.tensor.params.scale)
     if asked in SHIFTS:
-        fits = is_power_of_two(real) and (kind == "mean" or 255 * count <= fixed_point_multiplier(real, asked).max_value)
+        fits = is_power_of_two(real) and (kind == "mean" or largest <= fixed_point_multiplier(real, asked).max_value)
     else:
         factor = mean_multiplier(real, count, asked) if kind == "mean" else fixed_point_multiplier(real, asked)
-        fits = 255 * count <= factor.max_value
+        fits = largest <= factor.max_value
     return asked if fits else None
 
 

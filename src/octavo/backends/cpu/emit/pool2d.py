@@ -8,6 +8,7 @@ from ....composites.base import ratio
 from ....composites.outputs import output_spec
 from ....composites.reduction import Pool2dOp
 from ....numerics import FloatMeanParameters
+from ....numerics.rounding.fixed_point import SHIFTS
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -27,7 +28,7 @@ def emit_pool2d(op: Pool2dOp, context: KernelContext, inputs: dict[str, Var], ou
     if is_wide and rounding == "half_away":
         multiplier = 1.0
     elif is_wide:
-        rounding = "half_even"
+        rounding = rounding if rounding in SHIFTS else "half_even"
     elif rounding == "half_away":
         # The mean is that of the integers as the source stores them: 0 stays 0, relabelled or not.
         in_zero, multiplier = op.x.relabelling, 1.0

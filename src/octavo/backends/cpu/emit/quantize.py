@@ -22,6 +22,7 @@ def emit_quantize(op: QuantizeOp, context: KernelContext, inputs: dict[str, Var]
         scale=float(op.y.tensor.params.scale),
         zero_point=op.y.tensor.zero_point,
         dtype=op.y.tensor.kernel_dtype,
+        ties=op.rounding,
         threads=context.threads,
     )
     kernel = kernels.quantize(spec, isa=context.isa)

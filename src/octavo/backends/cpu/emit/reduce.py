@@ -75,10 +75,11 @@ def _mean_by_shift(op: ReduceOp, context: KernelContext, run: Run, name: str, sh
         multiplier=ratio(op.x.params, op.y.tensor.params),
         input_zero_point=op.x.zero_point,
         output=output_spec(op.y),
+        dtype=op.x.kernel_dtype,
         rounding=cast("ShiftRounding", op.rounding),
         threads=context.threads,
     )
-    return context.call(name, kernels.pool2d(spec, isa=context.isa), [run.value], shape)
+    return context.call(name, kernels.pool2d(spec, isa=context.isa), [run.value], shape, op.x.kernel_dtype)
 
 
 def _multiplier(op: ReduceOp, extent: int) -> float | FixedPointMultiplier:

@@ -1,7 +1,7 @@
 """Sum, difference, product, maximum and minimum of two tensors of 8 or 16 bits that broadcast.
 
 Oracles: `numerics.add`, `mul`, `float_sum`, `maximum` and `minimum`; of int16 `add_int16`, `mul` by a fixed-point multiplier, and
-`float_binary_int16`; of bytes by fixed-point multipliers `combine_in_integers`.
+`float_binary_int16`; in the integers of accelerators `combine_in_integers`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PairwiseSpec:
     Of uint8, "mul" rounds half to even and "add" and "sub" half up, or as `float_sum` says, which with `relabelling` is that of
     AddSpec; with "half_even_stored" a tie of "mul" becomes an even integer as stored. int16 is combined in real numbers, every
     operation in float32, or with "fixed_point" by multipliers and shifts; zero points are then 0. One of `FIXED_POINT_ROUNDINGS`
-    combines bytes so.
+    combines both widths so.
     "max" and "min" choose among the integers as they are: scales and zero points are those of the result.
     """
 

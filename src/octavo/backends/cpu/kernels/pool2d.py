@@ -187,7 +187,7 @@ def _emit_float_mean(
 
 
 def _shifted(spec: Pool2dSpec, total: Expr, pixels: Expr, ties: Ties, lanes: int) -> Expr:
-    """Return total * multiplier / pixels, exact and rounded once, as uint8; the multiplier is a power of two."""
+    """Return total * multiplier / pixels, exact and rounded once; the multiplier is a power of two."""
 
     def number(value: Expr) -> Expr:
         return splat(value, lanes)
@@ -203,7 +203,7 @@ def _shifted(spec: Pool2dSpec, total: Expr, pixels: Expr, ties: Ties, lanes: int
     if ties != "half_away":
         less = B.Select(value < zero, one, zero) if ties == "half_up" else B.bitwise_and(away, one)
         away = B.Bind(away - B.Select(away * (divisor + divisor) < doubled, zero, less))
-    return clamped_integer(B.Select(value < zero, zero - away, away), spec.output, lanes, "uint8")
+    return clamped_integer(B.Select(value < zero, zero - away, away), spec.output, lanes, spec.dtype)
 
 
 def _multiplier(spec: Pool2dSpec, pixels: Expr, lanes: int) -> float | Expr:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm.script.ir_builder import tirx as B
 
@@ -13,7 +15,7 @@ from .vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, stor
 
 
 def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
-    """Return the kernel of y = saturate(rint(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
+    """Return the kernel of y = saturate(round(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
     qmin, qmax = INTEGER_RANGE[spec.dtype]
     width = lanes_of(isa)
 
@@ -21,8 +23,8 @@ def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
         def one(start: Expr, lanes: int) -> None:
             scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
             value = load(x, start, lanes) / scale
-            value = rounded(value, zero_point=spec.zero_point, qmin=qmin, qmax=qmax, dtype=spec.dtype, lanes=lanes)
-            store(y, start, value, lanes)
+            bounds: Any = {"zero_point": spec.zero_point, "qmin": qmin, "qmax": qmax}
+            store(y, start, rounded(value, **bounds, dtype=spec.dtype, lanes=lanes, ties=spec.ties), lanes)
 
         for_each_vector(spec.size, width, spec.threads, one)
 

@@ -5,10 +5,13 @@ One text serves every ISA and every number of lanes. Nothing else in the kernels
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
+from ....numerics.affine import TieRounding
 from ....numerics.floats.float_function import MAGIC, MAGIC_BITS
 from ....numerics.quant_params import INTEGER_RANGE
 from .spec import Output
@@ -18,11 +21,21 @@ MAGIC_REACH = 1 << 22
 """The bits of MAGIC + k are MAGIC_BITS + k for every integer |k| <= MAGIC_REACH."""
 
 
-def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, lanes: int, stored_even: bool = False) -> Expr:
+def rounded(
+    value: Expr,
+    *,
+    zero_point: int,
+    qmin: int,
+    qmax: int,
+    dtype: str,
+    lanes: int,
+    stored_even: bool = False,
+    ties: TieRounding = "half_even",
+) -> Expr:
     """Return clamp(rint(value) + zero_point, qmin, qmax) of a float32 vector; NaN becomes qmin.
 
-    With `stored_even` it is rint(value + zero_point): a tie becomes an even result, not an even distance from the zero point. An
-    odd magic number, for an odd zero point, does that without rounding twice.
+    Ties go where `ties` says. With `stored_even` it is rint(value + zero_point): a tie becomes an even result, not an even
+    distance from the zero point. An odd magic number, for an odd zero point, does that without rounding twice.
 
     The clamp stands between the product that `value` may be and the addition of the magic number, and must: LLVM would contract
     product and sum into a fused multiply-add, which skips the product's own rounding to float32. Clamping to integers before
@@ -36,7 +49,19 @@ def rounded(value: Expr, *, zero_point: int, qmin: int, qmax: int, dtype: str, l
     value = B.Bind(B.Select(value < high, value, high))
     parity = zero_point & 1 if stored_even else 0
     bits = B.reinterpret(vector_type("int32", lanes), value + splat(B.float32(MAGIC + parity), lanes))
+    if ties != "half_even":
+        bits = bits + _moved_tie(value, bits, ties, lanes)
     return (bits - splat(B.int32(MAGIC_BITS + parity - zero_point), lanes)).astype(vector_type(dtype, lanes))
+
+
+def _moved_tie(value: Expr, bits: Expr, ties: TieRounding, lanes: int) -> Expr:
+    """Return what a tie that went to the even neighbour, the integer of `bits`, is moved by to go elsewhere; else 0."""
+    zero, one, none, half = (splat(each, lanes) for each in (B.int32(0), B.int32(1), B.float32(0), B.float32(0.5)))
+    rest = B.Bind(value - float_difference(B.Bind(bits), splat(B.int32(MAGIC_BITS), lanes), lanes))  # exact
+    if ties == "half_up":
+        return B.Select(rest >= half, one, zero)
+    up = B.Select(value > none, B.Select(rest >= half, one, zero), zero)
+    return up - B.Select(value < none, B.Select(rest <= none - half, one, zero), zero)
 
 
 def scaled(acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
@@ -96,7 +121,7 @@ def requantized(
     if isinstance(multiplier, float):
         multiplier = splat(B.float32(float(np.float32(multiplier))), lanes)
     product = scaled(acc, multiplier, bias, lanes)
-    bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
+    bounds: Any = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
     return rounded(product, **bounds, dtype=dtype, lanes=lanes, stored_even=stored_even)
 
 

@@ -16,6 +16,7 @@ import tvm
 from ....composites.matrix_view import MatrixView
 from ....composites.outputs import FloatOutput, Output, SumOutput
 from ....numerics import FloatMeanParameters, FloatSumParameters
+from ....numerics.affine import TieRounding
 from ....numerics.quantized.pool2d import PoolRounding
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
@@ -116,7 +117,7 @@ class Pool2dSpec:
     counts in a maximum; in an average it counts (as real 0) only if `count_include_pad`. `rounding` is that of an average:
     "half_even" of the real mean; "half_away", for a multiplier of 1 only, of the mean of x - input_zero_point (of int16: of the
     integers as stored); or, for uint8 alone, "half_even_stored", where a tie becomes an even integer as stored (which differs
-    where the zero point is odd); or for uint8 one of `SHIFTS`, exact with a power of two as the multiplier. With `float_mean` an
+    where the zero point is odd); or one of `SHIFTS`, exact with a power of two as the multiplier. With `float_mean` an
     average of uint8 is formed in float32, whatever `rounding` says; `multiplier` is then its ratio.
     """
 
@@ -224,12 +225,13 @@ class RequantizeSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizeSpec:
-    """float32 to `dtype`, over `size` values: saturate(rint(x / scale) + zero_point)."""
+    """float32 to `dtype`, over `size` values: saturate(round(x / scale) + zero_point), whose ties go where `ties` says."""
 
     size: int
     scale: float
     zero_point: int
     dtype: Literal["uint8", "int8", "int16"] = "uint8"
+    ties: TieRounding = "half_even"
     threads: int = 1
 
 
