@@ -383,6 +383,7 @@ def test_a_command_is_run_for_each_case(cases, tmp_path, capsys):
     assert "another rounding of ties" in failure.get("message", "")
     page = (tmp_path / "r.html").read_text()
     assert page.count('class="failed"') == 1
+    assert "The 1 that failed look like this:</p><ul><li>1 of them: off by one at ties" in page
     assert "<script" not in page
     assert "first at [" in page
 

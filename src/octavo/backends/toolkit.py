@@ -57,10 +57,30 @@ def weight_of(composite: Composite) -> QuantizedWeight:
 
 
 def real_multiplier(composite: Composite) -> npt.NDArray[np.float64]:
-    """Return s_x * s_w / s_y of a product, (output channels,) or (): from units of its sums to those of its result."""
+    """Return s_x * s_w / s_y of a product, (output channels,) or (): from units of its sums to those of its result.
+
+    The number in float64, to derive others from; hardware that multiplies by floats wants `float_multiplier`.
+    """
     info = composite.quantize_info
     scales = [np.asarray(info[role]["scale"], np.float64) for role in ("input", "weight", "output")]
     return scales[0] * scales[1] / scales[2]
+
+
+def float_multiplier(composite: Composite) -> npt.NDArray[np.float32]:
+    """Return the float32 factor of "float_multiplier": y = clamp(rint(float32(sum) * factor) + zero_point).
+
+    Returns
+    -------
+    array
+        Of a product with constant weights (output channels,): s_x * s_w / s_y, each step rounded to float32. Of another op with
+        one input (): s_x / s_y in float32; an average divides it by its count, in float32 too.
+    """
+    op, info = composite.op, composite.quantize_info
+    if isinstance(op, _WEIGHTED):
+        return np.broadcast_to(op.weight.multiplier, op.weight.values.shape[-1:]).astype(np.float32)
+    if "input" not in info:
+        raise CompileError(f"{where_of(composite)}: it has no single input whose scale counts; see its quantize_info")
+    return np.float32(info["input"]["scale"]) / np.asarray(info["output"]["scale"], np.float32)
 
 
 def right_shifts(composite: Composite) -> npt.NDArray[np.int32]:
@@ -125,6 +145,13 @@ def channels_last(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 
 
 def c_array(name: str, values: npt.NDArray[Any]) -> str:
-    """Return a C definition of an array of integers: ``static const int8_t name[] = {...};``."""
-    kind = f"{values.dtype}_t"
-    return f"static const {kind} {name}[{values.size}] = {{{', '.join(map(str, values.ravel().tolist()))}}};\n"
+    """Return a C definition of an array of integers or float32: ``static const int8_t name[] = {...};``."""
+    is_float = values.dtype == np.float32
+    kind = "float" if is_float else f"{values.dtype}_t"
+    literals = map(c_float if is_float else str, values.ravel().tolist())
+    return f"static const {kind} {name}[{values.size}] = {{{', '.join(literals)}}};\n"
+
+
+def c_float(value: float) -> str:
+    """Return a finite float32 as a C literal that is exactly it: ``0x1.8p-3f``."""
+    return f"{float(np.float32(value)).hex()}f"

@@ -17,7 +17,7 @@ from ..target.tensor_support import TensorSupport
 
 _EIGHT_BITS = ("int8", "uint8")
 _WITH_CASES = (*_EIGHT_BITS, "int16")
-WHOLE = 2**16
+FULL_RANGE = 2**16
 """A magnitude of integers that takes in every one of their dtype."""
 _MOST = 64
 """Sizes beyond are no border that a small model can show."""

@@ -43,7 +43,7 @@ class Difference:
         """Return one line."""
         known = [
             *([f"accumulator {self.accumulator}"] if self.accumulator is not None else []),
-            *([f"{self.real:.6g} before rounding and clamp"] if self.real is not None else []),
+            *([f"{self.real:.10g} before rounding and clamp"] if self.real is not None else []),
         ]
         about = f" ({', '.join(known)})" if known else ""
         first = f"first at {list(self.index)}: got {self.got}, expected {self.expected}{about}"
@@ -95,7 +95,7 @@ def _fault(
     if padding is not None and np.broadcast_to(padding, wrong.shape)[wrong].all():
         return "only where the window touches the padding: the value of padding, or where it lies"
     if (off == 1).all():
-        return "off by one, not at ties alone: precision of the multiplier, or the order of roundings"
+        return "off by one, not at ties alone: precision of the multiplier or of the sum, or the order of roundings"
     found = _of_sums(wrong, details, info.get("accumulator_bits")) or _of_channels(
         got - expected, wrong, expected, output, channel_axis
     )

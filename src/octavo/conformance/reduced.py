@@ -10,7 +10,7 @@ from tvm.relax import Expr
 
 from ..ops import REDUCTIONS
 from ..target import BATCH_MATMUL
-from .choices import WHOLE, Choices
+from .choices import FULL_RANGE, Choices
 from .sketch import Body, Sketch, Tail, draw, middle, model_of
 
 _ops: Any = relax.op
@@ -25,7 +25,7 @@ def reduction_sketches(choices: Choices) -> Iterator[Sketch]:
     def case(name: str, checks: str, scales: tuple[float, float], point: int, axes: list[int]) -> Sketch:
         x = choices.params("input", scales[0], point)
         y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
-        values = draw(choices, name, x, _SHAPE, WHOLE)
+        values = draw(choices, name, x, _SHAPE, FULL_RANGE)
         module = model_of({"x": (values, x)}, lambda _, read: build(read[0], axes), Tail(params=y, rounding=choices.rounding))
         return Sketch(op=choices.op, name=name, checks=checks, module=module, inputs={"x": values})
 
@@ -47,7 +47,7 @@ def adaptive_sketches(choices: Choices) -> Iterator[Sketch]:
         x = choices.params("input", scales[0], point)
         y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
         shape = (choices.size("batch", 1), channels, 4, 2) if is_nchw else (choices.size("batch", 1), 4, 2, channels)
-        values, layout = draw(choices, name, x, shape, WHOLE), "NCHW" if is_nchw else "NHWC"
+        values, layout = draw(choices, name, x, shape, FULL_RANGE), "NCHW" if is_nchw else "NHWC"
 
         def op(_: Body, read: Any) -> Expr:
             return _ops.nn.adaptive_avg_pool2d(read[0], (1, 1), layout=layout)
@@ -81,7 +81,7 @@ def softmax_sketches(choices: Choices) -> Iterator[Sketch]:
         name = f"columns_{columns}"
         x = choices.params("input", scale, middle(choices, "input"))
         y = choices.params("output", 1 / 256, choices.zero_points("output")[0])
-        values = draw(choices, name, x, (4, columns), WHOLE)
+        values = draw(choices, name, x, (4, columns), FULL_RANGE)
         tail = Tail(params=y, rounding=choices.rounding)
         module = model_of({"x": (values, x)}, lambda _, read: _ops.nn.softmax(read[0], axis=-1), tail)
         checks = f"rows of {columns} values of scale {scale}"
@@ -106,12 +106,12 @@ def product_sketches(choices: Choices) -> Iterator[Sketch]:
 
     at = (middle(choices, "input0"), middle(choices, "input1"))
     yield case("ties", "sums that are an odd number of halves of the result's unit", (0.5, 0.25, 0.5 / choices.finer), at, 6)
-    yield case("general", "a multiplier that is no power of two", (0.04, 0.007, 0.13), at, WHOLE)
-    yield case("saturation", "results beyond both bounds of the dtype", (0.04, 0.007, 0.01), at, WHOLE)
+    yield case("general", "a multiplier that is no power of two", (0.04, 0.007, 0.13), at, FULL_RANGE)
+    yield case("saturation", "results beyond both bounds of the dtype", (0.04, 0.007, 0.01), at, FULL_RANGE)
     for a in choices.zero_points("input0"):
         for b in choices.zero_points("input1"):
             points = f"zero points {a} and {b} of the inputs"
-            yield case(f"zero_points_{a}_{b}", points, (0.04, 0.007, 0.13), (a, b), WHOLE)
+            yield case(f"zero_points_{a}_{b}", points, (0.04, 0.007, 0.13), (a, b), FULL_RANGE)
 
 
 REDUCED: dict[str, Callable[[Choices], Iterator[Sketch]]] = {

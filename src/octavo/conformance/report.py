@@ -71,6 +71,11 @@ class Report:
         lines += [f"not covered: {text}" for text in self.not_covered]
         return "\n".join([*lines, f"{self.target}: {len(self.results) - len(self.failed)} of {len(self.results)} cases passed"])
 
+    @property
+    def faults(self) -> dict[str, int]:
+        """What failures look like, and how many cases do; the commonest first. Those that gave no values have their own text."""
+        return dict(Counter(_kind(result) for result in self.failed).most_common())
+
     def junit(self) -> str:
         """Return JUnit XML."""
         counts = f'tests="{len(self.results)}" failures="{len(self.failed)}" errors="0"'
@@ -82,11 +87,13 @@ class Report:
         """Return one page that needs no other file and no script."""
         rows = "".join(map(_html_row, sorted(self.results, key=lambda result: result.passed)))
         left = "".join(f"<li>{escape(text)}</li>" for text in self.not_covered)
+        faults = "".join(f"<li>{count} of them: {escape(text)}</li>" for text, count in self.faults.items())
         numbers = f"{len(self.results) - len(self.failed)} of {len(self.results)} cases passed"
         title = f"Conformance of {escape(self.target)}"
         return (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>\n'
             f"<body><h1>{title}</h1>\n<p>{numbers}.</p>\n"
+            + (f"<p>The {len(self.failed)} that failed look like this:</p><ul>{faults}</ul>\n" if faults else "")
             + (f"<p>Not covered:</p><ul>{left}</ul>\n" if left else "")
             + "<table><thead><tr><th>result</th><th>case</th><th>checks</th><th>what is wrong</th></tr></thead>\n"
             + f"<tbody>\n{rows}</tbody></table></body></html>\n"
@@ -101,13 +108,16 @@ _STYLE = (
 )
 
 
+def _kind(result: CaseResult) -> str:
+    return result.difference.fault if result.difference else result.problem
+
+
 def _junit_case(result: CaseResult) -> str:
     head = f"<testcase classname={quoteattr(result.op)} name={quoteattr(result.name)}"
     if result.passed:
         return f"{head}/>\n"
-    kind = result.difference.fault if result.difference else result.problem
     text = escape(f"{result.checks}\n{result.problem}", quote=False)
-    return f"{head}><failure message={quoteattr(kind)}>{text}</failure></testcase>\n"
+    return f"{head}><failure message={quoteattr(_kind(result))}>{text}</failure></testcase>\n"
 
 
 def _html_row(result: CaseResult) -> str:

@@ -11,7 +11,7 @@ from tvm.relax import Expr
 
 from ..numerics import INTEGER_RANGE, QuantParams
 from ..target import ELEMENTWISE
-from .choices import WHOLE, Choices
+from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, draw, middle, model_of
 
 _ops: Any = relax.op
@@ -32,7 +32,7 @@ def pair_sketches(choices: Choices) -> Iterator[Sketch]:
         if is_extreme or choices.support.same_params:
             scales, zero_points = [scales[0]] * 3, [zero_points[0]] * 3
         params = [choices.params(*each) for each in zip(roles, scales, zero_points, strict=True)]
-        magnitude = more.pop("magnitude", WHOLE)
+        magnitude = more.pop("magnitude", FULL_RANGE)
         inputs = {each: draw(choices, name + each, params[i], shape, magnitude) for i, each in enumerate("ab")}
         tail = Tail(params=params[2], rounding=choices.rounding, **more)
         pairs = {each: (values, params[i]) for i, (each, values) in enumerate(inputs.items())}
@@ -83,7 +83,7 @@ def pool_sketches(choices: Choices) -> Iterator[Sketch]:
         y = x if keeps else choices.params("output", scales[1], middle(choices, "output"))
         shape = (choices.size("batch", 1), 8, 7, count)
         shape = (shape[0], shape[3], *shape[1:3]) if is_nchw else shape
-        values = draw(choices, name, x, shape, WHOLE)
+        values = draw(choices, name, x, shape, FULL_RANGE)
         window = {**base, **more, "layout": "NCHW" if is_nchw else "NHWC"}
         module = model_of(
             {"x": (values, x)}, lambda _, read: build(read[0], **window), Tail(params=y, rounding=choices.rounding, **tail)
@@ -153,7 +153,7 @@ def concat_sketches(choices: Choices) -> Iterator[Sketch]:
         pairs: dict[str, tuple[Array, QuantParams]] = {}
         for i, each in enumerate(params):
             sizes = tuple(size + i if at == axis else size for at, size in enumerate(shape))
-            pairs[f"x{i}"] = (draw(choices, f"{name}{i}", each, sizes, WHOLE), each)
+            pairs[f"x{i}"] = (draw(choices, f"{name}{i}", each, sizes, FULL_RANGE), each)
 
         def op(_: Body, read: Sequence[Any]) -> Expr:
             return _ops.concat(relax.Tuple(list(read)), axis=axis)
@@ -193,7 +193,7 @@ def move_sketches(choices: Choices) -> Iterator[Sketch]:
     build, what = MOVES[choices.op]
     for point in choices.zero_points("input"):
         x = choices.params("input", 0.5, point)
-        values = draw(choices, f"moved{point}", x, _SHAPE, WHOLE)
+        values = draw(choices, f"moved{point}", x, _SHAPE, FULL_RANGE)
         tail = Tail(params=x, rounding=choices.rounding)
         module = model_of({"x": (values, x)}, lambda _, read: build(read[0]), tail)
         inputs = {"x": values}
@@ -209,7 +209,7 @@ def clamp_sketches(choices: Choices) -> Iterator[Sketch]:
     def case(name: str, checks: str, scales: tuple[float, float], point: int, bounds: tuple[float, float]) -> Sketch:
         x, y = choices.params("input", scales[0], point), choices.params("output", scales[1], middle(choices, "output"))
         y = x if scales[0] == scales[1] else y
-        values = draw(choices, name, x, _shape(choices), WHOLE)
+        values = draw(choices, name, x, _shape(choices), FULL_RANGE)
 
         def op(_: Body, read: Sequence[Any]) -> Expr:
             return _ops.nn.relu(read[0]) if is_relu else _ops.clip(read[0], *bounds)

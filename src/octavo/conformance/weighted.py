@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import Expr
 
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, max_accumulator
-from .choices import WHOLE, Choices
+from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, model_of
 
 _ops: Any = relax.op
@@ -34,7 +34,7 @@ class _Layer:
     groups: int = 1
     scales: tuple[float, npt.ArrayLike, float] = (0.04, 0.006, 0.09)
     zero_points: tuple[int, int, int] = (0, 0, 0)
-    magnitude: int = WHOLE
+    magnitude: int = FULL_RANGE
     weight_magnitude: int = 127
     bias: int = 2000
     relu: bool = False
@@ -67,6 +67,8 @@ def weighted_sketches(choices: Choices) -> Iterator[Sketch]:
         for name, checks, layer in sweep:
             yield _sketch(choices, name, checks, layer)
     yield from _near_overflow(choices, base)
+    if choices.is_wide and choices.has("bias"):
+        yield _beside_ties(choices, base)
     if choices.is_wide and choices.support.bits_of(choices.dtype) > 33:
         yield _beyond_32_bits(choices, base)
 
@@ -186,7 +188,7 @@ def _near_overflow(choices: Choices, base: _Layer) -> Iterator[Sketch]:
         scales=(1.0, 1.0, 2.0 ** (bits - (15 if choices.is_wide else 7))),
     )
     low, high = choices.weight_bounds
-    reached = max(abs(low), high) * (WHOLE - 1 if choices.is_wide else 255)
+    reached = max(abs(low), high) * (FULL_RANGE - 1 if choices.is_wide else 255)
     has_bias = choices.has("bias")
     # Without a bias products alone, as many as fit.
     fitting = choices.size("input_channels", max(min(bound // reached, layer.inputs if has_bias else 300), 1))
@@ -214,6 +216,17 @@ def _extremes(choices: Choices, layer: _Layer, name: str) -> tuple[Array, Array]
     w[...] = np.where(np.arange(layer.outputs) % 2 == 0, high, low)
     x.reshape(-1)[: x.size // 3], x.reshape(-1)[x.size // 3 : 2 * x.size // 3] = INTEGER_RANGE[x.dtype.name]
     return x, w
+
+
+def _beside_ties(choices: Choices, base: _Layer) -> Sketch:
+    """Return a case whose sums have up to 30 bits and lie so near a tie that float32, which has 24, takes most to the tie."""
+    inputs, kernel = choices.size("input_channels", 1), _pair(choices.size("kernel", 1))
+    layer = replace(base, inputs=inputs, kernel=kernel, magnitude=60, weight_magnitude=1, scales=(1.0, 1.0, 2.0**16))
+    rng = choices.generator("beside_ties")
+    x, w = _values(choices, layer, rng)
+    odd = (2 * rng.integers(2**12, 2**14 - 1, layer.outputs) + 1) * rng.choice((-1, 1), layer.outputs)
+    bias = (odd * 2**15).astype(np.int32)
+    return _sketch(choices, "beside_ties", "sums beside ties that float32 cannot tell from them", layer, given=(x, w, bias))
 
 
 def _beyond_32_bits(choices: Choices, base: _Layer) -> Sketch:
