@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,38 +14,21 @@ import numpy as np
 import pytest
 import tvm
 from handmade_profile import ranged
+from plan_edits import INT8, NPU, Edit, drop, edited, layer, put, save_plan, scale
 
 import octavo
 from nets import residual_net
 from octavo.backends import CodeGenerator
 from octavo.errors import QuantizationError
+from octavo.graph.dataflow import DataflowView, call_to
 from octavo.identity import TensorId
 from octavo.numerics import PerAxis, QuantParams
+from octavo.qdq.values import numpy_constant
 from octavo.quantize import QuantizationPlan, Recipe
 from octavo.target import OpSupport, TargetDescription
 from octavo.target.limits import Limit
 from octavo.target.tensor_support import TensorSupport
 from random_nets import random_net
-
-SHIFTS = {"scales": "power_of_two", "activation_schemes": ("symmetric",), "requantize": "shift"}
-INT8 = {"activations": ("int8",), **SHIFTS}
-NPU = TargetDescription(
-    name="npu",
-    ops=(
-        OpSupport(
-            op="nn.conv2d",
-            weights=("int8",),
-            weight_schemes=("symmetric",),
-            fusions=("bias", "nn.relu", "clip"),
-            rounding=("half_up", "half_even"),
-            **INT8,
-        ),
-        OpSupport(op="add", fusions=("nn.relu",), **INT8),
-        OpSupport(op="mean", **INT8),
-        OpSupport(op="reshape", same_params=True, **INT8),
-    ),
-)
-Edit = Callable[[dict[str, Any]], None]
 
 
 class Vendor(CodeGenerator):
@@ -65,18 +48,7 @@ def pointwise(**more: Any) -> Vendor:
 
 @pytest.fixture(name="saved")
 def fixture_saved(tmp_path: Path) -> Path:
-    """A plan of `residual_net` for NPU."""
-    model = residual_net()
-    octavo.quantize(model, ranged(model), target=NPU).plan.save(tmp_path / "plan.json")
-    return tmp_path / "plan.json"
-
-
-def edited(path: Path, edit: Edit) -> Path:
-    """Change a plan as its user does: as JSON."""
-    data = json.loads(path.read_text())
-    edit(data)
-    path.write_text(json.dumps(data, indent=2))
-    return path
+    return save_plan(tmp_path / "plan.json")
 
 
 def applied(path: Path, target: Any = NPU) -> Any:
@@ -112,6 +84,31 @@ def test_a_saved_plan_gives_the_same_bytes(seed: int | None, case: str, tmp_path
         if each.name != "weight_values":
             assert getattr(loaded, each.name) == getattr(first.plan, each.name) == getattr(again.plan, each.name), each.name
     assert first.plan.layers
+
+
+@pytest.mark.parametrize("seed", [1, 7, 30])
+@pytest.mark.parametrize("target", ["cpu", NPU], ids=["cpu", "npu"])
+def test_other_scales_of_every_tensor_are_those_of_the_module_and_of_its_code(seed: int, target: Any, tmp_path: Path) -> None:
+    model, rng = random_net(seed), np.random.default_rng(seed)
+    plan = octavo.quantize(model, ranged(model), target=target).plan
+    given = {**plan.activations, **plan.weights}
+    groups = {key: group for group in plan.shared for key in group}
+    wanted: dict[TensorId, QuantParams] = {}
+    for key, params in given.items():
+        factor = np.float32(2.0 ** rng.integers(-1, 2))
+        for each in () if key in wanted else groups.get(key, (key,)):
+            wanted[each] = replace(given[each], scale=params.scale * factor)
+    plan.with_params(wanted).save(tmp_path / "plan.json")
+    quantized = octavo.quantize(model, plan=tmp_path / "plan.json", target=target)
+    assert {**quantized.plan.activations, **quantized.plan.weights} == wanted
+    view = DataflowView(quantized.module["main"])
+    calls = {binding.var.name: call_to(binding.value, "quantize") for binding in view.bindings}
+    scales = {name.removesuffix("_q"): numpy_constant(call.args[1]) for name, call in calls.items() if call is not None}
+    assert scales == {str(key): wanted[key].scale for key in plan.activations}
+    assert wanted != given
+    x = rng.normal(size=model.tensors[model.input_ids[0]].shape).astype(np.float32)
+    results = [octavo.compile(quantized, target=each)(x) for each in (target, "generic")]
+    assert all(np.array_equal(value, results[1][name]) for name, value in results[0].items())
 
 
 def test_nothing_is_lost_that_a_plan_holds(saved: Path, tmp_path: Path) -> None:
@@ -184,36 +181,6 @@ def test_a_layer_that_is_taken_out_stays_float(saved: Path) -> None:
     reasons = {str(op.tensor): op.reason for op in plan.float_ops}
     assert reasons["r2"] == "our engineers want it float"
     assert "the plan has no layer for it" in " ".join(reasons.values())
-
-
-def scale(group: str, key: str, value: Any) -> Edit:
-    def edit(data: dict[str, Any]) -> None:
-        data[group][key]["scale"] = value
-
-    return edit
-
-
-def put(group: str, key: str, **more: Any) -> Edit:
-    def edit(data: dict[str, Any]) -> None:
-        data[group][key].update(more)
-
-    return edit
-
-
-def layer(place: int, **more: Any) -> Edit:
-    def edit(data: dict[str, Any]) -> None:
-        data["layers"][place].update(more)
-
-    return edit
-
-
-def drop(*path: Any) -> Edit:
-    def edit(data: dict[str, Any]) -> None:
-        for key in path[:-1]:
-            data = data[key]
-        del data[path[-1]]
-
-    return edit
 
 
 REFUSED: dict[str, tuple[Edit, str]] = {
@@ -298,84 +265,6 @@ def test_what_the_target_cannot_take_is_refused_with_the_reason(saved: Path, cas
     with pytest.raises(QuantizationError, match=said) as raised:
         applied(edited(saved, edit), full if case == "accumulator" else NPU)
     assert "\n" not in str(raised.value)
-
-
-MALFORMED: dict[str, tuple[Edit, str]] = {
-    "version": (lambda data: data.update(schema_version=2), "schema_version must be 1, got 2"),
-    "format": (lambda data: data.update(format="octavo-profile"), 'it has no "format": "octavo-plan"'),
-    "unknown field": (lambda data: data.update(comment="x"), "the plan: unknown field 'comment'"),
-    "missing field": (drop("layers"), "the plan: field 'layers' is missing"),
-    "field of a tensor": (put("activations", "r1", zeropoint=0), "activations: r1: unknown field 'zeropoint'"),
-    "no zero point": (drop("activations", "r1", "zero_point"), "activations: r1: field 'zero_point' is missing"),
-    "negative scale": (scale("activations", "r1", -0.5), "activations: r1: scale must be a positive float32 number, got -0.5"),
-    "scale 0": (scale("weights", "w1", [0.0] * 8), "weights: w1: scale must be a positive float32 number, got 0.0"),
-    "tiny scale": (scale("activations", "r1", 1e-60), "activations: r1: scale must be a positive float32 number"),
-    "large scale": (scale("activations", "r1", 1e60), "activations: r1: scale must be a positive float32 number"),
-    "text": (scale("activations", "r1", "0.5"), "scale must be a positive float32 number, got '0.5'"),
-    "true": (scale("activations", "r1", True), "scale must be a positive float32 number, got True"),
-    "list without axis": (scale("activations", "r1", [0.5]), "r1: scale must be one number, for axis is null"),
-    "number with axis": (scale("weights", "w1", 0.5), "w1: scale must be a list"),
-    "lengths": (scale("weights", "w1", [0.5]), r"w1: scale \(1,\) and zero_point \(8,\) must have one shape"),
-    "zero point": (put("activations", "r1", zero_point=128), r"r1: zero_point must be a whole number in \[-128; 127\], got 128"),
-    "half a zero point": (put("activations", "r1", zero_point=0.5), "r1: zero_point must be a whole number"),
-    "dtype": (put("activations", "r1", dtype="int9"), "r1: dtype must be one of int4, .*, got 'int9'"),
-    "qmin": (put("weights", "w1", qmin=-200), r"w1: qmin must be a whole number in \[-128; 127\], got -200"),
-    "order": (put("weights", "w1", qmin=5, qmax=5), "w1: qmin 5 must be below qmax 5"),
-    "rounding": (put("activations", "r1", rounding="up"), "r1: rounding must be one of .*, got 'up'"),
-    "recipe": (lambda data: data["recipe"].update(weight_dtype="int3"), "recipe: weight_dtype must be one of int8, got 'int3'"),
-    "layer": (layer(0, inputs="x"), r"layers\[0\]: inputs must be a list, got 'x'"),
-    "layer's field": (layer(0, padding=1), r"layers\[0\]: unknown field 'padding'"),
-    "twice": (lambda data: data["layers"].append(data["layers"][0]), "layers: two have the output r1"),
-    "both": (
-        lambda data: data["float_ops"].append({"op": "nn.conv2d", "tensor": "r1", "reason": "slow"}),
-        "r1 is the output of a layer and stands in float_ops",
-    ),
-    "fold": (
-        lambda data: data["derived"]["folds"].append(
-            {"op": "nn.pad", "tensor": "a", "gone": "b", "weight": None, "bias": None, "padding": [1]}
-        ),
-        r"derived: folds\[0\]: padding must be 4 numbers",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-def test_a_field_that_is_wrong_is_named(saved: Path, case: str) -> None:
-    edit, said = MALFORMED[case]
-    with pytest.raises(QuantizationError, match=said) as raised:
-        QuantizationPlan.load(edited(saved, edit))
-    assert str(raised.value).startswith(f"{saved}: not a valid plan: ")
-
-
-def test_a_file_that_is_none_is_one_error(saved: Path, tmp_path: Path) -> None:
-    text = saved.read_text()
-    bad = tmp_path / "bad.json"
-    for content, said in (
-        (text[: len(text) // 2], r"not a plan \(not JSON, or cut short\)"),
-        (text.replace('"scale": 0', '"scale": NaN, "was": 0', 1), "NaN is not allowed"),
-        (text.replace('"fingerprint"', '"format": "octavo-plan",\n"fingerprint"', 1), "'format' stands twice in one object"),
-        ("[]", "it has no"),
-        ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-    ):
-        bad.write_text(content)
-        with pytest.raises(QuantizationError, match=said):
-            QuantizationPlan.load(bad)
-    bad.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(QuantizationError, match="it is not text"):
-        QuantizationPlan.load(bad)
-    with pytest.raises(QuantizationError, match="No such file"):
-        QuantizationPlan.load(tmp_path / "none.json")
-    with pytest.raises(QuantizationError, match="expected the path of a plan, got int 3"):
-        octavo.quantize(residual_net(), plan=3)
-
-
-def test_every_truncation_is_found(saved: Path, tmp_path: Path) -> None:
-    text = saved.read_text()
-    for length in range(0, len(text.rstrip()) - 1, 97):
-        (tmp_path / "cut.json").write_text(text[:length])
-        with pytest.raises(QuantizationError, match="cut short"):
-            QuantizationPlan.load(tmp_path / "cut.json")
 
 
 VALUES = (

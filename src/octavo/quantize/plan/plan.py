@@ -14,13 +14,18 @@ from .contents import PlanContents
 from .file import read_plan, write_plan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class QuantizationPlan(PlanContents):
     """What `quantize` decided for a model, and decides again when it is given the plan: see `PlanContents` for the fields.
 
     ``octavo.quantize(model, plan=plan)`` makes exactly these layers with exactly these parameters, or says which of them the
     target cannot take.
     """
+
+    def __repr__(self) -> str:
+        """One line; the file has all."""
+        counts = f"{len(self.activations)} activations, {len(self.weights)} weights"
+        return f"QuantizationPlan({len(self.layers)} integer layers, {len(self.float_ops)} float ops, {counts})"
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON (docs/plan.md), the whole file or nothing; QuantizationError if it can't be."""
