@@ -145,9 +145,11 @@ def test_what_was_changed_is_used_and_the_rest_stays(saved: Path) -> None:
         data["activations"]["r1"]["scale"] = 0.125
         data["weights"]["w2"]["scale"] = [2 * scale for scale in data["weights"]["w2"]["scale"]]
         data["activations"]["r2"]["rounding"] = "shift_half_even"
+        data["activations"]["r3"]["rounding"] = None
 
     model = applied(edited(saved, edit))
     after = model.plan
+    assert before.roundings[TensorId("r3")] == "shift_half_up", "what null stands for"
     assert float(after.activations[TensorId("r1")].scale) == 0.125
     assert after.weights[TensorId("w2")].scale.tolist() == [2 * scale for scale in before.weights[TensorId("w2")].scale.tolist()]
     others = [key for key in before.activations if key != "r1"]

@@ -54,13 +54,13 @@ class Replay:
             if name is not None and (entry is None or entry.source_name != name):
                 called = "has no name" if entry is None else f"is called {entry.source_name!r}"
                 raise QuantizationError(f"the plan: {where}: {tensor} {called} in the source, got {name!r}: it is no choice")
+        given = {**plan.activations, **plan.weights}
         for layer in plan.layers:
             if layer.target not in targets:
                 raise QuantizationError(
                     f"the plan: layer {layer.op} {layer.output} is for target {layer.target!r}, and quantize was given "
                     f"{', '.join(map(repr, targets))}: pass its target"
                 )
-            given = {**plan.activations, **plan.weights}
             weight = () if layer.weight is None else (layer.weight,)
             missing = next((each for each in (*layer.inputs, *layer.constants, *weight) if each not in given), None)
             if missing is not None:

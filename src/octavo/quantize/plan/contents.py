@@ -29,7 +29,7 @@ class PlanContents:
     activations
         Parameters of each tensor that gets a Q -> DQ pair where it is produced.
     roundings
-        How each of them is rounded: names of `target.vocabulary.ROUNDINGS`.
+        How each of them is rounded, names of `target.vocabulary.ROUNDINGS`; by default as its op's target does first.
     weights
         Parameters of each weight.
     weight_values

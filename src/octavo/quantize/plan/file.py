@@ -67,7 +67,7 @@ def encode(plan: PlanContents) -> str:
     }
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in header.items()]
     activations = {
-        key: {"name": plan.names.get(key), **value.to_json(), "rounding": plan.roundings[key]}
+        key: {"name": plan.names.get(key), **value.to_json(), "rounding": plan.roundings.get(key)}
         for key, value in plan.activations.items()
     }
     lines.append(f'"activations": {_by_line(activations)}')
@@ -152,7 +152,7 @@ def _decode(data: Any) -> PlanContents:
             found[TensorId(key)] = _params(where, entry)
             if entry["name"] is not None:
                 names[TensorId(key)] = _text(f"{where}: name", entry["name"])
-            if more:
+            if more and entry["rounding"] is not None:
                 roundings[TensorId(key)] = _one_of(f"{where}: rounding", entry["rounding"], tuple(ROUNDINGS))
         return found
 
