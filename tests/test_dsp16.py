@@ -12,7 +12,9 @@ import pytest
 import octavo
 from dsp16 import DESCRIPTION, Dsp16
 from octavo import conformance
-from octavo.backends import Code, CSource
+from octavo.backends import Code, CSource, toolkit
+from octavo.composites.attributes import read_composites
+from octavo.errors import CompileError
 
 NODES = """
 a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, w1, b1) r = Relu(a)
@@ -37,16 +39,54 @@ def results(executable: octavo.Executable, samples: list[np.ndarray]) -> np.ndar
     return np.concatenate([next(iter(executable(sample).values())) for sample in samples])
 
 
-def test_a_network_runs_on_it_as_it_was_simulated(tmp_path, rng):
-    model = network(tmp_path / "net.onnx", rng)
-    samples = [rng.normal(size=(1, 3, 16, 16)).astype(np.float32) for _ in range(20)]
-    quantized = octavo.quantize(model, octavo.profile(model, samples), target=Dsp16())
+@pytest.fixture(name="model", scope="module")
+def fixture_model(tmp_path_factory) -> octavo.Model:
+    return network(tmp_path_factory.mktemp("net") / "net.onnx", np.random.default_rng(0))
+
+
+@pytest.fixture(name="samples", scope="module")
+def fixture_samples() -> list[np.ndarray]:
+    return [np.random.default_rng(seed).normal(size=(1, 3, 16, 16)).astype(np.float32) for seed in range(20)]
+
+
+@pytest.fixture(name="quantized", scope="module")
+def fixture_quantized(model, samples) -> octavo.QuantizedModel:
+    return octavo.quantize(model, octavo.profile(model, samples), target=Dsp16())
+
+
+def test_a_network_runs_on_it_as_it_was_simulated(model, samples, quantized):
     executable, simulation = octavo.compile(quantized, target=Dsp16()), octavo.compile(quantized)
     assert {op.taker for op in octavo.explain(executable).counted} == {"dsp16"}
     found = results(executable, samples)
     np.testing.assert_array_equal(found, results(simulation, samples))
     noise = found - results(octavo.compile(model), samples)
     assert 10 * np.log10((found**2).sum() / (noise**2).sum()) > 35  # of 8-bit weights alone
+
+
+def test_the_toolkit_gives_float_multipliers(quantized):
+    composites = read_composites(octavo.partition(quantized, target=Dsp16())).values()
+    own = [composite for composite in composites if composite.kind.startswith("dsp16.")]  # the edges are the host's
+    assert len(own) > 6
+    for composite in own:
+        info = composite.quantize_info
+        if composite.kind == "dsp16.add":
+            with pytest.raises(CompileError, match=r"dsp16.add of .*: it has no single input whose scale counts"):
+                toolkit.float_multiplier(composite)
+            continue
+        x, y = np.float32(info["input"]["scale"]), np.float32(info["output"]["scale"])
+        w = np.asarray(info["weight"]["scale"], np.float32) if "weight" in info else np.float32(1)
+        found = toolkit.float_multiplier(composite)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, x * w / y)
+        if "weight" in info:
+            np.testing.assert_allclose(found, toolkit.real_multiplier(composite), rtol=2e-7)
+
+
+def test_float_literals_are_exact():
+    values = np.array([0.1, -1e-30, 3, 2**-149, 3.4e38], np.float32)
+    assert toolkit.c_array("m", values).startswith("static const float m[5] = {0x1.99999a0000000p-4f, -0x")
+    assert [np.float32(float.fromhex(toolkit.c_float(each).removesuffix("f"))) for each in values.tolist()] == values.tolist()
+    assert toolkit.c_array("w", np.array([[1, -2]], np.int8)) == "static const int8_t w[2] = {1, -2};\n"
 
 
 def test_resnet8_runs_on_it_as_it_was_simulated(shared: Path):

@@ -78,7 +78,7 @@ def float_multiplier(composite: Composite) -> npt.NDArray[np.float32]:
     op, info = composite.op, composite.quantize_info
     if isinstance(op, _WEIGHTED):
         return np.broadcast_to(op.weight.multiplier, op.weight.values.shape[-1:]).astype(np.float32)
-    if "input" not in info:
+    if not {"input", "output"} <= info.keys():
         raise CompileError(f"{where_of(composite)}: it has no single input whose scale counts; see its quantize_info")
     return np.float32(info["input"]["scale"]) / np.asarray(info["output"]["scale"], np.float32)
 
