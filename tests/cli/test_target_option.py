@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,21 @@ def test_the_description_decides_what_is_integer(workplace: Path, capsys: pytest
     ops = json.loads(capsys.readouterr().out)["ops"]
     assert {op["op"] for op in ops if op["macs"] and op["integer"]} <= {"matmul"}
     assert any(op["macs"] and not op["integer"] for op in ops), "convolutions stay float"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_each_command_takes_several_targets(line: str, workplace: Path) -> None:
+    (workplace / "dense.json").write_text(json.dumps(DENSE.to_json()))
+    assert main([*shlex.split(line), "--target", "dense.json", "--target", "cpu"]) == 0
+
+
+def test_each_op_goes_to_the_first_target_that_takes_it(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fused = TargetDescription(name="dense", ops=(replace(DENSE.ops[0], fusions=("bias", "nn.relu")), *DENSE.ops[1:]))
+    (workplace / "dense.json").write_text(json.dumps(fused.to_json()))
+    explain = "explain m.onnx --profile profile.json --json --target dense.json --target cpu"
+    assert main(shlex.split(explain)) == 0
+    ops = [op for op in json.loads(capsys.readouterr().out)["ops"] if op["macs"]]
+    assert {(op["op"], op["backend"]) for op in ops} == {("matmul", "dense"), ("conv2d", "")}
+    assert all(op["integer"] for op in ops)
+    assert main(shlex.split("explain m.onnx --profile profile.json --target cpu --target dense.json")) == 1
+    assert "targets[0]: expected a Backend, a TargetDescription or the path of one" in capsys.readouterr().err

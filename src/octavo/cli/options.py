@@ -96,14 +96,28 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=thread_count, default=None, metavar="N", help="threads of one inference (default: 1)")
 
 
+class _EachTarget(argparse.Action):
+    """Keeps one target as it is given, and several as a list."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Note one more."""
+        before = getattr(namespace, self.dest)
+        given = [before] if isinstance(before, str) else before
+        setattr(namespace, self.dest, values if given is None else [*given, values])
+
+
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add --target."""
+    """Add --target, which may be given several times."""
     parser.add_argument(
         "--target",
+        action=_EachTarget,
         default=None,
         metavar="TARGET",
         help='"cpu", an ISA (an unknown one is answered with the list), an LLVM target ("llvm -mcpu=znver4"), or the path of a '
-        "target description, JSON (default: cpu, all that this machine has, or the ISA that OCTAVO_TARGET names)",
+        "target description, JSON; given several times, each op goes to the first that takes it (default: cpu, all that this "
+        "machine has, or the ISA that OCTAVO_TARGET names)",
     )
 
 
