@@ -68,6 +68,13 @@ def test_aimet_gives_back_what_it_was_given(form: str, target: Any, recipe: dict
     assert again.plan.weights == plan.weights
 
 
+def test_what_aimet_has_no_field_for_is_said(tmp_path: Path) -> None:
+    plan = plan_of()
+    plan = replace(plan, roundings={**plan.roundings, TensorId("r1"): "half_away", TensorId("r2"): "half_away"})
+    assert write_encodings(plan, tmp_path / "e", "aimet-1.0.0") == ("roundings have no field: half_away",)
+    assert read_encodings(tmp_path / "e", plan).plan.roundings == plan.roundings
+
+
 def test_what_is_written_is_aimet_s_arithmetic(tmp_path: Path) -> None:
     plan = plan_of()
     write_encodings(plan, tmp_path / "old", "aimet-0.6.1")

@@ -17,7 +17,7 @@ from ..encodings import Encoded, Encodings, Malformed, aimet, tensorrt
 from ..errors import QuantizationError, check_path
 from ..identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
-from ..target.vocabulary import ACTIVATION_DTYPES
+from ..target.vocabulary import ACTIVATION_DTYPES, HALF_EVEN
 from .plan import QuantizationPlan
 
 FORMATS = ("aimet-0.6.1", "aimet-1.0.0", "tensorrt")
@@ -95,9 +95,8 @@ def _aimet(plan: QuantizationPlan, version: str, notes: list[str]) -> str:
         {plan.names.get(key, str(key)): encoded(params) for key, params in group.items()}
         for group in (plan.activations, plan.weights)
     )
-    notes.extend(
-        f"{key}: rounding {rounding} has no field" for key, rounding in plan.roundings.items() if rounding != "half_even"
-    )
+    roundings = sorted(set(plan.roundings.values()) - {HALF_EVEN})
+    notes += [f"roundings have no field: {', '.join(roundings)}"] if roundings else []
     return aimet.write(activations, weights, version)
 
 
