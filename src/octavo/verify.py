@@ -20,7 +20,7 @@ from tvm.relax import Var
 from .errors import ModelError
 from .graph import Model
 from .graph.dataflow import DataflowView, call_to
-from .graph.evaluate import Evaluator
+from .graph.evaluate import Evaluator, external_modules
 from .graph.inputs import input_specs, split_batch
 from .graph.lineage import Lineage
 from .graph.value_graph import GraphReader, functions_of
@@ -196,11 +196,13 @@ class _Comparison:
         self._target = target
         # Both modules are read as they stand, under numbers that no pass and no claim had a part in.
         self._numbers = ValueNumbers()
-        reader = GraphReader(self._numbers, lineage.steps[-1].externs, by_meaning=False)
+        externs = lineage.steps[-1].externs
+        self._externals = external_modules(final_module)
+        reader = GraphReader(self._numbers, externs, by_meaning=False)
         source_graph = reader.read(functions_of(model.bound()), lineage.entry, {})
         final_graph = reader.read(functions_of(final_module), lineage.entry, {})
         quantized: dict[Var, dict[str, QuantizedVariable]] = {}
-        for each in quantized_variables(final_module, lineage.entry):
+        for each in quantized_variables(final_module, lineage.entry, externs):
             quantized.setdefault(each.var, {})[each.tensor] = each
         claims = {tensor: state for tensor, state in lineage.states.items() if state.is_alive and state.position is not None}
         self._start = {place.name: place.number for place in source_graph.places if place.name in claims}
@@ -219,7 +221,7 @@ class _Comparison:
 
     def run(self, arrays: Sequence[Array]) -> dict[TensorId, _Pair]:
         """Return the promised and the actual value of each tensor that is claimed to be alive."""
-        evaluator = Evaluator(self._numbers, dict(enumerate(arrays)), self._target)
+        evaluator = Evaluator(self._numbers, dict(enumerate(arrays)), self._target, self._externals)
         values = evaluator.get([*self._start.values(), *self._now.values()])
         pairs: dict[TensorId, _Pair] = {}
         shapes: dict[TensorId, tuple[int, ...]] = {}

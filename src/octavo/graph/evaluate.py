@@ -16,7 +16,8 @@ from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import BlockBuilder, Expr, Var
 
-from .dataflow import BodyWriter, write_function
+from .dataflow import BodyWriter, attrs_of, op_name, write_function
+from .kernel_attributes import EXTERNAL_ATTR
 from .value_numbers import Node, ValueNumbers
 
 # TVM annotates its functions more narrowly than what they take.
@@ -38,11 +39,14 @@ class Evaluator:
         The value of each input, by its key.
     target
         What to build for.
+    externals
+        Modules of object code that is called by symbol, as in a module's attribute "external_mods".
     """
 
     numbers: ValueNumbers
     inputs: dict[Any, Array]
     target: tvm.target.Target
+    externals: tuple[Any, ...] = ()
     values: dict[int, Array] = field(default_factory=dict[int, Array])
     failed: dict[int, str] = field(default_factory=dict[int, str])
 
@@ -117,8 +121,23 @@ class Evaluator:
     def _run(self, order: list[int]) -> None:
         writer = _Writing(self.numbers, set(order), self.values)
         module, results = writer.module(order)
+        if self.externals and _calls_externals(module):
+            module = module.with_attr("external_mods", list(self.externals))
         given = run_once(module, [self.values[number] for number in writer.read], self.target)
         self.values.update(zip(results, given, strict=True))
+
+
+def external_modules(module: tvm.IRModule) -> tuple[Any, ...]:
+    """Return the modules of object code that a module's functions call by symbol."""
+    return tuple(module.attrs["external_mods"]) if module.attrs and "external_mods" in module.attrs else ()
+
+
+def _calls_externals(module: tvm.IRModule) -> bool:
+    """Return whether a function calls object code; to link it takes its time."""
+    if any(EXTERNAL_ATTR in attrs_of(function) for function in module.functions.values()):
+        return True
+    bindings = (binding for block in module["main"].body.blocks for binding in block.bindings)
+    return any(op_name(binding.value) == "call_dps_packed" for binding in bindings)
 
 
 def run_once(module: tvm.IRModule, arrays: Iterable[Array], target: tvm.target.Target) -> list[Array]:

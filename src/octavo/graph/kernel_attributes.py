@@ -8,6 +8,9 @@ KERNEL_ATTR = "octavo.kernel"
 LLVM_ATTR = "octavo.llvm"
 """Attribute of a kernel's PrimFunc: functions in LLVM's language that it calls, as "linkonce_odr"."""
 
+EXTERNAL_ATTR = "octavo.external"
+"""Attribute of a kernel: the symbol of the function that it calls in an object file of the module's "external_mods"."""
+
 RESULT_ATTR = "octavo.result"
 """Attribute of a kernel: what the memory that it writes holds. An entry as in quantize_info for each tensor, with the `shape`
 under which the memory is that tensor, the order of the source's axes there (`axes`, None as in the source), and what was added

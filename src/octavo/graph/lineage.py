@@ -18,8 +18,8 @@ from tvm import relax
 
 from ..errors import DataError, ModelError, check_type
 from ..identity import Change, NameSupply, TensorId, TensorState
-from .dataflow import static_shape
-from .evaluate import Evaluator
+from .dataflow import attrs_of, static_shape
+from .evaluate import Evaluator, external_modules
 from .model import Model
 from .pass_states import PassStates, same_functions
 from .tracking import Announced, Tracker
@@ -95,6 +95,7 @@ class Lineage(PassStates):
             self._params |= {str(name): value for name, value in source.params.items()}
         self._probe = probe
         self._target = target or tvm.target.Target({"kind": "llvm"})
+        self._externals: tuple[Any, ...] = ()
         self._tracker: Tracker | None = None
         self._param_numbers: list[tuple[str, int]] = []
         self._history: list[dict[TensorId, TensorState]] = []
@@ -130,12 +131,16 @@ class Lineage(PassStates):
         Parameters
         ----------
         externs
-            PrimFuncs by symbol, where the module calls external symbols that stand for them.
+            PrimFuncs by symbol, where the module calls external symbols that stand for them. Functions with Codegen that a code
+            generator has taken are found without.
         announced
             Which variable each tensor became, where the step changes values (floats to integers) and so nothing can be compared.
         """
-        if not same_functions(module.functions, self.steps[-1].functions):
-            self.steps.append(Step(name, module.functions, {**self.steps[-1].externs, **(externs or {})}, announced))
+        before = self.steps[-1]
+        if not same_functions(module.functions, before.functions):
+            known = {**before.externs, **_left_to_code(before, module), **(externs or {})}
+            self.steps.append(Step(name, module.functions, known, announced))
+        self._externals = external_modules(module) or self._externals
 
     def ends_with(self, module: tvm.IRModule) -> bool:
         """Return whether `module` is what the last step left."""
@@ -199,6 +204,7 @@ class Lineage(PassStates):
                 self._history.append(self._complete(self._tracker.states))
             for step in self.steps[len(self._history) :]:
                 self._tracker.reader.externs.update(step.externs)
+                self._tracker.evaluator.externals = self._externals
                 functions = step.by_name()
                 params = self._params_of(functions[self.entry])
                 states = self._tracker.advance(functions, self.entry, params, step.announced)
@@ -310,6 +316,13 @@ def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str
         made = module()
     for lineage in listening:
         lineage.record(name, made, externs, announced)
+
+
+def _left_to_code(before: Step, module: tvm.IRModule) -> dict[str, Any]:
+    """Return by symbol the functions that were for a code generator and are gone: the module calls its code by their symbols."""
+    left = {var.name_hint for var in module.get_global_vars()}
+    gone = [function for name, function in before.by_name().items() if name not in left and "Codegen" in attrs_of(function)]
+    return {str(function.attrs["global_symbol"]): function for function in gone}
 
 
 def _made_up(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:

@@ -112,6 +112,7 @@ class Tracker:
     def _apply_announced(self, announced: Announced, after: ValueGraph) -> dict[TensorId, TensorState]:
         """Take the links that a step states, for the tensors whose values it changed."""
         by_name = {place.name: place for place in after.places if not place.path}
+        in_code = _in_code(self.reader.externs, self.graph, after)
         states: dict[TensorId, TensorState] = {}
         for tensor, link in self.links.items():
             if after.holds(link.number):
@@ -123,6 +124,8 @@ class Tracker:
                 axes = announced.permutations.get(tensor)
                 relation = link.relation if axes is None else Relation(permutation=axes)
                 self.links[tensor] = Link(holder.number, relation, "announced")
+            elif link.number in in_code:
+                self.links[tensor] = Link(in_code[link.number], link.relation, "announced")
             elif around is not None and isinstance(around.value, Call):
                 states[tensor] = TensorState(
                     kind="inside", composite=op_name(around.value), expression=around.expression, evidence="announced"
@@ -382,6 +385,17 @@ class Tracker:
             dtype=dtype,
             **common,
         )
+
+
+def _in_code(externs: Mapping[str, Any], before: ValueGraph, after: ValueGraph) -> dict[int, int]:
+    """Return number -> number of each value that object code computes before a step and after it, from other operands, say."""
+    found: dict[int, int] = {}
+    for symbol, function in externs.items():
+        if isinstance(function, relax.Function):
+            old, new = ([each for each in graph.places if symbol in each.path] for graph in (before, after))
+            if len(old) == len(new):
+                found |= {one.number: other.number for one, other in zip(old, new, strict=True)}
+    return found
 
 
 def _composite(place: Place, kind: StateKind) -> str:

@@ -95,10 +95,11 @@ class GraphReader:
     numbers
         Shared by all modules that are to be compared.
     externs
-        PrimFuncs by symbol, for calls to external symbols that stand for them.
+        By symbol, for calls to external symbols: PrimFuncs that they stand for, and Relax functions in whose place object code
+        is called.
     by_meaning
-        Whether to number ops as what they legalize to and fused functions as their kernels. Off, everything is read as it
-        stands, which is what an independent check wants.
+        Whether to number ops as what they legalize to, fused functions as their kernels, and object code as the functions in
+        whose place it is. Off, everything is read as it stands, which is what an independent check wants.
     """
 
     def __init__(self, numbers: ValueNumbers, externs: Mapping[str, Any] | None = None, *, by_meaning: bool = True) -> None:
@@ -339,6 +340,8 @@ class _Walk:
             if isinstance(kernel, tvm.tirx.PrimFunc):
                 operands = self._operands(call.args[1], env, path)
                 return self._numbers.kernel(kernel, operands, tuple(call.args[2:]), call.ty)
+            if isinstance(kernel, relax.Function):
+                return self._external_call(kernel, symbol, self._operands(call.args[1], env, path), call.ty, path)
         return self._op_call(call, env, path)
 
     def _operands(self, args: Any, env: dict[Var, int], path: tuple[str, ...]) -> tuple[int, ...]:
@@ -365,6 +368,18 @@ class _Walk:
         if self._reader.by_meaning and not self._is_inner and function.attrs and "Primitive" in function.attrs and not captured:
             self._reader.name_fused(function, self._functions, operands, number)
         return number
+
+    def _external_call(self, function: Any, symbol: str, operands: tuple[int, ...], ty: Any, path: tuple[str, ...]) -> int:
+        """Enter the function in whose place object code is called; its result is what that code gives."""
+        number = self.body(function.body, dict(zip(function.params, operands, strict=True)), (*path, symbol))
+        if self._reader.by_meaning:
+            return number
+        out = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
+
+        def write(args: list[Expr]) -> Expr:
+            return relax.call_dps_packed(symbol, relax.Tuple(args), out_ty=out)
+
+        return self._numbers.call(("external", symbol), operands, write, ty)
 
     def _conditional(self, value: Any, var: Var, env: dict[Var, int], path: tuple[str, ...]) -> int:
         """Read both branches; the result is a choice between two values, which are what they are whichever is taken."""
@@ -433,7 +448,7 @@ class _Walk:
         if symbol in _CHECKS:
             return True
         kernel = self._functions.get(call.op.name_hint) if isinstance(call.op, GlobalVar) else self._reader.externs.get(symbol)
-        if not isinstance(kernel, tvm.tirx.PrimFunc):
+        if not isinstance(kernel, (tvm.tirx.PrimFunc, relax.Function)):
             return False
         outputs = [arg for arg in call.args if isinstance(arg, Var) and arg in self._pending and arg not in env]
         inputs = [arg for arg in call.args if not any(arg.same_as(output) for output in outputs)]
@@ -442,7 +457,10 @@ class _Walk:
         operands = tuple(self.number(arg, env, path) for arg in tensors)
         types = [output.ty for output in outputs]
         ty = types[0] if len(types) == 1 else relax.TupleType(types)
-        full = self._numbers.kernel(kernel, operands, literals, ty)
+        if isinstance(kernel, relax.Function):
+            full = self._external_call(kernel, symbol, operands, ty, path)
+        else:
+            full = self._numbers.kernel(kernel, operands, literals, ty)
         for index, output in enumerate(outputs):
             number = full if len(outputs) == 1 else self._numbers.item(full, index, output.ty)
             env[output] = self._place(number, output, path, call, operands)

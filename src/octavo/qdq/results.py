@@ -5,7 +5,7 @@ Everything is read from what the IR carries: quantize ops, and the attributes of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm.ir import Call, GlobalVar
-from tvm.relax import Var
+from tvm.relax import Function, Tuple, TupleGetItem, TupleType, Var
 
 from ..composites.base import RELABELLING
 from ..graph.dataflow import attrs_of, call_to, dtype_of, operand_vars, static_shape
@@ -59,13 +59,17 @@ class QuantizedVariable:
         return dequantize(self.integers(raw), self.params)
 
 
-def quantized_variables(module: tvm.IRModule, entry: str = "main") -> list[QuantizedVariable]:
+def quantized_variables(
+    module: tvm.IRModule, entry: str = "main", externs: Mapping[str, Any] | None = None
+) -> list[QuantizedVariable]:
     """Return what the variables of a function hold, in its order.
+
+    `externs` are the Relax functions, by symbol, in whose place the function calls object code: composites and their calls.
 
     A tensor that is kept in several forms is held by each; memory that is several tensors (a reshape moves nothing) holds all.
     A variable that no entry is recorded for is not in the list: nobody may take what it holds for a tensor.
     """
-    reading = _Reading(module)
+    reading = _Reading(module, externs or {})
     for block in module[entry].body.blocks:
         for binding in block.bindings:
             reading.binding(binding)
@@ -75,8 +79,10 @@ def quantized_variables(module: tvm.IRModule, entry: str = "main") -> list[Quant
 class _Reading:
     """Reads the bindings of a function in order."""
 
-    def __init__(self, module: tvm.IRModule) -> None:
+    def __init__(self, module: tvm.IRModule, externs: Mapping[str, Any]) -> None:
         self._module = module
+        self._externs = externs
+        self._fields: dict[Var, list[Any]] = {}
         self._found: dict[Var, list[QuantizedVariable]] = {}
         self._memory: dict[Var, list[Any]] = {}
         """What the memory behind a variable holds, as the kernel that wrote it states it."""
@@ -104,11 +110,39 @@ class _Reading:
             params = params_of(quantized, dtype_of(var))
             if params is not None:
                 self._found[var] = [QuantizedVariable(tensor=quantized.args[0].name, var=var, params=params)]
+        elif isinstance(value, TupleGetItem):
+            fields = self._fields.get(value.tuple_value) if isinstance(value.tuple_value, Var) else None
+            self._gives(var, [] if fields is None else [fields[int(value.index)]])
+        elif (function := self._extern(value)) is not None:
+            self._external(var, value, region_results(function))
         else:
             result, arguments, attrs = _kernel_call(self._module, binding)
             if result is not None:
                 self._holds(result, list(attrs.get(RESULT_ATTR, ())))
             self._read.extend(_inputs(arguments, attrs))
+
+    def _extern(self, value: Any) -> Any:
+        """Return the function in whose place a call is one of object code."""
+        call = call_to(value, "call_dps_packed")
+        callee = call.args[0] if call is not None else getattr(value, "op", None)
+        function = self._externs.get(str(getattr(callee, "global_symbol", "")))
+        return function if isinstance(function, Function) else None
+
+    def _external(self, var: Var, value: Any, results: list[Any]) -> None:
+        if call_to(value, "call_dps_packed") is None:  # it writes its last arguments
+            for written, entry in zip(operand_vars(value)[-len(results) :], results, strict=True):
+                self._gives(written, [entry])
+        elif isinstance(var.ty, TupleType):
+            self._fields[var] = results
+        else:
+            self._gives(var, results)
+
+    def _gives(self, var: Var, entries: list[Any]) -> None:
+        """Note the tensor, as the source has it, that a variable holds."""
+        params = [(entry, read_params(entry)) for entry in entries if entry is not None]
+        found = [QuantizedVariable(tensor=str(entry["id"]), var=var, params=each) for entry, each in params if each is not None]
+        if found:
+            self._found[var] = found
 
     def _holds(self, var: Var, entries: list[Any]) -> None:
         """Note what the memory behind a variable holds, and which of it is what the variable sees."""
@@ -117,6 +151,25 @@ class _Reading:
         found = [_quantized_variable(entry, var) for entry in entries if tuple(int(extent) for extent in entry["shape"]) == shape]
         if found:
             self._found[var] = found
+
+
+def region_results(function: Function) -> list[Any]:
+    """Return for each result of a function of composites the entry of a quantize_info that says what it is, None for none."""
+    entries: dict[Var, Any] = {}
+    fields: dict[Var, Any] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value: Any = binding.value
+            if isinstance(value, Function):
+                entries[binding.var] = attrs_of(value).get("quantize_info", {}).get("output")
+            elif isinstance(value, Call) and value.op in entries:
+                entries[binding.var] = entries[value.op]
+            elif isinstance(value, Var):
+                entries[binding.var] = entries.get(value)
+            elif isinstance(value, Tuple):
+                fields[binding.var] = value
+    result: Any = fields.get(function.body.body, function.body.body)
+    return [entries.get(each) for each in (result.fields if isinstance(result, Tuple) else [result])]
 
 
 def _viewed(value: Any) -> Var | None:

@@ -16,6 +16,7 @@ from tvm.script.ir_builder import tirx as _builder
 
 from ...composites.attributes import Composite
 from ...errors import CompileError
+from ...graph.kernel_attributes import EXTERNAL_ATTR
 from ..external import External, c_types
 from ..protocol import Code, where_of
 from .kernels import Kernel
@@ -63,7 +64,8 @@ def _calling(symbol: str, arguments: Sequence[tuple[str, int, str]], workspace: 
         pointers = [tvm.tirx.buffer.buffer_data(buffer) for buffer in (*inputs, *scratch, output)]
         T.evaluate(T.call_extern("int32", symbol, *pointers))
 
-    return prim_func(arguments, body)
+    func: Any = prim_func(arguments, body)
+    return func.with_attr(EXTERNAL_ATTR, symbol)
 
 
 def _checked_func(func: Any, arguments: Sequence[tuple[str, int, str]], composite: Composite) -> tvm.tirx.PrimFunc:
