@@ -30,11 +30,10 @@ from .identity.relation import agree
 from .numerics.statistics.metrics import max_abs_error, sqnr_db
 from .pipeline import checked_model
 from .qdq.results import QuantizedVariable, quantized_variables
-from .stepwise import Stepwise, differences
+from .stepwise import Stepwise, differences, is_like
 from .target.llvm_host import host_target
 
 Array = npt.NDArray[Any]
-_ANNOUNCED_SHARE = 0.25
 _EXACT_TOLERANCE = 1e-3
 
 
@@ -169,22 +168,12 @@ def _check(model: Model, tensor: TensorId, state: TensorState, pairs: list[_Pair
     now = np.concatenate([pair.now.reshape(-1) for pair in pairs])
     if state.evidence == "announced":
         proofs = [pair.is_proved for pair in pairs]
-        is_right = all(proofs) if None not in proofs else False not in proofs and _is_of(expected, now)
+        is_right = all(proofs) if None not in proofs else False not in proofs and is_like(expected, now)
     else:
         tolerance = lineage.tolerance(tensor)
         is_right = all(pair.is_proved or agree(pair.expected, pair.now, tolerance) for pair in pairs)
     error, ratio = max_abs_error(expected, now), sqnr_db(expected, now)
     return LineageCheck(is_right=is_right, max_abs_error=error, sqnr_db=ratio, **common)
-
-
-def _is_of(expected: Array, now: Array) -> bool:
-    """Return whether values changed by quantization can be those of a tensor; of a constant tensor the mean must tell."""
-    signal = expected.astype(np.float64)
-    noise = now.astype(np.float64) - signal
-    spread = signal - signal.mean()
-    if np.allclose(spread, 0):
-        return bool(np.mean(np.abs(noise)) <= _ANNOUNCED_SHARE * np.abs(signal.mean()))
-    return bool(np.sum((noise - noise.mean()) ** 2) <= _ANNOUNCED_SHARE * np.sum(spread**2))
 
 
 class _Comparison:
@@ -286,7 +275,7 @@ class _Comparison:
         return {
             tensor: replace(
                 asked[tensor],
-                is_proved=difference.is_none and _is_of(asked[tensor].expected, of_floats[tensor]),
+                is_proved=difference.is_none and is_like(asked[tensor].expected, of_floats[tensor]),
                 steps_off=difference.steps,
             )
             for tensor, difference in found.items()

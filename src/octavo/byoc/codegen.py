@@ -22,6 +22,8 @@ from ..backends.protocol import Code, CodeGenerator, CSource, where_of
 from ..composites.attributes import Composite, read_composite
 from ..errors import CompileError
 from ..graph.dataflow import dtype_of, static_shape
+from ..graph.lineage import CodeResults, announce_code
+from ..qdq.results import region_results
 
 _HEAD = """
 #include <stdint.h>
@@ -62,18 +64,26 @@ _LINE = 4000
 """Bytes of a line of a constant in C."""
 
 
+class RunCodegenError(CompileError):
+    """What goes wrong in a back end's code within RunCodegen."""
+
+
 def register_codegen(backend: CodeGenerator) -> None:
     """Register ``relax.ext.NAME``, which turns the functions of a back end into object code."""
     name = backend.description.name
     # What Python code that C++ calls raises keeps its type only then.
-    tvm_ffi.register_error(CompileError.__name__, CompileError)
+    tvm_ffi.register_error(RunCodegenError.__name__, RunCodegenError)
 
     def codegen(functions: Sequence[relax.Function], _options: Any, _names: Any) -> list[Any]:
         library = _Library(backend)
-        for function in functions:
-            library.add(function)
-        # Whoever exports the library may link the vendor's own to it.
-        return static_libraries(library.externals(), is_whole=False)
+        try:
+            for function in functions:
+                library.add(function)
+            announce_code({str(each.attrs["global_symbol"]): _results(each) for each in functions})
+            # Whoever exports the library may link the vendor's own to it.
+            return static_libraries(library.externals(), is_whole=False)
+        except CompileError as error:
+            raise RunCodegenError(str(error)) from error
 
     tvm_ffi.register_global_func(f"relax.ext.{name}", codegen, override=True)
 
@@ -205,6 +215,17 @@ class _Region:
         first, second = (rows * columns, channels) if to_first else (channels, rows * columns)
         self._lines.append(f"octavo_swap({place}, {room}, {batch}, {first}, {second}, {_width(var)});")
         return room
+
+
+def _results(function: relax.Function) -> CodeResults:
+    """Return which tensors a function gives and computes, for those who follow them."""
+    results = tuple("" if entry is None else str(entry["id"]) for entry in region_results(function))
+    inner: list[str] = []
+    for composite in (binding.value for block in function.body.blocks for binding in block.bindings):
+        if isinstance(composite, relax.Function):
+            bindings = (binding for block in composite.body.blocks for binding in block.bindings)
+            inner += [str(binding.var.name) for binding in bindings]
+    return CodeResults(results=results, inside=tuple(dict.fromkeys(inner)))
 
 
 def _definition(name: str, data: bytes) -> str:

@@ -16,7 +16,7 @@ from tvm import relax as _relax
 from tvm.ir import Call
 from tvm.relax import BlockBuilder, Expr, Var
 
-from .dataflow import BodyWriter, attrs_of, op_name, write_function
+from .dataflow import BodyWriter, attrs_of, call_to, write_function
 from .kernel_attributes import EXTERNAL_ATTR
 from .value_numbers import Node, ValueNumbers
 
@@ -137,7 +137,7 @@ def _calls_externals(module: tvm.IRModule) -> bool:
     if any(EXTERNAL_ATTR in attrs_of(function) for function in module.functions.values()):
         return True
     bindings = (binding for block in module["main"].body.blocks for binding in block.bindings)
-    return any(op_name(binding.value) == "call_dps_packed" for binding in bindings)
+    return any(call_to(binding.value, "call_dps_packed") is not None for binding in bindings)
 
 
 def run_once(module: tvm.IRModule, arrays: Iterable[Array], target: tvm.target.Target) -> list[Array]:

@@ -18,7 +18,7 @@ from tvm import relax
 
 from ..errors import DataError, ModelError, check_type
 from ..identity import Change, NameSupply, TensorId, TensorState
-from .dataflow import attrs_of, static_shape
+from .dataflow import attrs_of, call_to, static_shape
 from .evaluate import Evaluator, external_modules
 from .model import Model
 from .pass_states import PassStates, same_functions
@@ -96,6 +96,7 @@ class Lineage(PassStates):
         self._probe = probe
         self._target = target or tvm.target.Target({"kind": "llvm"})
         self._externals: tuple[Any, ...] = ()
+        self.expected: Mapping[str, CodeResults] = {}
         self._tracker: Tracker | None = None
         self._param_numbers: list[tuple[str, int]] = []
         self._history: list[dict[TensorId, TensorState]] = []
@@ -139,6 +140,9 @@ class Lineage(PassStates):
         before = self.steps[-1]
         if not same_functions(module.functions, before.functions):
             known = {**before.externs, **_left_to_code(before, module), **(externs or {})}
+            if announced is None and self.expected:
+                announced = _announced_code(self.expected, module[self.entry])
+                self.expected = {} if announced is not None else self.expected
             self.steps.append(Step(name, module.functions, known, announced))
         self._externals = external_modules(module) or self._externals
 
@@ -316,6 +320,42 @@ def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str
         made = module()
     for lineage in listening:
         lineage.record(name, made, externs, announced)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeResults:
+    """What a code generator says of one function that it took: the tensors whose integers it gives, in order, and those inside.
+
+    A result of which nothing is said is "".
+    """
+
+    results: tuple[str, ...]
+    inside: tuple[str, ...]
+
+
+def announce_code(functions: Mapping[str, CodeResults]) -> None:
+    """Tell every Lineage that is listening what stands for tensors once the running pass has put calls of symbols in place."""
+    for lineage in _LISTENING:
+        lineage.expected = {**lineage.expected, **functions}
+
+
+def _announced_code(expected: Mapping[str, CodeResults], main: Any) -> Announced | None:
+    """Return what became of the tensors of functions that a module calls as object code; None where it calls none."""
+    holders: dict[str, Any] = {}
+    inside: dict[str, Any] = {}
+    fields: dict[Any, CodeResults] = {}
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    for var, value in ((binding.var, binding.value) for binding in bindings):
+        call = call_to(value, "call_dps_packed")
+        code = expected.get(str(getattr(call.args[0], "global_symbol", ""))) if call is not None else None
+        if code is not None:
+            fields[var] = code
+            inside |= dict.fromkeys(code.inside, var)
+            if isinstance(var.ty, relax.TensorType):
+                holders |= dict.fromkeys(code.results, var)
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
+            holders[fields[value.tuple_value].results[int(value.index)]] = var
+    return Announced(holders=holders, fused_into=inside) if fields else None
 
 
 def _left_to_code(before: Step, module: tvm.IRModule) -> dict[str, Any]:

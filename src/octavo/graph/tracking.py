@@ -43,17 +43,17 @@ class Announced:
     Parameters
     ----------
     holders
-        TensorId -> name of the variable of the entry function that stands for it now, in a form that the step knows.
+        TensorId -> the variable of the entry function that stands for it now, or its name, in a form that the step knows.
     fused_into
-        TensorId -> name of the variable whose call computes it internally.
+        TensorId -> the variable whose call computes it internally, or its name.
     permutations
         TensorId -> axes of the tensor in the order in which its holder has them, where that is another.
     gone
         TensorId -> why nothing holds it any more.
     """
 
-    holders: Mapping[str, str]
-    fused_into: Mapping[str, str]
+    holders: Mapping[str, str | Var]
+    fused_into: Mapping[str, str | Var]
     permutations: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     gone: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -111,8 +111,10 @@ class Tracker:
 
     def _apply_announced(self, announced: Announced, after: ValueGraph) -> dict[TensorId, TensorState]:
         """Take the links that a step states, for the tensors whose values it changed."""
-        by_name = {place.name: place for place in after.places if not place.path}
-        in_code = _in_code(self.reader.externs, self.graph, after)
+        outer = [place for place in after.places if not place.path]
+        by_name: dict[str | Var, Place] = {**{place.name: place for place in outer}, **{place.var: place for place in outer}}
+        same_calls = _same_calls(self.reader.externs, self.graph, after)
+        called = {_symbol_of(place.value) for place in after.places}
         states: dict[TensorId, TensorState] = {}
         for tensor, link in self.links.items():
             if after.holds(link.number):
@@ -124,8 +126,10 @@ class Tracker:
                 axes = announced.permutations.get(tensor)
                 relation = link.relation if axes is None else Relation(permutation=axes)
                 self.links[tensor] = Link(holder.number, relation, "announced")
-            elif link.number in in_code:
-                self.links[tensor] = Link(in_code[link.number], link.relation, "announced")
+            elif link.number in same_calls:
+                self.links[tensor] = Link(same_calls[link.number].number, link.relation, "announced")
+            elif self.states[tensor].kind == "inside" and self.states[tensor].composite in called:
+                states[tensor] = self.states[tensor]
             elif around is not None and isinstance(around.value, Call):
                 states[tensor] = TensorState(
                     kind="inside", composite=op_name(around.value), expression=around.expression, evidence="announced"
@@ -141,7 +145,7 @@ class Tracker:
         self.states = self._states(after, states)
         return self.states
 
-    def _reader_of(self, constant: int, announced: Announced) -> str:
+    def _reader_of(self, constant: int, announced: Announced) -> str | Var:
         """Return the variable whose call packs a constant: what holds the first tensor that was computed from it; "" for none."""
         reached = {constant}
         for place in self.graph.places:
@@ -387,15 +391,29 @@ class Tracker:
         )
 
 
-def _in_code(externs: Mapping[str, Any], before: ValueGraph, after: ValueGraph) -> dict[int, int]:
-    """Return number -> number of each value that object code computes before a step and after it, from other operands, say."""
-    found: dict[int, int] = {}
+def _symbol_of(value: Any) -> str:
+    """Return the symbol of object code that a value calls, "" for none."""
+    callees = (value.op, *value.args[:1]) if isinstance(value, Call) else ()
+    return next((str(callee.global_symbol) for callee in callees if isinstance(callee, ExternFunc)), "")
+
+
+def _same_calls(externs: Mapping[str, Any], before: ValueGraph, after: ValueGraph) -> dict[int, Place]:
+    """Return by number what object code gave before a step, and gives after it from other operands, say: the variable there."""
+    found: dict[int, Place] = {}
     for symbol, function in externs.items():
         if isinstance(function, relax.Function):
-            old, new = ([each for each in graph.places if symbol in each.path] for graph in (before, after))
-            if len(old) == len(new):
-                found |= {one.number: other.number for one, other in zip(old, new, strict=True)}
+            old, new = (list(_given(graph, symbol)) for graph in (before, after))
+            found |= {one.number: other for one, other in zip(old, new, strict=False)} if len(old) == len(new) else {}
     return found
+
+
+def _given(graph: ValueGraph, symbol: str) -> Iterator[Place]:
+    """Yield the variables of tensors that a function's code gives, in order."""
+    calls = [place.var for place in graph.places if not place.path and _symbol_of(place.value) == symbol]
+    for place in graph.places:
+        is_item = isinstance(place.value, relax.TupleGetItem) and place.value.tuple_value in calls
+        if (place.var in calls or is_item) and isinstance(place.ty, relax.TensorType):
+            yield place
 
 
 def _composite(place: Place, kind: StateKind) -> str:

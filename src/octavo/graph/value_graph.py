@@ -25,6 +25,8 @@ Functions = Mapping[str, Any]
 """The functions of a module by name, as they were when the module was seen."""
 
 _RESHAPE: Any = tvm.ir.Op.get("relax.reshape")
+WITH_LITERALS = "octavo.WithLiterals"
+"""Attribute of an op: what writes a call anew with literals where constants stand for them, so that both are one op."""
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape", "vm.builtin.check_shape_info", "vm.builtin.null_value")
 
 
@@ -370,10 +372,10 @@ class _Walk:
         return number
 
     def _external_call(self, function: Any, symbol: str, operands: tuple[int, ...], ty: Any, path: tuple[str, ...]) -> int:
-        """Enter the function in whose place object code is called; its result is what that code gives."""
-        number = self.body(function.body, dict(zip(function.params, operands, strict=True)), (*path, symbol))
+        """Return what object code gives: what the function does in whose place it is called, whose variables are no more."""
         if self._reader.by_meaning:
-            return number
+            env = dict(zip(function.params, operands, strict=True))
+            return _Walk(self._reader, self._functions, ValueGraph(), {}).body(function.body, env, (*path, symbol))
         out = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
 
         def write(args: list[Expr]) -> Expr:
@@ -406,6 +408,9 @@ class _Walk:
         return self._numbers.call(("if",), operands, lambda args: relax.op.where(*args), ty)
 
     def _op_call(self, call: Any, env: dict[Var, int], path: tuple[str, ...]) -> int:
+        ty = call.ty
+        with_literals = call.op.get_attr(WITH_LITERALS) if isinstance(call.op, tvm.ir.Op) else None
+        call = call if with_literals is None else with_literals(call)
         operands: list[int] = []
         literals: list[Any] = []
         for arg in call.args:
@@ -417,7 +422,7 @@ class _Walk:
         # The VM's reshape is the op under another name.
         op = _RESHAPE if str(getattr(call.op, "global_symbol", "")) == "vm.builtin.reshape" else call.op
         if not isinstance(op, tvm.ir.Op) or not _is_pure(op):
-            return self._numbers.opaque(tuple(operands), call.ty)
+            return self._numbers.opaque(tuple(operands), ty)
         key = (
             str(op.name),
             Structure.of(call.attrs) if call.attrs is not None else None,
@@ -432,8 +437,8 @@ class _Walk:
 
         if self._is_inner:
             found = self._numbers.find_call(key, tuple(operands))
-            return found if found is not None else self._numbers.call(key, tuple(operands), write, call.ty)
-        return self._reader.legal_number(key, tuple(operands), write, call.ty)
+            return found if found is not None else self._numbers.call(key, tuple(operands), write, ty)
+        return self._reader.legal_number(key, tuple(operands), write, ty)
 
     def _is_allocation(self, call: Any) -> bool:
         return isinstance(call.op, tvm.ir.Op) and call.op.name in ALLOCATIONS
@@ -448,7 +453,7 @@ class _Walk:
         if symbol in _CHECKS:
             return True
         kernel = self._functions.get(call.op.name_hint) if isinstance(call.op, GlobalVar) else self._reader.externs.get(symbol)
-        if not isinstance(kernel, (tvm.tirx.PrimFunc, relax.Function)):
+        if not isinstance(kernel, tvm.tirx.PrimFunc) and not (symbol and isinstance(kernel, relax.Function)):
             return False
         outputs = [arg for arg in call.args if isinstance(arg, Var) and arg in self._pending and arg not in env]
         inputs = [arg for arg in call.args if not any(arg.same_as(output) for output in outputs)]

@@ -155,8 +155,8 @@ class _Reading:
 
 def region_results(function: Function) -> list[Any]:
     """Return for each result of a function of composites the entry of a quantize_info that says what it is, None for none."""
-    entries: dict[Var, Any] = {}
-    fields: dict[Var, Any] = {}
+    entries: dict[Any, Any] = {}
+    fields: dict[Any, Any] = {}
     for block in function.body.blocks:
         for binding in block.bindings:
             value: Any = binding.value

@@ -32,6 +32,7 @@ from ..composites.reduction import ResizeOp
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView, call_to, op_name
 from ..graph.rules import Region, Rejection
+from ..graph.value_graph import WITH_LITERALS
 from ..numerics.affine import TieRounding
 from ..numerics.rounding.fixed_point import FixedPointRounding
 from ..target import OpSupport
@@ -233,7 +234,11 @@ def _register(name: str, python_op: Callable[..., Any]) -> Callable[..., Any]:
         _checked(name, call.args[3] if len(call.args) > 3 else None)
         return plain.get_attr("FInferType")(Call(plain, list(call.args[:3]), call.attrs), builder)
 
+    def with_text(call: Any) -> Any:
+        return Call(call.op, [*call.args[:3], _checked(name, call.args[3])], call.attrs)
+
     op.set_attr("FInferType", infer)
+    op.set_attr(WITH_LITERALS, with_text)
     op.set_attr("FPurity", True)
     op.set_attr("RequiresArgumentShapes", False)  # else the string, which has none, keeps LegalizeOps away
     op.set_attr("FLegalize", plain.get_attr("FLegalize"))
