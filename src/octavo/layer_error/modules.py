@@ -20,7 +20,7 @@ from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands
 from ..graph.lineage import lineage_paused
 from ..identity import TensorId
 from ..pipeline import lower
-from ..target_choice import resolve_target
+from ..target_choice import TargetLike, check_runs_here, resolve_target
 from .blocks import Blocks, FoldedNorm, steps_between
 
 # TVM annotates its functions more narrowly than what they take.
@@ -30,14 +30,16 @@ Run = Callable[[Sequence[Array]], list[Array]]
 Exacts = dict[TensorId, Expr]
 
 
-def build_runner(module: tvm.IRModule) -> Run:
-    """Build a module for this machine; the function returned maps arrays to arrays."""
-    target = resolve_target(None)
+def build_runner(module: tvm.IRModule, target: TargetLike = None) -> Run:
+    """Build a module for a target that this machine runs; the function returned maps arrays to arrays."""
+    chosen = resolve_target(target)
+    check_runs_here(chosen)
     # What the copies have in common is computed once, what no result needs not at all.
     tidy = tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])
     with lineage_paused():
         # Kernels of one form are compiled once, and those of a model whose table was made before are kept on disk.
-        runner = runner_of(generate(link(lower(tidy(module), target.description, target.isas, 1), target.llvm), target.llvm))
+        lowered = lower(tidy(module), chosen.host, chosen.isas, 1, backends=chosen.backends)
+        runner = runner_of(generate(link(lowered, chosen.llvm), chosen.llvm))
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         results = runner([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])

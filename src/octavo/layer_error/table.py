@@ -24,6 +24,7 @@ from ..identity import TensorId
 from ..numerics import QuantParams, dequantize, quantize
 from ..pipeline import checked_model
 from ..qdq.values import params_of
+from ..target_choice import TargetLike
 from .blocks import Blocks, find_blocks
 from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
 
@@ -85,7 +86,7 @@ class LayerError:
         return self.has_unfit_scale or self.inherited < 0.5
 
 
-def layer_errors(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[LayerError, ...]:
+def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, target: TargetLike = None) -> tuple[LayerError, ...]:
     """Compare every quantized tensor with the float one, what deserves a look first.
 
     Parameters
@@ -96,6 +97,9 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any]) -> tupl
         What `octavo.quantize` made of it.
     batches
         Arrays or {input name: array}; first dimensions may be multiples of the model's.
+    target
+        Who computes the quantized model, as `octavo.compile` takes it: of a Backend its own code, each op in a call of its own,
+        so that every tensor that it reads or gives is compared. What arises within a block is of Octavo's kernels for any target.
 
     Returns
     -------
@@ -117,7 +121,7 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any]) -> tupl
     if not blocks.quantized:
         raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")
     params = _params(view, blocks.quantized)
-    run_quantized = build_runner(quantized_outputs(view, blocks))
+    run_quantized = build_runner(quantized_outputs(view, blocks), target)
     run_inner = build_runner(inner_outputs(floats, view, blocks)) if blocks.inner else None
     run_isolated = build_runner(isolated_blocks(floats, view, blocks))
     totals = _Totals.of(blocks)
