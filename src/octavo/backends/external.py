@@ -90,12 +90,12 @@ def c_types(code: Code, dtypes: Sequence[str]) -> tuple[str, ...]:
     return (*inputs, *constants, *(["void"] if code.workspace else []), output)
 
 
-def static_libraries(externals: Mapping[str, External], *, is_whole: bool = True) -> list[Any]:
+def static_libraries(externals: Mapping[str, External], *, is_complete: bool = True) -> list[Any]:
     """Return the object files of external functions as TVM's modules, for the attribute "external_mods"; C is compiled.
 
     Parameters
     ----------
-    is_whole
+    is_complete
         Whether nobody links further libraries to them.
 
     Raises
@@ -116,7 +116,7 @@ def static_libraries(externals: Mapping[str, External], *, is_whole: bool = True
         defined = {name for table in tables for name, kind in table.items() if kind != "U"}
         libraries: list[Any] = []
         for path, table, group in zip(paths, tables, groups.values(), strict=True):
-            if is_whole:
+            if is_complete:
                 _check_calls(path, {name for name, kind in table.items() if kind == "U"} - defined, group[0].where)
             _keep_symbols(path, group, wanted & {name for name, kind in table.items() if kind != "U"})
             _check_loading(path, group[0].where)

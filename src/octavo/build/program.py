@@ -134,7 +134,7 @@ class _Plan:
         }
         self._constants: list[npt.NDArray[Any]] = []
         self._constants_size = 0
-        self._held: dict[tuple[int, int], _Memory] = {}
+        self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
         for binding in view.bindings:
             self._values[binding.var] = self._value(binding.value)
@@ -185,9 +185,11 @@ class _Plan:
             raise _NeedsMachine
         array = np.ascontiguousarray(constant.value.numpy())
         place = int(constant.value.data_ptr()), array.nbytes
-        if place in self._held:
-            return self._held[place]
-        memory = self._held[place] = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constants_size)
+        if place in self._constant_memory:
+            return self._constant_memory[place]
+        memory = self._constant_memory[place] = _Memory(
+            size=array.nbytes, argument=self._constants_at, offset=self._constants_size
+        )
         self._constants.append(array)
         self._constants_size += align(array.nbytes)
         return memory

@@ -81,7 +81,7 @@ def register_codegen(backend: CodeGenerator) -> None:
                 library.add(function)
             announce_code({str(each.attrs["global_symbol"]): _results(each) for each in functions})
             # Whoever exports the library may link the vendor's own to it.
-            return static_libraries(library.externals(), is_whole=False)
+            return static_libraries(library.externals(), is_complete=False)
         except CompileError as error:
             raise RunCodegenError(str(error)) from error
 
@@ -225,7 +225,7 @@ def _results(function: relax.Function) -> CodeResults:
         if isinstance(composite, relax.Function):
             bindings = (binding for block in composite.body.blocks for binding in block.bindings)
             inner += [str(binding.var.name) for binding in bindings]
-    return CodeResults(results=results, inside=tuple(dict.fromkeys(inner)))
+    return CodeResults(results=results, computed=tuple(dict.fromkeys(inner)))
 
 
 def _definition(name: str, data: bytes) -> str:

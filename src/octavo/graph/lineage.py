@@ -330,7 +330,7 @@ class CodeResults:
     """
 
     results: tuple[str, ...]
-    inside: tuple[str, ...]
+    computed: tuple[str, ...]
 
 
 def announce_code(functions: Mapping[str, CodeResults]) -> None:
@@ -342,7 +342,7 @@ def announce_code(functions: Mapping[str, CodeResults]) -> None:
 def _announced_code(expected: Mapping[str, CodeResults], main: Any) -> Announced | None:
     """Return what became of the tensors of functions that a module calls as object code; None where it calls none."""
     holders: dict[str, Any] = {}
-    inside: dict[str, Any] = {}
+    fused: dict[str, Any] = {}
     fields: dict[Any, CodeResults] = {}
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     for var, value in ((binding.var, binding.value) for binding in bindings):
@@ -350,12 +350,12 @@ def _announced_code(expected: Mapping[str, CodeResults], main: Any) -> Announced
         code = expected.get(str(getattr(call.args[0], "global_symbol", ""))) if call is not None else None
         if code is not None:
             fields[var] = code
-            inside |= dict.fromkeys(code.inside, var)
+            fused |= dict.fromkeys(code.computed, var)
             if isinstance(var.ty, relax.TensorType):
                 holders |= dict.fromkeys(code.results, var)
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
             holders[fields[value.tuple_value].results[int(value.index)]] = var
-    return Announced(holders=holders, fused_into=inside) if fields else None
+    return Announced(holders=holders, fused_into=fused) if fields else None
 
 
 def _left_to_code(before: Step, module: tvm.IRModule) -> dict[str, Any]:

@@ -130,8 +130,8 @@ class _Reading:
 
     def _external(self, var: Var, value: Any, results: list[Any]) -> None:
         if call_to(value, "call_dps_packed") is None:  # it writes its last arguments
-            for written, entry in zip(operand_vars(value)[-len(results) :], results, strict=True):
-                self._gives(written, [entry])
+            for result, entry in zip(operand_vars(value)[-len(results) :], results, strict=True):
+                self._gives(result, [entry])
         elif isinstance(var.ty, TupleType):
             self._fields[var] = results
         else:

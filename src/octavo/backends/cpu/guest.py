@@ -24,7 +24,11 @@ from .kernels.vectors import prim_func
 
 # TVM ships no types for its operators.
 T: Any = _builder
-_HELD = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {"float16", "float32", "float64"}
+_TENSOR_DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {
+    "float16",
+    "float32",
+    "float64",
+}
 
 
 def guest_kernel(
@@ -51,7 +55,7 @@ def guest_kernel(
 def plain_bytes(constant: Any) -> npt.NDArray[Any]:
     """Return a constant as one that TVM's modules hold: what is no array of their numbers as its bytes, at least one."""
     array = np.ascontiguousarray(constant).reshape(-1)
-    if str(array.dtype) not in _HELD:
+    if str(array.dtype) not in _TENSOR_DTYPES:
         array = np.frombuffer(array.tobytes(), np.uint8)
     return array if array.size else np.zeros(1, array.dtype)
 
