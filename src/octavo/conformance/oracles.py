@@ -18,6 +18,7 @@ from ..composites.base import CompositeOp, QuantizedOutput, QuantizedTensor, rat
 from ..composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp, integer_sum, scales_of
 from ..composites.movement import ConcatOp, GatherOp, MoveOp
 from ..composites.normalization import SoftmaxOp
+from ..composites.outputs import output_spec
 from ..composites.reduction import ArgReduceOp, Pool2dOp, ReduceOp
 from ..composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp, WeightedOp
 from ..numerics import (
@@ -30,6 +31,7 @@ from ..numerics import (
     float_avg_pool2d,
     gather,
     lookup,
+    lookup_table,
     matmul_accumulate,
     max_pool2d,
     reduce_extreme,
@@ -167,13 +169,13 @@ def _pairwise(op: PairwiseOp, inputs: Mapping[str, Array]) -> Expected | None:
 
 
 def _wide_pair(op: PairwiseOp, a: tuple[QuantizedTensor, Array], b: tuple[QuantizedTensor, Array]) -> Array:
-    """Return a op b of 16 bits: an extreme of integers, or every operation in float32."""
+    """Return a op b of 16 bits, as kernels hold it: an extreme of integers, or every operation in float32."""
+    out, integers = output_spec(op.y), [tensor.kernel_integers(values) for tensor, values in (a, b)]
     if op.kind in ("max", "min"):
-        return np.clip(_REAL[op.kind](a[1], b[1]), op.y.qmin, op.y.qmax)
-    points = (int(tensor.params.zero_point) for tensor in (a[0], b[0], op.y.tensor))
-    given: Any = dict(zip(("a_zero_point", "b_zero_point", "zero_point"), points, strict=True))
-    scales = zip(("a_scale", "b_scale", "out_scale"), scales_of(a[0], b[0], op.y.tensor), strict=True)
-    return float_binary_int16(op.kind, a[1], b[1], **given, **dict(scales), qmin=op.y.qmin, qmax=op.y.qmax)
+        return np.clip(_REAL[op.kind](*integers), out.qmin, out.qmax)
+    given: Any = dict(zip(("a_scale", "b_scale", "out_scale"), scales_of(a[0], b[0], op.y.tensor), strict=True))
+    given |= {"a_zero_point": a[0].zero_point, "b_zero_point": b[0].zero_point, "zero_point": out.zero_point}
+    return float_binary_int16(op.kind, integers[0], integers[1], **given, qmin=out.qmin, qmax=out.qmax)
 
 
 _REAL: dict[str, Callable[[Array, Array], Array]] = {
@@ -275,6 +277,8 @@ def _changed(values: Array, x: QuantizedTensor, y: QuantizedOutput) -> Array:
     params = y.tensor.params
     if y.fixed_point is not None and ratio(x.params, params) != 1.0:
         return lookup(values, fixed_point_table(x.params, params, y.fixed_point, qmin=y.qmin, qmax=y.qmax))
+    if y.kernel_dtype == "int16":  # by a table of the real values
+        return lookup(values, lookup_table(lambda real: real, x.params, params, qmin=y.qmin, qmax=y.qmax))
     return requantize_tensor(
         values,
         input_zero_point=int(x.params.zero_point),
