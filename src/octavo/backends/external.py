@@ -111,14 +111,14 @@ def static_libraries(externals: Mapping[str, External], *, is_complete: bool = T
         files = [Path(folder) / f"{content}.o" for content in groups]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) as pool:
             paths = list(pool.map(_object_file, groups.values(), files))
-        tables = [_symbols(path, group[0].where) for path, group in zip(paths, groups.values(), strict=True)]
+        tables = _symbols({path: group[0].where for path, group in zip(paths, groups.values(), strict=True)})
         wanted = {name for table in tables for name, kind in table.items() if kind == "U"}
         defined = {name for table in tables for name, kind in table.items() if kind != "U"}
         libraries: list[Any] = []
         for path, table, group in zip(paths, tables, groups.values(), strict=True):
             if is_complete:
                 _check_calls(path, {name for name, kind in table.items() if kind == "U"} - defined, group[0].where)
-            _keep_symbols(path, group, wanted & {name for name, kind in table.items() if kind != "U"})
+            _keep_symbols(path, group, table, wanted & {name for name, kind in table.items() if kind != "U"})
             _check_loading(path, group[0].where)
             symbols = dict.fromkeys(external.symbol for external in group)
             libraries.append(tvm.runtime.load_static_library(str(path), list(symbols)))
@@ -173,19 +173,24 @@ def _calls(group: Sequence[External]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _symbols(path: Path, where: str) -> dict[str, str]:
-    """Return the global symbols of an object file with nm's letters for their kinds: U is one that it only calls."""
+def _symbols(files: Mapping[Path, str]) -> list[dict[str, str]]:
+    """Return the global symbols of each object file with nm's letters for their kinds: U is one that it only calls."""
     # Not by TVM's function: its option -U means something else to GNU's nm.
-    found = _run(["nm", "-g", str(path)], where)
+    found = _run(["nm", "-g", "-A", *map(str, files)], next(iter(files.values())))
     if found.returncode:
+        path, where = next(each for each in files.items() if len(files) == 1 or _run(["nm", str(each[0])], each[1]).returncode)
         raise CompileError(f"{where}: its object file cannot be read: {found.stderr.strip().replace(str(path), path.name)}")
-    rows = [line.split() for line in found.stdout.splitlines()]
-    return {row[-1]: row[-2] for row in rows if len(row) > 1}
+    tables: dict[str, dict[str, str]] = {str(path): {} for path in files}
+    for line in found.stdout.splitlines():
+        path, _, row = line.partition(".o:")
+        kind, _, name = row.strip().rpartition(" ")
+        if kind:
+            tables[f"{path}.o"][name] = kind[-1]
+    return list(tables.values())
 
 
-def _keep_symbols(path: Path, group: Sequence[External], shared: set[str]) -> None:
+def _keep_symbols(path: Path, group: Sequence[External], table: Mapping[str, str], shared: set[str]) -> None:
     """Rename the functions that are called to their unique symbols; what else the object defines is its own, unless `shared`."""
-    table = _symbols(path, group[0].where)
     words: list[str] = []
     for external in group:
         own = external.source.symbol
