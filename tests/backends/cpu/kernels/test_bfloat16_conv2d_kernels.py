@@ -105,6 +105,17 @@ def test_what_lies_behind_an_odd_window_is_not_read_into_it(rng: np.random.Gener
     check([wide, case(rng, spec, x=x[:, :, :3])])
 
 
+def test_what_lies_between_dilated_taps_is_not_read_into_them(rng: np.random.Generator) -> None:
+    options = {"strides": (1, 2), "dilation": (2, 2), "padding": (2, 0, 1, 2)}
+    cases: list[Case] = []
+    for kernel in ((1, 4), (3, 2), (2, 1)):
+        x = rng.normal(size=(1, 6, 11, 3))
+        x[:, :, 1::2] = np.nan  # no window reads an odd column
+        cases.append(case(rng, spec_of((6, 11), (3, 16), kernel, **options), x=x))
+        assert np.isfinite(from_half(cases[-1].expected, "bfloat16")).all()
+    check(cases)
+
+
 def test_numbers_that_leave_the_range(rng: np.random.Generator) -> None:
     x = np.array([2.0**127, -(2.0**127), 2.0**-120, 2.0**-127, 1e-30]).reshape(1, 5, 1, 1) * np.ones((1, 1, 1, 4))
     weight = (np.array([2.0, 2.0**-20, 1.0, 2.0**-8]).reshape(1, 1, 4, 1) * np.ones(16)).astype(np.float32)

@@ -224,20 +224,21 @@ class FloatGemm(GemmLoops):
             for run in place.runs:
                 pixels = place.read_in(run, starts)
 
-                def walk(first: Expr, taps: int, distance: int, pixels: list[tuple[int, int]] = pixels) -> None:
+                def walk(first: Expr, elements: int, distance: int, pixels: list[tuple[int, int]] = pixels) -> None:
                     start = T.Bind(element + first * distance)
                     packed = T.Bind(weights + first * (tap_steps * panel.vectors * LANES))
-                    self._emit_run(acc, source, start, packed, taps * tap_steps * self.step_elements, pixels, panel)
+                    self._emit_run(acc, source, start, packed, elements, pixels, panel)
 
                 if are_neighbours and run.last - run.first == columns.count:  # a step may hold parts of two taps
                     self._emit_run(acc, source, element, weights, reduction.run, pixels, panel)
                 elif are_neighbours:  # the taps of a row lie side by side: one walk over all of them
-                    walk(run.first, run.last - run.first, tap_steps * self.step_elements)
+                    tap = tap_steps * self.step_elements
+                    walk(run.first, (run.last - run.first) * tap, tap)
                 elif run.last - run.first == 1:
-                    walk(run.first, 1, reduction.taps[1][1])
-                else:
+                    walk(run.first, reduction.run, reduction.taps[1][1])
+                else:  # the last step of a tap may hold fewer elements than others: what lies behind is another pixel's
                     with T.serial(run.first, run.last) as index:
-                        walk(index, 1, reduction.taps[1][1])
+                        walk(index, reduction.run, reduction.taps[1][1])
 
         self._for_row_taps(place, block, tap_row)
 
