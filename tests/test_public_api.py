@@ -50,7 +50,18 @@ def test_the_stages_take_what_the_design_says() -> None:
     parameters = {name: list(inspect.signature(getattr(octavo, name)).parameters) for name in STAGES}
     assert parameters == {
         "load": ["source", "shapes"],
-        "profile": ["model", "batches", "tensors", "threads", "numbers", "checkpoint", "every", "resume", "progress"],
+        "profile": [
+            "model",
+            "batches",
+            "tensors",
+            "threads",
+            "numbers",
+            "checkpoint",
+            "every",
+            "resume",
+            "progress",
+            "keep_samples",
+        ],
         "quantize": ["model", "profile", "target", "recipe", "params", "plan"],
         "compile": ["model", "target", "threads", "precision", "profile", "recipe", "tuning"],
         "load_executable": ["path"],

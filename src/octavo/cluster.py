@@ -24,8 +24,8 @@ import onnx
 from .errors import DataError, OctavoError, ProfileError, check_path
 from .graph.inputs import input_specs, split_batch
 from .graph.model import Model
-from .pipeline import Profile, load, preprocessing_of, profile, resolve_threads
-from .profile import checked_batches, select
+from .pipeline import Profile, load, profile, resolve_threads
+from .profile import KEEP_SAMPLES, check_keep, checked_batches, preprocessing_of, select
 
 DEATHS = 10
 """How often one part may take its worker down before the run is given up: the part itself is to blame then."""
@@ -44,7 +44,7 @@ class Work:
     ----------
     digest
         Of the model's content: a worker that knows it loads nothing.
-    shapes, tensors, threads
+    shapes, tensors, threads, keep_samples
         As `load` and `profile` take them.
     """
 
@@ -52,6 +52,7 @@ class Work:
     shapes: dict[str, tuple[int, ...]] | None
     tensors: tuple[str, ...] | None
     threads: int
+    keep_samples: int
 
 
 def profile_on_ray(
@@ -64,6 +65,7 @@ def profile_on_ray(
     threads: int | None = None,
     samples_per_task: int = 32,
     progress: Callable[[int], None] | None = None,
+    keep_samples: int = KEEP_SAMPLES,
 ) -> Profile:
     """Profile a model on a Ray cluster; the same bytes as `profile` gives.
 
@@ -71,7 +73,7 @@ def profile_on_ray(
     ----------
     source
         Path of a .onnx or .tflite file; its content is sent to the workers.
-    batches, tensors, threads
+    batches, tensors, threads, keep_samples
         As `profile` takes them. The samples are read here, a few tasks ahead of the workers, and sent.
     address
         Of the cluster, as ray.init takes it. None: the one that RAY_ADDRESS names, or one started on this machine for this call.
@@ -91,6 +93,7 @@ def profile_on_ray(
     """
     if isinstance(samples_per_task, bool) or samples_per_task < 1:
         raise ProfileError(f"samples_per_task must be a number of samples, 1 or more, got {samples_per_task!r}")
+    check_keep(keep_samples)
     path = check_path(source, ProfileError, "the path of a model file")
     model = load(path, shapes=shapes)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
@@ -101,6 +104,7 @@ def profile_on_ray(
         shapes=None if shapes is None else dict(shapes),
         tensors=chosen,
         threads=resolve_threads(threads),
+        keep_samples=keep_samples,
     )
     with _connected(address) as ray:
         merged = _merged(ray, work, content, _parts(model, batches, samples_per_task), progress)
@@ -188,7 +192,9 @@ def _profile_part(work: Work, content: list[Any], numbers: list[int], runs: Runs
             path = Path(folder) / "model"
             path.write_bytes(ray.get(content[0]))
             _MODELS[key] = load(path, shapes=work.shapes)
-    return profile(_MODELS[key], runs, tensors=work.tensors, threads=work.threads, numbers=numbers)
+    return profile(
+        _MODELS[key], runs, tensors=work.tensors, threads=work.threads, numbers=numbers, keep_samples=work.keep_samples
+    )
 
 
 @contextlib.contextmanager

@@ -31,7 +31,9 @@ from .graph.passes import run_as_pass
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .partition.pipeline import integer_claims, is_partitioned, partition_module
-from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, collect, instrument, select, unfit_tensors
+from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, instrument, select, unfit_tensors
+from .profile.collect import collect, preprocessing_of
+from .profile.kept_samples import KEEP_SAMPLES, check_keep
 from .quantize import QuantizationPlan, QuantizedModel, Recipe, export_onnx
 from .quantize import quantize as quantize_model
 from .quantize.choice import ParamsOf
@@ -82,6 +84,7 @@ def profile(
     every: int = 100,
     resume: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
+    keep_samples: int = KEEP_SAMPLES,
 ) -> Profile:
     """Run calibration data through the float model with an observer on every tensor.
 
@@ -101,6 +104,9 @@ def profile(
         That file: its samples are skipped, so `batches` must give the same samples as before. The result is the profile of all.
     progress
         Called after each sample with the number of samples so far.
+    keep_samples
+        Samples that the profile and its file keep at most, of one run each, 32 MiB in all, so that later stages can run the model
+        again; which ones depends on what they hold alone. 0 keeps none: where the profile is given away and inputs are private.
 
     Returns
     -------
@@ -112,9 +118,11 @@ def profile(
     DataError
         A batch that doesn't fit the model; an empty data set.
     ProfileError
-        `resume` is no profile, or one of another model or of other tensors; `checkpoint` can't be written.
+        `resume` is no profile, or one of another model or of other tensors; `checkpoint` can't be written;
+        `keep_samples` is no number of samples.
     """
     checked = checked_model(model)
+    check_keep(keep_samples)
     path = None if checkpoint is None else check_path(checkpoint, ProfileError, "the path of a checkpoint to write")
     start = None if resume is None else Profile.load(resume)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
@@ -126,16 +134,11 @@ def profile(
         batches,
         numbers=numbers,
         preprocessing=preprocessing_of(batches),
+        keep_samples=keep_samples,
         checkpoint=None if path is None else Checkpoint(path=path, every=every),
         resume=start,
         progress=progress,
     )
-
-
-def preprocessing_of(batches: Any) -> str:
-    """Return what batches say was done to their samples, "" where they say nothing."""
-    text = getattr(batches, "preprocessing", "")
-    return text if isinstance(text, str) else ""
 
 
 _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]

@@ -125,7 +125,8 @@ def check_ranges(
             "no tensor of the model is quantized: give a quantized model (octavo.quantize, an ONNX file in QDQ form, a .tflite), "
             "or a float model and the profile it was calibrated with"
         )
-    observed = profile(_with_entries(model, ranges), batches, tensors=sorted(ranges), threads=threads, progress=progress)
+    named = sorted(ranges)
+    observed = profile(_with_entries(model, ranges), batches, tensors=named, threads=threads, progress=progress, keep_samples=0)
     checks = [_check(observed[key], found) for key, found in ranges.items() if key in observed]
     return RangeChecks(samples=observed.samples, tensors=tuple(sorted(checks, key=lambda check: -check.outside)))
 

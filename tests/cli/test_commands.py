@@ -57,6 +57,20 @@ def test_profile_is_the_same_bytes_from_one_file_or_two(workplace: Path) -> None
     assert Path("other.json").read_bytes() == Path("profile.json").read_bytes()
 
 
+def test_profile_keeps_as_many_samples_as_it_is_asked_to(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(octavo.Profile.load("profile.json").kept_samples) == 64
+    for keep in (0, 3):
+        assert command(f"profile m.onnx --data calib.npz -o few.json --keep-samples {keep}") == 0
+        assert capsys.readouterr().out.endswith(f"100 samples, {keep} kept\n")
+        profile = octavo.Profile.load("few.json")
+        assert (profile.samples, profile.keep_samples, len(profile.kept_samples)) == (100, keep, keep)
+    for keep in ("-1", "2.5", "all"):
+        with pytest.raises(SystemExit):
+            command(f"profile m.onnx --data calib.npz -o other.json --keep-samples={keep}")
+        assert f"expected a number of samples, 0 or more, got '{keep}'" in capsys.readouterr().err
+        assert not Path("other.json").exists()
+
+
 def test_the_profile_lists_the_tensors_in_the_order_of_the_graph(workplace: Path) -> None:
     listed = list(octavo.Profile.load("profile.json"))
     assert listed == [key for key in octavo.load("m.onnx").tensors if key in set(listed)]

@@ -120,7 +120,7 @@ def widen_one_range(data: Any, rng: random.Random) -> None:
 
 @on_json
 def change_header(data: Any, rng: random.Random) -> None:
-    key = rng.choice([key for key in data if key != "tensors"])
+    key = rng.choice([key for key in data if key not in ("tensors", "kept_samples")])
     value = data[key]
     if isinstance(value, dict):
         value[rng.choice(sorted(value))] = ["0"]
@@ -130,11 +130,22 @@ def change_header(data: Any, rng: random.Random) -> None:
         data[key] = value + 1 if isinstance(value, int) else value + rng.choice("0 x")
 
 
+@on_json
+def change_kept_sample(data: Any, rng: random.Random) -> None:
+    (entry,) = rng.choice(data["kept_samples"])
+    key = rng.choice(sorted(entry))
+    text = entry[key]
+    place = rng.randrange(len(text) + 1)
+    entry[key] = (
+        [*text, 1] if isinstance(text, list) else f"{text[:place]}{rng.choice('A/=x-')}{text[place + rng.randrange(2) :]}"
+    )
+
+
 CHANGES = (
     flip_bits, write_bytes_over, truncate, cut_out, repeat, change_digit, change_field, remove_field, remove_tensors,
-    exchange_tensors, widen_one_range, change_header,
+    exchange_tensors, widen_one_range, change_header, change_kept_sample,
 )  # fmt: skip
-HARMLESS = {flip_bits, write_bytes_over, cut_out, repeat, change_digit, change_field}
+HARMLESS = {flip_bits, write_bytes_over, cut_out, repeat, change_digit, change_field, change_kept_sample}
 """May hit white space, write what was there already, or write a number in another way."""
 
 

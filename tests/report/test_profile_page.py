@@ -65,6 +65,8 @@ def profile() -> Profile:
         tensors={tensor.id: tensor for tensor in tensors},
         bucket_samples=(12, *[0] * (BUCKETS - 1)),
         tools={"numpy": ("2.0",), "tvm": ("0.1", "0.2")},
+        keep_samples=2,
+        kept_samples=((np.zeros(3, np.float32),),),
     )
 
 
@@ -131,6 +133,7 @@ def test_the_data_cannot_leave_their_script(page: Path, profile: Profile) -> Non
     assert content.isascii()
     data = json.loads(content)
     assert [tensor["name"] for tensor in data["tensors"]] == NAMES
+    assert (data["samples"], data["kept"]) == (12, 1)
     assert data["title"] == f"p {NASTY}.json"
     assert text.count("</script>") == 3
     bins = [np.cumsum(tensor["gaps"]).tolist() for tensor in data["tensors"]]

@@ -153,8 +153,17 @@ def thread_count(text: str) -> int:
 
 def sample_count(text: str) -> int:
     """Parse a positive number of samples."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of samples, 1 or more, got {text!r}")
+    return _samples(text, 1)
+
+
+def sample_limit(text: str) -> int:
+    """Parse a number of samples that may be 0."""
+    return _samples(text, 0)
+
+
+def _samples(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a number of samples, {least} or more, got {text!r}")
     return int(text)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from ..cluster import profile_on_ray
 from ..graph.inputs import input_specs
 from ..pipeline import profile
-from ..profile import Checkpoint, Profile
+from ..profile import KEEP_SAMPLES, Checkpoint, Profile
 from . import check, profiles, tables
 from .calibration import Stream, add_data, open_data
-from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count
+from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count, sample_limit
 from .outputs import check_output
 from .progress import progress_bar
 from .sources import UsageError, load_model
@@ -35,6 +35,14 @@ def add_to(commands: Subcommands) -> None:
         action="append",
         metavar="PATTERN",
         help='profile only these: a TensorId, a name in the source or an op, "*" for any part of it (may be repeated)',
+    )
+    parser.add_argument(
+        "--keep-samples",
+        type=sample_limit,
+        default=KEEP_SAMPLES,
+        metavar="N",
+        help="keep at most N of the samples themselves in the profile, for stages that run the model again; 0: none, where they "
+        f"are private (default: {KEEP_SAMPLES})",
     )
     parser.add_argument(
         "--checkpoint",
@@ -85,12 +93,13 @@ def call(args: argparse.Namespace) -> int:
                 every=1 if kept is None else kept.every,
                 resume=args.resume,
                 progress=lambda _: advance(1),
+                keep_samples=args.keep_samples,
             )
     if kept is None:
         result.save(args.output)
     else:
         kept.finish(result, args.output)
-    print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples")
+    print(f"{args.output}: {len(result.tensors)} tensors, {result.samples} samples, {len(result.kept_samples)} kept")
     for entry in result.values():
         if entry.kind != "constant" and entry.non_finite_note:
             print(f"warning: {entry.non_finite_note}")
@@ -114,4 +123,5 @@ def _on_ray(args: argparse.Namespace, batches: Stream, advance: Callable[[int], 
         tensors=args.tensors,
         threads=args.threads,
         progress=note,
+        keep_samples=args.keep_samples,
     )

@@ -6,11 +6,12 @@ from .accumulator import Accumulator, Attach
 # Its product, and what it tells
 from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_channels
 from .checkpoint import Checkpoint
-from .collect import checked_batches, collect
+from .collect import checked_batches, collect, preprocessing_of
 from .compare import Move, ProfileDiff, check_model, check_same_model, diff
 from .half_ranges import unfit_tensors
 from .images import ImageFolder, ImagePreprocessing
 from .instrument import Instrumented, Observation, instrument
+from .kept_samples import KEEP_SAMPLES, check_keep
 from .profile import Profile
 from .rows import Rows
 from .selection import select
@@ -21,6 +22,7 @@ from .tables import FORMATS, from_table, read_table, write_table
 
 __all__ = [
     "FORMATS",
+    "KEEP_SAMPLES",
     "Accumulator",
     "Adequacy",
     "Attach",
@@ -38,6 +40,7 @@ __all__ = [
     "TensorStatistics",
     "adequacy",
     "adequacy_of",
+    "check_keep",
     "check_model",
     "check_same_model",
     "checked_batches",
@@ -45,6 +48,7 @@ __all__ = [
     "diff",
     "from_table",
     "instrument",
+    "preprocessing_of",
     "read_table",
     "select",
     "silent_channels",

@@ -21,6 +21,7 @@ from ..numerics.statistics.observer_state import COUNTS_SIZE, empty_ranges, firs
 from .buckets import BUCKETS, SampleBuckets
 from .constants import profile_constants
 from .instrument import Instrumented, Observation
+from .kept_samples import KeptSamples
 from .profile import Profile
 from .statistics import NonFinite, TensorStatistics, described
 from .tools import tool_versions
@@ -46,10 +47,14 @@ class Accumulator:
         What `instrument` made of it.
     attach
         Binds the built module to memory.
+    keep_samples
+        How many of the samples to keep at most.
     """
 
-    def __init__(self, model: Model, instrumented: Instrumented, attach: Attach) -> None:
+    def __init__(self, model: Model, instrumented: Instrumented, attach: Attach, keep_samples: int = 0) -> None:
         self._model = model
+        self._keep_samples = keep_samples
+        self._kept = KeptSamples(keep_samples)
         self._instrumented = instrumented
         specs = input_specs(model)
         self._inputs = [_aligned(spec.shape, spec.dtype) for spec in specs]
@@ -95,6 +100,7 @@ class Accumulator:
         for memory, array in zip(self._inputs, arrays, strict=True):
             memory[...] = array
         bucket = None if self._buckets is None else self._buckets.of(self._inputs)
+        self._kept.offer(self._inputs)
         self._run()
         self._ranges.fold(bucket)
         self.runs += 1
@@ -122,6 +128,8 @@ class Accumulator:
             tensors=in_order,
             bucket_samples=() if self._buckets is None else tuple(self._in_bucket),
             tools=tool_versions(),
+            keep_samples=self._keep_samples,
+            kept_samples=self._kept.samples,
         )
 
     def _constants(self) -> dict[TensorId, TensorStatistics]:

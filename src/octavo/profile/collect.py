@@ -15,6 +15,7 @@ from ..graph.model import Model
 from .accumulator import Accumulator, Attach
 from .checkpoint import Checkpoint, check_resumable
 from .instrument import Instrumented
+from .kept_samples import smallest
 from .profile import Profile
 
 
@@ -26,6 +27,7 @@ def collect(
     *,
     numbers: Iterable[int] | None = None,
     preprocessing: str = "",
+    keep_samples: int = 0,
     checkpoint: Checkpoint | None = None,
     resume: Profile | None = None,
     progress: Callable[[int], None] | None = None,
@@ -42,6 +44,8 @@ def collect(
         sample a tensor first held NaN or infinity.
     preprocessing
         What was done to the samples, for the profile to say.
+    keep_samples
+        How many of the samples the profile keeps at most.
     checkpoint
         Where to keep the profile of the samples so far.
     resume
@@ -58,11 +62,14 @@ def collect(
         `resume` belongs to another model, or observes other tensors; `checkpoint` can't be written.
     """
     stream = checked_batches(batches)
-    accumulator = Accumulator(model, instrumented, attach)
+    accumulator = Accumulator(model, instrumented, attach, keep_samples)
     rows = accumulator.rows_per_run
     supply = _Numbers(count() if numbers is None else numbers, rows)
     if resume is not None:
         check_resumable(resume, model, accumulator.observed(), preprocessing, rows)
+        # Now: where no sample is left to run, it is the result as it is.
+        keep = min(keep_samples, resume.keep_samples)
+        resume = replace(resume, keep_samples=keep, kept_samples=smallest(keep, resume.kept_samples))
     known = 0 if resume is None else resume.samples
     taken = kept = 0
     for where, arrays in _runs(input_specs(model), stream):
@@ -87,6 +94,12 @@ def checked_batches(batches: Any) -> Iterable[Any]:
     if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
         raise DataError(f"batches must be an iterable of arrays or {{name: array}}, got {type(batches).__name__}")
     return batches
+
+
+def preprocessing_of(batches: Any) -> str:
+    """Return what batches say was done to their samples, "" where they say nothing."""
+    text = getattr(batches, "preprocessing", "")
+    return text if isinstance(text, str) else ""
 
 
 def _merged(accumulator: Accumulator, preprocessing: str, resume: Profile | None) -> Profile:

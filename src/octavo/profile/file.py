@@ -1,6 +1,7 @@
 """The profile file: JSON, versioned, deterministic, and distrusted on reading. docs/profile.schema.json describes it.
 
-One tensor a line, keys sorted, floats as the shortest decimal that is the same float32, of histograms the bins in use.
+One tensor or kept sample a line, keys sorted, floats as the shortest decimal that is the same float32, of histograms the bins in
+use, arrays as array_text.py encodes them.
 Nothing in a file is ever executed or looked up; every value is checked before it is used.
 """
 
@@ -18,21 +19,25 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ProfileError
+from ..errors import ProfileError, brief
 from ..identity import TensorId
 from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
+from .array_text import decode_array, encode_array
 from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact
+from .kept_samples import Sample, check_kept
 from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 
 FORMAT = "octavo-profile"
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _HEADER_KEYS = (
     KEY,
     "bucket_samples",
     "fingerprint",
     "format",
+    "keep_samples",
+    "kept_samples",
     "mantissa_bits",
     "preprocessing",
     "samples",
@@ -72,6 +77,8 @@ class ProfileFile:
     tensors: Mapping[TensorId, TensorStatistics]
     bucket_samples: tuple[int, ...]
     tools: Mapping[str, tuple[str, ...]]
+    keep_samples: int
+    kept_samples: tuple[Sample, ...]
 
 
 def write_profile(content: ProfileFile, path: Path, *, temporary: Path | None = None) -> None:
@@ -110,6 +117,8 @@ def encode(content: ProfileFile) -> str:
         "bucket_samples": list(content.bucket_samples),
         "fingerprint": content.fingerprint,
         "format": FORMAT,
+        "keep_samples": content.keep_samples,
+        "kept_samples": [[encode_array(array) for array in sample] for sample in content.kept_samples],
         "mantissa_bits": MANTISSA_BITS,
         "preprocessing": content.preprocessing,
         "samples": content.samples,
@@ -120,8 +129,10 @@ def encode(content: ProfileFile) -> str:
     # "tensors" and "tools" sort last among the keys.
     parts = (f"{',' if place else ''}{key}:{lines[key]}" for place, key in enumerate(in_order))
     checksum = checksum_of_parts(chain([f'{compact(header)[:-1]},"tensors":{{'], parts, [f"}},{compact(tools)[1:]}"]))
+    kept = ",\n".join(map(compact, header.pop("kept_samples")))
     body = ",\n".join(f"{key}:{line}" for key, line in lines.items())
-    return f'{compact({**header, **tools, KEY: checksum})[:-1]},\n"tensors":{{\n{body}\n}}}}\n'
+    first = compact({**header, **tools, KEY: checksum})[:-1]
+    return f'{first},\n"kept_samples":[\n{kept}\n],\n"tensors":{{\n{body}\n}}}}\n'
 
 
 def _decimal(value: float) -> float:
@@ -188,25 +199,25 @@ def _object(value: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:
 
 def _integer(value: Any, where: str, low: int = 0, high: int = MAX_COUNT) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _Malformed(f"{where} must be an integer in [{low}; {high}], got {_brief(value)}")
+        raise _Malformed(f"{where} must be an integer in [{low}; {high}], got {brief(value)}")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise _Malformed(f"{where} must be a string, got {_brief(value)}")
+        raise _Malformed(f"{where} must be a string, got {brief(value)}")
     return value
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise _Malformed(f"{where} must be a list, got {_brief(value)}")
+        raise _Malformed(f"{where} must be a list, got {brief(value)}")
     return cast("list[Any]", value)
 
 
 def _float(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > float(np.finfo(np.float32).max):
-        raise _Malformed(f"{where} must be a finite float32 number, got {_brief(value)}")
+        raise _Malformed(f"{where} must be a finite float32 number, got {brief(value)}")
     return float(np.float32(value))
 
 
@@ -215,16 +226,11 @@ def _floats(value: Any, where: str, null: float) -> npt.NDArray[np.float32]:
     return np.array(numbers, np.float32)
 
 
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
 def _decode(data: Any) -> ProfileFile:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise _Malformed(f'it has no "format": "{FORMAT}"')
     if data.get("schema_version") != SCHEMA_VERSION:
-        raise _Malformed(f"schema_version must be {SCHEMA_VERSION}, got {_brief(data.get('schema_version'))}")
+        raise _Malformed(f"schema_version must be {SCHEMA_VERSION}, got {brief(data.get('schema_version'))}")
     header = _object(cast("Any", data), _HEADER_KEYS, "the profile")
     _integer(header["mantissa_bits"], "mantissa_bits", MANTISSA_BITS, MANTISSA_BITS)
     fingerprint = _text(header["fingerprint"], "fingerprint")
@@ -232,6 +238,8 @@ def _decode(data: Any) -> ProfileFile:
     samples = _integer(header["samples"], "samples", 1)
     buckets = _bucket_samples(header["bucket_samples"], samples)
     tools = _tools(header["tools"])
+    keep = _integer(header["keep_samples"], "keep_samples")
+    kept = _kept_samples(header["kept_samples"], min(keep, samples))
     if not isinstance(header["tensors"], dict):
         raise _Malformed("tensors must be an object")
     tensors: dict[TensorId, TensorStatistics] = {}
@@ -246,6 +254,8 @@ def _decode(data: Any) -> ProfileFile:
         tensors=tensors,
         bucket_samples=buckets,
         tools=tools,
+        keep_samples=keep,
+        kept_samples=kept,
     )
 
 
@@ -254,6 +264,21 @@ def _bucket_samples(value: Any, samples: int) -> tuple[int, ...]:
     if counts and (len(counts) != BUCKETS or sum(counts) != samples):
         raise _Malformed(f"bucket_samples must be {BUCKETS} counts that add up to samples {samples}, or none")
     return counts
+
+
+def _kept_samples(value: Any, keep: int) -> tuple[Sample, ...]:
+    kept: list[Sample] = []
+    for place, sample in enumerate(_list(value, "kept_samples")):
+        where = f"kept_samples: {place}"
+        try:
+            kept.append(tuple(decode_array(array) for array in _list(sample, where)))
+        except ValueError as error:
+            raise _Malformed(f"{where}: {error}") from error
+    try:
+        check_kept(keep, kept)
+    except ValueError as error:
+        raise _Malformed(f"kept_samples: {error}") from error
+    return tuple(kept)
 
 
 def _tools(value: Any) -> dict[str, tuple[str, ...]]:
@@ -273,7 +298,7 @@ def _tensor_from_json(key: TensorId, value: Any) -> TensorStatistics:
     data = _object(value, _TENSOR_KEYS, where)
     kind = _text(data["kind"], f"{where}: kind")
     if kind not in ("input", "activation", "constant"):
-        raise _Malformed(f"{where}: kind must be input, activation or constant, got {_brief(kind)}")
+        raise _Malformed(f"{where}: kind must be input, activation or constant, got {brief(kind)}")
     shape = _list(data["shape"], f"{where}: shape")
     axis = data["channel_axis"]
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import ProfileError, check_path, check_type
 from ..identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
+from .kept_samples import Sample, smallest
 from .statistics import MAX_COUNT, TensorStatistics
 from .tools import merged_versions
 
@@ -34,6 +35,11 @@ class Profile(Mapping[TensorId, TensorStatistics]):
         Samples in each bucket (see buckets.py), (BUCKETS,); () where samples were not kept separate.
     tools
         Versions of what made the profile, by name, each sorted; merging lists those of both.
+    keep_samples
+        How many samples were to be kept at most; of two profiles that merge, the smaller number counts.
+    kept_samples
+        A few of the samples themselves (see kept_samples.py), each what one run took: read-only arrays in the order of the
+        model's inputs. Where a run takes several rows, other rows that share a run are another sample.
     """
 
     fingerprint: str
@@ -42,6 +48,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
     preprocessing: str = ""
     bucket_samples: tuple[int, ...] = ()
     tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    keep_samples: int = 0
+    kept_samples: tuple[Sample, ...] = ()
 
     def __getitem__(self, key: TensorId) -> TensorStatistics:
         """Return the statistics of a tensor; KeyError if it was not observed."""
@@ -78,7 +86,9 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             raise ProfileError(f"profiles observe different tensors: only one of them holds {', '.join(differing[:5])}")
         if self.samples + other.samples > MAX_COUNT:
             raise ProfileError(f"the merged profile would hold more than {MAX_COUNT} samples")
+        keep = min(self.keep_samples, other.keep_samples)
         try:
+            kept = smallest(keep, self.kept_samples, other.kept_samples)
             tensors = {key: value.merge(other.tensors[key]) for key, value in self.tensors.items()}
         except ValueError as error:
             raise ProfileError(f"profiles cannot be merged: {error}") from error
@@ -90,6 +100,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             tensors=tensors,
             bucket_samples=tuple(one + more for one, more in counts),
             tools=merged_versions(self.tools, other.tools),
+            keep_samples=keep,
+            kept_samples=kept,
         )
 
     def save(self, path: str | Path) -> None:
@@ -106,6 +118,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             tensors=self.tensors,
             bucket_samples=self.bucket_samples,
             tools=self.tools,
+            keep_samples=self.keep_samples,
+            kept_samples=self.kept_samples,
         )
 
     @staticmethod
@@ -119,4 +133,6 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             preprocessing=content.preprocessing,
             bucket_samples=content.bucket_samples,
             tools=content.tools,
+            keep_samples=content.keep_samples,
+            kept_samples=content.kept_samples,
         )

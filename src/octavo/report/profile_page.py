@@ -54,6 +54,7 @@ def _page_data(profile: Profile, title: str) -> dict[str, Any]:
         "title": title,
         "fingerprint": profile.fingerprint,
         "samples": profile.samples,
+        "kept": len(profile.kept_samples),
         "preprocessing": profile.preprocessing,
         "tools": {name: ", ".join(versions) for name, versions in profile.tools.items()},
         "mantissaBits": MANTISSA_BITS,

@@ -460,7 +460,7 @@ function start() {
   document.title = `${data.title} \u2013 Octavo profile`;
   byId("title").textContent = data.title;
   const bad = data.tensors.filter((tensor) => tensor.nonFinite).length;
-  byId("facts").append(`${whole(data.samples)} samples; model ${data.fingerprint}`);
+  byId("facts").append(`${whole(data.samples)} samples, ${whole(data.kept)} kept; model ${data.fingerprint}`);
   if (data.preprocessing) byId("facts").append(`; preprocessing: ${data.preprocessing}`);
   if (bad) byId("facts").append("; ", make("b", { textContent: `${whole(bad)} ${bad === 1 ? "tensor" : "tensors"} with NaN or infinity` }));
   const growing = data.tensors.filter((tensor) => tensor.growing).length;
