@@ -80,7 +80,7 @@ def test_spellings() -> None:
 @pytest.mark.parametrize(
     ("spelling", "message"),
     [
-        ("entropy", "range_estimator must be one of min_max, percentile.*, got 'entropy'"),
+        ("magic", "range_estimator must be one of min_max, percentile, mse, entropy, mean, global_scale, got 'magic'"),
         ("percentile:101", r"percentile must lie in \[50; 100\], got 101"),
         ("percentile:many", "percentile must be a number, got 'percentile:many'"),
         ("percentile:", "percentile must be a number"),
@@ -124,7 +124,7 @@ def documented(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     match = re.search(r"```python\n(.*?)```", text[text.index("## Add a range estimator") :], re.DOTALL)
     assert match is not None
     assert len(match[1].splitlines()) < 30
-    example = tmp_path / "mse.py"
+    example = tmp_path / "deviations.py"
     example.write_text(match[1], encoding="utf-8")
     runpy.run_path(str(example))
 
@@ -134,21 +134,21 @@ def test_the_documented_estimator_quantizes_and_is_known_everywhere(capsys: pyte
     model = residual_net()
     rng = np.random.default_rng(1)
     found = statistics(np.append(rng.standard_normal(400_000), [-15.0, 15.0]).astype(np.float32))
-    params = {name: UINT8.params(*ranges.range_estimator(name).range_of(found, UINT8)) for name in ("min_max", "mse")}
+    params = {name: UINT8.params(*ranges.range_estimator(name).range_of(found, UINT8)) for name in ("min_max", "deviations")}
     errors = {name: estimated_sqnr_db(found.histogram, found.minimum, found.maximum, each) for name, each in params.items()}
-    assert errors["mse"] > errors["min_max"] + 2
+    assert errors["deviations"] > errors["min_max"] + 2
 
     samples = rng.standard_normal((64, 3, 8, 8)).astype(np.float32)
     samples[0, 0, 0, :2] = -8.0, 8.0
     profile = octavo.profile(model, samples)
-    quantized = octavo.quantize(model, profile, recipe=Recipe(range_estimator="mse:50"))
+    quantized = octavo.quantize(model, profile, recipe=Recipe(range_estimator="deviations:4"))
     plain = octavo.quantize(model, profile)
     x = TensorId("x")
     assert quantized.plan.activations[x].scale < plain.plan.activations[x].scale
-    assert list(ranges.range_previews())[-1] == "mse"
-    with pytest.raises(octavo.OctavoError, match=r"must be one of min_max, percentile.*, mse, got 'kl'"):
+    assert list(ranges.range_previews())[-1] == "deviations"
+    with pytest.raises(octavo.OctavoError, match=r"must be one of min_max, percentile.*, deviations, got 'kl'"):
         Recipe(range_estimator="kl")
     with pytest.raises(SystemExit, match="0"):
         main(["quantize", "--help"])
-    assert "mse[:STEPS]" in "".join(capsys.readouterr().out.split())
-    assert octavo.quantize(model, ranged(model), recipe=Recipe(range_estimator="mse")).plan.activations
+    assert "deviations[:NUMBER]" in "".join(capsys.readouterr().out.split())
+    assert octavo.quantize(model, ranged(model), recipe=Recipe(range_estimator="deviations")).plan.activations

@@ -226,7 +226,16 @@ def test_details_hold_the_figures(opened: Browser, profile: Profile) -> None:
     assert "float32 [8, 4, 3, 3]" in text
     assert "Widest is channel 7" in text
     rows = opened.evaluate(f"[...{PANEL}.querySelectorAll('.previews tbody tr')].map(r => r.innerText.split('\\t'))")
-    assert [row[0].strip() for row in rows] == ["min_max", "percentile:99.99", "percentile:99.9", "percentile:99"]
+    assert [row[0].strip() for row in rows] == [
+        "min_max",
+        "percentile:99.99",
+        "percentile:99.9",
+        "percentile:99",
+        "mse",
+        "entropy",
+        "mean",
+        "global_scale",
+    ]
     weight = profile[TensorId("t_1")]
     assert float(rows[0][1]) == pytest.approx(max(-weight.minimum, weight.maximum) / 127, rel=1e-3)
 

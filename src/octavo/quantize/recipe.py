@@ -35,7 +35,7 @@ class Recipe:
         "per_axis" (a scale for each output channel) or "per_tensor".
     range_estimator
         Name of a registered estimator (`octavo.quantize.ranges`), with its argument behind a colon if it takes one:
-        "min_max", the observed range, or "percentile:99.9", which cuts its tails.
+        "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8".
     percentile
         The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
     exclude

@@ -1,7 +1,11 @@
 """Ranges: which integers stand for which numbers of a tensor. One file for each estimator, one line here that registers it."""
 
+from .entropy import Entropy
 from .estimator import QuantScheme, RangeEstimator, TensorRange
+from .global_scale import GlobalScale
+from .mean import Mean
 from .min_max import MinMax
+from .mse import Mse
 from .percentile import Percentile
 from .registry import (
     range_estimator,
@@ -16,9 +20,17 @@ from .sources import RangeSources
 # Reports compare the others with the first.
 register_range_estimator("min_max", MinMax)
 register_range_estimator("percentile", Percentile, previews=(99.99, 99.9, 99.0))
+register_range_estimator("mse", Mse)
+register_range_estimator("entropy", Entropy)
+register_range_estimator("mean", Mean)
+register_range_estimator("global_scale", GlobalScale)
 
 __all__ = [
+    "Entropy",
+    "GlobalScale",
+    "Mean",
     "MinMax",
+    "Mse",
     "Percentile",
     "QuantScheme",
     "RangeEstimator",

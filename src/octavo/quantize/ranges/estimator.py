@@ -49,6 +49,16 @@ class TensorRange(Protocol):
         """Greatest value of each channel, (channels,); (0,) without an axis."""
         ...
 
+    @property
+    def bucket_minimum(self) -> npt.NDArray[np.float32]:
+        """Least value of each bucket of samples, +inf of one without values; (0,) where samples were not kept separate."""
+        ...
+
+    @property
+    def bucket_maximum(self) -> npt.NDArray[np.float32]:
+        """Greatest value of each bucket of samples, -inf of one without values; (0,) where samples were not kept separate."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantScheme:
