@@ -96,9 +96,9 @@ class _Divergence(CumulativeBins):
         under, over = self._below(low)[0], self._sums[0][-1] - self._below(high)[0]
         ends = _beyond(under, self._below(low + width)[0] - under)
         total = self._sums[0][-1]
-        inside = total - under - over
+        within = total - under - over
         ends = ends + _beyond(over, total - over - self._below(high - width)[0])
-        found = np.maximum(merged, 0.0).sum(axis=1) + (ends + total * _log(inside, np.full_like(inside, total)))[:, 0]
+        found = np.maximum(merged, 0.0).sum(axis=1) + (ends + total * _log(within, np.full_like(within, total)))[:, 0]
         return found / total
 
 

@@ -111,9 +111,9 @@ def _estimate(moments: CumulativeMoments, low: Doubles, high: Doubles, steps: in
     scale = (high - low) / steps
     under, over = moments.below(low), moments.above(high)
     left, right = moments.below(-scale / 2), moments.below(scale / 2)
-    inside = np.maximum(moments.total[0] - under[0] - over[0] - (right[0] - left[0]), 0.0)
-    error = right[2] - left[2] + inside * scale * scale / 12 + _clamped(under, low) + _clamped(over, high)
-    share = inside / (12 * steps * steps)
+    within = np.maximum(moments.total[0] - under[0] - over[0] - (right[0] - left[0]), 0.0)
+    error = right[2] - left[2] + within * scale * scale / 12 + _clamped(under, low) + _clamped(over, high)
+    share = within / (12 * steps * steps)
 
     def end(beyond: Sums, other: Doubles) -> Doubles:
         weight = share + beyond[0]
