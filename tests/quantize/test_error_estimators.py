@@ -150,6 +150,13 @@ def test_entropy_cuts_a_far_outlier_and_keeps_a_uniform_whole(scheme: QuantSchem
     assert (low, high) == (float(uniform.min()), float(uniform.max()))
 
 
+def test_values_that_are_noise_beside_the_others_do_not_rule_entropy() -> None:
+    rng = np.random.default_rng(5)
+    values = np.concatenate([rng.standard_normal(COUNT), rng.uniform(-4e-16, 4e-16, COUNT)])
+    for scheme in (SCHEMES["uint8"], SCHEMES["narrow int8"]):
+        assert Entropy().range_of(statistics(values), scheme)[1] > 2.5
+
+
 def test_entropy_keeps_few_different_values() -> None:
     values = np.repeat(np.arange(10.0), [9000, 5000, 900, 100, 50, 20, 10, 5, 2, 1])
     for scheme in SCHEMES.values():

@@ -17,7 +17,10 @@ _TRIED = 32
 """Ranges compared at once: first over all magnitudes, then about the best of them."""
 _LEVELS = 512
 """Levels compared, those about 0: further out a bin is wider than a level, which then loses nothing."""
-_LEAST = 128
+_MEAN_BINS = 512
+"""Magnitudes below this part of the mean are like 0: of a normal distribution, about what the source's first bin holds."""
+_LEAST_BINS = 128
+"""Of the source: a range of fewer bins is not considered."""
 _RESOLUTION = 2.0**40
 """Divergences are compared in these parts of a nat: what differs by less is alike, and the wider range is taken."""
 
@@ -33,17 +36,17 @@ class Entropy:
         KL(P || Q) = sum P log(P / Q)
 
     In place of the source's 2048 even bins it reads the profile's, and integrates over parts of them where a level begins. Zeros
-    are left out: every range represents them exactly. What is beyond an end is spread over that end's level. A symmetric scheme
-    divides [-threshold; threshold], another the observed part of it: of values of one sign, [0; threshold].
+    and what is like them are left out: every range represents them, and bins ever smaller towards 0 would weigh most. What is
+    beyond an end is spread over that end's level. A symmetric scheme divides [-threshold; threshold], another the observed part
+    of it: of values of one sign, [0; threshold].
     """
 
     def range_of(self, tensor: TensorRange, scheme: QuantScheme) -> tuple[float, float]:
         """Return the range, within the observed one."""
         minimum, maximum = float(tensor.minimum), float(tensor.maximum)
-        used = tensor.histogram.bins != 0
-        if not used.any() or minimum == maximum:
+        if not tensor.histogram.bins.any() or minimum == maximum:
             return minimum, maximum
-        divergence = _Divergence(Histogram(bins=tensor.histogram.bins[used], counts=tensor.histogram.counts[used]), scheme)
+        divergence = _Divergence(tensor.histogram, scheme)
         thresholds = divergence.thresholds()
         step = -(-thresholds.size // _TRIED)
         best = step * divergence.least(thresholds[::step])
@@ -54,22 +57,25 @@ class Entropy:
 
 
 class _Divergence(CumulativeBins):
-    """Divergences of the ranges of one histogram without zeros."""
+    """Divergences of the ranges of one histogram, those of its values that are not like 0."""
 
     def __init__(self, histogram: Histogram, scheme: QuantScheme) -> None:
-        super().__init__(*histogram.edges())
+        lower, upper = histogram.edges()
+        magnitude, counts = np.maximum(np.abs(lower), np.abs(upper)), histogram.counts.astype(np.float64)
+        used = (histogram.bins != 0) & (magnitude > (counts * magnitude).sum() / (counts.sum() * _MEAN_BINS))
+        super().__init__(lower[used], upper[used])
         self._scheme = scheme
-        self._counts = histogram.counts.astype(np.float64)
+        self._counts = counts[used]
         self._logs = self._counts * natural_log(self._counts / self.width)
         self._sums = [running_sum(each) for each in (self._counts, self._logs, self.width)]
 
     def thresholds(self) -> Doubles:
         """Return the outer ends of bins, descending, that have as many bins within as there are integers, or at least 128.
 
-        Of fewer bins, merging them loses nothing, however few the values. 128 is the source's least number of bins.
+        Of fewer bins, merging them loses nothing, however few the values.
         """
         ends = np.sort(np.maximum(np.abs(self.lower), np.abs(self.upper)))
-        return np.unique(ends[min(1 << self._scheme.num_bits, _LEAST, ends.size) - 1 :])[::-1]
+        return np.unique(ends[min(1 << self._scheme.num_bits, _LEAST_BINS, ends.size) - 1 :])[::-1]
 
     def least(self, thresholds: Doubles) -> int:
         """Return the index of the threshold, of some in descending order, whose divergence is least; the first of equal ones."""

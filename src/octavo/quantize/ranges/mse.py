@@ -21,9 +21,9 @@ _STARTS = 20
 _ITERATIONS = 3
 _CORE = 256
 """Integers beyond this are so large that a bin is wider than a step: rounding is uniform noise there."""
-_WIDE = np.linspace(1.5, 0.5, 25)
-_FINE = np.linspace(1.04, 0.96, 9)
-_GAIN = 1 - 2.0**-10
+_WIDE = np.linspace(1.5, 0.5, 25).tolist()
+_FINE = np.linspace(1.04, 0.96, 9).tolist()
+_GAIN = 1 - 2.0**-7
 """A range that does not lower the error to this share of the observed range's is not worth it."""
 
 
@@ -58,7 +58,7 @@ class Mse:
         return min(max(low, minimum), maximum), max(min(high, maximum), minimum)
 
 
-def _around(found: Range, outer: Range, factors: Doubles) -> list[Range]:
+def _around(found: Range, outer: Range, factors: list[float]) -> list[Range]:
     """Return `outer`, and within it a range with both ends, or one of two, multiplied by each factor."""
     low, high = found
     tried = [found, *((low * each, high * each) for each in factors)]
