@@ -19,7 +19,7 @@ _LEVELS = 512
 """Levels compared, those about 0: further out a bin is wider than a level, which then loses nothing."""
 _MEAN_BINS = 512
 """Magnitudes below this part of the mean are like 0: of a normal distribution, about what the source's first bin holds."""
-_LEAST_BINS = 128
+_BINS_OF_THRESHOLD = 128
 """Of the source: a range of fewer bins is not considered."""
 _RESOLUTION = 2.0**40
 """Divergences are compared in these parts of a nat: what differs by less is alike, and the wider range is taken."""
@@ -75,7 +75,7 @@ class _Divergence(CumulativeBins):
         Of fewer bins, merging them loses nothing, however few the values.
         """
         ends = np.sort(np.maximum(np.abs(self.lower), np.abs(self.upper)))
-        return np.unique(ends[min(1 << self._scheme.num_bits, _LEAST_BINS, ends.size) - 1 :])[::-1]
+        return np.unique(ends[min(1 << self._scheme.num_bits, _BINS_OF_THRESHOLD, ends.size) - 1 :])[::-1]
 
     def least(self, thresholds: Doubles) -> int:
         """Return the index of the threshold, of some in descending order, whose divergence is least; the first of equal ones."""
