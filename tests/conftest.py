@@ -59,6 +59,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests that need an ISA (skipped where this machine lacks it): {counts}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_kept_samples() -> None:
+    """Let profiles keep no samples unless a test asks for it: `quantize` runs the model on those to correct weights and biases,
+    which would be most of the time of a test of something else. Tests of corrections, and of the default, pass a number."""
+    from octavo.pipeline import profile
+
+    profile.__kwdefaults__["keep_samples"] = 0
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers of a test's own: the same whether it runs alone or after others, and wherever its file lies."""

@@ -38,11 +38,11 @@ from .pipeline import (
     partition,
     profile,
     quantize,
-    relax_pipeline,
 )
 
 # How the kernels of a model run best on this machine
 from .report import tune
+from .tvm_pipeline import relax_pipeline
 from .verify import verify_lineage
 
 __version__ = "0.1.0"

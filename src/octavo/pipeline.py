@@ -1,11 +1,10 @@
-"""The whole path on one page: load -> profile -> quantize -> lower -> build -> run, and the same as a TVM pipeline.
+"""The whole path on one page: load -> profile -> quantize -> lower -> build -> run.
 
 Each stage is a package that knows no other; what joins them stands here and nowhere else.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,8 @@ from .backends.cpu.kernels import NO_SCHEDULES, Schedules, Tuning, multiplies_bf
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
-from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate, vm_passes
+from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate
+from .corrections import corrector
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops
 from .graph import Model
@@ -60,7 +60,6 @@ __all__ = [
     "partition",
     "profile",
     "quantize",
-    "relax_pipeline",
 ]
 
 PRECISIONS = ("float32", *HALF_DTYPES)
@@ -177,7 +176,8 @@ def _choosers(backends: Sequence[Backend]) -> dict[str, Any]:
     return {"vendors": [backend.description for backend in backends], "simulated": simulated}
 
 
-def _linked(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
+def linked(lowered: Lowered, target: tvm.target.Target) -> tvm.IRModule:
+    """Return a lowered module with its kernels in it."""
     return run_as_pass("link", lowered.module, lambda module: link(lowered, target))
 
 
@@ -261,6 +261,7 @@ def _quantized_for(
         params=params,
         plan=plan,
         claims_of=lambda module: integer_claims(module, *targets, vendors=vendors),
+        correct=None if profile is None else corrector(model, profile, resolve_target(None)),
     )
 
 
@@ -389,8 +390,8 @@ def _build(
     threads: int,
     outputs: tuple[OutputSpec, ...],
 ) -> Executable:
-    linked = _linked(lowered, target.llvm)
-    code = generate(linked, target.llvm, threads=threads)
+    module = linked(lowered, target.llvm)
+    code = generate(module, target.llvm, threads=threads)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,
@@ -398,7 +399,7 @@ def _build(
         target=str(target.llvm),
         isa=target.isas[0],
         threads=threads,
-        weight_bytes=constant_bytes(linked),
+        weight_bytes=constant_bytes(module),
         workspace=code.workspace,
         shared_units=0 if code.control is None else code.control.units,
         any_batch=model.any_batch and all(output.shape for output in outputs),
@@ -438,45 +439,7 @@ def explain(
     return Explanation(ops=explained_ops(lowered.records, subject))
 
 
-# -------------------------------------------------------------------------------------------------------- for TVM users
-
-
-def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collection[str] = ()) -> tvm.transform.Pass:
-    """Return a pipeline for ``tvm.compile(module, target, relax_pipeline=octavo.relax_pipeline())``.
-
-    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would. `target` is what
-    `compile` takes, with the target of ``tvm.compile`` in place of this machine. `ids` are the TensorIds (`model.tensors`) by
-    which kernels name tensors in their quantize_info.
-    """
-
-    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        chosen = resolve_target(target, tvm.target.Target.current(allow_none=True))
-        _warn_of_unbound_parameters(module)
-        lowered = lower(module, chosen.host, chosen.isas, threads, ids, backends=chosen.backends)
-        return vm_passes()(_linked(lowered, chosen.llvm))
-
-    resolve_target(target)  # errors are raised here, not within TVM's passes
-    check_type(threads, int | np.integer, TargetError, "a whole number of threads")
-    made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")
-    return made
-
-
 # ----------------------------------------------------------------------------------------------------------- the edges
-
-
-def _warn_of_unbound_parameters(module: tvm.IRModule) -> None:
-    """Warn where "main" takes weights as arguments: what kernels pack at compile time must be known then."""
-    main: Any = module["main"] if "main" in {var.name_hint for var in module.get_global_vars()} else None
-    if main is None or not main.attrs or "num_input" not in main.attrs:
-        return
-    unbound = [str(param.name) for param in main.params[int(main.attrs["num_input"]) :]]
-    if unbound:
-        some = ", ".join(unbound[:3]) + (", ..." if len(unbound) > 3 else "")
-        warnings.warn(
-            f"main takes {len(unbound)} parameters without values ({some}): no op that reads them can be integer; bind them with "
-            "relax.transform.BindParams before compiling",
-            stacklevel=2,
-        )
 
 
 def checked_model(model: Model) -> Model:

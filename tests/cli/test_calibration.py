@@ -52,7 +52,7 @@ def test_a_folder_of_images_is_profiled_as_its_options_say(here: Path) -> None:
     folder = ImageFolder(
         folder="images", size=(8, 6), fit="crop", mean=(127.5,) * 3, std=(58.4, 57.1, 57.4), colour="BGR", layout="NCHW"
     )
-    octavo.profile(octavo.load("image.onnx"), folder).save("q.json")
+    octavo.profile(octavo.load("image.onnx"), folder, keep_samples=64).save("q.json")
     assert Path("p.json").read_bytes() == Path("q.json").read_bytes()
     said = json.loads(octavo.Profile.load("p.json").preprocessing)
     assert said["mean"] == [127.5, 127.5, 127.5]
@@ -66,7 +66,7 @@ def test_a_npz_is_streamed_and_gives_the_bytes_of_its_arrays(here: Path) -> None
     np.savez_compressed("packed.npz", a=a, b=b)
     for name in ("plain", "packed"):
         assert command(f"profile pair.onnx --data {name}.npz --preprocessing halved -o {name}.json") == 0
-    octavo.profile(octavo.load("pair.onnx"), [{"a": a, "b": b}]).save("arrays.json")
+    octavo.profile(octavo.load("pair.onnx"), [{"a": a, "b": b}], keep_samples=64).save("arrays.json")
     assert Path("plain.json").read_bytes() == Path("packed.json").read_bytes()
     streamed, whole = octavo.Profile.load("plain.json"), octavo.Profile.load("arrays.json")
     assert (streamed.preprocessing, whole.preprocessing) == ("halved", "")

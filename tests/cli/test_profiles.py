@@ -25,7 +25,7 @@ def parts(workplace: Path) -> Path:
         samples = archive["x"]
     model = octavo.load("m.onnx")
     for name, start, end in (("a", 0, 10), ("b", 10, 55), ("c", 55, 100)):
-        octavo.profile(model, samples[start:end], numbers=range(start, end)).save(f"{name}.json")
+        octavo.profile(model, samples[start:end], numbers=range(start, end), keep_samples=64).save(f"{name}.json")
     return workplace
 
 
@@ -95,7 +95,7 @@ def test_adequacy_names_what_still_grows(parts: Path, capsys: pytest.CaptureFixt
 
 def test_adequacy_of_a_few_samples_says_that_they_are_few(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with np.load("calib.npz") as archive:
-        octavo.profile(octavo.load("m.onnx"), archive["x"][:3]).save("few.json")
+        octavo.profile(octavo.load("m.onnx"), archive["x"][:3], keep_samples=64).save("few.json")
     assert command("profile adequacy few.json") == 0
     assert "too few samples" in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +121,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
             objects = _external_objects(module)
             if program is None:
                 return _machine_code(module, target, has_objects=bool(objects))
-            library, image, functions = _native(program, target, objects)
+            library, image, functions = _native(program.module, OWN_SYMBOLS, target, objects)
             return Code(
                 library=library,
                 image=image,
@@ -175,17 +175,23 @@ def _loaded(image: bytes) -> Any:
 def compile_program(program: Program, target: tvm.target.Target) -> Any:
     """Return a Program's code as a library (tvm.runtime.Module) with its entry; kernels come from the cache."""
     with target:
-        return _native(program, target)[0]
+        return _native(program.module, OWN_SYMBOLS, target)[0]
+
+
+def compile_calls(module: tvm.IRModule, entries: Collection[str], target: tvm.target.Target) -> Any:
+    """Return a library of kernels on pointers with functions that call them (kernel_calls.py); kernels come from the cache."""
+    with target:
+        return _native(module, entries, target)[0]
 
 
 def _native(
-    program: Program, target: tvm.target.Target, external: Sequence[bytes] = ()
+    module: tvm.IRModule, entries: Collection[str], target: tvm.target.Target, external: Sequence[bytes] = ()
 ) -> tuple[Any, bytes | None, dict[str, Compilable]]:
-    """Compile a Program, each function on its own; return the library, its bytes, and what was compiled.
+    """Compile a module, each function on its own; return the library, its bytes, and what was compiled.
 
-    `external` are object files that its functions call.
+    `entries` call the others and keep their symbols. `external` are object files that functions call.
     """
-    kernels = distinct_functions(program.module, target, without=OWN_SYMBOLS)
+    kernels = distinct_functions(module, target, without=entries)
 
     def renamed(call: Call) -> Any:
         if not isinstance(call.op, GlobalVar):
@@ -194,8 +200,8 @@ def _native(
 
     own = [
         named_function(str(var.name_hint), structural_map(function, (Call, renamed)), target)
-        for var, function in program.module.functions_items()
-        if var.name_hint in OWN_SYMBOLS
+        for var, function in module.functions_items()
+        if var.name_hint in entries
     ]
     functions = {each.symbol: each for each in (*kernels.values(), *own)}
     objects = object_code(functions.values(), target, user_cache()) if cc.get_cc() else {}

@@ -72,7 +72,7 @@ def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
     view = DataflowView(module["main"])
     try:
         return _Plan(view).program(module, tasks)
-    except _NeedsMachine:
+    except NeedsMachine:
         return None
 
 
@@ -81,7 +81,7 @@ def takes_table(inputs: int) -> bool:
     return inputs > MAX_INPUTS
 
 
-class _NeedsMachine(Exception):
+class NeedsMachine(Exception):
     """Something other than a call of a PrimFunc on tensors of static shape."""
 
 
@@ -154,7 +154,7 @@ class _Plan:
         if isinstance(value, TupleGetItem):
             fields = self._values.get(value.tuple_value) if isinstance(value.tuple_value, Var) else None
             if not isinstance(fields, list):
-                raise _NeedsMachine
+                raise NeedsMachine
             return fields[int(value.index)]
         if isinstance(value, Var) and isinstance(self._values.get(value), list):
             return self._values[value]
@@ -162,7 +162,7 @@ class _Plan:
 
     def _kernel_call(self, call: Any) -> _Memory | list[_Memory]:
         if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
-            raise _NeedsMachine
+            raise NeedsMachine
         number = len(self._calls)
         operands = [self._memory(operand) for operand in call.args[1].fields]
         for memory in operands:
@@ -177,12 +177,12 @@ class _Plan:
             return self._constant(expr)
         memory = self._values.get(expr) if isinstance(expr, Var) else None
         if not isinstance(memory, _Memory):
-            raise _NeedsMachine
+            raise NeedsMachine
         return memory
 
     def _constant(self, constant: GenericConst) -> _Memory:
         if not isinstance(constant.ty, TensorType):
-            raise _NeedsMachine
+            raise NeedsMachine
         array = np.ascontiguousarray(constant.value.numpy())
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
@@ -223,7 +223,7 @@ class _Plan:
                 name = call.callee.name_hint.removeprefix("octavo_")
                 kernels[call.callee] = GlobalVar(f"octavo_{name}")
                 shared = shared_kernel(module[call.callee]) if tasks > 1 else None
-                functions[kernels[call.callee]] = _on_pointers(module[call.callee], f"octavo_{name}", shared)
+                functions[kernels[call.callee]] = on_pointers(module[call.callee], f"octavo_{name}", shared)
                 if shared is not None:
                     chunks[call.callee] = shared.chunks
         buffers = self._buffers(workspace)
@@ -322,7 +322,7 @@ class _Plan:
         return code.layout, {GlobalVar(symbol): function for symbol, function in functions.items()}
 
 
-def _on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None) -> Any:
+def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) -> Any:
     """Return a PrimFunc over tensors as one over pointers to their data, and a range of chunks where it is shared.
 
     It needs no checks: the caller is ours.
@@ -331,7 +331,7 @@ def _on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None) -> Any:
     views: list[Any] = []
     for buffer in kernel.params:
         if not isinstance(buffer.ty, tirx.BufferType):
-            raise _NeedsMachine
+            raise NeedsMachine
         pointer = tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
         params.append(pointer)
         views.append(tirx.DeclBuffer(buffer, data=pointer))
@@ -349,7 +349,7 @@ def _fields(ty: Any) -> Sequence[Any]:
 def _shape(expr: Expr) -> tuple[int, ...]:
     shape = static_shape(expr)
     if shape is None:
-        raise _NeedsMachine
+        raise NeedsMachine
     return shape
 
 

@@ -74,6 +74,11 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         help="tensor, by its name in the source, or kind of op (Conv) to leave in float (may be repeated)",
     )
     group.add_argument(
+        "--no-corrections",
+        action="store_true",
+        help="round weights to nearest and keep biases: do not run the model on the samples that the profile keeps",
+    )
+    group.add_argument(
         "--plan",
         type=Path,
         metavar="FILE",

@@ -63,5 +63,6 @@ def call(args: argparse.Namespace) -> int:
     if args.save_encodings:
         for line in write_encodings(quantized.plan, args.save_encodings, args.encodings_format or FORMATS[1]):
             print(f"{args.save_encodings}: {line}", file=sys.stderr)
-    print(f"{args.output}: {explain(quantized).summary}")
+    corrected = quantized.plan.corrections.summary
+    print(f"{args.output}: {explain(quantized).summary}{f'; {corrected}' if corrected else ''}")
     return 0

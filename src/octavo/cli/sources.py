@@ -36,6 +36,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         activation_dtype=args.activation,
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
         exclude=tuple(args.exclude),
+        weight_rounding="nearest" if args.no_corrections else Recipe().weight_rounding,
+        bias_correction=not args.no_corrections,
     )
 
 
@@ -61,7 +63,8 @@ def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Re
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     if recipe != Recipe() and not args.profile:
         raise UsageError(
-            "--method, --percentile, --activation, --per-tensor and --exclude say how to quantize; give --profile too"
+            "--method, --percentile, --activation, --per-tensor, --exclude and --no-corrections say how to quantize; "
+            "give --profile too"
         )
     profile = Profile.load(args.profile) if args.profile else None
     return load_model(args), profile, None if recipe == Recipe() else recipe

@@ -17,9 +17,10 @@ from ..graph import Model
 from ..graph.dump_ir import dump_name
 from ..graph.lineage import Lineage
 from ..identity import TensorId, TensorState
-from ..pipeline import Profile, quantize, relax_pipeline
+from ..pipeline import Profile, quantize
 from ..report import markdown_table
 from ..target_choice import resolve_target
+from ..tvm_pipeline import relax_pipeline
 from .dump import add_dump_ir, check_folder
 from .options import Subcommands, add_command, add_json, add_model, add_target
 from .outputs import write_file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,10 +15,12 @@ from ..identity import TensorId
 from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
 from .constraints import TensorConstraints, Wishes
-from .placement import Placement
+from .corrections import Corrections
+from .placement import Layer, Placement
 from .plan import Adjustment
 from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange
 from .recipe import Recipe
+from .weights.convolution import Bias
 from .weights.weight_params import WeightParameters, bias_params
 
 
@@ -82,6 +84,8 @@ class ParameterChooser:
         None where wishes say the parameters of all.
     sources
         Says which tensor of the profile tells a variable's range.
+    corrections
+        What is known from running the model.
     """
 
     params: Mapping[TensorId, npt.NDArray[Any]]
@@ -91,6 +95,7 @@ class ParameterChooser:
     wishes: Wishes
     sources: RangeSources
     weights: WeightParameters
+    corrections: Corrections = field(default_factory=Corrections)
 
     def has_range(self, var: Var) -> bool:
         """Return whether the profile tells a range of the variable."""
@@ -113,18 +118,35 @@ class ParameterChooser:
         for layer in placement.layers:
             if layer.op is not None and layer.bias is not None:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
-                value = self.params[layer.bias.constant.name]
-                bias_values[layer.output] = quantize(value, biases[layer.output])
+                bias_values[layer.output] = quantize(self._bias(layer, layer.bias), biases[layer.output])
         return Parameters(
             activations=activations,
             weights=weights,
             biases=biases,
             bias_values=bias_values,
-            weight_values={name: quantize(self.params[name], params) for name, params in weights.items()},
+            weight_values={name: self._integers(name, params) for name, params in weights.items()},
             adjustments=adjustments,
             rejected=rejected,
             shared=constraints.shared(),
         )
+
+    def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
+        """Return the integers of a weight."""
+        rounded, value = self.corrections.weight_values.get(name), self.params[name]
+        if rounded is None:
+            return quantize(value, params)
+        if rounded.shape != value.shape:
+            raise QuantizationError(f"weight_values: {name} has the shape {value.shape}, got {rounded.shape}")
+        return rounded
+
+    def _bias(self, layer: Layer, bias: Bias) -> npt.NDArray[Any]:
+        """Return the bias of a layer in real numbers, as its parameter holds it."""
+        value, shift = self.params[bias.constant.name], self.corrections.bias_shifts.get(layer.name)
+        if shift is None:
+            return value
+        if shift.size != value.size:
+            raise QuantizationError(f"bias_shifts: {layer.name} has {value.size} channels, got {shift.size} numbers")
+        return value + shift.reshape(value.shape)
 
     def _constraints(self, placement: Placement) -> TensorConstraints:
         """Return what the layers of a placement ask of their tensors, and the target of those that it quantizes from float."""

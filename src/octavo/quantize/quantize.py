@@ -20,6 +20,7 @@ from ..identity import TensorId
 from ..target import CPU, TargetDescription
 from .choice import ParamsOf, TensorChoice, ask
 from .constraints import TensorConstraints, Wish, Wishes
+from .corrections import Corrections
 from .parameters import ParameterChooser, Parameters, Statistics
 from .placement import Exclusion, Placement, Placer, rejected_layers, split_enclosed
 from .plan import Adjustment, Fold, QuantizationPlan, QuantizedModel
@@ -31,6 +32,9 @@ from .replay import Replay
 from .simplify import simplify
 from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
+
+Correct = Callable[[Model, QuantizedModel], Corrections]
+"""Says how to correct a quantized model; it is given the float model that was simplified for it, too."""
 
 ClaimsOf = Callable[[tvm.IRModule], Claims]
 """Says what is one integer op of a QDQ module with bound constants, as compiling finds it later."""
@@ -46,6 +50,7 @@ def quantize(
     params: ParamsOf | None = None,
     plan: QuantizationPlan | None = None,
     claims_of: ClaimsOf | None = None,
+    correct: Correct | None = None,
 ) -> QuantizedModel:
     """Quantize a float model, by a profile or by a plan.
 
@@ -67,6 +72,8 @@ def quantize(
         Layers, parameters and roundings that are taken as they are, in place of profile, recipe and params.
     claims_of
         The target's integer ops. What they don't take gets no Q and DQ; without it, the target's description alone decides.
+    correct
+        Runs a quantized model and says what is to be corrected; without it nothing is.
 
     Returns
     -------
@@ -96,6 +103,9 @@ def quantize(
         if wishes:
             job.wishes |= wishes
             quantized = job.run()
+        if correct is not None and plan is None and job.recipe.corrects:
+            job.corrections = correct(job.simple, job.unclipped(quantized))
+            quantized = job.run() if job.corrections else quantized
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))
     return quantized
 
@@ -112,6 +122,7 @@ class _Job:
     claims_of: ClaimsOf | None
     replay: Replay | None
     wishes: dict[str, Wish] = field(init=False)
+    corrections: Corrections = field(default_factory=Corrections)
     _simple: Model = field(init=False)
     _folds: tuple[Fold, ...] = field(init=False)
     _view: DataflowView = field(init=False)
@@ -131,6 +142,7 @@ class _Job:
             targets = [target.name for target in self.targets]
             self.replay.check(self.model.fingerprint, self._simple.tensors, names, targets)
             self.recipe, self.wishes = self.replay.plan.recipe, self.replay.wishes()
+            self.corrections = self.replay.plan.corrections
             return
         if self.profile is None:
             raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")
@@ -153,6 +165,7 @@ class _Job:
             roundings=emitted.roundings,
             weights=parameters.weights,
             biases=emitted.biases,
+            corrections=self.corrections,
             weight_values={**parameters.weight_values, **emitted.bias_values},
             layers=emitted.layers,
             float_ops=float_ops,
@@ -164,6 +177,24 @@ class _Job:
         named = (*plan.activations, *plan.weights)
         plan = replace(plan, names={name: entry.source_name for name in named if (entry := self._simple.tensors.get(name))})
         return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(self.model, plan)), plan)
+
+    @property
+    def simple(self) -> Model:
+        """The float model, simplified: its variables are those that become integer."""
+        return self._simple
+
+    def unclipped(self, quantized: QuantizedModel) -> QuantizedModel:
+        """Return the model with ranges that hold all that was observed.
+
+        Clipping moves means, too: by what outliers are beyond the range. A bias that made up for it would move all other values.
+        """
+        if self.recipe.range_estimator == _WIDEST:
+            return quantized
+        recipe, self.recipe = self.recipe, replace(self.recipe, range_estimator=_WIDEST)
+        try:
+            return self.run()
+        finally:
+            self.recipe = recipe
 
     def _decided(self) -> tuple[Placement, Parameters, Emitted, Claims | None]:
         """Place, choose and write until the target's integer ops take all that was placed."""
@@ -182,6 +213,7 @@ class _Job:
                 wishes=self.wishes,
                 sources=self._sources,
                 weights=weights,
+                corrections=self.corrections,
             )
             placer = Placer(
                 view=view,
@@ -241,6 +273,9 @@ class _Job:
         return {name: choice(name) for name in (*plan.activations, *plan.weights)}
 
 
+_WIDEST = "min_max"
+
+
 def _names(model: Model) -> dict[str, str]:
     """Map the names that tensors have in their source, and their ids, to the ids."""
     return {
@@ -282,6 +317,10 @@ def _fingerprint(model: Model, plan: QuantizationPlan) -> str:
         "activations": {str(key): value.to_json() for key, value in plan.activations.items()},
         "weights": {str(key): value.to_json() for key, value in plan.weights.items()},
         "biases": {str(key): value.to_json() for key, value in plan.biases.items()},
+        "bias_shifts": {str(key): value.tolist() for key, value in plan.corrections.bias_shifts.items()},
+        "weight_values": {
+            str(key): hashlib.sha256(value.tobytes()).hexdigest() for key, value in plan.corrections.weight_values.items()
+        },
         "roundings": {str(key): value for key, value in plan.roundings.items()},
         "layers": [str(layer) for layer in plan.layers],
     }

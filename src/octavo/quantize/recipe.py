@@ -16,6 +16,7 @@ from .ranges import RangeEstimator, range_estimator
 ActivationDtype = Literal["uint8", "int8", "int16"]
 WeightDtype = Literal["int8"]
 WeightGranularity = Literal["per_axis", "per_tensor"]
+WeightRounding = Literal["nearest", "gram"]
 _MADE_OF = {"uint8": "asymmetric", "int8": "any", "int16": "symmetric"}
 """The scheme that integers of a dtype need."""
 
@@ -38,6 +39,10 @@ class Recipe:
         "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8".
     percentile
         The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
+    weight_rounding
+        "nearest", or "gram": so that the layer's sums change least on the samples that the profile keeps.
+    bias_correction
+        Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias.
     exclude
         TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float. One
         that fits nothing in the model is an error.
@@ -60,6 +65,8 @@ class Recipe:
     weight_granularity: WeightGranularity = "per_axis"
     range_estimator: str = "min_max"
     percentile: float = 99.99
+    weight_rounding: WeightRounding = "gram"
+    bias_correction: bool = True
     exclude: tuple[str, ...] = ()
     float_ops: tuple[str, ...] = ("nn.softmax",)
     tensors: Mapping[str, TensorSupport | QuantParams] = field(
@@ -70,12 +77,15 @@ class Recipe:
         """Check each field against its supported values."""
         _check("activation_dtype", self.activation_dtype or "uint8", get_args(ActivationDtype))
         _check("weight_dtype", self.weight_dtype, get_args(WeightDtype))
+        _check("weight_rounding", self.weight_rounding, get_args(WeightRounding))
         _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
         try:
             range_estimator("percentile", {"percentile": self.percentile})
             _ = self.estimator
         except ValueError as error:
             raise QuantizationError(f"recipe: {error}") from error
+        if not isinstance(cast("Any", self.bias_correction), bool):
+            raise QuantizationError(f"recipe: bias_correction must be True or False, got {self.bias_correction!r}")
         for name in ("exclude", "float_ops"):
             names: Any = getattr(self, name)
             if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(entry, str) for entry in names):
@@ -86,6 +96,11 @@ class Recipe:
             isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
         ):
             raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport or QuantParams")
+
+    @property
+    def corrects(self) -> bool:
+        """Whether anything is to be corrected by running the model."""
+        return self.bias_correction or self.weight_rounding != "nearest"
 
     def preferred_dtype(self, target: TargetDescription) -> str:
         """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""

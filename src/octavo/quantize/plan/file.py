@@ -6,8 +6,11 @@ follows from the rest (`derived`) is there for readers; who applies a plan deriv
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -15,21 +18,23 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import QuantizationError, brief
 from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ...target.vocabulary import ROUNDINGS
+from ..corrections import Corrections
 from ..recipe import Recipe
 from .contents import PlanContents
 from .entries import Adjustment, FloatOp, Fold, IntegerLayer
 
 FORMAT = "octavo-plan"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _KEYS = (
     *("format", "schema_version", "fingerprint", "recipe"),
-    *("activations", "weights", "layers", "float_ops", "adjustments", "derived"),
+    *("activations", "weights", "layers", "float_ops", "adjustments", "bias_shifts", "weight_values", "derived"),
 )
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
@@ -74,6 +79,10 @@ def encode(plan: PlanContents) -> str:
     weights = {key: {"name": plan.names.get(key), **value.to_json()} for key, value in plan.weights.items()}
     lines.append(f'"weights": {_by_line(weights)}')
     lines += [f'"{name}": {_list_by_line(getattr(plan, name))}' for name in ("layers", "float_ops", "adjustments")]
+    shifts = {key: [float(each) for each in value] for key, value in plan.corrections.bias_shifts.items()}
+    lines.append(f'"bias_shifts": {_by_line(shifts)}')
+    values = {key: _integers_to_json(each, plan.weights[key]) for key, each in plan.corrections.weight_values.items()}
+    lines.append(f'"weight_values": {_by_line(values)}')
     derived = [
         f'"biases": {_by_line({key: value.to_json() for key, value in plan.biases.items()})}',
         f'"enclosed": {_compact(_plain(plan.enclosed))}',
@@ -156,16 +165,27 @@ def _decode(data: Any) -> PlanContents:
                 roundings[TensorId(key)] = _one_of(f"{where}: rounding", entry["rounding"], tuple(ROUNDINGS))
         return found
 
+    weights = parameters("weights", ())
     plan = PlanContents(
         fingerprint=_text("fingerprint", header["fingerprint"]),
         recipe=_recipe(header["recipe"]),
         activations=parameters("activations", ("rounding",)),
-        weights=parameters("weights", ()),
+        weights=weights,
         names=names,
         roundings=roundings,
         layers=_entries("layers", header["layers"], IntegerLayer),
         float_ops=_entries("float_ops", header["float_ops"], FloatOp),
         adjustments=_entries("adjustments", header["adjustments"], Adjustment),
+        corrections=Corrections(
+            bias_shifts={
+                TensorId(key): _reals(f"bias_shifts: {key}", value)
+                for key, value in _mapping("bias_shifts", header["bias_shifts"]).items()
+            },
+            weight_values={
+                TensorId(key): _integers(f"weight_values: {key}", value, weights.get(TensorId(key)))
+                for key, value in _mapping("weight_values", header["weight_values"]).items()
+            },
+        ),
         biases={
             TensorId(key): _params(f"derived: biases: {key}", _object(f"derived: biases: {key}", value, _PARAMS))
             for key, value in _mapping("derived: biases", derived["biases"]).items()
@@ -184,6 +204,9 @@ def _check_ops(plan: PlanContents) -> None:
     twice = next((output for output in outputs if outputs.count(output) > 1), None)
     if twice is not None:
         raise _Malformed(f"layers: two have the output {twice}; keep one")
+    unknown = next((key for key in plan.corrections.bias_shifts if key not in outputs), None)
+    if unknown is not None:
+        raise _Malformed(f"bias_shifts: {unknown} is the output of no layer; take the entry out")
     both = next((op.tensor for op in plan.float_ops if op.tensor in outputs), None)
     if both is not None:
         raise _Malformed(f"{both} is the output of a layer and stands in float_ops; keep one of the two")
@@ -293,6 +316,50 @@ def _integer(where: str, value: Any, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise _Malformed(f"{where} must be a whole number in [{low}; {high}], got {brief(value)}")
     return value
+
+
+def _reals(where: str, value: Any) -> npt.NDArray[np.float32]:
+    numbers = _list(where, value)
+    is_real = [isinstance(each, (int, float)) and not isinstance(each, bool) and abs(each) <= _FLOAT32_MAX for each in numbers]
+    if not all(is_real):
+        raise _Malformed(f"{where} must be a list of float32 numbers, got {brief(numbers[is_real.index(False)])}")
+    return np.asarray(numbers, np.float32)
+
+
+def _integers_to_json(values: npt.NDArray[Any], params: QuantParams) -> dict[str, Any]:
+    return {
+        "dtype": str(values.dtype),
+        "shape": list(values.shape),
+        "params": _digest(params),
+        "data": base64.b64encode(values.astype(values.dtype.newbyteorder("<")).tobytes()).decode(),
+    }
+
+
+def _digest(params: QuantParams) -> str:
+    """Return what tells parameters from others: integers that were rounded for some are not those of others."""
+    return hashlib.sha256(json.dumps(params.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _integers(where: str, value: Any, params: QuantParams | None) -> npt.NDArray[Any]:
+    data = _object(where, value, ("dtype", "shape", "params", "data"))
+    if params is None:
+        raise _Malformed(f"{where} is no weight of the plan; take the entry out")
+    if _text(f"{where}: params", data["params"]) != _digest(params):
+        raise _Malformed(
+            f"{where}: its integers were rounded for other parameters than it has; take the entry out, and it is rounded anew"
+        )
+    dtype = np.dtype(_one_of(f"{where}: dtype", data["dtype"], (params.dtype,))).newbyteorder("<")
+    shape = [_integer(f"{where}: shape", each, 0, 2**31) for each in _list(f"{where}: shape", data["shape"])]
+    try:
+        content = base64.b64decode(_text(f"{where}: data", data["data"]), validate=True)
+    except ValueError:
+        raise _Malformed(f"{where}: data is no base64") from None
+    if len(content) != math.prod(shape) * dtype.itemsize:
+        raise _Malformed(f"{where}: data has {len(content)} bytes, expected {math.prod(shape) * dtype.itemsize} for its shape")
+    values = np.frombuffer(content, dtype).reshape(shape).astype(params.dtype)
+    if values.size and not (params.qmin <= int(values.min()) and int(values.max()) <= params.qmax):
+        raise _Malformed(f"{where}: its integers must lie in [{params.qmin}; {params.qmax}]")
+    return values
 
 
 def _scale(where: str, value: Any) -> float:

@@ -40,7 +40,8 @@ class QuantizationPlan(PlanContents):
     def with_params(self, params: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
         """Return the plan with other parameters of some tensors; those that share theirs with one of them follow it.
 
-        Integers of weights, and biases, are those of the old parameters: it has none until it is applied.
+        Integers of weights, and biases, are those of the old parameters: it has none until it is applied. A weight that gets
+        others is rounded to nearest.
 
         Raises
         ------
@@ -52,8 +53,10 @@ class QuantizationPlan(PlanContents):
             raise QuantizationError(f"the plan has no activation or weight {unknown!r}: it gives no parameters to such a tensor")
         followed = {other: params[key] for group in self.shared for key in group if key in params for other in group}
         wanted = {**followed, **params}
+        rounded = {key: value for key, value in self.corrections.weight_values.items() if key not in wanted}
         return replace(
             self,
+            corrections=replace(self.corrections, weight_values=rounded),
             activations={key: wanted.get(key, value) for key, value in self.activations.items()},
             weights={key: wanted.get(key, value) for key, value in self.weights.items()},
             biases={},

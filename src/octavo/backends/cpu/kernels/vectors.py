@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,19 @@ OPERATIONS_PER_CYCLE = 8
 """Elementary operations on single elements that a vectorised loop does in a cycle, at least."""
 
 
+_WITHOUT_BODIES = ContextVar("without_bodies", default=False)
+
+
+@contextmanager
+def without_bodies() -> Generator[None]:
+    """Let `prim_func` emit no statements meanwhile, for who wants a kernel's packed constants alone."""
+    token = _WITHOUT_BODIES.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_BODIES.reset(token)
+
+
 def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., None]) -> tvm.tirx.PrimFunc:
     """Return the PrimFunc "main" over one-dimensional buffers that `body`, called with those buffers, emits.
 
@@ -42,7 +56,11 @@ def prim_func(arguments: Sequence[tuple[str, int, str]], body: Callable[..., Non
     with IRBuilder() as builder, B.prim_func():
         B.func_name("main")
         B.func_attr({"tirx.noalias": True})
-        body(*[B.arg(name, B.buffer((elements,), dtype)) for name, elements, dtype in arguments])
+        buffers = [B.arg(name, B.buffer((elements,), dtype)) for name, elements, dtype in arguments]
+        if _WITHOUT_BODIES.get():
+            B.evaluate(0)
+        else:
+            body(*buffers)
     func: Any = builder.get()
     return func
 

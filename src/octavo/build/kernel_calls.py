@@ -1,0 +1,140 @@
+"""The calls of a linked module one by one: each on the tensors that it is given, with the constants that it is given.
+
+For what looks at a model between its kernels, or changes a layer's constants while the rest runs: nothing is planned, shared or
+timed. Kernels are those of a Program, from the same cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import tirx as _tirx
+from tvm.ir import Call, GenericConst, GlobalVar
+from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
+
+from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ..ops import movers
+from .codegen import compile_calls
+from .program import NeedsMachine, on_pointers
+from .tir_passes import CALLS_ATTR
+
+# TVM annotates its constructors more narrowly than what they take.
+tirx: Any = _tirx
+Value = Any
+"""A tvm.runtime.Tensor, or a tuple of values."""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class KernelCall:
+    """One binding of "main".
+
+    Parameters
+    ----------
+    var
+        What it binds.
+    attrs
+        Attributes of the kernel that it calls; none of what calls none.
+    operands
+        What it reads: variables, and constants, which may be exchanged for others of their shape and dtype.
+    """
+
+    var: Var
+    operands: list[Any]
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    run: Callable[[Sequence[Value]], Value]
+
+
+class KernelCalls:
+    """ "main" of a linked module as a list of calls.
+
+    Parameters
+    ----------
+    module
+        As `link` leaves it; shapes are static.
+    target
+        What to compile for.
+
+    Raises
+    ------
+    NotImplementedError
+        Something in "main" is neither a call of a kernel nor a view: TVM's virtual machine alone can run it.
+    """
+
+    def __init__(self, module: tvm.IRModule, target: tvm.target.Target) -> None:
+        self._module = module
+        self._entries: dict[GlobalVar, str] = {}
+        view = DataflowView(module["main"])
+        self.params: tuple[Var, ...] = tuple(view.function.params)
+        self.returned: frozenset[Var] = frozenset(operand_vars(view.result))
+        self._library: Any = None
+        try:
+            self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
+            self._library = compile_calls(self._callers(), set(self._entries.values()), target)
+        except NeedsMachine:
+            raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
+        last = {
+            var: number for number, call in enumerate(self.calls) for var in (*call.operands, call.var) if isinstance(var, Var)
+        }
+        self.unread_after: list[list[Var]] = [[] for _ in self.calls]
+        """By the number of a call the variables that nothing reads behind it."""
+        for var, number in last.items():
+            if var not in self.returned:
+                self.unread_after[number].append(var)
+
+    def _call(self, var: Var, value: Expr) -> KernelCall:
+        call = call_to(value, "call_tir")
+        if call is not None:
+            return self._kernel(var, call)
+        moved = call_to(value, *movers("view"))
+        if moved is not None:
+            shape, dtype = _shape(var), dtype_of(var)
+            return KernelCall(var=var, operands=[moved.args[0]], run=lambda values: values[0]._create_view(shape, dtype))
+        if isinstance(value, Tuple):
+            return KernelCall(var=var, operands=list(value.fields), run=tuple)
+        if isinstance(value, TupleGetItem):
+            index = int(value.index)
+            return KernelCall(var=var, operands=[value.tuple_value], run=lambda values: values[0][index])
+        if isinstance(value, (Var, GenericConst)):
+            return KernelCall(var=var, operands=[value], run=lambda values: values[0])
+        raise NeedsMachine
+
+    def _kernel(self, var: Var, call: Any) -> KernelCall:
+        if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
+            raise NeedsMachine
+        symbol = self._entries.setdefault(call.args[0], f"octavo_call_{len(self._entries)}")
+        out = call.ty_args[0]
+        types = [(_shape(Var("result", ty)), str(ty.dtype)) for ty in (out.fields if isinstance(out, TupleType) else [out])]
+
+        def run(values: Sequence[Value]) -> Value:
+            results = tuple(tvm.runtime.empty(shape, dtype) for shape, dtype in types)
+            self._library[symbol](*values, *results)
+            return results if isinstance(out, TupleType) else results[0]
+
+        attrs: Any = self._module[call.args[0]].attrs
+        return KernelCall(var=var, operands=list(call.args[1].fields), attrs=dict(attrs.items()) if attrs else {}, run=run)
+
+    def _callers(self) -> tvm.IRModule:
+        """Return the kernels on pointers, and for each a function of tensors that calls it."""
+        functions: dict[GlobalVar, Any] = {}
+        for kernel, symbol in self._entries.items():
+            function: Any = self._module[kernel]
+            # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
+            name = f"octavo_{kernel.name_hint.removeprefix('octavo_')}"
+            on_data = GlobalVar(name)
+            functions[on_data] = on_pointers(function, name)
+            buffers = [
+                tirx.decl_buffer(buffer.ty.shape, str(buffer.ty.dtype), name=f"{buffer.name}_") for buffer in function.params
+            ]
+            body = tirx.Evaluate(Call(on_data, [tirx.buffer.buffer_data(buffer) for buffer in buffers]))
+            functions[GlobalVar(symbol)] = tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": symbol, CALLS_ATTR: True})
+        return tvm.IRModule(functions)
+
+
+def _shape(expr: Expr) -> tuple[int, ...]:
+    shape = static_shape(expr)
+    if shape is None:
+        raise NeedsMachine
+    return shape

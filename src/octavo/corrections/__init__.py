@@ -1,0 +1,5 @@
+"""Corrections: what running a quantized model on samples tells of its parameters. Places no Q and DQ, and writes no graph."""
+
+from .correct import corrector
+
+__all__ = ["corrector"]

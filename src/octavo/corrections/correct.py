@@ -1,0 +1,207 @@
+"""Corrections that follow from running a quantized model on samples: weights rounded anew, and biases. Rewrites no graph.
+
+Layer by layer in the order of the graph, each on the integers that the layers before it give once they are corrected themselves:
+
+* weights are rounded so that the layer's sums change least on what it reads (numerics/statistics/gptq.py);
+* what its outputs are then off on average goes into its bias. Rounding weights moves the mean of each output channel, by most
+  where a channel has few weights (depthwise layers): what runs on is wrong everywhere by the same amount (Nagel et al., Data-Free
+  Quantization Through Weight Equalization and Bias Correction, 2019, section 4.2 and appendix D, in its empirical form).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax import Expr, Var
+
+from ..backends.cpu.link import link
+from ..backends.cpu.lowering import lower_composites
+from ..build.kernel_calls import KernelCall, KernelCalls
+from ..errors import CompileError, DataError, ProfileError
+from ..graph import Model
+from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, with_main
+from ..graph.inputs import check_inputs, input_specs
+from ..graph.lineage import lineage_paused
+from ..identity import TensorId
+from ..partition.pipeline import partition_module
+from ..profile import Profile
+from ..quantize import Corrections, QuantizedModel
+from ..target_choice import ResolvedTarget
+from .float_means import float_means
+from .layers import WeightedLayer, bias_of, kernel_constants, weighted_layers
+from .weights import WeightSources, rounded_weights
+from .window_sums import mean_accumulators
+
+Array = npt.NDArray[Any]
+Samples = Sequence[Sequence[Array]]
+Shifts = dict[TensorId, npt.NDArray[np.float32]]
+
+
+def corrector(model: Model, profile: Profile, target: ResolvedTarget) -> Callable[[Model, QuantizedModel], Corrections] | None:
+    """Return what says how a model is to be corrected, on the samples that its profile keeps; None where it keeps none.
+
+    Raises
+    ------
+    ProfileError
+        The samples are none of this model.
+    """
+    specs = input_specs(model)
+    try:
+        samples = [
+            check_inputs(specs, {spec.source_name: array for spec, array in zip(specs, arrays, strict=True)})
+            for arrays in profile.kept_samples
+        ]
+    except (ValueError, DataError) as error:
+        raise ProfileError(f"the samples that the profile keeps do not fit the model: {error}; profile it again") from error
+    return (lambda simple, quantized: corrections(simple, quantized, samples, target)) if samples else None
+
+
+def corrections(simple: Model, quantized: QuantizedModel, samples: Samples, target: ResolvedTarget) -> Corrections:
+    """Return weights and biases that keep a quantized model nearer to the float one.
+
+    Parameters
+    ----------
+    simple
+        The float model whose ops became integer, variable by variable.
+    quantized
+        What `quantize` made of it. Its recipe says what is to be corrected.
+    samples
+        The model's inputs, sample by sample.
+    target
+        Whose kernels compute it here.
+
+    Returns
+    -------
+    Corrections
+        None where the model cannot be run call by call.
+    """
+    with lineage_paused():  # what is built here is none of the model's own steps
+        try:
+            run = _Run(simple, quantized, target)
+        except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+            return Corrections()
+        if not run.layers:
+            return Corrections()
+        view = DataflowView(simple.module["main"])
+        wanted = {layer.bias: _before_clamp(view, layer) for layer in run.layers.values()}
+        means = float_means(simple, {name: run.layers[bias].channel_axis for bias, name in wanted.items()}, samples, target)
+        run.correct(samples, {bias: means[name] for bias, name in wanted.items()})
+    return Corrections(
+        bias_shifts={
+            layer.output: run.shifts[layer.bias] for layer in quantized.plan.layers if layer.bias and layer.bias in run.shifts
+        },
+        weight_values=run.weights,
+    )
+
+
+def _before_clamp(view: DataflowView, layer: WeightedLayer) -> str:
+    """Return the variable of a layer's result with its bias, before a clamp."""
+    core = next(binding.var for binding in view.bindings if binding.var.name == layer.core)
+    user = view.only_user(core)
+    added = None if user is None else call_to(view.definition(user), "add")
+    return layer.core if user is None or added is None else str(user.name)
+
+
+class _Run:
+    """The integer program of a quantized model, call by call.
+
+    Parameters
+    ----------
+    shifts
+        What was added to biases, by these.
+    weights
+        Integers of weights that were rounded anew, as their parameters hold them.
+    """
+
+    def __init__(self, simple: Model, quantized: QuantizedModel, target: ResolvedTarget) -> None:
+        self._target = target
+        self._parts = partition_module(_with_all_integers(quantized.bound()), target.host, quantized.tensors)
+        layers = weighted_layers(self._parts)
+        lowered = lower_composites(self._parts, target.host, target.isas, 1)
+        self._program = KernelCalls(link(lowered, target.llvm), target.llvm)
+        called = {bias_of(call.attrs) for call in self._program.calls}
+        self.layers = {bias: layer for bias, layer in layers.items() if bias in called}
+        self._sources = WeightSources(simple, quantized) if quantized.plan.recipe.weight_rounding == "gram" else None
+        self.shifts = Shifts()
+        self.weights: dict[TensorId, npt.NDArray[Any]] = {}
+
+    def correct(self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]]) -> None:
+        """Run all samples through one call after the other; before that of a layer, correct it."""
+        program = self._program
+        states: list[dict[Var, Any]] = [
+            dict(zip(program.params, map(tvm.runtime.tensor, arrays), strict=True)) for arrays in samples
+        ]
+        for number, call in enumerate(program.calls):
+            layer = self._layer_of(call)
+            if layer is not None and layer.bias not in self.shifts:
+                inputs = [np.from_dlpack(_value(state, call.operands[0])) for state in states]
+                layer = self._rounded(layer, inputs)
+                shift = _shift(layer, inputs, means[layer.bias])
+                self.shifts[layer.bias] = shift.astype(np.float32)
+                self._exchange(call, layer.with_shift(shift))
+            for state in states:
+                state[call.var] = call.run([_value(state, operand) for operand in call.operands])
+                for var in program.unread_after[number]:
+                    state.pop(var, None)
+            if len(self.shifts) == len(self.layers):
+                break
+
+    def _rounded(self, layer: WeightedLayer, inputs: Sequence[Array]) -> WeightedLayer:
+        """Return the layer with weights that suit what it reads; as it is where these are not to be had."""
+        source = None if self._sources is None else self._sources.of(layer)
+        if source is None:
+            return layer
+        values = rounded_weights(layer.op, source, inputs)
+        if values is None:
+            return layer
+        self.weights[source.name] = source.placed(values)
+        return layer.with_weights(values)
+
+    def _layer_of(self, call: KernelCall) -> WeightedLayer | None:
+        bias = bias_of(call.attrs)
+        return self.layers.get(TensorId(bias)) if bias is not None and len(call.operands) > 1 else None
+
+    def _exchange(self, call: KernelCall, layer: WeightedLayer) -> None:
+        """Give a call the constants of its layer as it is now."""
+        constants = iter(kernel_constants(self._parts, layer, self._target))
+        call.operands[:] = [next(constants) if isinstance(each, GenericConst) else each for each in call.operands]
+
+
+def _shift(layer: WeightedLayer, inputs: Sequence[Array], mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what the outputs of a layer are off, on what it reads now."""
+    x: Any = layer.op.x
+    total = np.zeros(inputs[0].shape, np.int64)
+    for values in inputs:
+        total += values
+    total -= x.zero_point * len(inputs)
+    return mean - (mean_accumulators(layer.op, total, len(inputs)) * layer.unit + layer.real_bias)
+
+
+def _value(state: Mapping[Var, Any], operand: Any) -> Any:
+    if isinstance(operand, Var):
+        return state[operand]
+    return operand.value if isinstance(operand, GenericConst) else operand
+
+
+def _with_all_integers(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a QDQ module that returns the integers of every quantized tensor, too: so all of their pixels are computed."""
+    view = DataflowView(module["main"])
+    outputs = {binding.var for binding in view.bindings if call_to(binding.value, "quantize") is not None}
+
+    def body(writer: BodyWriter) -> Expr:
+        new: dict[Var, Expr] = {}
+        for binding in view.bindings:
+            value = replace_operands(binding.value, lambda var: new.get(var, var))
+            is_output = binding.var in outputs or view.is_returned(binding.var)
+            new[binding.var] = writer.emit(binding.var.name, value, is_output=is_output)
+        result = replace_operands(view.result, lambda var: new.get(var, var))
+        fields = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+        return relax.Tuple([*fields, *(new[var] for var in outputs)])
+
+    return with_main(module, body)

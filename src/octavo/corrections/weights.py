@@ -1,0 +1,119 @@
+"""Weights of layers as kernels hold them, from the float model and back, and rounded by what the layers read. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..composites.weighted import Conv2dOp, MatmulOp
+from ..graph import Model
+from ..graph.dataflow import DataflowView
+from ..identity import TensorId
+from ..numerics import QuantParams
+from ..numerics.statistics.gptq import gptq_round
+from ..quantize import QuantizedModel
+from ..quantize.weights.constants import Constants
+from ..quantize.weights.convolution import weighted
+from .gram import MAX_INPUTS, covariances
+from .layers import WeightedLayer
+from .window_sums import WeightedOps
+
+_HWIO = "HWIO"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WeightSource:
+    """The float weight of a layer.
+
+    Parameters
+    ----------
+    name
+        Of its parameter.
+    weight
+        float32, laid out as the layer's integers: HWIO, or [in, out].
+    positions
+        Where each of its elements lies in the parameter: flat indices, laid out alike.
+    shape
+        Of the parameter.
+    params
+        Its integers', whose bounds the composite does not know.
+    """
+
+    name: TensorId
+    weight: npt.NDArray[np.float32]
+    positions: npt.NDArray[np.int64]
+    shape: tuple[int, ...]
+    params: QuantParams
+
+    def placed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a layer's integers as the parameter holds them."""
+        result = np.empty(self.weight.size, values.dtype)
+        result[self.positions.reshape(-1)] = values.reshape(-1)
+        return result.reshape(self.shape)
+
+
+class WeightSources:
+    """Finds the float weights behind the layers of a quantized model."""
+
+    def __init__(self, simple: Model, quantized: QuantizedModel) -> None:
+        self._view = DataflowView(simple.module["main"])
+        self._constants = Constants(self._view, simple.params)
+        self._params = simple.params
+        self._plan = quantized.plan
+        self._calls = {binding.var.name: binding.value for binding in self._view.bindings}
+        names = [layer.weight for layer in quantized.plan.layers]
+        self._shared = {name for name in names if names.count(name) > 1}
+
+    def of(self, layer: WeightedLayer) -> WeightSource | None:
+        """Return the float weight of a layer; None where it is another layer's, too, or reaches its kernel some other way."""
+        call = self._calls.get(layer.core)
+        op = None if call is None or not isinstance(layer.op, (Conv2dOp, MatmulOp)) else weighted(self._constants, call)
+        if op is None or isinstance(op, str) or op.weight.name in self._shared:
+            return None
+        positions = op.weight.positions
+        if isinstance(layer.op, Conv2dOp):
+            layout = str(op.call.attrs.kernel_layout)
+            positions = positions.transpose([layout.index(axis) for axis in _HWIO])
+        integers = self._plan.weight_values.get(op.weight.name)
+        if integers is None or not np.array_equal(integers.reshape(-1)[positions], layer.op.weight.values):
+            return None
+        values = self._params[op.weight.name]
+        return WeightSource(
+            name=op.weight.name,
+            weight=values.reshape(-1)[positions],
+            positions=positions,
+            shape=values.shape,
+            params=self._plan.weights[op.weight.name],
+        )
+
+
+def rounded_weights(op: WeightedOps, source: WeightSource, inputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int8] | None:
+    """Return integers of a layer's weights that change its sums least on what it reads; None where that is too much work.
+
+    Parameters
+    ----------
+    source
+        The float weights.
+    inputs
+        What the layer reads, as kernels hold it, sample by sample.
+    """
+    if not isinstance(op, (Conv2dOp, MatmulOp)) or op.weight.zero_point.any():
+        return None
+    groups = op.groups if isinstance(op, Conv2dOp) else 1
+    outputs = source.weight.shape[-1]
+    columns = source.weight.reshape(-1, outputs).astype(np.float64)
+    if columns.shape[0] > MAX_INPUTS:
+        return None
+    scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,))
+    found = gptq_round(
+        columns.T.reshape(groups, outputs // groups, -1),
+        covariances(op, inputs, len(inputs)),
+        scale.reshape(groups, -1),
+        qmin=source.params.qmin,
+        qmax=source.params.qmax,
+    )
+    return found.reshape(outputs, -1).T.reshape(source.weight.shape).astype(np.int8)

@@ -1,0 +1,64 @@
+"""Rounding by a Gram matrix against its definition: the power of the error, and what is known of special cases."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from octavo.numerics.statistics.gptq import gptq_round
+
+
+def error_power(weight: np.ndarray, integers: np.ndarray, scale: np.ndarray, gram: np.ndarray) -> float:
+    error = integers * scale[..., None] - weight
+    return float(np.einsum("goi,gij,goj->", error, gram, error))
+
+
+def correlated(rng: np.random.Generator, groups: int, inputs: int) -> np.ndarray:
+    mixed = rng.normal(size=(groups, 4 * inputs, inputs)) @ rng.normal(size=(groups, inputs, inputs))
+    return mixed.transpose(0, 2, 1) @ mixed / (4 * inputs)
+
+
+def test_it_is_near_the_best_of_all_roundings(rng: np.random.Generator) -> None:
+    """Of 6 weights all 3^6 roundings to neighbours of the nearest are tried."""
+    offsets = np.array(list(itertools.product((-1, 0, 1), repeat=6)))
+    ratios: list[float] = []
+    for _ in range(40):
+        weight, scale = rng.normal(size=(1, 1, 6)), np.array([[0.5]])
+        gram = correlated(rng, 1, 6)
+        nearest = np.rint(weight / scale[..., None])
+        tried = nearest[0] + offsets
+        errors = tried * 0.5 - weight[0]
+        best = float(np.einsum("ni,ij,nj->n", errors, gram[0], errors).min())
+        found = error_power(weight, gptq_round(weight, gram, scale, qmin=-127, qmax=127), scale, gram)
+        ratios.append(found / best)
+        assert found >= best * (1 - 1e-9) or found < error_power(weight, nearest, scale, gram)
+    assert np.median(ratios) < 1.6
+
+
+@pytest.mark.parametrize(("groups", "outputs", "inputs"), [(1, 5, 300), (7, 1, 9), (3, 4, 31), (1, 1, 1)])
+def test_it_beats_rounding_to_nearest(rng: np.random.Generator, groups: int, outputs: int, inputs: int) -> None:
+    weight, scale = rng.normal(size=(groups, outputs, inputs)), rng.uniform(0.02, 0.05, (groups, outputs))
+    gram = correlated(rng, groups, inputs)
+    found = gptq_round(weight, gram, scale, qmin=-127, qmax=127)
+    nearest = np.clip(np.rint(weight / scale[..., None]), -127, 127)
+    assert found.min() >= -127
+    assert found.max() <= 127
+    assert error_power(weight, found, scale, gram) <= error_power(weight, nearest, scale, gram) * (1 + 1e-12)
+    if inputs > 1:
+        assert error_power(weight, found, scale, gram) < 0.8 * error_power(weight, nearest, scale, gram)
+
+
+def test_inputs_that_do_not_vary_together_give_rounding_to_nearest(rng: np.random.Generator) -> None:
+    weight, scale = rng.normal(size=(2, 3, 20)), np.full((2, 3), 0.03)
+    nearest = np.rint(weight / 0.03)
+    for gram in (np.zeros((2, 20, 20)), np.stack([np.diag(rng.uniform(0.1, 9, 20))] * 2)):
+        assert np.array_equal(gptq_round(weight, gram, scale, qmin=-127, qmax=127), nearest)
+
+
+def test_groups_are_rounded_each_by_its_own_inputs(rng: np.random.Generator) -> None:
+    weight, scale, gram = rng.normal(size=(4, 2, 9)), rng.uniform(0.02, 0.05, (4, 2)), correlated(rng, 4, 9)
+    together = gptq_round(weight, gram, scale, qmin=-7, qmax=7)
+    for group in range(4):
+        part = slice(group, group + 1)
+        assert np.array_equal(together[part], gptq_round(weight[part], gram[part], scale[part], qmin=-7, qmax=7))
+    assert np.abs(together).max() <= 7
