@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import wave
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def scenes(preprocess: Preprocess, *, size: int, limit: int | None = None) -> li
             square.paste(picture.resize(fitted, Image.Resampling.BILINEAR))
             batches.append(preprocess(np.asarray(square))[None])
     return batches
+
+
+def scene_boxes(*, size: int) -> list[np.ndarray]:
+    """What is in each of `scenes`: rows of class, left, top, right and bottom, in pixels of the square."""
+    boxes: list[np.ndarray] = []
+    for file in sorted((shared_folder() / "data" / "coco").glob("*.jpg")):
+        with Image.open(file) as image:
+            width, height = (round(side * size / max(image.size)) for side in image.size)
+        label, x, y, w, h = np.loadtxt(file.with_suffix(".txt"), ndmin=2).reshape(-1, 5).T
+        boxes.append(np.stack([label, (x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height], 1))
+    return boxes
+
+
+def speech(*, start: int, end: int | None = None) -> np.ndarray:
+    """Seconds `start` to `end` of a minute of speech, 16 kHz, float32 in [-1, 1]."""
+    with wave.open(str(shared_folder() / "data" / "audio" / "speech_60s_16k.wav")) as file:
+        rate = file.getframerate()
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+    return samples[start * rate : None if end is None else end * rate]
 
 
 def cifar10(preprocess: Preprocess, limit: int | None = None) -> Samples:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -74,9 +75,14 @@ def _unsigned_zero_points(model: onnx.ModelProto | bytes | str | Path) -> list[s
 
 def reference_openvino(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from a model's input to its first output as OpenVINO computes it, its quantized layers in float32."""
+    compiled = reference_compiled(path)
+    return lambda x: np.array(compiled([x])[0])
+
+
+def reference_compiled(model: Any) -> Any:
+    """Compile a file, or a model of OpenVINO's, its quantized layers in float32."""
     import openvino
 
     # Without low precision transformations the float ops between Q and DQ stay: integers of up to 2^24 are exact in them.
     config = {"INFERENCE_PRECISION_HINT": "f32", "LP_TRANSFORMS_MODE": "NO"}
-    compiled = openvino.Core().compile_model(path, "CPU", config)
-    return lambda x: np.array(compiled([x])[0])
+    return openvino.Core().compile_model(model, "CPU", config)

@@ -1,0 +1,43 @@
+"""What the corrections of weights and biases are worth on real networks, against plain min-max.
+
+Reduced to keep the suite short; benchmarks/quantization_quality.py runs every network, and others' quantizers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import quantization_quality as quality
+from average_precision import average_precision
+
+SAMPLES = 60
+
+
+@pytest.mark.parametrize("network", ["resnet8", "wake_words"])
+def test_the_default_is_better_than_plain_min_max(shared, tmp_path, network):
+    evaluation = quality.Evaluation(network, tmp_path, limit=None)
+    plain, default = (evaluation.measure(name) for name in (quality.PLAIN, quality.DEFAULT))
+    assert default.sqnr_db >= plain.sqnr_db + 1
+    assert default.agreement >= plain.agreement
+
+
+def test_average_precision_counts_an_object_once_and_by_its_overlap():
+    raw = np.zeros((1, 3549, 7))
+    raw[0, :3, 4:6] = [[0.9, 1.0], [0.8, 1.0], [0.7, 1.0]]
+    # Strides of 8: two anchors on the same object, and one on nothing.
+    raw[0, :3, :4] = [[4, 4, 2, 2], [3, 4, 2, 2], [20, 20, 2, 2]]
+    side = 8 * np.exp(2)
+    object_ = np.array([[0, 32 - side / 2, 32 - side / 2, 32 + side / 2, 32 + side / 2]])
+    assert average_precision(raw, [object_], size=416) == 1.0
+    raw[0, 2, 4] = 1.0  # what lies on nothing comes first
+    assert average_precision(raw, [object_], size=416) == 0.5
+    assert average_precision(raw, [object_ + np.array([0, 60, 0, 60, 0])], size=416) == 0.0
+
+
+def test_a_failing_quantizer_says_why(shared, capsys, tmp_path):
+    evaluation = quality.Evaluation("dscnn", tmp_path, limit=2)
+    result = evaluation.measure_in_a_process(quality.DEFAULT, timeout=0.01)
+    assert result.failed
+    assert "fails" in quality.cells(result)
+    assert "not done after" in capsys.readouterr().err
