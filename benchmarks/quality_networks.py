@@ -206,7 +206,8 @@ NETWORKS: dict[str, Network] = {
     ),
     "silero_vad": Network(
         file="onnx/silero_vad_16k_op15.onnx",
-        samples=_speech(window=512, hop=512),
+        # 512 new samples behind the 64 before them: without those it finds no speech.
+        samples=_speech(window=576, hop=512),
         metric=None,
         constants={"sr": np.array(RATE)},
         state={"state": (1, (2, 1, 128))},
