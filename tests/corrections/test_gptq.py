@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from octavo.numerics.statistics.gptq import gptq_round
+from octavo.numerics.statistics.gptq import DAMPING, gptq_round
 
 
 def error_power(weight: np.ndarray, integers: np.ndarray, scale: np.ndarray, gram: np.ndarray) -> float:
@@ -46,6 +46,20 @@ def test_it_beats_rounding_to_nearest(rng: np.random.Generator, groups: int, out
     assert error_power(weight, found, scale, gram) <= error_power(weight, nearest, scale, gram) * (1 + 1e-12)
     if inputs > 1:
         assert error_power(weight, found, scale, gram) < 0.8 * error_power(weight, nearest, scale, gram)
+
+
+def test_no_single_move_by_1_lowers_the_error(rng: np.random.Generator) -> None:
+    """The polish is at rest on small problems: of the damped matrix, to which the test adds the same."""
+    weight, scale, gram = rng.normal(size=(3, 2, 12)), np.full((3, 2), 0.4), correlated(rng, 3, 12)
+    found = gptq_round(weight, gram, scale, qmin=-7, qmax=7)
+    damped = gram + np.eye(12) * (DAMPING * np.diagonal(gram, axis1=1, axis2=2).mean(axis=1))[:, None, None]
+    least = error_power(weight, found, scale, damped)
+    for index in np.ndindex(found.shape):
+        for move in (-1, 1):
+            other = found.copy()
+            other[index] += move
+            if abs(other[index]) <= 7:
+                assert error_power(weight, other, scale, damped) >= least * (1 - 1e-12)
 
 
 def test_inputs_that_do_not_vary_together_give_rounding_to_nearest(rng: np.random.Generator) -> None:

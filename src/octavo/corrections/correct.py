@@ -92,10 +92,9 @@ def corrections(simple: Model, quantized: QuantizedModel, samples: Samples, targ
         wanted = {layer.bias: _before_clamp(view, layer) for layer in run.layers.values()}
         means = float_means(simple, {name: run.layers[bias].channel_axis for bias, name in wanted.items()}, samples, target)
         run.correct(samples, {bias: means[name] for bias, name in wanted.items()})
+    corrected = [layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts]
     return Corrections(
-        bias_shifts={
-            layer.output: run.shifts[layer.bias] for layer in quantized.plan.layers if layer.bias and layer.bias in run.shifts
-        },
+        bias_shifts={layer.output: run.shifts[layer.bias] for layer in corrected if layer.bias},
         weight_values=run.weights,
     )
 
@@ -128,6 +127,7 @@ class _Run:
         called = {bias_of(call.attrs) for call in self._program.calls}
         self.layers = {bias: layer for bias, layer in layers.items() if bias in called}
         self._sources = WeightSources(simple, quantized) if quantized.plan.recipe.weight_rounding == "gram" else None
+        self._moves_biases = quantized.plan.recipe.bias_correction
         self.shifts = Shifts()
         self.weights: dict[TensorId, npt.NDArray[Any]] = {}
 
@@ -142,7 +142,7 @@ class _Run:
             if layer is not None and layer.bias not in self.shifts:
                 inputs = [np.from_dlpack(_value(state, call.operands[0])) for state in states]
                 layer = self._rounded(layer, inputs)
-                shift = _shift(layer, inputs, means[layer.bias])
+                shift = _shift(layer, inputs, means[layer.bias]) if self._moves_biases else np.zeros_like(means[layer.bias])
                 self.shifts[layer.bias] = shift.astype(np.float32)
                 self._exchange(call, layer.with_shift(shift))
             for state in states:

@@ -19,6 +19,7 @@ from ..identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ..target.vocabulary import ACTIVATION_DTYPES, HALF_EVEN
 from .plan import QuantizationPlan
+from .recipe import WEIGHT_BITS, bits_of
 
 FORMATS = ("aimet-0.6.1", "aimet-1.0.0", "tensorrt")
 """Files that are written. They are read, too, and AIMET's version 2.0.0."""
@@ -81,7 +82,9 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
 def _aimet(plan: QuantizationPlan, version: str, notes: list[str]) -> str:
     def encoded(params: QuantParams) -> Encoded:
         bits = _bits(params.dtype)
-        lowest = INTEGER_RANGE[params.dtype][0]
+        if params.dtype == "int8" and params.is_symmetric and params.qmin == -params.qmax:
+            bits = bits_of(params)
+        lowest = -(2 ** (bits - 1)) if params.dtype.startswith("int") else 0
         is_strict = params.is_symmetric and params.qmin == lowest + 1
         return Encoded(
             scales=tuple(np.atleast_1d(params.scale).astype(float).tolist()),
@@ -179,16 +182,17 @@ def _params(entry: Encoded, now: QuantParams, *, is_weight: bool) -> QuantParams
     if len(entry.scales) > 1 and (not is_axis or len(entry.scales) != now.scale.size):
         has = f"{now.scale.size} along axis {now.granularity.axis}" if isinstance(now.granularity, PerAxis) else "one"
         return f"it has {len(entry.scales)} scales there, the plan's tensor has {has}"
-    dtype = f"{'u' if now.dtype.startswith('u') else ''}int{entry.bits}"
+    is_few = is_weight and 2 <= entry.bits < _bits(now.dtype) == WEIGHT_BITS  # in the storage of 8
+    dtype = now.dtype if is_few else f"{'u' if now.dtype.startswith('u') else ''}int{entry.bits}"
     if dtype not in ACTIVATION_DTYPES:
         return f"it has {entry.bits} bits, expected 8 or 16"
-    lowest, highest = INTEGER_RANGE[dtype]
+    lowest, highest = (-(2 ** (entry.bits - 1)), 2 ** (entry.bits - 1) - 1) if is_few else INTEGER_RANGE[dtype]
     # AIMET's strict symmetric encodings count from -127: the zero point is 0, and the least integer is left out.
     is_strict = entry.symmetric and lowest < 0 and set(entry.offsets) == {lowest + 1}
     points = np.array([0 if is_strict else lowest - offset for offset in entry.offsets], np.int64)
     if points.min() < lowest or points.max() > highest:
         return f"its offset {entry.offsets[0]} is a zero point beyond [{lowest}; {highest}] of {dtype}"
-    is_narrow = not points.any() and (is_strict or now.qmin == INTEGER_RANGE[now.dtype][0] + 1)
+    is_narrow = not points.any() and (is_strict or now.qmin == -now.qmax)
     shape = now.scale.shape if len(entry.scales) == now.scale.size and (entry.per_channel or not is_axis) else ()
     return QuantParams(
         dtype=dtype,

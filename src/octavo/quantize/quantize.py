@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,11 +22,11 @@ from .choice import ParamsOf, TensorChoice, ask
 from .constraints import TensorConstraints, Wish, Wishes
 from .corrections import Corrections
 from .parameters import ParameterChooser, Parameters, Statistics
-from .placement import Exclusion, Placement, Placer, rejected_layers, split_enclosed
+from .placement import Layer, NamedOps, Placement, Placer, rejected_layers, split_enclosed
 from .plan import Adjustment, Fold, QuantizationPlan, QuantizedModel
 from .qdq import Emitted, QdqWriter
 from .ranges import RangeSources
-from .recipe import Recipe
+from .recipe import ANY, WEIGHT_BITS, Recipe
 from .refusals import Refusals
 from .replay import Replay
 from .simplify import simplify
@@ -200,10 +200,13 @@ class _Job:
         """Place, choose and write until the target's integer ops take all that was placed."""
         simple, view, recipe, replay = self._simple, self._view, self.recipe, self.replay
         constants = Constants(view, simple.params)
-        exclusion = Exclusion(recipe.exclude, simple.tensors, self._folds, view)
+        exclusion = NamedOps(recipe.exclude, simple.tensors, self._folds, view)
+        bits_of = self._bits_of()
         refusals = Refusals(last=self.targets[-1].name)
         while True:
-            weights = WeightParameters(constants=constants, params=simple.params, recipe=recipe, wishes=self.wishes)
+            weights = WeightParameters(
+                constants=constants, params=simple.params, recipe=recipe, wishes=self.wishes, bits_of=bits_of
+            )
             constraints = TensorConstraints(target=self.target, recipe=recipe, wishes=self.wishes)
             chooser = ParameterChooser(
                 params=simple.params,
@@ -249,6 +252,21 @@ class _Job:
             claims = None if self.claims_of is None else self.claims_of(emitted.model.bound())
             if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
                 return placement, parameters, emitted, claims
+
+    def _bits_of(self) -> Callable[[Layer], int]:
+        """Return what says the width of a layer's weights."""
+        bits = self.recipe.weight_bits
+        if not isinstance(bits, Mapping):
+            return lambda layer: bits
+        names = [name for name in bits if name != ANY]
+        named = NamedOps(names, self._simple.tensors, self._folds, self._view, field="weight_bits")
+        rest = bits.get(ANY, WEIGHT_BITS)
+
+        def bits_of(layer: Layer) -> int:
+            name = named.hit(layer.support.op, [var.name for var in layer.members])
+            return rest if name is None else bits[name]
+
+        return bits_of
 
     def choices(self, plan: QuantizationPlan) -> dict[TensorId, TensorChoice]:
         """Return what a callback is asked: each activation and weight of a plan, in the order of the graph."""

@@ -17,6 +17,11 @@ ActivationDtype = Literal["uint8", "int8", "int16"]
 WeightDtype = Literal["int8"]
 WeightGranularity = Literal["per_axis", "per_tensor"]
 WeightRounding = Literal["nearest", "gram"]
+WeightRange = Literal["max", "mse"]
+WEIGHT_BITS = 8
+"""Width of weights that use their whole dtype."""
+ANY = "*"
+"""Stands for all layers that no other name names."""
 _MADE_OF = {"uint8": "asymmetric", "int8": "any", "int16": "symmetric"}
 """The scheme that integers of a dtype need."""
 
@@ -39,6 +44,12 @@ class Recipe:
         "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8".
     percentile
         The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
+    weight_bits
+        2 to 8. With fewer than 8 integers lie in [-(2^(bits - 1) - 1); 2^(bits - 1) - 1], stored as int8. Or a mapping of names,
+        of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
+    weight_range
+        What the scale of a weight covers: "max", its largest magnitude, or "mse", as much of it as changes the weights least, by
+        squares.
     weight_rounding
         "nearest", or "gram": so that the layer's sums change least on the samples that the profile keeps.
     bias_correction
@@ -65,6 +76,8 @@ class Recipe:
     weight_granularity: WeightGranularity = "per_axis"
     range_estimator: str = "min_max"
     percentile: float = 99.99
+    weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
+    weight_range: WeightRange = "max"
     weight_rounding: WeightRounding = "gram"
     bias_correction: bool = True
     exclude: tuple[str, ...] = ()
@@ -77,6 +90,10 @@ class Recipe:
         """Check each field against its supported values."""
         _check("activation_dtype", self.activation_dtype or "uint8", get_args(ActivationDtype))
         _check("weight_dtype", self.weight_dtype, get_args(WeightDtype))
+        _check_bits(self.weight_bits)
+        if isinstance(self.weight_bits, Mapping):
+            object.__setattr__(self, "weight_bits", dict(self.weight_bits))
+        _check("weight_range", self.weight_range, get_args(WeightRange))
         _check("weight_rounding", self.weight_rounding, get_args(WeightRounding))
         _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
         try:
@@ -128,3 +145,16 @@ class Recipe:
 def _check(field: str, value: object, supported: tuple[str, ...]) -> None:
     if value not in supported:
         raise QuantizationError(f"recipe: {field} must be one of {', '.join(supported)}, got {value!r}")
+
+
+def bits_of(params: QuantParams) -> int:
+    """Return the width of the integers of a weight."""
+    return params.qmax.bit_length() + 1
+
+
+def _check_bits(value: Any) -> None:
+    given = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else {ANY: value}
+    expected = f"a whole number from 2 to {WEIGHT_BITS}, or a mapping of names to such"
+    for name, bits in given.items():
+        if not isinstance(name, str) or isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= WEIGHT_BITS:
+            raise QuantizationError(f"recipe: weight_bits must be {expected}, got {value!r}")

@@ -15,6 +15,9 @@ SMALLEST_RANGE = 2.0**-100
 DEAD_CHANNEL = 2.0**-24
 """A channel whose weights are all smaller than this fraction of the tensor's largest is dead: below float32's own resolution."""
 
+CLIPPED = tuple(1 - step / 64 for step in range(48))
+"""Fractions of the largest magnitude that weights are clamped to, the whole first."""
+
 
 def power_of_two_above(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the smallest power of two that is not below a positive scale, for each of them."""
@@ -51,6 +54,8 @@ def symmetric_params(
     floor: npt.NDArray[np.float64] | None = None,
     narrow: bool = True,
     power_of_two: bool = False,
+    bits: int | None = None,
+    least_error: bool = False,
 ) -> QuantParams:
     """Return symmetric parameters of a weight: scale = max|w| / qmax, zero point 0, integers in [-qmax; qmax].
 
@@ -67,8 +72,14 @@ def symmetric_params(
         Whether the least integer of the dtype is left out.
     power_of_two
         Whether each scale becomes the smallest power of two that is not below it.
+    bits
+        Width of the integers in use, whose least one is left out: qmax = 2^(bits - 1) - 1. None: the whole dtype.
+    least_error
+        Whether a scale is the fraction of that (CLIPPED) with which rounding and clamping change the weights least, by squares.
     """
     qmin, qmax = INTEGER_RANGE[dtype]
+    if bits is not None:
+        narrow, qmax = True, min(qmax, 2 ** (bits - 1) - 1)
     axes = tuple(index for index in range(weight.ndim) if index != axis)
     magnitude = np.abs(weight.astype(np.float64))
     largest = np.asarray(magnitude.max(axis=axes) if magnitude.size else np.zeros(()), np.float64)
@@ -80,6 +91,8 @@ def symmetric_params(
         top, bottom = np.asarray(weight.max(axis=axes), np.float64), np.asarray(weight.min(axis=axes), np.float64)
         scale = np.maximum(np.maximum(top, 0.0) / qmax, np.minimum(bottom, 0.0) / qmin)
     scale = np.where(largest < overall * DEAD_CHANNEL, overall / qmax, scale)
+    if least_error:
+        scale = _of_least_error(magnitude, scale, qmax, axis)
     if floor is not None:
         scale = np.maximum(scale, floor)
     if power_of_two:
@@ -93,3 +106,13 @@ def symmetric_params(
         qmin=-qmax if narrow else qmin,
         qmax=qmax,
     )
+
+
+def _of_least_error(
+    magnitude: npt.NDArray[np.float64], scale: npt.NDArray[np.float64], qmax: int, axis: int | None
+) -> npt.NDArray[np.float64]:
+    """Return for each channel the fraction of its scale with which its weights change least."""
+    rows = magnitude.reshape(1, -1) if axis is None else np.moveaxis(magnitude, axis, 0).reshape(magnitude.shape[axis], -1)
+    tried = np.array([scale.reshape(-1) * fraction for fraction in CLIPPED])
+    errors = [(np.square(np.minimum(np.rint(rows / each[:, None]), qmax) * each[:, None] - rows)).sum(axis=1) for each in tried]
+    return np.take_along_axis(tried, np.argmin(errors, axis=0)[None], axis=0).reshape(scale.shape)

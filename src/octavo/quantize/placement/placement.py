@@ -22,9 +22,9 @@ from ..ranges import QuantScheme
 from ..recipe import Recipe
 from ..weights.constants import Constants, root_of
 from .candidates import Candidates, computed_of_inputs
-from .exclusion import Exclusion
 from .layer import NORMS, Declined, Layer, Placement
 from .limits import beyond_limits
+from .named_ops import NamedOps
 from .reasons import together, without_range
 
 
@@ -56,7 +56,7 @@ class Placer:
     view: DataflowView
     constants: Constants
     tensors: TensorTable
-    exclusion: Exclusion
+    exclusion: NamedOps
     targets: Sequence[TargetDescription]
     recipe: Recipe
     preferred: str

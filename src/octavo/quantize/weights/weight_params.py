@@ -5,7 +5,7 @@ A weight has one set of parameters, whichever layers read it. No graph is rewrit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..constraints import TensorConstraints, Wishes, unlike_weight, width_of
 from ..placement import Layer
 from ..plan import Adjustment
 from ..ranges import QuantScheme
-from ..recipe import Recipe
+from ..recipe import WEIGHT_BITS, Recipe
 from .constants import Constants
 
 _INT32_MAX = 2**31 - 1
@@ -43,12 +43,16 @@ class WeightParameters:
         The model's constants.
     wishes
         What is asked of single tensors.
+    bits_of
+        Says the width of a layer's weights; one that several layers read has the width of the first.
     """
 
     constants: Constants
     params: Mapping[TensorId, npt.NDArray[Any]]
     recipe: Recipe
     wishes: Wishes
+    bits_of: Callable[[Layer], int]
+    _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
     _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
 
     def refuse(self, layer: Layer) -> str | None:
@@ -130,13 +134,17 @@ class WeightParameters:
         given = self._given(layer)
         if given is not None:
             return given
+        name = layer.op.weight.name
+        bits = self._bits.setdefault(name, self.bits_of(layer))
         params = symmetric_params(
-            self.params[layer.op.weight.name],
+            self.params[name],
             scheme.dtype,
             axis=self._axis(layer),
             floor=floor,
             narrow=scheme.narrow,
             power_of_two=scheme.power_of_two,
+            bits=bits if bits < WEIGHT_BITS else None,
+            least_error=self.recipe.weight_range == "mse",
         )
         return params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
 

@@ -1,4 +1,4 @@
-"""Which ops a recipe's `exclude` names: by the tensor they make, or by their kind. It decides nothing else."""
+"""Which ops a recipe names: by the tensor they make, or by their kind. What becomes of them is not decided here."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ...identity import TensorEntry, TensorId, TensorTable
 from ..plan import Fold
 
 
-class Exclusion:
-    """The names that a user wants in float, looked up in one model.
+class NamedOps:
+    """The names of ops in a field of a recipe, looked up in one model.
 
     Parameters
     ----------
@@ -22,6 +22,8 @@ class Exclusion:
         Of the model as it was imported.
     folds
         What was folded since: a convolution that took over a normalization still answers to its own name.
+    field
+        Of the recipe, as errors name it.
 
     Raises
     ------
@@ -29,19 +31,22 @@ class Exclusion:
         For a name that fits no op of the model.
     """
 
-    def __init__(self, names: Iterable[str], tensors: TensorTable, folds: Iterable[Fold], view: DataflowView) -> None:
-        self._names = frozenset(names)
+    def __init__(
+        self, names: Iterable[str], tensors: TensorTable, folds: Iterable[Fold], view: DataflowView, *, field: str = "exclude"
+    ) -> None:
+        self._names = tuple(dict.fromkeys(names))
+        self._field = field
         self._tensors = tensors
         self._gone = {str(fold.tensor): fold.gone for fold in folds if fold.op == "nn.batch_norm"}
         self._check(view)
 
     def hit(self, op: str, members: Iterable[str]) -> str | None:
-        """Return the name that excludes an op, made of the variables `members`, or None."""
+        """Return the first name that is an op's, made of the variables `members`, or None."""
         names = {op, *members}
         for name in members:
             for entry in self._entries(name):
                 names.update(_names_of(entry))
-        return min(names & self._names, default=None)
+        return next((name for name in self._names if name in names), None)
 
     def _entries(self, name: str) -> Iterator[TensorEntry]:
         for key in (name, self._gone.get(name)):
@@ -54,13 +59,13 @@ class Exclusion:
         for entry in self._tensors.values():
             if entry.kind == "activation":
                 known.update(_names_of(entry))
-        unknown = sorted(self._names - known)
+        unknown = [name for name in self._names if name not in known]
         if unknown:
             near = difflib.get_close_matches(unknown[0], sorted(known), n=3)
             hint = (
                 f"did you mean {' or '.join(near)}?" if near else "give the name of an op's result, or a kind of op such as Conv"
             )
-            raise QuantizationError(f"recipe: exclude names {unknown[0]!r}, but the model has no such op or result; {hint}")
+            raise QuantizationError(f"recipe: {self._field} names {unknown[0]!r}, but the model has no such op or result; {hint}")
 
 
 def _names_of(entry: TensorEntry) -> Iterator[str]:

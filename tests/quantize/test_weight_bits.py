@@ -1,0 +1,142 @@
+"""Weights of fewer than 8 bits: the bounds of their integers through plan, file, encodings, ONNX and kernels; widths by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from handmade_profile import ranged
+from onnx_nets import convolutional
+
+import octavo
+import octavo.importer
+from nets import residual_net
+from octavo.errors import QuantizationError
+from octavo.graph import Model
+from octavo.graph.inputs import input_specs
+from octavo.numerics import dequantize
+from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.numerics.statistics.ranges import symmetric_params
+from octavo.quantize import Recipe, export_onnx
+from octavo.quantize.encodings import read_encodings, write_encodings
+from reference_sessions import reference_session
+from tvm_alone import tvm_alone
+
+
+def conv_net(folder: Path) -> tuple[Model, Any, np.ndarray]:
+    """A network with depthwise and dense layers, its profile with samples, and these."""
+    onnx.save(convolutional(), folder / "float.onnx")
+    model = octavo.importer.load(folder / "float.onnx")
+    shape = input_specs(model)[0].shape
+    samples = np.random.default_rng(4).standard_normal((24, *shape[1:])).astype(np.float32)
+    return model, octavo.profile(model, samples, keep_samples=24), samples
+
+
+def extremes(model: Model) -> set[tuple[int, int]]:
+    plan: Any = getattr(model, "plan")  # noqa: B009  # a quantized model's
+    return {(int(plan.weight_values[key].min()), int(plan.weight_values[key].max())) for key in plan.weights}
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 7])
+@pytest.mark.parametrize("rounding", ["nearest", "gram"])
+def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: Any, tmp_path: Path) -> None:
+    model, profile, samples = conv_net(tmp_path)
+    recipe = Recipe(weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram")
+    quantized = octavo.quantize(model, profile, recipe=recipe)
+    most = 2 ** (bits - 1) - 1
+    plan = quantized.plan
+    assert {(each.dtype, each.qmin, each.qmax) for each in plan.weights.values()} == {("int8", -most, most)}
+    assert {bound for pair in extremes(quantized) for bound in pair} <= set(range(-most, most + 1))
+    assert (-most, most) in extremes(quantized)
+    assert bool(plan.corrections.weight_values) == (rounding == "gram")
+    plan.save(tmp_path / "plan.json")
+    again = octavo.quantize(model, plan=octavo.QuantizationPlan.load(tmp_path / "plan.json"))
+    assert again.plan.weights == plan.weights
+    assert extremes(again) == extremes(quantized)
+    assert again.fingerprint == quantized.fingerprint
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    stored = [onnx.numpy_helper.to_array(each) for each in onnx.load(tmp_path / "int8.onnx").graph.initializer]
+    assert max(int(np.abs(each.astype(int)).max()) for each in stored if each.dtype == np.int8 and each.ndim > 1) == most
+    simulate, runtime = tvm_alone(quantized.bound()), reference_session(tmp_path / "int8.onnx", optimized=False, threads=1)
+    kernels = octavo.compile(quantized)
+    name = runtime.get_inputs()[0].name
+    for row in samples[:8]:
+        simulated, theirs = simulate(row[None]), runtime.run(None, {name: row[None]})
+        for ours, other, computed in zip(kernels(row[None]).values(), theirs, simulated, strict=True):
+            assert sqnr_db(computed, ours) > 40
+            assert sqnr_db(computed, other) > 40
+
+
+def test_widths_by_layer_count_in_the_order_in_which_they_are_given(tmp_path: Path) -> None:
+    model, profile, _ = conv_net(tmp_path)
+    quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv1": 8, "conv3": 3, "Conv": 5, "*": 4}))
+    found = {layer.source: quantized.plan.weights[layer.weight].qmax for layer in quantized.plan.layers if layer.weight}
+    assert (found["relu1"], found["conv3"], found["clip2"]) == (127, 3, 15)
+    assert sorted(found.values()) == [3, 7, 7, 15, 15, 127]
+    alone = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv1": 4}))
+    assert sorted(each.qmax for each in alone.plan.weights.values()) == [7, 127, 127, 127, 127, 127]
+    quantized.plan.save(tmp_path / "plan.json")
+    read = octavo.QuantizationPlan.load(tmp_path / "plan.json")
+    assert read.recipe.weight_bits == {"conv1": 8, "conv3": 3, "Conv": 5, "*": 4}
+    assert octavo.quantize(model, plan=read).fingerprint == quantized.fingerprint
+
+
+def test_a_name_that_no_layer_has_is_an_error(tmp_path: Path) -> None:
+    model, profile, _ = conv_net(tmp_path)
+    with pytest.raises(QuantizationError, match=r"weight_bits names 'convv1', .* did you mean conv1"):
+        octavo.quantize(model, profile, recipe=Recipe(weight_bits={"convv1": 4}))
+
+
+@pytest.mark.parametrize("bits", [1, 9, True, 4.0, "4", {"conv1": 1}, {1: 4}, None])
+def test_widths_that_cannot_be_are_named(bits: Any) -> None:
+    with pytest.raises(QuantizationError, match="weight_bits must be a whole number from 2 to 8, or a mapping of names to such"):
+        Recipe(weight_bits=bits)
+
+
+@pytest.mark.parametrize("form", ["aimet-0.6.1", "aimet-1.0.0"])
+def test_encodings_give_back_the_width(form: str, tmp_path: Path) -> None:
+    model = residual_net()
+    plan = octavo.quantize(model, ranged(model), recipe=Recipe(weight_bits=4)).plan
+    assert write_encodings(plan, tmp_path / "e", form) == ()
+    of_eight = octavo.quantize(model, ranged(model)).plan
+    for other in (plan, of_eight):
+        read = read_encodings(tmp_path / "e", other)
+        assert (read.unmatched, read.plan.weights) == ((), plan.weights)
+    assert octavo.quantize(model, plan=read_encodings(tmp_path / "e", of_eight).plan).plan.weights == plan.weights
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_the_scale_of_least_error_is_no_worse_than_that_of_the_largest_magnitude(rng: np.random.Generator, axis: Any) -> None:
+    weight = rng.standard_t(3, (6, 400)).astype(np.float32)
+
+    def error(**options: Any) -> np.ndarray:
+        params = symmetric_params(weight, "int8", axis=axis, bits=4, **options)
+        integers = np.clip(np.rint(weight / params.scale.reshape(-1, 1)), params.qmin, params.qmax).astype(np.int8)
+        return np.square(dequantize(integers, params) - weight).sum(axis=None if axis is None else 1)
+
+    assert (error(least_error=True) < 0.8 * error()).all()
+
+
+@pytest.mark.parametrize("weight_range", ["max", "mse"])
+def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, tmp_path: Path) -> None:
+    model, profile, _ = conv_net(tmp_path)
+    fresh = np.random.default_rng(9).standard_normal((64, *input_specs(model)[0].shape[1:])).astype(np.float32)
+    real = octavo.compile(model)
+
+    def quality(**fields: Any) -> float:
+        recipe = Recipe(weight_bits=4, weight_range=weight_range, **fields)
+        ours = octavo.compile(octavo.quantize(model, profile, recipe=recipe))
+        pairs = [[next(iter(run(row[None]).values())) for row in fresh] for run in (real, ours)]
+        return sqnr_db(np.concatenate(pairs[0]), np.concatenate(pairs[1]))
+
+    assert quality() > quality(weight_rounding="nearest", bias_correction=False) + 0.5
+
+
+def test_biases_stay_where_they_are_not_to_be_corrected(tmp_path: Path) -> None:
+    model, profile, _ = conv_net(tmp_path)
+    quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits=4, bias_correction=False))
+    assert quantized.plan.corrections.weight_values
+    assert not quantized.plan.corrections.bias_shifts
