@@ -11,8 +11,6 @@ import pytest
 import quantization_quality as quality
 from average_precision import average_precision
 
-SAMPLES = 60
-
 
 @pytest.mark.parametrize("network", ["resnet8", "wake_words"])
 def test_the_default_is_better_than_plain_min_max(shared, tmp_path, network):

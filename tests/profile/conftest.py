@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from profiled_net import Profiled
 
 from nets import residual_net
+from octavo.pipeline import profile
+from octavo.profile.kept_samples import KEEP_SAMPLES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def default_of_kept_samples(no_kept_samples: None) -> Iterator[None]:
+    """Profiles of these tests keep samples, as a user's do: what they keep is what is tested."""
+    profile.__kwdefaults__["keep_samples"] = KEEP_SAMPLES
+    yield
+    profile.__kwdefaults__["keep_samples"] = 0
 
 
 @pytest.fixture(scope="session")
