@@ -25,6 +25,8 @@ SUMMARIES = {
     "run": "run an executable on samples",
     "bench": "time a model against other runtimes, in alternating rounds of one process",
     "explain": "say of each op whether it runs in integers, on which kernel, and why not",
+    "causes": "say why a quantized model's outputs are off, rounding by rounding, and what would help",
+    "search": "find which activations to keep float for an accuracy that is asked for, and what each trade costs",
     "conformance": "write cases that hardware of a target description must pass: models, inputs and expected outputs",
     "conformance run": "run a command on such cases and report which it fails, and how",
     "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,29 @@ def round_as(module: tvm.IRModule, rounding: str, op: str = "quantize", results_
 
     builder = relax.BlockBuilder()
     write_function(builder, "main", list(main.params), body, attrs_of(main))
+    return builder.get()
+
+
+def side_by_side(modules: Sequence[tvm.IRModule]) -> tvm.IRModule:
+    """One module of several that have one output each: it takes the inputs of all, and gives the outputs of all in a tuple."""
+    mains = [module["main"] for module in modules]
+    params = [[relax.Var(f"{param.name}_of_{i}", param.ty) for param in main.params] for i, main in enumerate(mains)]
+
+    def copied(writer: BodyWriter, number: int) -> Any:
+        view = DataflowView(mains[number])
+        new: dict[Any, Any] = dict(zip(mains[number].params, params[number], strict=True))
+        for binding in view.bindings:
+            value = replace_operands(binding.value, lambda var: new.get(var, var))
+            is_output = not isinstance(binding.var, relax.DataflowVar)
+            new[binding.var] = writer.emit(f"{binding.var.name}_of_{number}", value, is_output=is_output)
+        return new[view.result]
+
+    def body(writer: BodyWriter) -> Any:
+        return relax.Tuple([copied(writer, number) for number in range(len(mains))])
+
+    builder = relax.BlockBuilder()
+    every = [param for of_one in params for param in of_one]
+    write_function(builder, "main", every, body, {"num_input": len(every)})
     return builder.get()
 
 

@@ -18,6 +18,7 @@ from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 import octavo
 import octavo.byoc
 from octavo.backends import Code, CodeGenerator, CSource, ObjectCode
+from octavo.graph.evaluate import unoptimized
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "toynpu"
 sys.path.insert(0, str(EXAMPLE))
@@ -104,24 +105,20 @@ z = CumSum(p, axis)
 
 def network() -> Any:
     """Two inputs and two outputs, one of them read inside, too; a tensor with several readers; CumSum, which TVM computes."""
-    rng = np.random.default_rng(1)
     inputs, outputs = "float[1, 3, 8, 8] x, float[1, 8, 8, 8] e", "float[1, 10] z, float[1, 8, 8, 8] r"
     text = f"net ({inputs}) => ({outputs}) <int64 axis = {{1}}> {{ {NODES} }}"
+    weights = {"w1": (8, 3, 3, 3), "w2": (8, 1, 3, 3), "w3": (10, 16), "w4": (8, 8, 1, 1)}
+    return octavo.load(with_weights(text, weights, np.random.default_rng(1)))
+
+
+def with_weights(text: str, weights: dict[str, tuple[int, ...]], rng: np.random.Generator) -> onnx.ModelProto:
+    """The ONNX graph of this text with random weights of these shapes, w1 and so on, each followed by its layer's bias, b1."""
     graph = onnx.parser.parse_graph(text)
-    shapes = {
-        "w1": (8, 3, 3, 3),
-        "b1": (8,),
-        "w2": (8, 1, 3, 3),
-        "b2": (8,),
-        "w3": (10, 16),
-        "b3": (10,),
-        "w4": (8, 8, 1, 1),
-        "b4": (8,),
-    }
+    shapes = {each: shape for name, full in weights.items() for each, shape in ((name, full), (f"b{name[1:]}", full[:1]))}
     for name, shape in shapes.items():
         value = rng.normal(scale=1 / np.sqrt(np.prod(shape[1:]) or 1), size=shape).astype(np.float32)
         graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-    return octavo.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8))
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
 def samples_of(model: Any, count: int = 4) -> list[dict[str, np.ndarray]]:
@@ -146,6 +143,6 @@ def through_tvm(module: tvm.IRModule, *vendors: CodeGenerator, merged: bool = Tr
 
 def machine_of(module: tvm.IRModule, path: Path, ids: Any = ()) -> Any:
     """Compile what is left with Octavo's pipeline, export it to a file, and load that."""
-    library = tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(ids=ids))
+    library = tvm.compile(module, unoptimized(tvm.target.Target("llvm")), relax_pipeline=octavo.relax_pipeline(ids=ids))
     library.export_library(str(path))
     return relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())

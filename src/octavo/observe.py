@@ -17,13 +17,15 @@ from tvm.relax import Var
 
 from .errors import ModelError, check_type
 from .graph import Model
-from .graph.dataflow import attrs_of, dtype_of, op_name
+from .graph.dataflow import attrs_of, dtype_of, op_name, static_shape
 from .graph.lineage import Lineage
 from .graph.probes import insert_probes, register_callback, remove_probes
 from .identity import TensorId
 from .observers import ObservedValue, Observer
 from .qdq.results import QuantizedVariable, quantized_variables
+from .quantize import QuantizedModel
 
+Array = npt.NDArray[Any]
 Subject = TypeVar("Subject", Model, tvm.IRModule)
 
 
@@ -76,7 +78,9 @@ def observe(
         name = tensor if isinstance(tensor, str) else tensor.name
         if var in keys:
             raise ModelError(f"{name} is held by {var.name}, which another of the tensors asked for stands for; name it once")
-        keys[var] = register_callback(name, _callback(name, var, finder.quantization(name, var), what))
+        keys[var] = register_callback(
+            name, _callback(name, var, finder.quantization(name, var), finder.factors(tensor, var), what)
+        )
     return _with_function(subject, entry, insert_probes(module[entry], keys))
 
 
@@ -110,10 +114,13 @@ def _with_function(subject: Subject, name: str, function: Any) -> Subject:
     return changed
 
 
-def _callback(tensor: str, var: Var, quantized: QuantizedVariable | None, what: Observer) -> Any:
+def _callback(tensor: str, var: Var, quantized: QuantizedVariable | None, factors: Array | None, what: Observer) -> Any:
     def observe_value(raw: npt.NDArray[Any]) -> None:
         is_integer = np.issubdtype(raw.dtype, np.integer)
-        real = quantized.reals(raw) if quantized is not None and is_integer else None if is_integer else raw
+        is_known = quantized is not None and (quantized.params is not None) == is_integer
+        real = quantized.reals(raw) if quantized is not None and is_known else None if is_integer else raw
+        if real is not None and factors is not None:
+            real = real * factors
         params = None if quantized is None else quantized.params
         what(ObservedValue(tensor=tensor, variable=var.name, raw=raw, real=real, params=params))
 
@@ -137,13 +144,27 @@ class _VariableFinder:
             self._by_tensor.setdefault(each.tensor, each)
         for var in self._variables:  # integers that only readers know: as the source has them
             known = self._by_tensor.get(var.name)
-            if known is not None and known.params.dtype == dtype_of(var):
-                self._by_variable.setdefault(var, [QuantizedVariable(tensor=var.name, var=var, params=known.params)])
+            params = None if known is None else known.params
+            if params is not None and params.dtype == dtype_of(var):
+                self._by_variable.setdefault(var, [QuantizedVariable(tensor=var.name, var=var, params=params)])
 
     def quantization(self, tensor: str, var: Var) -> QuantizedVariable | None:
         """Return what a variable's integers are: those of the tensor asked for where it holds several."""
         known = self._by_variable.get(var, [])
         return next((each for each in known if each.tensor == tensor), known[0] if known else None)
+
+    def factors(self, tensor: str | Var, var: Var) -> Array | None:
+        """Return by what a tensor was divided (equalization), None where it was not, or where nothing says so."""
+        if isinstance(tensor, Var):
+            return None
+        if isinstance(self._model, QuantizedModel):
+            return self._model.plan.equalization.factors.get(TensorId(str(self._model.tensors.find(tensor) or tensor)))
+        state = None if self._lineage is None or tensor not in self._lineage.ids else self._lineage[tensor]
+        shape = static_shape(var)
+        if state is None or shape is None or state.evidence != "announced" or not state.relation.is_scaled:
+            return None
+        axis, factors = state.relation.axis, state.relation.factors
+        return (1 / factors).astype(np.float32).reshape([-1 if each == axis else 1 for each in range(len(shape))])
 
     def find(self, tensor: str | Var) -> Var:
         """Return the variable; ModelError where there is none or no single one."""

@@ -251,8 +251,11 @@ class _Comparison:
         return {tensor: replace(pairs[tensor], is_proved=True) for tensor, difference in found.items() if difference.is_none}
 
     def _pair(self, tensor: TensorId, state: TensorState, original: Array, value: Array) -> _Pair:
-        if state.evidence != "announced" or state.relation.is_scaled:
+        if state.evidence != "announced":
             return _Pair(expected=state.relation.apply(original), now=value)
+        # The quantized model has tensors as they were divided by factors.
+        divided = replace(state.relation, permutation=None, shape=None, shift=0)
+        original = divided.apply(original).astype(original.dtype) if divided.is_scaled else original
         quantized = self._integers.get(tensor)
         if quantized is None:
             order = state.relation.permutation
@@ -264,7 +267,7 @@ class _Comparison:
         if now.dtype.kind in "iu" and original.dtype.kind == "f":  # integers of which nothing says what they stand for
             return _Pair(expected=original, now=now, is_proved=False)
         is_asked = original.dtype.kind == "f" and now.shape == original.shape
-        return _Pair(expected=original, now=now, is_integer=quantized is not None, is_asked=is_asked)
+        return _Pair(expected=original, now=now, is_integer=value.dtype.kind in "iu", is_asked=is_asked)
 
     def _proved(self, arrays: Sequence[Array], asked: Mapping[TensorId, _Pair]) -> dict[TensorId, _Pair]:
         """Ask the quantized model which of the links are right."""

@@ -31,7 +31,7 @@ np.save("y.npy", results)
 """
 
 
-@pytest.fixture(name="quantized")
+@pytest.fixture(scope="module", name="quantized")
 def fixture_quantized():
     model = network()
     batches = samples_of(model)

@@ -58,9 +58,9 @@ def fixture_npu(tmp_path, monkeypatch) -> Backend:
     return toynpu.ToyNpu()
 
 
-@pytest.fixture(name="quantized")
-def fixture_quantized(rng):
-    model = residual_net()
+@pytest.fixture(scope="module", name="quantized")
+def fixture_quantized():
+    model, rng = residual_net(), np.random.default_rng(0)
     (x,) = model.input_ids
     shape = model.tensors[x].shape
     batches = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]

@@ -14,9 +14,10 @@ import tvm
 from child_python import child_python
 from octavo import pipeline
 from octavo.build import cache as cache_module
-from octavo.build import objects
+from octavo.build import codegen, objects
 from octavo.build.cache import ObjectCache, user_cache
 from octavo.importer import load
+from vendors import with_weights
 
 CODE = bytes(range(256)) * 20
 
@@ -34,13 +35,30 @@ def own_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def model(shared):
-    return load(shared / "models/tflite/dscnn_kws_int8.tflite")
+def file(tmp_path_factory):
+    """An integer network with two equal layers, which are convolutions by channel."""
+    layers = (
+        "a = Conv<group=8, pads=[1, 1, 1, 1]>(x, w1, b1) r = Relu(a) c = Conv<group=8, pads=[1, 1, 1, 1]>(r, w2, b2) s = Relu(c)"
+        "f = Flatten(s) y = Gemm<transB=1>(f, w3, b3)"
+    )
+    rng = np.random.default_rng(0)
+    weights = {"w1": (8, 1, 3, 3), "w2": (8, 1, 3, 3), "w3": (10, 128)}
+    net = load(with_weights(f"net (float[1, 8, 4, 4] x) => (float[1, 10] y) {{ {layers} }}", weights, rng))
+    path = tmp_path_factory.mktemp("cached") / "net.int8.onnx"
+    samples = np.abs(rng.normal(size=(4, 8, 4, 4))).astype(np.float32)  # as all layers read: of zero point 0
+    profile = pipeline.profile(net, samples)
+    pipeline.export_onnx(pipeline.quantize(net, profile), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(file):
+    return load(file)
 
 
 @pytest.fixture
-def batch():
-    return np.random.default_rng(0).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8)
+def batch(rng):
+    return rng.normal(size=(1, 8, 4, 4)).astype(np.float32)
 
 
 @pytest.fixture
@@ -168,14 +186,26 @@ def test_a_home_that_cannot_be_written_means_no_cache(tmp_path, monkeypatch):
 # -------------------------------------------------------------------------------------------------------------- compiling
 
 
-def test_what_was_compiled_once_is_found_again(model, batch, own_folder, compilations):
+def test_what_was_compiled_once_is_found_again(model, batch, own_folder, compilations, monkeypatch):
     first = pipeline.compile(model)
     built = [each.key for each in compilations]
     assert len(set(built)) == len(built), "a function was compiled twice"
-    assert len(entries(own_folder)) == len(built)
+    assert len(entries(own_folder)) == len(built) + 1, "functions, and the library that they are linked to"
+    monkeypatch.setattr(codegen, "_linked", lambda *objects: pytest.fail("linked anew"))
     again = pipeline.compile(model)
     assert len(compilations) == len(built)
+    assert again._code.image == first._code.image
     np.testing.assert_array_equal(*first(batch).values(), *again(batch).values())
+
+
+def test_a_lost_library_is_linked_anew_of_the_same_functions(model, own_folder, compilations):
+    first = pipeline.compile(model)
+    count = len(compilations)
+    library = next(path for path in entries(own_folder) if path.name not in {each.key for each in compilations})
+    library.unlink()
+    assert pipeline.compile(model)._code.image == first._code.image
+    assert len(compilations) == count
+    assert library.exists()
 
 
 def test_equal_layers_share_one_function(model, own_folder, compilations):
@@ -227,14 +257,14 @@ def test_without_a_compiler_or_a_cache_the_bytes_are_the_same(model, batch, own_
         np.testing.assert_array_equal(*executable(batch).values(), *expected(batch).values())
 
 
-def test_two_processes_at_once_share_a_cache(shared, own_folder):
+def test_two_processes_at_once_share_a_cache(file, own_folder):
     code = (
         "import sys, numpy as np, octavo;"
         "e = octavo.compile(octavo.load(sys.argv[1]));"
-        "x = np.random.default_rng(0).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8);"
+        "x = np.random.default_rng(0).normal(size=(1, 8, 4, 4)).astype(np.float32);"
         "print(next(iter(e(x).values())).tobytes().hex())"
     )
-    command = child_python(code, shared / "models/tflite/dscnn_kws_int8.tflite")
+    command = child_python(code, file)
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     results = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]

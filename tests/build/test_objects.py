@@ -62,7 +62,7 @@ def test_a_library_needs_no_libraries_of_cpp_and_links_without_ours(monkeypatch)
     executable = pipeline.compile(residual_net())
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
     assert b"libstdc++" not in executable._code.image
-    monkeypatch.setattr(codegen, "_C_LIBRARIES", ("-loctavo-no-such-library",))
+    monkeypatch.setattr(codegen, "_PLAIN_C", ("-nostdlib", "-loctavo-no-such-library"))
     usual = pipeline.compile(residual_net())
     assert usual._code.image is not None
     np.testing.assert_array_equal(*executable(x).values(), *usual(x).values())

@@ -15,7 +15,7 @@ from octavo.composites.attributes import read_composites
 from octavo.numerics.rounding.fixed_point import quantize_multiplier
 from octavo.partition.pipeline import integer_regions, partition_module
 from octavo.target import CPU, OpSupport, TargetDescription
-from qdq_graph import Qdq, graph, round_as, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_lowered, side_by_side
 
 op: Any = relax.op
 SHIFTS = ("shift_half_up", "shift_half_away", "shift_half_even")
@@ -114,6 +114,15 @@ def weighted(kind: str, word: str, dtype: str, *, per_channel: bool) -> tuple[An
     return module, x, stored(values, y_zero, dtype, y_zero).reshape(sums.shape)
 
 
+def check_all(cases: list[tuple[Any, list[np.ndarray], np.ndarray, object]], word: str) -> None:
+    """Compile modules as one, and compare each with what it must give: cases of (module, inputs, result, what it is about)."""
+    together = side_by_side([module for module, *_ in cases])
+    results = run_lowered(together, *(x for _, inputs, *_ in cases for x in inputs))
+    for got, (_, _, want, about) in zip(results if len(cases) > 1 else [results], cases, strict=True):
+        np.testing.assert_array_equal(got, want.reshape(got.shape), err_msg=str(about))
+    assert arithmetic(together) == [split(word)] * len(cases)
+
+
 def arithmetic(module: Any) -> list[tuple[str, str]]:
     """What the composites of a module say of their arithmetic."""
     found = [composite.quantize_info for composite in read_composites(partition_module(module, CPU)).values()]
@@ -189,6 +198,7 @@ def pair_value(kind: str, a: int, b: int, scales: tuple[float, float, float], wo
 def test_sums_and_products_of_two(word: str, kind: str) -> None:
     emitted = {"add": op.add, "sub": op.subtract, "mul": op.multiply}[kind]
     rng = np.random.default_rng(1)
+    cases = []
     for i, scales in enumerate(PAIR_SCALES[split(word)[0]]):
         dtype, zeros = ("int8", "uint8")[i % 2], np.array([3, -7, 11]) + 128 * (i % 2)
         shapes = (((3, 40), (3, 40)), ((2, 3, 7), (7,)))[i // 2]
@@ -202,9 +212,8 @@ def test_sums_and_products_of_two(word: str, kind: str) -> None:
         module = round_as(graph({"a": (a.shape, dtype), "b": (b.shape, dtype)}, body), word)
         pairs = np.broadcast(a.astype(int) - zeros[0], b.astype(int) - zeros[1])
         want = [pair_value(kind, int(x), int(y), scales, word) for x, y in pairs]
-        got = run_lowered(module, a, b)
-        np.testing.assert_array_equal(got, stored(want, zeros[2], dtype).reshape(got.shape), err_msg=f"{scales}")
-        assert arithmetic(module) == [split(word)]
+        cases.append((module, [a, b], stored(want, zeros[2], dtype), scales))
+    check_all(cases, word)
 
 
 CHANGES = {"shift": [(0.25, 1.0), (0.5, 0.0625), (2.0, 16.0)], "fixed_point": [(0.021, 0.05), (0.3, 0.0625), (0.2, 1.6)]}
@@ -232,6 +241,7 @@ def change(kind: str, scales: tuple[float, float], dtype: str, zeros: tuple[int,
 @pytest.mark.parametrize("kind", ["requantize", "transpose", "max_pool2d", "slice", "max", "concat"])
 @pytest.mark.parametrize("word", WORDS)
 def test_changes_of_parameters(word: str, kind: str) -> None:
+    cases = []
     for i, scales in enumerate(CHANGES[split(word)[0]]):
         dtype = ("int8", "uint8")[i % 2]
         zeros = (ZERO[dtype] + 5, ZERO[dtype] - 9)
@@ -241,8 +251,8 @@ def test_changes_of_parameters(word: str, kind: str) -> None:
         want = stored([rounded(int(value) - zeros[0], real, word) for value in x.ravel()], zeros[1], dtype).reshape(x.shape)
         want = want.transpose(0, 2, 1, 3) if kind == "transpose" else want
         want = np.concatenate([want, x], axis=3) if kind == "concat" else want
-        np.testing.assert_array_equal(run_lowered(module, x), want, err_msg=f"{scales} {dtype}")
-        assert arithmetic(module) == [split(word)]
+        cases.append((module, [x], want, (scales, dtype)))
+    check_all(cases, word)
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -305,6 +315,7 @@ def test_averages(word: str, kind: str) -> None:
     rng = np.random.default_rng(4)
     is_shift = word in SHIFTS
     is_pool = kind in ("avg_pool2d", "adaptive")
+    cases = []
     in_fixed_point = [(0.3, 0.3)] if is_pool else [(0.3, 0.3), (0.021, 0.05), (0.3, 0.0625), (0.2, 1.6)]
     for i, scales in enumerate([(0.25, 0.125), (0.5, 0.5), (0.25, 2.0)] if is_shift else in_fixed_point):
         dtype = ("int8", "uint8")[i % 2]
@@ -328,9 +339,8 @@ def test_averages(word: str, kind: str) -> None:
             values = [averaged(int((e - zeros[0]).sum()), e.size, real, word) for e in found]
         else:
             values = [quotient(int(each.sum()), each.size, 1.0, "away") - zeros[1] for each in found]
-        got = run_lowered(module, x)
-        np.testing.assert_array_equal(got, stored(values, zeros[1], dtype).reshape(got.shape), err_msg=f"{scales} {dtype}")
-        assert arithmetic(module) == [split(word)]
+        cases.append((module, [x], stored(values, zeros[1], dtype), (scales, dtype)))
+    check_all(cases, word)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -14,7 +14,7 @@ from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams, dequantize, qua
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
-from qdq_graph import Qdq, graph, run_lowered
+from qdq_graph import Qdq, graph, run_lowered, side_by_side
 
 op: Any = relax.op
 ISAS = isas_of(host_target())
@@ -80,11 +80,11 @@ def ops_of(module: Any) -> list[tuple[str, bool]]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_two_tensors(name: str, dtype: str) -> None:
     relaxed, exact = FUNCTIONS[name]
-    for seed, (a_shape, b_shape) in enumerate(SHAPES):
-        a, b = integers(a_shape, dtype, seed), integers(b_shape, dtype, seed + 10)
-        module = built(relaxed, dtype, a_shape, b_shape)
-        assert ops_of(module) == [("pair_lookup", True)]
-        np.testing.assert_array_equal(run_lowered(module, a, b), expected(exact, a, b, dtype))
+    pairs = [(integers(a, dtype, seed), integers(b, dtype, seed + 10)) for seed, (a, b) in enumerate(SHAPES)]
+    module = side_by_side([built(relaxed, dtype, *shapes) for shapes in SHAPES])
+    assert ops_of(module) == [("pair_lookup", True)] * len(SHAPES)
+    for got, pair in zip(run_lowered(module, *(x for both in pairs for x in both)), pairs, strict=True):
+        np.testing.assert_array_equal(got, expected(exact, *pair, dtype))
 
 
 @pytest.mark.parametrize("name", ["max", "min"])

@@ -13,7 +13,7 @@ from octavo.backends.cpu.kernels import isas_of
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
-from qdq_graph import Qdq, graph, round_as, run_lowered
+from qdq_graph import Qdq, graph, round_as, run_lowered, side_by_side
 
 op: Any = relax.op
 ISAS = isas_of(host_target())
@@ -72,14 +72,16 @@ SHAPES = [
 def test_equals_the_oracle(kind: str, rounding: str, constant: bool, dtype: str) -> None:
     """The ISAs take turns, so that each meets every op and every pair of shapes; all with all is for the kernels' tests."""
     turn = 2 * constant + (dtype == "uint8")
-    for seed, (a_shape, b_shape) in enumerate(SHAPES):
-        isa = ISAS[(turn + seed) % len(ISAS)]
-        module, inputs, want = case(
-            kind, dtype, a_shape, b_shape, constant=constant, relu=seed % 2 == 1, seed=seed, rounding=rounding
-        )
-        (record,) = lower(module, CPU, (isa,), 1).records
-        assert (record.op, record.integer) == (kind, True), record
-        np.testing.assert_array_equal(run_lowered(module, *inputs, isa=isa), want)
+    for first, isa in enumerate(ISAS):
+        seeds = range((first - turn) % len(ISAS), len(SHAPES), len(ISAS))
+        options = {"constant": constant, "rounding": rounding}
+        cases = [case(kind, dtype, *SHAPES[seed], relu=seed % 2 == 1, seed=seed, **options) for seed in seeds]
+        module = side_by_side([module for module, _, _ in cases])
+        records = lower(module, CPU, (isa,), 1).records
+        assert [(record.op, record.integer) for record in records] == [(kind, True)] * len(cases), records
+        results = run_lowered(module, *(x for _, inputs, _ in cases for x in inputs), isa=isa)
+        for got, (_, _, want) in zip(results if len(cases) > 1 else [results], cases, strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 def test_a_gate_in_nchw_stays_in_the_kernels_layout() -> None:

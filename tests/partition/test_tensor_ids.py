@@ -102,6 +102,8 @@ def test_the_statistics_of_every_quantized_tensor_are_found_by_quantize_info(qua
     for _, info in infos(final_module(model)):
         for role, entry in info.items():
             if role.startswith(("input", "output")) and not isinstance(entry, str):
+                if entry["dtype"] == "float32":
+                    continue  # what no integer op reads has no scale
                 statistics = profile[entry["id"]]
                 width = max(statistics.maximum, 0.0) - min(statistics.minimum, 0.0)
                 assert np.isclose(width / 255, float(entry["scale"]), rtol=1e-5)

@@ -70,6 +70,7 @@ CASES: dict[str, list[tuple[tuple[Any, ...], Any]]] = {
     "same_params": [((*CONCAT, "same_params"), True)],
     "float_output": [((*MATMUL, "float_output"), True)],
     "sum_output": [((*MATMUL, "sum_output"), True)],
+    "float_input": [((*ADD, "float_input"), True)],
     "requantize": [((*CONV, "requantize"), "fixed_point")],
     "rounding": [((*ADD, "rounding"), "half_up")],
     "accumulator_bits": [((*CONV, "accumulator_bits"), 20)],
@@ -101,6 +102,7 @@ BEFORE: dict[str, list[tuple[tuple[Any, ...], Any]]] = {
         (("ops",), [{"op": op, "weights": ["int8"], "activations": ["int16"]} for op in ("nn.conv2d", "matmul", "quantize")])
     ],
     "overflow": [((*CONV, "accumulator_bits"), 16)],
+    "float_input": [((*CONV, "float_output"), True)],
 }
 """What both descriptions of a case say besides."""
 
@@ -138,19 +140,21 @@ class Npu(Backend):
 
 @pytest.fixture(scope="module", name="net")
 def fixture_net() -> tuple[Any, Any]:
-    """conv + bias + relu, a sum with a constant, a concatenation, and a product that nothing quantizes."""
+    """conv + bias + relu, sums with a constant and with a convolution, a concatenation, a product that nothing quantizes."""
     rng = np.random.default_rng(4)
     params: dict[str, np.ndarray] = {
         "w": rng.normal(size=(4, 3, 3, 3)).astype(np.float32),
         "b": rng.normal(size=(1, 4, 1, 1)).astype(np.float32),
         "k": np.float32(2.5) + rng.normal(size=(1, 4, 1, 1)).astype(np.float32),
+        "d": rng.normal(size=(4, 3, 3, 3)).astype(np.float32),
         "m": rng.normal(size=(6, 5)).astype(np.float32),
     }
 
     def body(writer: Any, x: Any, **p: Any) -> Any:
         conv = writer.emit("c", relax.op.add(writer.emit("_c", relax.op.nn.conv2d(x, p["w"])), p["b"]))
         act = writer.emit("r", relax.op.nn.relu(conv))
-        total = writer.emit("s", relax.op.add(act, p["k"]))
+        plus = writer.emit("s", relax.op.add(act, p["k"]))
+        total = writer.emit("t", relax.op.add(plus, writer.emit("_d", relax.op.nn.conv2d(x, p["d"]))))
         joined = writer.emit("j", relax.op.concat([act, total], axis=1))
         return writer.emit("y", relax.op.matmul(joined, p["m"]), is_output=True)
 

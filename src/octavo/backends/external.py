@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +141,13 @@ def _compile(source: CSource, group: Sequence[External], path: Path) -> None:
     if compiler is None:
         raise CompileError(f"{where}: its code is C, and there is no C compiler (gcc or clang) on PATH")
     name = source.symbol[:64] if re.fullmatch(r"\w+", source.symbol) else "source"  # TVM makes longer ones than files may have
-    text = path.with_name(path.stem) / f"{name}.c"
-    text.parent.mkdir()
-    text.write_text(source.text + _calls(group), encoding="utf-8")
-    folders = dict.fromkeys(folder for external in group for folder in external.headers)
-    words = [compiler, *_FLAGS, *(f"-I{folder}" for folder in folders), str(text), "-o", str(path)]
-    found = _run(words, where)
-    if not found.returncode:
+    folders = tuple(dict.fromkeys(folder for external in group for folder in external.headers))
+    # What lies in folders of the user's may change meanwhile.
+    compiled = _compiled_c.__wrapped__ if folders else _compiled_c
+    data, said = compiled(compiler, f"{name}.c", source.text + _calls(group), folders, where)
+    if data:
+        path.write_bytes(data)
         return
-    said = [line for line in found.stderr.splitlines() if "error" in line] or found.stderr.splitlines() or ["no message"]
     call = re.match(rf"{re.escape(_CHECKS)}:(\d+):", said[0])
     if call is not None:
         external = group[min(int(call[1]), len(group)) - 1]
@@ -159,7 +157,20 @@ def _compile(source: CSource, group: Sequence[External], path: Path) -> None:
         if "implicit declaration" in why:
             raise CompileError(f"{external.where}: its code defines no function {external.source.symbol!r}")
         raise CompileError(f"{external.where}: its function {external.source.symbol!r} is called with ({given}): {why}")
-    raise CompileError(f"{where}: its C does not compile: {said[0].replace(str(text), text.name)}")
+    raise CompileError(f"{where}: its C does not compile: {said[0]}")
+
+
+@lru_cache(maxsize=256)
+def _compiled_c(compiler: str, name: str, text: str, folders: Sequence[str], where: str) -> tuple[bytes, list[str]]:
+    """Return the object file of C in a file of this name; or no bytes, and the compiler's lines about errors."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, result = Path(folder) / name, Path(folder) / "object.o"
+        file.write_text(text, encoding="utf-8")
+        found = _run([compiler, *_FLAGS, *(f"-I{each}" for each in folders), str(file), "-o", str(result)], where)
+        if not found.returncode:
+            return result.read_bytes(), []
+        lines = found.stderr.replace(str(file), name).splitlines()
+        return b"", [line for line in lines if "error" in line] or lines or ["no message"]
 
 
 def _calls(group: Sequence[External]) -> str:

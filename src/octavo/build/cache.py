@@ -1,4 +1,4 @@
-"""The cache of machine code on disk: object files by the key of what they were compiled from. It knows no functions.
+"""The cache of machine code on disk: object files and libraries by the key of what they were made from. It knows no functions.
 
 Several processes may use one folder at a time: an entry is written under a temporary name and renamed, and carries a checksum
 over its key and its content, which every read verifies. Whatever is wrong with an entry or with the disk, the answer is "not
@@ -33,7 +33,7 @@ _STALE_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectCache:
-    """Object files by key.
+    """Object files, and the libraries linked of them, by key.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ObjectCache:
     limit_bytes: int
 
     def read(self, key: str) -> bytes | None:
-        """Return the object file kept under `key`; None if there is none or it is damaged, and a damaged one is removed."""
+        """Return the code kept under `key`; None if there is none or it is damaged, and a damaged one is removed."""
         path = self._path(key)
         try:
             entry = path.read_bytes()
@@ -62,7 +62,7 @@ class ObjectCache:
         return code
 
     def write(self, key: str, code: bytes) -> None:
-        """Keep an object file, or nothing at all where the disk is full or the folder gone."""
+        """Keep some code, or nothing at all where the disk is full or the folder gone."""
         path = self._path(key)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -77,8 +77,8 @@ class ObjectCache:
             _remove(Path(draft))
 
     def trim_after(self, stored: Iterable[str]) -> None:
-        """Trim if one of these new keys asks for it, as one in 16 does: to look at all entries takes longer than to add some."""
-        if any(key.startswith("0") for key in stored):
+        """Trim if one of these new keys asks for it, as one in 256 does: to look at a full cache takes a third of a second."""
+        if any(key.startswith("00") for key in stored):
             self.trim()
 
     def trim(self) -> None:

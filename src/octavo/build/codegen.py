@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -204,15 +205,13 @@ def _native(
         if var.name_hint in entries
     ]
     functions = {each.symbol: each for each in (*kernels.values(), *own)}
-    objects = object_code(functions.values(), target, user_cache()) if cc.get_cc() else {}
     if external:
-        if not objects:
+        if not cc.get_cc():
             raise RuntimeError("the code of another back end is linked by a C compiler (gcc or clang), which is not on PATH")
+        objects = object_code(functions.values(), target, user_cache())
         image = _linked([*objects.values(), *external], _BOUND_NOW)
         return _loaded(image), image, functions
-    image = None
-    with suppress(OSError, RuntimeError):  # no such compiler as $CXX names, or one that can't link
-        image = _linked(list(objects.values())) if objects else None
+    image = _image(functions.values(), target)
     library = None if image is None else load_library(image)
     if library is None:
         config = json.loads(str(target))
@@ -220,6 +219,24 @@ def _native(
         code = llvm_module({each.symbol: each.function for each in functions.values()}, tvm.target.Target(config))
         return code, None, functions
     return library, image, functions
+
+
+def _image(functions: Collection[Compilable], target: tvm.target.Target) -> bytes | None:
+    """Return functions as a shared library, from the cache or linked; None where there is no compiler, or none that can link."""
+    compiler, cache = cc.get_cc(), user_cache()
+    if not compiler:
+        return None
+    content = repr((compiler, _PLAIN_C, _C_LIBRARIES, [each.key for each in functions]))
+    key = hashlib.sha256(content.encode()).hexdigest()
+    image = cache.read(key) if cache else None
+    if image is None:
+        objects = object_code(functions, target, cache)
+        with suppress(OSError, RuntimeError):  # no such compiler as $CXX names, or one that can't link
+            image = _linked(list(objects.values()))
+        if cache and image is not None:
+            cache.write(key, image)
+            cache.trim_after([key])
+    return image
 
 
 def _linked(objects: Sequence[bytes], options: Sequence[str] = ()) -> bytes:
@@ -246,9 +263,11 @@ calls nothing of theirs. What LLVM writes about source lines goes, too, since a 
 def _link(library: Path, objects: Sequence[str], options: Sequence[str]) -> None:
     """Link objects to a shared library. OSError or RuntimeError where that fails."""
     if sys.platform == "linux":
-        # Without these libraries, as where LLVM brings its own in place of libgcc, the usual way remains.
-        with suppress(RuntimeError):
-            return cc.create_shared(str(library), [*objects, *_C_LIBRARIES], options=[*_PLAIN_C, *options])
+        # Most kernels call no C library, and to look through libc takes most of the time that linking takes. Without these
+        # libraries at all, as where LLVM brings its own in place of libgcc, the usual way remains.
+        for libraries, defined in (((), ("-Wl,-z,defs",)), (_C_LIBRARIES, ())):
+            with suppress(RuntimeError):
+                return cc.create_shared(str(library), [*objects, *libraries], options=[*_PLAIN_C, *defined, *options])
     return cc.create_shared(str(library), list(objects), options=list(options))
 
 

@@ -68,7 +68,7 @@ class KernelCalls:
         self._entries: dict[GlobalVar, str] = {}
         view = DataflowView(module["main"])
         self.params: tuple[Var, ...] = tuple(view.function.params)
-        self.returned: frozenset[Var] = frozenset(operand_vars(view.result))
+        self.results: tuple[Var, ...] = tuple(operand_vars(view.result))
         self._library: Any = None
         try:
             self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
@@ -81,7 +81,7 @@ class KernelCalls:
         self.unread_after: list[list[Var]] = [[] for _ in self.calls]
         """By the number of a call the variables that nothing reads behind it."""
         for var, number in last.items():
-            if var not in self.returned:
+            if var not in self.results:
                 self.unread_after[number].append(var)
 
     def _call(self, var: Var, value: Expr) -> KernelCall:

@@ -67,7 +67,6 @@ def kernel_passes() -> tvm.transform.Pass:
         [
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
-            tirx.transform.NarrowDataType(32),
             tirx.transform.VectorizeLoop(),
             # Without it every local accumulator becomes its own array on the stack, and LLVM keeps none in registers.
             tirx.transform.StorageRewrite(),

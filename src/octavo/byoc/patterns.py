@@ -36,9 +36,11 @@ _Outline = Callable[[], tuple[DFPattern, DFPattern]]
 def register_patterns(description: TargetDescription) -> None:
     """Put the patterns of a target into TVM's registry, for ``get_patterns_with_prefix(NAME)``."""
     found = patterns(description)
-    names = sorted({str(each.name) for each in found})
+    names = {str(each.name) for each in found}
     registry: Any = pattern_registry
-    registry._ffi_api.RemovePatterns(names)
+    # A description of this name that took more ops leaves none of its patterns.
+    before = {str(each.name) for each in registry.get_patterns_with_prefix(f"{description.name}.")}
+    registry._ffi_api.RemovePatterns(sorted(names | before))
     # TVM removes at Python's end what it knows by tuples alone: patterns whose checks outlive Python crash it.
     registry._REGISTERED_PATTERN_NAMES.update(names)
     registry.register_patterns(found[::-1])

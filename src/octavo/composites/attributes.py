@@ -30,7 +30,7 @@ from ..numerics.dynamic import TorchStyle
 from ..numerics.floats.float_function import FloatFunction, Step
 from ..numerics.quantized.resize import FloatTaps, LinearTaps
 from . import elementwise, float_ops, movement, normalization, reduction, weighted
-from .base import CompositeOp, FloatResult, QuantizedOutput, QuantizedTensor, SumResult
+from .base import CompositeOp, FloatResult, FunctionResult, QuantizedOutput, QuantizedTensor, SumResult
 from .matrix_view import MatrixView
 
 OP_ATTR = "octavo.op"
@@ -44,7 +44,7 @@ _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(value for family in _FAMILIES for value in vars(family).values() if isinstance(value, type) and is_dataclass(value)),
-        *(FloatResult, QuantizedOutput, QuantizedTensor, SumResult, MatrixView, *_PARTS),
+        *(FloatResult, FunctionResult, QuantizedOutput, QuantizedTensor, SumResult, MatrixView, *_PARTS),
     )
 }
 

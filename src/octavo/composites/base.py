@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics import QuantParams
+from ..numerics.floats.float_function import FloatFunction
 from ..numerics.rounding.fixed_point import FixedPointRounding
 from ..numerics.rounding.narrow_accumulator import Overflow
 from ..numerics.rounding.requantize import ScaledRounding
@@ -234,6 +235,32 @@ class FloatResult:
     def kernel_dtype(self) -> str:
         """Element type that kernels write."""
         return "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FunctionResult(FloatResult):
+    """A function of a float32 result that is quantized behind it: `y` of function(result) * factors, one for each channel.
+
+    The result itself is not clamped.
+    """
+
+    function: FloatFunction
+    factors: npt.NDArray[np.float32] | None
+    y: QuantizedOutput
+
+    def roles(self) -> dict[str, Any]:
+        """Return the entries of bias and output of a quantize_info."""
+        return {"bias": {"id": self.bias_name, **UNQUANTIZED}, **self.y.roles()}
+
+    def clamp(self) -> list[float | None] | None:
+        """Return the bounds of its integers where they are narrower than those of its tensor."""
+        bounds = self.y.clamp()
+        return None if bounds is None else [float(bound) for bound in bounds]
+
+    @property
+    def kernel_dtype(self) -> str:
+        """Element type that kernels write."""
+        return self.y.kernel_dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

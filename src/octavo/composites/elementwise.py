@@ -18,6 +18,8 @@ from ..numerics import (
     requantize,
     requantize_multiplier,
 )
+from ..numerics.affine import TieRounding
+from ..numerics.floats.float_function import FloatFunction
 from ..numerics.quantized.binary import combine_in_integers
 from ..numerics.quantized.compare import CompareRounding, Comparison, Logic
 from ..numerics.rounding.fixed_point import FIXED_POINT_ROUNDINGS
@@ -137,6 +139,45 @@ class PairLookupOp(CompositeOp):
             return None
         table = self.y.tensor.kernel_integers(self.table)
         return ElementFunction(operands={"input0": self.a, "input1": self.b}, result=self.y, of=lambda a, b: table[b, a])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MixedElementwiseOp(CompositeOp):
+    """function(x, ...) of tensors of one shape, computed in float32, where some of them are integers.
+
+    Parameters
+    ----------
+    op
+        Relax's name of the op at its core.
+    inputs
+        Names of the tensors, in the order of the function's inputs.
+    integers
+        Those of them that are dequantized for it.
+    y
+        What the result is quantized to; None where it stays float32.
+    name
+        Of the result where it stays float32.
+    rounding
+        Where ties of the result go.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    integers: tuple[QuantizedTensor, ...]
+    function: FloatFunction
+    y: QuantizedOutput | None
+    name: str
+    rounding: TieRounding = "half_even"
+
+    def roles(self) -> dict[str, Any]:
+        """Return its tensors by role; those of float32 have no scale."""
+        known = {tensor.name: tensor.info() for tensor in self.integers}
+        roles = {f"input{i}": known.get(name, {"id": name, **UNQUANTIZED}) for i, name in enumerate(self.inputs)}
+        return {**roles, **({"output": {"id": self.name, **UNQUANTIZED}} if self.y is None else self.y.roles())}
+
+    def arithmetic(self) -> Arithmetic:
+        """Return the rounding of real / scale; none of a result that stays float32."""
+        return NO_ARITHMETIC if self.y is None else Arithmetic("float_multiplier", self.rounding)
 
 
 Kind = Literal["add", "sub", "mul", "max", "min"]

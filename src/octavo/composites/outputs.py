@@ -6,8 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, overload
 
+import numpy as np
+
+from ..numerics.floats.float_function import FloatFunction
 from ..numerics.rounding.requantize import ScaledRounding
-from .base import FloatResult, QuantizedOutput, SumResult
+from .base import FloatResult, FunctionResult, QuantizedOutput, SumResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,20 @@ class FloatOutput:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FunctionOutput:
+    """A uint8 result of a function: clamp(rint(function(float32(acc) * multiplier + bias) * factor) + zero_point).
+
+    `factors`, from the function's result to steps of the integers, are one or one for each output channel.
+    """
+
+    function: FloatFunction
+    factors: tuple[float, ...]
+    integers: Output
+    pixels_per_scale: ClassVar[int] = 0
+    real_bias: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SumOutput:
     """An int32 result: the accumulator itself, which holds the bias.
 
@@ -54,11 +71,14 @@ class SumOutput:
 @overload
 def output_spec(y: QuantizedOutput) -> Output: ...
 @overload
-def output_spec(y: FloatResult) -> FloatOutput: ...
+def output_spec(y: FloatResult) -> FloatOutput | FunctionOutput: ...
 @overload
 def output_spec(y: SumResult) -> SumOutput: ...
-def output_spec(y: QuantizedOutput | FloatResult | SumResult) -> Output | FloatOutput | SumOutput:
+def output_spec(y: QuantizedOutput | FloatResult | SumResult) -> Output | FloatOutput | FunctionOutput | SumOutput:
     """Return what a kernel is told of its result."""
+    if isinstance(y, FunctionResult):
+        factors = (np.ones(1, np.float32) if y.factors is None else y.factors) / np.float32(y.y.tensor.params.scale)
+        return FunctionOutput(function=y.function, factors=tuple(factors.tolist()), integers=output_spec(y.y))
     if isinstance(y, QuantizedOutput):
         moved = y.tensor.relabelling
         return Output(zero_point=y.tensor.zero_point, qmin=y.qmin + moved, qmax=y.qmax + moved)

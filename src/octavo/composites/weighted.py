@@ -19,6 +19,7 @@ from .base import (
     Arithmetic,
     CompositeOp,
     FloatResult,
+    FunctionResult,
     Layout,
     QuantizedOutput,
     QuantizedTensor,
@@ -85,7 +86,8 @@ def _arithmetic(y: Result, bits: int, overflow: Overflow, fixed_point: FixedPoin
     if isinstance(y, SumResult):
         return Arithmetic(accumulator_bits=bits, overflow=overflow)
     if isinstance(y, FloatResult):
-        return Arithmetic("float_multiplier", y.rounding, bits, overflow)
+        rounding = "half_even" if isinstance(y, FunctionResult) else y.rounding
+        return Arithmetic("float_multiplier", rounding, bits, overflow)
     if fixed_point is None:
         return Arithmetic("float_multiplier", "half_even", bits, overflow)
     return integer_arithmetic(fixed_point, bits, overflow)

@@ -159,7 +159,7 @@ def _left_out(support: OpSupport) -> Iterator[str]:
         yield f"no cases of {', '.join(others)} yet"
     if "int4" in support.weights:
         yield "no cases of int4 weights yet"
-    yield from (f"no cases of {name} yet" for name in ("float_output", "sum_output") if getattr(support, name))
+    yield from (f"no cases of {name} yet" for name in ("float_output", "sum_output", "float_input") if getattr(support, name))
 
 
 def computed(sketch: Sketch, description: TargetDescription) -> tuple[Composite, Expected] | str:

@@ -8,7 +8,7 @@ what was built on them is known by structure again. What is not shown this way i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
@@ -48,6 +48,8 @@ class Announced:
         TensorId -> the variable whose call computes it internally, or its name.
     permutations
         TensorId -> axes of the tensor in the order in which its holder has them, where that is another.
+    relations
+        TensorId -> how its holder's values relate to its own, where they are not the same.
     gone
         TensorId -> why nothing holds it any more.
     """
@@ -55,6 +57,7 @@ class Announced:
     holders: Mapping[str, str | Var]
     fused_into: Mapping[str, str | Var]
     permutations: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    relations: Mapping[str, Relation] = field(default_factory=dict[str, Relation])
     gone: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -124,7 +127,8 @@ class Tracker:
                 around = by_name.get(self._reader_of(link.number, announced))
             if holder is not None:
                 axes = announced.permutations.get(tensor)
-                relation = link.relation if axes is None else Relation(permutation=axes)
+                relation = announced.relations.get(tensor, link.relation)
+                relation = relation if axes is None else replace(relation, permutation=axes, shape=None, shift=0)
                 self.links[tensor] = Link(holder.number, relation, "announced")
             elif link.number in same_calls:
                 self.links[tensor] = Link(same_calls[link.number].number, link.relation, "announced")

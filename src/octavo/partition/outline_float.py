@@ -24,7 +24,7 @@ from ..qdq.matchers.float_chain import CHAINED
 from ..qdq.matchers.float_concat import match_float_concat, match_float_norm
 from ..qdq.matchers.float_conv2d import match_float_conv2d, match_float_matmul
 from ..qdq.matchers.float_conv2d_transpose import match_float_conv2d_transpose
-from ..qdq.matchers.float_elementwise import match_float_elementwise
+from ..qdq.matchers.float_elementwise import match_float_elementwise, match_mixed_elementwise
 from ..qdq.matchers.float_group_norm import match_float_group_norm
 from ..qdq.matchers.float_mean import match_float_mean
 from ..qdq.matchers.half_float import half_rules, is_widening
@@ -43,6 +43,7 @@ FLOAT: tuple[Rule, ...] = (
     Rule(composite="octavo.float_mean", ops=("mean", "nn.adaptive_avg_pool2d"), match=match_float_mean),
     Rule(composite="octavo.float_concat", ops=("concat",), match=match_float_concat),
     Rule(composite="octavo.float_norm", ops=("nn.batch_norm",), match=match_float_norm),
+    Rule(composite="octavo.mixed_elementwise", ops=CHAINED, match=match_mixed_elementwise),
     Rule(composite="octavo.float_elementwise", ops=CHAINED, match=match_float_elementwise),
     Rule(composite=OBSERVE, ops=(OBSERVE,), match=match_observe),
 )

@@ -29,6 +29,7 @@ from ..qdq.matchers.batch_matmul import match_batch_matmul
 from ..qdq.matchers.compare import COMPARE_OPS, LOGICAL_OPS, match_compare, match_logical
 from ..qdq.matchers.concat import match_concat
 from ..qdq.matchers.conv2d import match_conv2d, match_matmul
+from ..qdq.matchers.float_elementwise import match_mixed_add
 from ..qdq.matchers.gather import GATHER_OPS, match_gather
 from ..qdq.matchers.group_norm import match_group_norm
 from ..qdq.matchers.l2_normalize import match_l2_normalize
@@ -83,6 +84,8 @@ COMPUTE: tuple[Row, ...] = (
     # Results of one op that leads to several: each is a table.
     ("lookup", ("quantize",), match_lookup),
     ("pair_lookup", ("quantize",), match_pair_lookup),
+    # What no table holds.
+    ("mixed_elementwise", ("add",), match_mixed_add),
     # Where no table holds a comparison and what is chosen by it together.
     ("compare", COMPARE_OPS, match_compare),
     ("logical", LOGICAL_OPS, match_logical),

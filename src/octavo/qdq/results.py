@@ -1,4 +1,4 @@
-"""Reading a module, at any stage from QDQ to the virtual machine's form: which variable holds which tensor's integers, and how.
+"""Reading a module, at any stage from QDQ to the virtual machine's form: which variable holds which tensor's values, and how.
 
 Everything is read from what the IR carries: quantize ops, and the attributes of kernels. Changes nothing.
 """
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedVariable:
-    """A variable that holds a tensor's integers.
+    """A variable that holds a tensor's integers, or the float32 result of an integer op.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class QuantizedVariable:
     var
         The variable.
     params
-        The tensor's parameters, over its integers as the source has them.
+        The tensor's parameters, over its integers as the source has them; None of a float32 result.
     axes
         Axes of the source in the order in which they lie; None where they lie as in the source.
     shift
@@ -45,24 +45,26 @@ class QuantizedVariable:
 
     tensor: str
     var: Var
-    params: QuantParams
+    params: QuantParams | None
     axes: tuple[int, ...] | None = None
     shift: int = 0
 
     def integers(self, raw: Array) -> Array:
         """Return the tensor's integers as the source has them, int64."""
-        values = raw.astype(np.int64) - self.shift
-        return values if self.axes is None or values.ndim != len(self.axes) else values.transpose(np.argsort(self.axes))
+        return self._as_in_source(raw.astype(np.int64) - self.shift)
 
     def reals(self, raw: Array) -> Array:
-        """Return the numbers that the integers stand for, float32, in the source's layout."""
-        return dequantize(self.integers(raw), self.params)
+        """Return the numbers that the integers stand for, or that there are, float32, in the source's layout."""
+        return self._as_in_source(raw) if self.params is None else dequantize(self.integers(raw), self.params)
+
+    def _as_in_source(self, values: Array) -> Array:
+        return values if self.axes is None or values.ndim != len(self.axes) else values.transpose(np.argsort(self.axes))
 
 
 def quantized_variables(
     module: tvm.IRModule, entry: str = "main", externs: Mapping[str, Any] | None = None
 ) -> list[QuantizedVariable]:
-    """Return what the variables of a function hold, in its order.
+    """Return what the variables of a function hold, in its order: integers, and what integer ops leave in float32.
 
     `externs` are the Relax functions, by symbol, in whose place the function calls object code: composites and their calls.
 
@@ -139,8 +141,7 @@ class _Reading:
 
     def _gives(self, var: Var, entries: list[Any]) -> None:
         """Note the tensor, as the source has it, that a variable holds."""
-        params = [(entry, read_params(entry)) for entry in entries if entry is not None]
-        found = [QuantizedVariable(tensor=str(entry["id"]), var=var, params=each) for entry, each in params if each is not None]
+        found = [QuantizedVariable(tensor=str(entry["id"]), var=var, params=read_params(entry)) for entry in entries if entry]
         if found:
             self._found[var] = found
 
@@ -199,10 +200,8 @@ def _kernel_call(module: tvm.IRModule, binding: Any) -> tuple[Var | None, list[V
 
 
 def _quantized_variable(entry: Any, var: Var) -> QuantizedVariable:
-    params = read_params(entry)
-    assert params is not None, "kernels state integers alone"
     axes = None if entry["axes"] is None else tuple(int(axis) for axis in entry["axes"])
-    return QuantizedVariable(tensor=str(entry["id"]), var=var, params=params, axes=axes, shift=int(entry["shift"]))
+    return QuantizedVariable(tensor=str(entry["id"]), var=var, params=read_params(entry), axes=axes, shift=int(entry["shift"]))
 
 
 def _inputs(arguments: list[Var], attrs: dict[str, Any]) -> Iterator[QuantizedVariable]:

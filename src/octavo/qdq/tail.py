@@ -157,12 +157,12 @@ def check_activation(
 
 
 def of_width(support: OpSupport, params: QuantParams) -> OpSupport:
-    """Return what `support` offers to ops that read `params`: kernels take one width, and 16-bit sums end in integers."""
+    """Return what `support` offers to ops that read `params`: kernels take one width, and no sums of 16-bit integers are left."""
     is_wide = params.dtype in WIDE
     if not is_wide:
         return replace(support, activations=tuple(dtype for dtype in support.activations if dtype not in WIDE))
     activations = tuple(dtype for dtype in support.activations if dtype in WIDE)
-    return replace(support, activations=activations, float_output=False, sum_output=False)
+    return replace(support, activations=activations, sum_output=False)
 
 
 def unquantized(expr: Expr) -> Rejection:

@@ -15,6 +15,7 @@ from .vocabulary import (
     FIXED_POINT_WIDE_BIAS,
     FIXED_POINTS,
     FLOAT32,
+    FLOAT_FUNCTION,
     HALF_AWAY,
     HALF_EVEN,
     HALF_EVEN_STORED,
@@ -68,7 +69,7 @@ CPU = TargetDescription(
                 op=name,
                 activations=_WITH_INT16,
                 weights=("int8", "uint8"),
-                fusions=_WEIGHTED_FUSIONS,
+                fusions=(*_WEIGHTED_FUSIONS, FLOAT_FUNCTION),
                 float_output=True,
                 sum_output=True,
             )
@@ -77,7 +78,7 @@ CPU = TargetDescription(
         OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
         OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=CLAMPS, float_output=True, sum_output=True),
         *(
-            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS)
+            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS, float_input=name == "add")
             for name in ("add", "subtract", "multiply")
         ),
         *(OpSupport(op=name, activations=_WITH_INT16, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),

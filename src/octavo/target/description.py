@@ -17,6 +17,7 @@ from .tensor_support import TensorSupport
 from .vocabulary import (
     ACTIVATION_DTYPES,
     ACTIVATION_LAYOUTS,
+    FLOAT_FUNCTION,
     FLOAT_MULTIPLIER,
     FUSIONS,
     GRANULARITIES,
@@ -63,13 +64,16 @@ class OpSupport:
     scales
         "any", or "power_of_two" for all tensors of the op.
     fusions
-        Ops that may follow within the same kernel: "bias", "nn.relu", "clip".
+        What may follow within the same kernel: "bias", "nn.relu", "clip"; with `float_output` "float_function", a function of
+        single elements of the float32 result (SiLU, say) and a factor for each channel, before the kernel quantizes.
     same_params
         Whether output and inputs must share scale and zero point (reshape, max pooling).
     float_output
         Whether an integer op with weights may leave its result in float32, scaled and not quantized.
     sum_output
         Whether such an op may leave the int32 sums of its products as they are.
+    float_input
+        Whether an addition may read what such ops leave in float32.
     requantize
         What brings sums, or real values, to the scale of the result: "float_multiplier", "fixed_point" or "shift".
     rounding
@@ -104,6 +108,7 @@ class OpSupport:
     same_params: bool = False
     float_output: bool = False
     sum_output: bool = False
+    float_input: bool = False
     requantize: str = FLOAT_MULTIPLIER
     rounding: str | tuple[str, ...] = ""
     accumulator_bits: int = 32
@@ -146,7 +151,7 @@ class OpSupport:
                 raise TargetError(f"{where}: tensors: {role}: {needed}, got {found.scales!r}")
 
     def _check_numbers(self, where: str) -> None:
-        for name in ("same_params", "float_output", "sum_output"):
+        for name in ("same_params", "float_output", "sum_output", "float_input"):
             if not isinstance(getattr(self, name), bool):
                 raise TargetError(f"{where}: {name}: expected true or false, got {brief(getattr(self, name))}")
         for name in ("accumulator_bits", "wide_accumulator_bits"):
@@ -154,6 +159,11 @@ class OpSupport:
             if type(bits) is not int or not MIN_ACCUMULATOR_BITS <= bits <= MAX_ACCUMULATOR_BITS:
                 allowed = f"expected a whole number from {MIN_ACCUMULATOR_BITS} to {MAX_ACCUMULATOR_BITS}"
                 raise TargetError(f"{where}: {name}: {allowed}, got {brief(bits)}")
+
+    @property
+    def float_function(self) -> bool:
+        """Whether a kernel computes functions of its float32 result before it quantizes."""
+        return self.float_output and FLOAT_FUNCTION in self.fusions
 
     @property
     def roundings(self) -> tuple[str, ...]:

@@ -36,7 +36,12 @@ def host_target() -> Target:
 
     Where LLVM does not know the CPU, the target has no "mcpu", which means the baseline of the architecture.
     """
-    cpu = str(codegen.llvm_get_system_cpu())
+    return _target_of(str(codegen.llvm_get_system_cpu()))
+
+
+@lru_cache
+def _target_of(cpu: str) -> Target:
+    """Return the target of this machine, whose CPU LLVM calls `cpu`: the same object each time, which `has_features` knows."""
     if cpu not in {str(name) for name in codegen.llvm_get_cpu_archlist(Target({"kind": "llvm"}))}:
         return Target({"kind": "llvm"})
     config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu}

@@ -78,6 +78,7 @@ def _op_fields() -> Schema:
         "same_params": {"type": "boolean"},
         "float_output": {"type": "boolean"},
         "sum_output": {"type": "boolean"},
+        "float_input": {"type": "boolean"},
         "requantize": _name(REQUANTIZE),
         "rounding": {"anyOf": [_name(("", *roundings)), _names(roundings, minimum=1)]},
         "accumulator_bits": _integer(MIN_ACCUMULATOR_BITS, MAX_ACCUMULATOR_BITS),

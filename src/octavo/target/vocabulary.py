@@ -95,7 +95,8 @@ OPS = (
 
 ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
 WEIGHT_DTYPES = (*ACTIVATION_DTYPES, "int4")
-FUSIONS = ("bias", *CLAMPS)
+FLOAT_FUNCTION = "float_function"
+FUSIONS = ("bias", *CLAMPS, FLOAT_FUNCTION)
 SCHEMES = get_args(Scheme)
 SCALES = ("any", "power_of_two")
 OVERFLOWS = ("proven", "saturates", "wraps")

@@ -207,7 +207,7 @@ class KernelContext:
         """
         entry = self._entries.get(var) or _only_input(self._attrs)
         root = self._views.get(value, value) if isinstance(value, Var) else None
-        if entry is None or entry["scale"] is None or root is None or root not in self._symbols:
+        if entry is None or root is None or root not in self._symbols:
             return
         recorded = self._results.setdefault(root, [])
         recorded.append({**entry, "shape": list(shape_of(value)), **_storage_entry(layout, dtype_of(var))})

@@ -12,6 +12,7 @@ from tvm.relax import Expr, Var
 
 from ...composites.attributes import HOST, Composite, read_composites
 from ...composites.base import FloatOp
+from ...composites.elementwise import MixedElementwiseOp
 from ...composites.float_ops import ObserveOp
 from ...errors import CompileError
 from ...graph.dataflow import (
@@ -98,12 +99,14 @@ class OpRecord:
 class Lowered:
     """A module whose kernels are calls to external symbols, the kernels by symbol, and the records in graph order.
 
-    `externals` are the functions that kernels call in the code of other back ends, by their keys.
+    `externals` are the functions that kernels call in the code of other back ends, by their keys; `announced` says which variable
+    each tensor of the source became.
     """
 
     module: tvm.IRModule
     kernels: dict[str, PlacedKernel]
     records: tuple[OpRecord, ...]
+    announced: Announced
     externals: dict[str, External] = field(default_factory=dict[str, External])
 
 
@@ -146,17 +149,14 @@ def lower_composites(
     main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)
     calls = _calls(lowering.view, composed.composites)
-    announce(
-        "octavo.lower",
-        lambda: lowered,
-        {symbol: placed.func for symbol, placed in lowering.table.placed.items()},
-        _announced(calls, lowering.state, context.storage.first(), context.recorded),
-    )
+    announced = _announced(calls, lowering.state, context.storage.first(), context.recorded)
+    kernels = {symbol: placed.func for symbol, placed in lowering.table.placed.items()}
+    announce("octavo.lower", lambda: lowered, kernels, announced)
     records = lowering.records
     if precision is not None:
         records = _with_precision(records, precision, lowering.state, calls)
     table = lowering.table
-    return Lowered(module=lowered, kernels=table.placed, records=tuple(records), externals=table.externals)
+    return Lowered(module=lowered, kernels=table.placed, records=tuple(records), announced=announced, externals=table.externals)
 
 
 def _with_others(lowered: tvm.IRModule, module: tvm.IRModule, composites: Collection[str]) -> tvm.IRModule:
@@ -360,15 +360,17 @@ def _float_record(view: DataflowView, state: PartitionState, var: Var, target: T
 
 def _composite_record(composite: Composite, state: PartitionState, var: Var, kernel: Kernel | None) -> OpRecord:
     op = composite.op
+    # A kernel that dequantizes and quantizes around a float op computes one that a rule left float, or one that asks for that.
+    is_float = isinstance(op, FloatOp) or (isinstance(op, MixedElementwiseOp) and composite.core in state.rejections)
     # Only the quantize_info knows of integers that hoist_quantize.py and sink_dequantize.py made.
     described = composite.quantize_info.get("output")
     return OpRecord(
-        op=op.op if isinstance(op, FloatOp) else composite.op_name,
+        op=op.op if isinstance(op, (FloatOp, MixedElementwiseOp)) else composite.op_name,
         tensor=state.tensor_of(var.name if described is None else str(described["id"])),
-        integer=not isinstance(op, FloatOp),
+        integer=not is_float,
         kernel="" if kernel is None else kernel.name,
         isa="" if kernel is None else kernel.isa,
-        reason=state.rejections.get(composite.core, "") if isinstance(op, FloatOp) else "",
+        reason=state.rejections.get(composite.core, "") if is_float else "",
         macs=op.macs,
         shape=static_shape(var) or (),
         declined=state.declined.get(composite.core, ""),

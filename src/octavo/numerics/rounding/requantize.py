@@ -125,7 +125,7 @@ ScaledRounding = Literal["fused", "stepwise"]
 
 
 def dequantize_accumulator(
-    acc: npt.NDArray[np.int32],
+    acc: npt.NDArray[np.int32 | np.int64],
     multiplier: npt.ArrayLike,
     bias: npt.ArrayLike,
     *,
@@ -139,7 +139,7 @@ def dequantize_accumulator(
     Parameters
     ----------
     acc
-        int32 (..., channels), from `conv2d_accumulate` or `matmul_accumulate` without bias.
+        int32 or int64 (..., channels), from `conv2d_accumulate` or `matmul_accumulate` without bias.
     multiplier, bias
         float32 numbers or (channels,): the real value of one unit of the accumulator, and what is added.
     input_scale
@@ -153,7 +153,7 @@ def dequantize_accumulator(
     array
         float32, shaped as `acc`.
     """
-    real = np.asarray(acc, np.int32).astype(np.float32)
+    real = np.asarray(acc).astype(np.float32)
     factor = np.asarray(multiplier, np.float32)
     scale = None if input_scale is None else np.asarray(input_scale, np.float32)
     if rounding == "stepwise":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...composites.base import WIDE, CompositeOp, FloatResult, QuantizedOutput, 
 from ...composites.weighted import BatchMatmulOp, MatmulOperand
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
-from ...numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE
+from ...numerics import BATCH_MATMUL_MAX_INNER, INTEGER_RANGE, QuantParams
 from ...numerics.rounding.fixed_point import FixedPointMultiplier, FixedPointRounding
 from ...numerics.rounding.narrow_accumulator import Overflow
 from ...target import OpSupport
@@ -47,7 +47,7 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         problem = check_activation(name, side.params, support)
         if problem is not None:
             return problem
-        support = of_width(support, side.params)
+        support = _of_width(support, side.params)
         if constant is not None and len(shape) == 2 and side.params.dtype not in WIDE:
             return Rejection(reason=f"operand {name} is a constant matrix, which another rule takes")
         members.update(dict.fromkeys(() if constant is None else constant.members))
@@ -87,6 +87,12 @@ def match_batch_matmul(view: DataflowView, core: Var, support: OpSupport) -> Reg
         inputs=tuple(dict.fromkeys(variables)),
         op=op,
     )
+
+
+def _of_width(support: OpSupport, params: QuantParams) -> OpSupport:
+    """Return what `support` offers to products that read `params`: those of 16 bits end in integers."""
+    found = of_width(support, params)
+    return replace(found, float_output=False) if params.dtype in WIDE else found
 
 
 def _fixed_point_of(view: DataflowView, end: _End, operands: list[MatmulOperand]) -> FixedPointRounding | Rejection | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ...composites.base import CompositeOp, FloatResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
+from ...composites.base import WIDE, CompositeOp, FloatResult, FunctionResult, Layout, QuantizedOutput, QuantizedTensor, SumResult
 from ...composites.weighted import Conv2dOp, DynamicTensor, MatmulOp, QuantizedWeight, Result
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
@@ -26,6 +27,7 @@ from ..runtime_inputs import UNIT, DynamicInput, dynamic_input, dynamic_tensor
 from ..tail import FloatTail, SumTail, Tail, check_activation, follow_in_float, follow_to_quantize, of_width
 from ..values import ConstantValue, Dequantized, dequantized, real_values
 from ..weights import quantized_weight, read_bias, read_weight
+from .function_tail import FunctionTail, follow_function
 
 Input = Dequantized | DynamicInput | CenteredInput
 
@@ -137,6 +139,8 @@ def _wide(op: _Op, asked: str, rounding: FixedPointRounding) -> _Op | Rejection:
 
 def _in_integers(op: _Op) -> _Op | Rejection:
     """Return the op in the integers of accelerators, where its quantize says so."""
+    if isinstance(op.x, QuantizedTensor) and op.x.kernel_dtype == "int16" and op.x.params.scale.ndim:
+        return Rejection(reason=f"activation {op.x.name} is quantized per axis; kernels of 16 bits take one scale per tensor")
     if not isinstance(op.y, QuantizedOutput) or not isinstance(op.x, QuantizedTensor):
         return op
     result, weight, rounding = op.y.tensor, op.weight, op.y.fixed_point
@@ -199,7 +203,7 @@ class WeightedMatch:
 
     weight: ConstantValue
     bias: ConstantValue | None
-    tail: Tail | FloatTail | SumTail
+    tail: Tail | FunctionTail | FloatTail | SumTail
     members: tuple[Var, ...]
     rounding: ScaledRounding = "fused"
 
@@ -280,6 +284,8 @@ def _follow_real(
         if isinstance(x, DynamicInput)
         else follow_to_quantize(view, start, support, channel_axis=channel_axis)
     )
+    if isinstance(tail, Rejection) and support.float_function and isinstance(x, Dequantized) and x.params.dtype not in WIDE:
+        tail = follow_function(view, start, axis, support) or tail
     if isinstance(tail, Rejection) and support.float_output and dtype_of(start) == "float32":
         tail = follow_in_float(view, start, support)
     if isinstance(tail, Rejection):
@@ -301,7 +307,7 @@ def weights_and_result(
     if isinstance(tail, Tail):
         weights = quantized_weight(way.weight, order, bias, x_params, tail.result.tensor.params, support)
         return weights if isinstance(weights, Rejection) else (weights, tail.result)
-    is_real = isinstance(tail, FloatTail)
+    is_real = isinstance(tail, FloatTail | FunctionTail)
     weights = quantized_weight(way.weight, order, None if is_real else bias, x_params, UNIT, support)
     if isinstance(weights, Rejection):
         return weights
@@ -311,10 +317,12 @@ def weights_and_result(
         return weights, SumResult(name=tail.output.name, shape=shape)
     real = np.zeros(weights.bias.shape, np.float32) if bias is None else np.ascontiguousarray(real_values(bias))
     bias_name = "" if bias is None else bias.name
-    result = FloatResult(
-        name=tail.output.name, shape=shape, bias=real, bias_name=bias_name, low=tail.low, high=tail.high, rounding=way.rounding
-    )
-    return weights, result
+    facts: dict[str, Any] = {"name": tail.output.name, "shape": shape, "bias": real, "bias_name": bias_name}
+    if isinstance(tail, FunctionTail):
+        return weights, FunctionResult(
+            **facts, low=-math.inf, high=math.inf, function=tail.function, factors=tail.factors, y=tail.result
+        )
+    return weights, FloatResult(**facts, low=tail.low, high=tail.high, rounding=way.rounding)
 
 
 def quantized_input(x: Input) -> QuantizedTensor | DynamicTensor:

@@ -5,9 +5,9 @@ import pytest
 from kernel_runner import EACH_ISA, Case, check
 
 from octavo.backends.cpu import kernels
-from octavo.backends.cpu.kernels import Conv2dSpec, Output
+from octavo.backends.cpu.kernels import Conv2dSpec, FloatOutput, Output
 from octavo.backends.cpu.kernels.channel_requantize import safe_steps
-from octavo.numerics import Window, conv2d
+from octavo.numerics import Window, conv2d, conv2d_accumulate, dequantize_accumulator
 from octavo.numerics.rounding.fixed_point import fixed_point_multiplier
 
 INT16 = Output(zero_point=0, qmin=-32768, qmax=32767)
@@ -49,12 +49,22 @@ def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None,
         threads=threads,
         **fields,
     )
+    window = Window(**{name: value for name, value in fields.items() if name != "groups"})
+    about = (isa, rounding, shape, weight_shape, fields)
+    if isinstance(output, FloatOutput):
+        real_bias = rng.normal(size=channels).astype(np.float32)
+        kernel = kernels.conv2d(spec, weight=weight, weight_zero_point=0, bias=real_bias, multiplier=scale, isa=isa)
+        sums = conv2d_accumulate(
+            x.astype(np.int64), weight, x_zero_point=zero_point, w_zero_point=0, window=window, groups=fields.get("groups", 1)
+        )
+        limits = {"low": output.low, "high": output.high, "rounding": output.rounding}
+        expected = dequantize_accumulator(sums, scale, real_bias, **limits)
+        return Case(kernel=kernel, inputs=(x,), expected=expected, about=about)
     kernel = kernels.conv2d(spec, weight=weight, weight_zero_point=0, bias=bias, multiplier=scale, isa=isa)
     bounds = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax}
-    window = Window(**{name: value for name, value in fields.items() if name != "groups"})
     given = {"x_zero_point": zero_point, "bias": bias, "window": window, "groups": fields.get("groups", 1)}
     expected = conv2d(x, weight, multiplier=scale, **given, **bounds, out_dtype="int16")
-    return Case(kernel=kernel, inputs=(x,), expected=expected, about=(isa, rounding, shape, weight_shape, fields))
+    return Case(kernel=kernel, inputs=(x,), expected=expected, about=about)
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
@@ -87,6 +97,23 @@ def test_convolutions(isa):
         convolution(isa, "reduced", rng, (1, 40, 40, 16), (3, 3, 16, 32), padding=(1, 1, 1, 1), threads=2),
     ]
     check(cases)
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
+def test_results_in_float32(isa):
+    rng = np.random.default_rng(9)
+    bounds = ({}, {"low": 0.0, "rounding": "stepwise"}, {"low": -1.0, "high": 6.0})
+    shapes = [
+        ((2, 7, 9, 3), (3, 3, 3, 20), {"padding": (1, 1, 1, 1), "zero_point": 77}),
+        ((1, 5, 6, 17), (3, 3, 1, 17), {"padding": (1, 1, 1, 1), "groups": 17}),
+        ((1, 6, 6, 32), (3, 3, 16, 34), {"groups": 2, "strides": (2, 2)}),
+        ((1, 3, 1, 1301), (1, 1, 1301, 18), {}),
+    ]
+    check(
+        convolution(isa, "float32", rng, shape, weight, output=FloatOutput(**each), **fields)
+        for shape, weight, fields in shapes
+        for each in bounds
+    )
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)

@@ -23,6 +23,8 @@ def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[st
     is_plain = op.narrow is None and not isinstance(multiplier, FixedPointMultiplier)
     leaves_sums = not is_plain and y.kernel_dtype == "uint8"
     takes_views = kernels.takes_views(a.shape[-1], dtype=a.kernel_dtype, isa=context.isa)
+    output_of = kernels.SumOutput() if leaves_sums else output_spec(y)
+    assert not isinstance(output_of, kernels.FunctionOutput), "functions follow weights"
     sides = [_read(context, inputs, operand, takes_views=takes_views) for operand in (op.a, op.b)]
     spec = BatchMatmulSpec(
         a=sides[0][1],
@@ -31,7 +33,7 @@ def emit_batch_matmul(op: BatchMatmulOp, context: KernelContext, inputs: dict[st
         a_zero_point=a.zero_point,
         b_zero_point=b.zero_point,
         multiplier=1.0 if leaves_sums else multiplier if isinstance(multiplier, FixedPointMultiplier) else float(multiplier),
-        output=kernels.SumOutput() if leaves_sums else output_spec(y),
+        output=output_of,
         dtype=a.kernel_dtype,
         narrow=None if leaves_sums else op.narrow,
         threads=context.threads,

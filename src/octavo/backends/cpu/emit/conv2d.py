@@ -128,7 +128,7 @@ def _read(context: KernelContext, x: QuantizedTensor | DynamicTensor, inputs: di
 
 
 def _check_overflow(op: Conv2dOp | MatmulOp, name: str) -> None:
-    if op.y.kernel_dtype != "int16":  # whose sums have 64 bits where they need them
+    if isinstance(op.x, DynamicTensor) or op.x.kernel_dtype != "int16":  # whose sums have 64 bits where they need them
         op.weight.check_overflow_of((0, 255) if isinstance(op.x, DynamicTensor) else (op.x.zero_point,), name)
 
 

@@ -1,6 +1,6 @@
 """Kernels: TIR kernels by ISA, each equal to its oracle in `numerics` bit for bit; they know no graph."""
 
-from ....composites.outputs import FloatOutput, Output, SumOutput
+from ....composites.outputs import FloatOutput, FunctionOutput, Output, SumOutput
 from .add import add
 from .affine_rows import AffineRowsSpec, affine_rows
 from .batch_matmul import batch_matmul, takes_views
@@ -104,6 +104,7 @@ __all__ = [
     "FloatOutput",
     "FloatResizeSpec",
     "FloatSoftmaxSpec",
+    "FunctionOutput",
     "GatherSpec",
     "GroupNormSpec",
     "HalfCastSpec",

@@ -1,9 +1,9 @@
-"""From int32 and int64 sums of each output channel to integers: the epilogue of convolutions of 16-bit activations.
+"""From int32 and int64 sums of each output channel to integers or float32: the epilogue of convolutions of 16-bit activations.
 
 Of sums of 8-bit activations in memory `requantize_sums` is the kernel.
 
 Constants are folded at compile time; which of them there are depends on how the multiplier is given. Oracle:
-`numerics.requantize`.
+`numerics.requantize`, `numerics.dequantize_accumulator`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
 from .fixed_point import accumulated, clamped_integer
+from .float_result import float_result
 from .rounding import requantized
-from .spec import FloatOutput, Output, SumOutput
+from .spec import FloatOutput, FunctionOutput, Output, SumOutput
 from .vectors import Buffer, Expr, load, splat
 
 Constants = dict[str, npt.NDArray[Any]]
 
 
 class ChannelRequantize:
-    """Emits clamp(scaled(accumulated(sum + bias)) + zero_point) for vectors of output channels.
+    """Emits clamp(scaled(accumulated(sum + bias)) + zero_point) for vectors of output channels, or clamp(scaled(sum + bias)).
 
     Parameters
     ----------
@@ -38,27 +39,33 @@ class ChannelRequantize:
     multiplier
         One for all channels or one for each.
     dtype
-        Of the result.
+        Of integers.
     narrow
         The accumulator where sums may leave it.
+    real_bias
+        float32 (channels,): what is added to a float32 result.
     """
 
     def __init__(
         self,
-        output: Output | FloatOutput | SumOutput,
+        output: Output | FloatOutput | FunctionOutput | SumOutput,
         bias: npt.NDArray[np.int64],
         multiplier: Multiplier,
         dtype: str = "int16",
         *,
         narrow: NarrowAccumulator | None = None,
+        real_bias: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        assert isinstance(output, Output), "these sums end in integers"
-        self._output, self._dtype, self._narrow = output, dtype, narrow
+        assert not isinstance(output, SumOutput | FunctionOutput), "these sums end in integers or float32"
+        self._output, self._narrow = output, narrow
+        self.dtype = dtype if isinstance(output, Output) else "float32"
         self._factor = multiplier if isinstance(multiplier, FixedPointMultiplier) else None
         channels = bias.shape
         self.constants: Constants
         if self._factor is None:
             self.constants = {"bias": bias, "multiplier": np.broadcast_to(np.asarray(multiplier, np.float32), channels).copy()}
+            if real_bias is not None:
+                self.constants["real_bias"] = real_bias
             return
         factor, first, second = (
             np.broadcast_to(array, channels).astype(np.int64)
@@ -76,11 +83,13 @@ class ChannelRequantize:
         return {name: B.Bind(load(buffers[name], at, lanes)) for name in self.constants}
 
     def result(self, total: Expr, constants: Mapping[str, Expr], lanes: int) -> Expr:
-        """Return an int64 vector of sums as integers of the result."""
+        """Return an int64 vector of sums as the result."""
         if "bias" in constants:
             total = accumulated(total + constants["bias"], self._narrow, lanes)
+        if isinstance(self._output, FloatOutput):
+            return float_result(self._output, total, constants["multiplier"], constants["real_bias"], None, lanes)
         if self._factor is None:
-            return requantized(total, constants["multiplier"], self._output, lanes, dtype=self._dtype)
+            return requantized(total, constants["multiplier"], self._output, lanes, dtype=self.dtype)
         value = (total * constants["factor"] + constants["offset"]) >> constants["first"]
         second = constants.get("second")
         if second is not None:
@@ -92,7 +101,7 @@ class ChannelRequantize:
                 less = value >> splat(B.int64(63), lanes) if is_away else B.bitwise_and(value >> second, one) - one
                 halved = halved + B.Select(second > splat(B.int64(0), lanes), less, splat(B.int64(0), lanes))
             value = halved >> second
-        return clamped_integer(value, self._output, lanes, self._dtype)
+        return clamped_integer(value, self._output, lanes, self.dtype)
 
 
 def safe_steps(weights: npt.NDArray[np.integer], values_per_step: int, reach: int) -> int | None:

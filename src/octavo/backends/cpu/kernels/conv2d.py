@@ -19,7 +19,7 @@ from .generic.conv2d import conv2d_generic
 from .generic.wide_conv2d import wide_conv2d_generic
 from .isa import checked_isa
 from .schedule import NO_SCHEDULES, Schedules
-from .spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
+from .spec import Conv2dSpec, FloatOutput, FunctionOutput, Kernel, Output, SumOutput
 from .x86 import conv2d_x86, matmul_x86
 from .x86.pair_gemm import PairGemm
 
@@ -46,7 +46,7 @@ def conv2d(
     """Return a kernel that computes `octavo.numerics.conv2d`, bit for bit.
 
     With a FloatOutput its result is float32, `octavo.numerics.dequantize_accumulator` of `conv2d_accumulate`; with a SumOutput
-    int32, the latter.
+    int32, the latter; with a FunctionOutput uint8 of a function of that float32.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def conv2d(
         For an output with `real_bias` float32, added after scaling: real numbers, or for an Output these over out_scale.
     multiplier
         float32 (out_channels,), or a number; from `octavo.numerics.requantize_multiplier`. For int16 it may be a fixed-point one.
-        For a FloatOutput the real value of one unit of the accumulator: in_scale * weight_scale, or weight_scale alone where
-        in_scale comes at run time. A SumOutput leaves it unread.
+        For a FloatOutput, or a FunctionOutput, the real value of one unit of the accumulator: in_scale * weight_scale, or
+        weight_scale alone where in_scale comes at run time. A SumOutput leaves it unread.
     isa
         One of `KNOWN_ISAS`.
     schedules
@@ -79,7 +79,9 @@ def conv2d(
     """
     if spec.dtype == "int16":
         centered = weight.astype(np.int16) - np.asarray(weight_zero_point, np.int16)
-        return _wide_conv2d(spec, centered, bias.astype(np.int64), multiplier, isa, schedules)
+        real = bias.astype(np.float32) if isinstance(spec.output, FloatOutput) else None
+        sums = bias.astype(np.int64) if real is None else np.zeros(bias.shape, np.int64)
+        return _wide_conv2d(spec, centered, sums, multiplier, real, isa, schedules)
     return _implementation(conv2d_x86, isa, schedules)(
         spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )
@@ -91,7 +93,7 @@ def matmul(
     in_features: int,
     out_features: int,
     input_zero_point: int,
-    output: Output | FloatOutput | SumOutput,
+    output: Output | FloatOutput | FunctionOutput | SumOutput,
     dtype: Literal["uint8", "int16"] = "uint8",
     narrow: NarrowAccumulator | None = None,
     threads: int,
@@ -136,6 +138,7 @@ def _wide_conv2d(
     weight: npt.NDArray[np.int16],
     bias: npt.NDArray[np.int64],
     multiplier: Multiplier,
+    real_bias: npt.NDArray[np.float32] | None,
     isa: str,
     schedules: Schedules,
 ) -> Kernel:
@@ -144,8 +147,8 @@ def _wide_conv2d(
     assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
     assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
     if checked_isa(isa).family != "x86" or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
-        return wide_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier)
+        return wide_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier, real_bias=real_bias)
     is_pointwise = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding)
     kind = "pointwise" if is_pointwise else "grouped" if spec.groups > 1 else "direct"
-    gemm = PairGemm(spec, weight, bias, multiplier, isa=isa, schedules=schedules)
+    gemm = PairGemm(spec, weight, bias, multiplier, real_bias=real_bias, isa=isa, schedules=schedules)
     return gemm.build("matmul" if is_pointwise and spec.in_width == 1 else f"conv2d.{kind}")

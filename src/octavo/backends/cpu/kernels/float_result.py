@@ -10,8 +10,9 @@ import math
 
 from tvm.script.ir_builder import tirx as B
 
+from .float_function import ElementMath
 from .rounding import scaled, unfused
-from .spec import FloatOutput
+from .spec import FloatOutput, FunctionOutput
 from .vectors import Buffer, Expr, intrinsic, splat, vector_type
 
 
@@ -40,3 +41,14 @@ def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, s
     if not math.isinf(output.high):
         value = B.min(value, splat(B.float32(output.high), lanes))
     return value
+
+
+def function_value(output: FunctionOutput, value: Expr, lanes: int) -> Expr:
+    """Return the function of a float32 vector."""
+    math = ElementMath(lanes)
+    return math.apply(output.function, [math.keep(value)])
+
+
+def in_steps(output: FunctionOutput, value: Expr, factor: Expr | None, lanes: int) -> Expr:
+    """Return a function's float32 vector in steps of the result, to be rounded; `factor` where channels have their own."""
+    return ElementMath(lanes).fenced(value * (splat(B.float32(output.factors[0]), lanes) if factor is None else factor))

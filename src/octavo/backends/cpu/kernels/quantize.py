@@ -16,19 +16,23 @@ from .vectors import Buffer, Expr, for_each_vector, load, prim_func, splat, stor
 
 def quantize(spec: QuantizeSpec, *, isa: str) -> Kernel:
     """Return the kernel of y = saturate(round(x / scale) + zero_point); infinities saturate, NaN becomes the dtype's minimum."""
-    qmin, qmax = INTEGER_RANGE[spec.dtype]
     width = lanes_of(isa)
 
     def emit(x: Buffer, y: Buffer) -> None:
         def one(start: Expr, lanes: int) -> None:
-            scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
-            value = load(x, start, lanes) / scale
-            bounds: Any = {"zero_point": spec.zero_point, "qmin": qmin, "qmax": qmax}
-            store(y, start, rounded(value, **bounds, dtype=spec.dtype, lanes=lanes, ties=spec.ties), lanes)
+            store(y, start, quantized_vector(spec, load(x, start, lanes), lanes), lanes)
 
         for_each_vector(spec.size, width, spec.threads, one)
 
     return Kernel(name="quantize", isa=isa, func=prim_func([("x", spec.size, "float32"), ("y", spec.size, spec.dtype)], emit))
+
+
+def quantized_vector(spec: QuantizeSpec, x: Expr, lanes: int) -> Expr:
+    """Return the integers of a float32 vector."""
+    qmin, qmax = INTEGER_RANGE[spec.dtype]
+    scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
+    bounds: Any = {"zero_point": spec.zero_point, "qmin": qmin, "qmax": qmax}
+    return rounded(x / scale, **bounds, dtype=spec.dtype, lanes=lanes, ties=spec.ties)
 
 
 def dequantize(spec: DequantizeSpec, *, isa: str) -> Kernel:
@@ -37,10 +41,15 @@ def dequantize(spec: DequantizeSpec, *, isa: str) -> Kernel:
 
     def emit(q: Buffer, y: Buffer) -> None:
         def one(start: Expr, lanes: int) -> None:
-            centered = load(q, start, lanes, "int32") - splat(B.int32(spec.zero_point), lanes)
-            scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
-            store(y, start, centered.astype(scale.ty) * scale, lanes)
+            store(y, start, real_vector(spec, q, start, lanes), lanes)
 
         for_each_vector(spec.size, width, spec.threads, one)
 
     return Kernel(name="dequantize", isa=isa, func=prim_func([("q", spec.size, spec.dtype), ("y", spec.size, "float32")], emit))
+
+
+def real_vector(spec: DequantizeSpec, q: Buffer, start: Expr, lanes: int) -> Expr:
+    """Return what a vector of integers stands for, float32."""
+    centered = load(q, start, lanes, "int32") - splat(B.int32(spec.zero_point), lanes)
+    scale = splat(B.float32(float(np.float32(spec.scale))), lanes)
+    return centered.astype(scale.ty) * scale

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tvm
 
 from ....composites.matrix_view import MatrixView
-from ....composites.outputs import FloatOutput, Output, SumOutput
+from ....composites.outputs import FloatOutput, FunctionOutput, Output, SumOutput
 from ....numerics import FloatMeanParameters, FloatSumParameters
 from ....numerics.affine import TieRounding
 from ....numerics.quantized.pool2d import PoolRounding
@@ -43,7 +43,7 @@ class Conv2dSpec:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     input_zero_point: int
-    output: Output | FloatOutput | SumOutput
+    output: Output | FloatOutput | FunctionOutput | SumOutput
     dtype: Literal["uint8", "int16"] = "uint8"
     narrow: NarrowAccumulator | None = None
     threads: int = 1

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
-from ..float_result import float_result, input_scale, input_zero_point
+from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
 from ..isa import GENERIC
-from ..rounding import requantized
-from ..spec import Conv2dSpec, FloatOutput, Kernel, Output, SumOutput
+from ..rounding import requantized, rounded, scaled
+from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, Kernel, Output, SumOutput
 from ..vectors import Buffer, Expr, chunked, interior, load, prim_func, splat, store, worthwhile
 
 _LANES = 16
@@ -27,7 +27,7 @@ _PIXELS = 4
 """Output pixels computed together from one load of weights; with `_LANES` they fill 16 of NEON's 32 registers."""
 
 
-_DTYPES = {Output: "uint8", FloatOutput: "float32", SumOutput: "int32"}
+_DTYPES = {Output: "uint8", FunctionOutput: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,7 @@ class _Buffers:
     weight: Buffer
     bias: Buffer
     multiplier: Buffer
+    factor: Buffer | None
     y: Buffer
 
 
@@ -87,7 +88,8 @@ def conv2d_generic(
     Returns
     -------
     Kernel
-        Its constants are the packed weights less their zero points (int8, or int16 where that needs nine bits), bias, multiplier.
+        Its constants are the packed weights less their zero points (int8, or int16 where that needs nine bits), bias, multiplier,
+        and the factors of a FunctionOutput.
     """
     group_in, group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
     assert weight.shape == (*spec.kernel, group_in, spec.out_channels), f"weights {weight.shape} do not fit {spec}"
@@ -96,13 +98,15 @@ def conv2d_generic(
     run = spec.out_channels if depthwise else group_out  # channels that may share a vector
     packed = _pack(centered, run)
     bias_dtype = "float32" if spec.output.real_bias else "int32"
+    factors = np.array(spec.output.factors if isinstance(spec.output, FunctionOutput) else (), np.float32)
     constants = (packed, np.ascontiguousarray(bias, bias_dtype), np.ascontiguousarray(multiplier, np.float32))
+    constants += (factors,) if factors.size > 1 else ()
 
     def emit(x: Buffer, *others: Buffer) -> None:
         parameters = others[0] if spec.scales else None
-        packed_weight, bias_buffer, multiplier_buffer, y = others[1:] if spec.scales else others
-        buffers = _Buffers(x=x, parameters=parameters, weight=packed_weight, bias=bias_buffer, multiplier=multiplier_buffer, y=y)
-        _emit(spec, buffers, run=run, depthwise=depthwise)
+        weight, bias, multiplier, *factor, y = others[1:] if spec.scales else others
+        scaling = {"bias": bias, "multiplier": multiplier, "factor": factor[0] if factor else None}
+        _emit(spec, _Buffers(x=x, parameters=parameters, weight=weight, **scaling, y=y), run=run, depthwise=depthwise)
 
     arguments = [
         ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "uint8"),
@@ -110,6 +114,7 @@ def conv2d_generic(
         ("weight", packed.size, str(packed.dtype)),
         ("bias", spec.out_channels, bias_dtype),
         ("multiplier", spec.out_channels, "float32"),
+        *([("factor", factors.size, "float32")] if factors.size > 1 else []),
         ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, _DTYPES[type(spec.output)]),
     ]
     name = "conv2d.depthwise" if depthwise else "conv2d.grouped" if spec.groups > 1 else "conv2d.direct"
@@ -241,6 +246,13 @@ def _emit_pixels(
                 None if scale_of is None else input_scale(buffers.parameters, scale_of[p]),
             )
             value = float_result(spec.output, load(acc, p * lanes, lanes), multiplier, bias, scale, lanes)
+        elif isinstance(spec.output, FunctionOutput):
+            bias, out_of = load(buffers.bias, tile.channel, lanes), spec.output.integers
+            factor = None if buffers.factor is None else load(buffers.factor, tile.channel, lanes)
+            value = function_value(spec.output, scaled(load(acc, p * lanes, lanes), multiplier, bias, lanes), lanes)
+            value = in_steps(spec.output, value, factor, lanes)
+            bounds: Any = {"zero_point": out_of.zero_point, "qmin": out_of.qmin, "qmax": out_of.qmax}
+            value = rounded(value, **bounds, dtype="uint8", lanes=lanes)
         else:
             bias = load(buffers.bias, tile.channel, lanes) if spec.output.real_bias else None
             value = requantized(load(acc, p * lanes, lanes), multiplier, spec.output, lanes, bias=bias)

@@ -27,6 +27,7 @@ def wide_conv2d_generic(
     weight: npt.NDArray[np.integer],
     bias: npt.NDArray[np.int64],
     multiplier: Multiplier,
+    real_bias: npt.NDArray[np.float32] | None = None,
 ) -> Kernel:
     """Return the convolution kernel for any LLVM target.
 
@@ -40,8 +41,10 @@ def wide_conv2d_generic(
         int64 (out_channels,).
     multiplier
         Fixed-point or float32, one for all channels or one for each.
+    real_bias
+        float32 (out_channels,), of a float32 result.
     """
-    return _Writer(spec, weight, bias, multiplier).build()
+    return _Writer(spec, weight, bias, multiplier, real_bias).build()
 
 
 class _Writer:
@@ -53,12 +56,13 @@ class _Writer:
         weight: npt.NDArray[np.integer],
         bias: npt.NDArray[np.int64],
         multiplier: Multiplier,
+        real_bias: npt.NDArray[np.float32] | None,
     ) -> None:
         self.spec = spec
         self.group_in, self.group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
         self.depthwise = self.group_in == 1 and self.group_out == 1
         self.run = spec.out_channels if self.depthwise else self.group_out  # channels that may share a vector
-        self.requantize = ChannelRequantize(spec.output, bias, multiplier, narrow=spec.narrow)
+        self.requantize = ChannelRequantize(spec.output, bias, multiplier, narrow=spec.narrow, real_bias=real_bias)
         self.reach = max(32767 - spec.input_zero_point, spec.input_zero_point + 32768)
         steps = safe_steps(weight, 1, self.reach)
         self.block = self.group_in if steps is None else min(steps, self.group_in)
@@ -84,7 +88,7 @@ class _Writer:
 
         operands = [(name, value.size, str(value.dtype)) for name, value in self.constants.items()]
         x_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
-        arguments = [("x", x_size, "int16"), *operands, ("y", rows * spec.out_width * spec.out_channels, "int16")]
+        arguments = [("x", x_size, "int16"), *operands, ("y", rows * spec.out_width * spec.out_channels, self.requantize.dtype)]
         kind = "depthwise" if self.depthwise else "grouped" if spec.groups > 1 else "direct"
         func = prim_func(arguments, emit)
         return Kernel(name=f"conv2d.{kind}.int16", isa=GENERIC, func=func, constants=tuple(self.constants.values()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as T
@@ -19,8 +19,8 @@ from ..spec import Conv2dSpec
 from ..vectors import Expr, values_by_turn
 from . import vector as v
 from .depthwise_windows import Window
-from .epilogue import Epilogue, Group
-from .wide_epilogue import FloatEpilogue, SumEpilogue
+from .epilogue import Group
+from .wide_epilogue import AnyEpilogue, emit_groups
 
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
 
@@ -144,7 +144,7 @@ class StripEmitter:
     kept_rows: int
     shift: int | None
     is_magic: bool
-    epilogue: Epilogue | FloatEpilogue | SumEpilogue
+    epilogue: AnyEpilogue
     channel_values: tuple[str, ...]
     operands: Mapping[str, Expr]
     parameters: Expr | None
@@ -255,6 +255,11 @@ class StripEmitter:
 
     def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
         """Emit the outputs of one row of a strip."""
+        groups = self._groups(acc, sums, out_at, channels)
+        emit_groups(self.epilogue, groups, self.window.outputs * 4, channels.width // 4)
+
+    def _groups(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> Iterator[Group]:
+        """Yield the sums of the outputs of one row."""
         width, lanes = channels.width, channels.width // 4
         values = {label: [T.Bind(self._load_lanes(label, channels, j)) for j in range(4)] for label in self.channel_values}
         for pixel in range(self.window.outputs):
@@ -263,7 +268,7 @@ class StripEmitter:
                 totals = [v.load(sums.totals, j * lanes, lanes) for j in range(4)]
                 pairs = zip(accumulators, totals, strict=True)
                 accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
-            group = Group(
+            yield Group(
                 out=self.out,
                 target=out_at + pixel * self.spec.out_channels,
                 accumulators=accumulators,
@@ -272,7 +277,6 @@ class StripEmitter:
                 parameters=self.parameters,
                 lanes=lanes,
             )
-            self.epilogue.emit(group)
 
     def _load_lanes(self, label: str, channels: Channels, accumulator: int) -> Expr:
         """Return the values of an accumulator's channels."""

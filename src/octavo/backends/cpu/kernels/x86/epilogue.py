@@ -58,14 +58,17 @@ class Epilogue:
 
     def emit(self, group: Group) -> None:
         """Emit the store of one group's outputs."""
-        count = len(group.accumulators)
-        biases = group.values.get("real_bias", [None] * count)
-        narrow = self._narrow(group.accumulators, group.values["multiplier"], biases, group.lanes)
-        v.store_partial(group.out, group.target, narrow, count * group.lanes, group.valid)
+        biases = group.values.get("real_bias", [None] * len(group.accumulators))
+        operands = zip(group.accumulators, group.values["multiplier"], biases, strict=True)
+        self.store(group, [self._scale(*each, group.lanes) for each in operands])
 
-    def _narrow(self, accumulators: list[Expr], multipliers: list[Expr], biases: list[Expr | None], lanes: int) -> Expr:
-        """Return one group's outputs in channel order, uint8 x (len(accumulators) * lanes)."""
-        reals = [self._scale(*operands, lanes) for operands in zip(accumulators, multipliers, biases, strict=True)]
+    def store(self, group: Group, reals: list[Expr]) -> None:
+        """Emit the store of one group's numbers, rounded to int32, without the zero point."""
+        narrow = self._narrow(reals, group.lanes)
+        v.store_partial(group.out, group.target, narrow, len(reals) * group.lanes, group.valid)
+
+    def _narrow(self, reals: list[Expr], lanes: int) -> Expr:
+        """Return one group's outputs in channel order, uint8 x (len(reals) * lanes)."""
         if len(reals) == 1:
             low, high = self.output.qmin, self.output.qmax
             limit = T.int32(1 << 16)  # keeps the sum with the zero point in int32
@@ -86,10 +89,7 @@ class Epilogue:
         No other sum follows the product, so nothing else can be contracted into an FMA.
         """
         product = scaled(acc, multiplier, bias, lanes)
-        if self.may_exceed_int32:
-            limit = 65536.0  # beyond every [qmin - zero_point; qmax - zero_point], and an integer in float32
-            product = T.min(T.max(product, T.broadcast(T.float32(-limit), lanes)), T.broadcast(T.float32(limit), lanes))
-        return v.round_half_even(product, lanes)
+        return v.round_half_even(limited(product, lanes) if self.may_exceed_int32 else product, lanes)
 
     def _words(self, low: Expr, high: Expr, lanes: int) -> Expr:
         """Return two vectors as int16 plus the zero point; saturation on the way never changes what a clamp to uint8 gives."""
@@ -102,3 +102,9 @@ class Epilogue:
         if self.output.qmax < 255:
             value = T.min(value, T.broadcast(T.uint8(self.output.qmax), lanes))
         return value
+
+
+def limited(value: Expr, lanes: int) -> Expr:
+    """Return float32 numbers within what int32 holds; no result in 8 bits is another for it."""
+    limit = 65536.0  # beyond every [qmin - zero_point; qmax - zero_point], and an integer in float32
+    return T.min(T.max(value, T.broadcast(T.float32(-limit), lanes)), T.broadcast(T.float32(limit), lanes))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from .scratch import Scratch, padding_value
 from .tiles import CORES
 from .vector import LANES
 from .weight_zero_points import SumLanes, ZeroPoints, zero_points_of
-from .wide_epilogue import epilogue_of
+from .wide_epilogue import emit_groups, epilogue_of
 from .window_sum import DenseRuns, WindowSums, walk_of
 
 UNROLLED_STEPS = 4  # a run of at most this many steps is written out, a longer one is a loop
@@ -368,7 +369,12 @@ class ImplicitGemm(GemmLoops):
         if self.sum_lanes is not None:
             places = [(i * vectors + self.sum_lanes.vector) * LANES for i in range(len(pixels))]
             sums = [T.Bind(self.sum_lanes.spread(v.load(acc, place, LANES))) for place in places]
-        first = 0
+        groups = self._groups(acc, out_at, pixels, sums, panel)
+        emit_groups(self.epilogue, groups, len(pixels) * vectors, LANES)
+
+    def _groups(self, acc: Expr, out_at: Expr, pixels: list[int], sums: Sequence[Expr | None], panel: Panel) -> Iterator[Group]:
+        """Yield the panel's groups of sums of each pixel."""
+        first, vectors = 0, panel.vectors
         for group in groups_of(vectors):
             valid = min(group * LANES, panel.channels - first * LANES)
             indices = range(first, first + group)
@@ -382,7 +388,7 @@ class ImplicitGemm(GemmLoops):
                 pairs = zip(accumulators, minus, strict=True)
                 accumulators = [self.zero_points.last(each, total, zero_point) for each, zero_point in pairs]
                 target = out_at + offset * self.geometry.channels + first * LANES
-                done = Group(
+                yield Group(
                     out=self.out,
                     target=target,
                     accumulators=accumulators,
@@ -390,5 +396,4 @@ class ImplicitGemm(GemmLoops):
                     valid=valid,
                     parameters=self.parameters,
                 )
-                self.epilogue.emit(done)
             first += group

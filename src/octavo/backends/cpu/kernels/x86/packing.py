@@ -251,6 +251,7 @@ class ExtraSteps:
         """Collect the steps of every vector in which some weight of `terms` (int8 HWIO each) is not 0."""
         places: list[tuple[int, int, int]] = []
         weights = [np.zeros(0, np.int8)]
+        distances = reduction.distances
         for term in terms:
             packed = pack_weights(term, reduction, groups, vectors)
             start = 0
@@ -259,6 +260,6 @@ class ExtraSteps:
                 steps = packed[start:end].reshape(reduction.steps, width, 4 * LANES)
                 start = end
                 for step, vector in zip(*steps.any(axis=2).nonzero(), strict=True):
-                    places.append((panel, int(vector), reduction.distances[step]))
+                    places.append((panel, int(vector), distances[step]))
                     weights.append(steps[step, vector])
         return ExtraSteps(places=tuple(places), weights=np.concatenate(weights))

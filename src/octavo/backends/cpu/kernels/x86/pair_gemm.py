@@ -45,6 +45,7 @@ class PairGemm(GemmLoops):
         bias: npt.NDArray[np.int64],
         multiplier: Multiplier,
         *,
+        real_bias: npt.NDArray[np.float32] | None = None,
         isa: str = AVX512_VNNI,
         schedules: Schedules = NO_SCHEDULES,
     ) -> None:
@@ -70,7 +71,7 @@ class PairGemm(GemmLoops):
         self.safe_steps = safe_steps(weight, 2, _REACH)
         # The padding holds the input's zero point, so that every window counts it alike.
         folded = bias - spec.input_zero_point * weight.astype(np.int64).sum(axis=(0, 1, 2))
-        self.requantize = ChannelRequantize(spec.output, folded, multiplier, narrow=spec.narrow)
+        self.requantize = ChannelRequantize(spec.output, folded, multiplier, narrow=spec.narrow, real_bias=real_bias)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": pack_pairs(weight, self.pairs, geometry.reduction.run, geometry.groups, self.tile.vectors),
             **{name: _padded_lanes(values, geometry.groups) for name, values in self.requantize.constants.items()},
@@ -82,7 +83,7 @@ class PairGemm(GemmLoops):
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
         operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
-        func = prim_func([("x", in_size, "int16"), *operands, ("out", out_size, "int16")], self._emit)
+        func = prim_func([("x", in_size, "int16"), *operands, ("out", out_size, self.requantize.dtype)], self._emit)
         constants = tuple(self.constants.values())
         return Kernel(
             name=f"{name}.int16 {self.tile}",
@@ -192,7 +193,7 @@ class PairGemm(GemmLoops):
                 value = load(sums, (i * panel.vectors + j) * LANES, LANES, "int64")
                 result = self.requantize.result(value, constants, LANES)
                 target = out_at + pixel * self.geometry.channels + j * LANES
-                store_partial(self.out, target, result, LANES, valid, "int16")
+                store_partial(self.out, target, result, LANES, valid, self.requantize.dtype)
 
 
 def pair_starts(run: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Epilogues of results of 32 bits: accumulators scaled to float32, or the int32 accumulators as they are.
+"""Epilogues with float32 results, 8-bit ones of a function of these, and results that are the int32 accumulators themselves.
 
 Where the input was quantized at run time, its zero point is taken off here (acc - zero_point * the channel's sum of weights) and
 its scale is read from memory. Oracles: `numerics.dequantize_accumulator`, `numerics.conv2d_accumulate`.
@@ -6,18 +6,21 @@ its scale is read from memory. Oracles: `numerics.dequantize_accumulator`, `nume
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..float_result import float_result, input_scale, input_zero_point
-from ..spec import Conv2dSpec, FloatOutput, SumOutput
+from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
+from ..rounding import scaled
+from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, SumOutput
 from ..vectors import Expr, splat
 from . import vector as v
-from .epilogue import Epilogue, Group
+from .epilogue import Epilogue, Group, limited
 from .packing import Weights
 
 
@@ -69,8 +72,56 @@ class SumEpilogue:
         _store(group, [T.Bind(acc) for acc in accumulators], "int32")
 
 
-def epilogue_of(spec: Conv2dSpec, weights: Weights) -> Epilogue | FloatEpilogue | SumEpilogue:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FunctionEpilogue:
+    """How accumulators become uint8 outputs of a float32 function."""
+
+    output: FunctionOutput
+    out_dtype: ClassVar[str] = "uint8"
+
+    def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
+        """Return the constants it reads, one value for each output channel."""
+        values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier, "real_bias": weights.real_bias}
+        return {**values, "factor": np.array(self.output.factors, np.float32)} if len(self.output.factors) > 1 else values
+
+    def emit_all(self, groups: Iterable[Group], vectors: int, lanes: int) -> None:
+        """Emit the stores of a tile's outputs; the function in a loop over its vectors: written out for each it would be long."""
+        reals: Any = T.alloc_buffer((vectors * lanes,), "float32", scope="local")
+        seen: list[Group] = []
+        for group in groups:
+            operands = (group.accumulators, group.values["multiplier"], group.values["real_bias"])
+            for place, each in enumerate(zip(*operands, strict=True), sum(len(other.accumulators) for other in seen)):
+                v.store(reals, place * lanes, scaled(*each, lanes), lanes)
+            seen.append(group)
+        with T.serial(0, vectors) as index:
+            value = function_value(self.output, v.load(reals, index * lanes, lanes), lanes)
+            v.store(reals, index * lanes, value, lanes)
+        integers, place = Epilogue(output=self.output.integers, may_exceed_int32=False), 0
+        for group in seen:
+            rounded: list[Expr] = []
+            for factor in group.values.get("factor", [None] * len(group.accumulators)):
+                steps = in_steps(self.output, v.load(reals, place * lanes, lanes), factor, lanes)
+                rounded.append(v.round_half_even(limited(steps, lanes), lanes))
+                place += 1
+            integers.store(group, rounded)
+
+
+AnyEpilogue = Epilogue | FloatEpilogue | FunctionEpilogue | SumEpilogue
+
+
+def emit_groups(epilogue: AnyEpilogue, groups: Iterable[Group], vectors: int, lanes: int) -> None:
+    """Emit the stores of groups of so many vectors together, each as it comes."""
+    if isinstance(epilogue, FunctionEpilogue):
+        epilogue.emit_all(groups, vectors, lanes)
+        return
+    for group in groups:
+        epilogue.emit(group)
+
+
+def epilogue_of(spec: Conv2dSpec, weights: Weights) -> AnyEpilogue:
     """Return the epilogue of a layer's output."""
+    if isinstance(spec.output, FunctionOutput):
+        return FunctionEpilogue(output=spec.output)
     if isinstance(spec.output, FloatOutput):
         return FloatEpilogue(output=spec.output, channels=spec.out_channels)
     if isinstance(spec.output, SumOutput):
