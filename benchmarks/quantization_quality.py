@@ -13,7 +13,9 @@ dB          SQNR of the outputs. A softmax in the end is taken off all models af
 profile     seconds, and peak resident MB of the process, of `octavo.profile`. Others calibrate within quantization.
 quantize    the same of quantization, and as a multiple of the profile's.
 
-Octavo's default corrects weights and biases by running the model; "min-max" is Octavo without. Of ONNX Runtime quantize_static
+Octavo's default corrects weights and biases by running the model; "octavo_min_max" is Octavo without, "octavo_best" its preset
+"best", "octavo_best_wide" that with five activations of 16 bits, and "octavo_w4a8" has weights of 4 bits but for the three tenths
+that cost most. Of ONNX Runtime quantize_static
 (after its own preprocessing) in QDQ form, uint8 activations, int8 weights per channel. Of NNCF the presets on OpenVINO models;
 "accurate" is the mixed preset with bias correction layer by layer; "nncf_min_max" the same with ranges of all samples, where the
 presets take the mean of each sample's. Each is evaluated exactly, as its own model says: ONNX Runtime
@@ -209,10 +211,13 @@ def _nncf(preset: str, *, ranges: str | None = None, **options: Any) -> Quantize
     return quantize
 
 
-PLAIN, DEFAULT = "octavo_min_max", "octavo"
+PLAIN, DEFAULT, FEW_BITS = "octavo_min_max", "octavo", "octavo_w4a8"
 QUANTIZERS: dict[str, Quantizer] = {
     PLAIN: _octavo(octavo.Recipe(bias_correction=False, weight_rounding="nearest")),
     DEFAULT: _octavo(),
+    FEW_BITS: _octavo(octavo.Recipe(weight_bits=4, wide_weights=0.3)),
+    "octavo_best": _octavo(octavo.Recipe().with_preset("best")),
+    "octavo_best_wide": _octavo(octavo.Recipe(wide_activations=5).with_preset("best")),
     "onnxruntime_min_max": _onnxruntime("MinMax"),
     "onnxruntime_percentile": _onnxruntime("Percentile"),
     "onnxruntime_entropy": _onnxruntime("Entropy"),

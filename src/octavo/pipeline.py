@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +20,8 @@ from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
 from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate
-from .corrections import corrector
+from .corrections import Corrector, samples_of
+from .equalization import equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops
 from .graph import Model
@@ -34,9 +36,11 @@ from .partition.pipeline import integer_claims, is_partitioned, partition_module
 from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, instrument, select, unfit_tensors
 from .profile.collect import collect, preprocessing_of
 from .profile.kept_samples import KEEP_SAMPLES, check_keep
-from .quantize import QuantizationPlan, QuantizedModel, Recipe, export_onnx
+from .quantize import QuantizationPlan, QuantizedModel, Recipe, Remedies, export_onnx
 from .quantize import quantize as quantize_model
 from .quantize.choice import ParamsOf
+from .quantize.recipe import Preset
+from .simulation import costliest, remedies, wide_weights
 from .target import TargetDescription
 from .target.precision import Precision
 from .target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
@@ -202,6 +206,7 @@ def quantize(
     recipe: Recipe | None = None,
     params: ParamsOf | None = None,
     plan: QuantizationPlan | str | Path | None = None,
+    preset: Preset = "balanced",
 ) -> QuantizedModel:
     """Quantize a float model to QDQ form, where the target has integer kernels.
 
@@ -220,18 +225,23 @@ def quantize(
     plan
         What an earlier call decided (`QuantizedModel.plan`), as it was or edited, or the path of its file: these layers with
         these parameters, and no others. In place of profile, recipe and params.
+    preset
+        How much to try. "fast" corrects biases alone; "balanced" evens out channels and rounds weights by what their layers read,
+        too; "best" also tries several ranges of activations, which takes about ten times as long. What the recipe says other
+        than by default counts.
 
     Raises
     ------
     ProfileError
         A profile of another model, or none where there is no plan.
     QuantizationError
-        A recipe or params that ask for what there is not; a plan that cannot be read, or that model or target cannot take.
+        An unknown preset; a recipe or params that ask for what there is not; a plan that cannot be read, or that model or target
+        cannot take.
     """
     checked, chosen = checked_model(model), resolve_target(target)
     if plan is not None:
-        if any(given is not None for given in (profile, recipe, params)):
-            raise QuantizationError("a plan says all that profile, recipe and params decide: give it alone, or leave it out")
+        if any(given is not None for given in (profile, recipe, params)) or preset != "balanced":
+            raise QuantizationError("a plan says all that profile, recipe, preset and params decide: give it alone")
         read = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
         return _quantized_for(chosen, checked, plan=read)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
@@ -239,7 +249,16 @@ def quantize(
     check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
     assert profile is not None, "its type was checked"
     check_model(profile, checked)
-    return _quantized_for(chosen, checked, profile, recipe, params)
+    return _quantized_for(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params)
+
+
+def quantize_with(
+    model: Model, profile: Profile, changes: Remedies, *, target: TargetLike = "cpu", recipe: Recipe | None = None
+) -> QuantizedModel:
+    """Quantize a float model by its profile with these remedies from the start; see `quantize` for the rest."""
+    checked = checked_model(model)
+    check_model(profile, checked)
+    return _quantized_for(resolve_target(target), checked, profile, recipe, changes=changes)
 
 
 def _quantized_for(
@@ -249,19 +268,26 @@ def _quantized_for(
     recipe: Recipe | None = None,
     params: ParamsOf | None = None,
     plan: QuantizationPlan | None = None,
+    changes: Remedies | None = None,
 ) -> QuantizedModel:
     targets = target.described or (target.description,)
     vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
-    return quantize_model(
-        model,
-        profile,
-        target=target.description,
-        targets=targets,
-        recipe=recipe or Recipe(),
+    samples = [] if profile is None else samples_of(model, profile)
+    here, wishes = resolve_target(None), recipe or Recipe()
+    even_out = None
+    if profile is not None and samples:
+        has_functions = any(support.float_function for support in target.description.ops)
+        even_out = equalizer(profile, samples, here, only_ranges=wishes.has_plain_ranges, has_functions=has_functions)
+    make = partial(quantize_model, model, profile, target=target.description, targets=targets, equalize=even_out)
+    make = partial(make, claims_of=lambda module: integer_claims(module, *targets, vendors=vendors))
+    return make(
+        recipe=wishes,
         params=params,
         plan=plan,
-        claims_of=lambda module: integer_claims(module, *targets, vendors=vendors),
-        correct=None if profile is None else corrector(model, profile, resolve_target(None)),
+        changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
+        corrector_of=partial(Corrector, samples=samples, target=here) if samples else None,
+        find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
+        find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
     )
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from octavo.numerics.statistics.gptq import DAMPING, gptq_round
+from octavo.numerics.statistics.gptq import DAMPING, gptq_round, gptq_round_and_scale
 
 
 def error_power(weight: np.ndarray, integers: np.ndarray, scale: np.ndarray, gram: np.ndarray) -> float:
@@ -76,3 +76,21 @@ def test_groups_are_rounded_each_by_its_own_inputs(rng: np.random.Generator) -> 
         part = slice(group, group + 1)
         assert np.array_equal(together[part], gptq_round(weight[part], gram[part], scale[part], qmin=-7, qmax=7))
     assert np.abs(together).max() <= 7
+
+
+def test_few_integers_are_given_to_most_weights_and_sums_keep_their_size(rng: np.random.Generator) -> None:
+    weight, gram = rng.standard_t(4, size=(2, 5, 120)), correlated(rng, 2, 120)
+    largest = np.abs(weight).max(axis=2) / 7
+    found, scale = gptq_round_and_scale(weight, gram, largest, qmin=-7, qmax=7)
+    plain = gptq_round(weight, gram, largest, qmin=-7, qmax=7)
+    assert np.abs(found).max() == 7
+    assert error_power(weight, found, scale, gram) < 0.8 * error_power(weight, plain, largest, gram)
+    made, exact = found * scale[..., None], np.einsum("goi,gij->goj", weight, gram)
+    slopes = np.einsum("goi,goi->go", exact, made) / np.einsum("goi,goi->go", exact, weight)
+    np.testing.assert_allclose(slopes, 1, atol=0.01)
+
+
+def test_a_row_of_zeros_keeps_its_scale(rng: np.random.Generator) -> None:
+    found, scale = gptq_round_and_scale(np.zeros((1, 2, 9)), correlated(rng, 1, 9), np.ones((1, 2)), qmin=-7, qmax=7)
+    assert not found.any()
+    assert (scale == 1).all()

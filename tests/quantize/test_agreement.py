@@ -10,6 +10,7 @@ from handmade_profile import ranged
 from tvm import relax
 
 import octavo
+from integer_results import INTEGER_RESULTS
 from nets import model_of
 from octavo.graph.dataflow import BodyWriter
 from octavo.partition.pipeline import integer_regions
@@ -66,6 +67,6 @@ def test_an_op_that_only_quantized_tensors_surround_is_told_from_the_float_ones(
 
     weight = np.random.default_rng(0).standard_normal((3, 3, 1, 1)).astype(np.float32)
     model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weight}, body, ("y",))
-    quantized = octavo.quantize(model, ranged(model))
+    quantized = octavo.quantize(model, ranged(model), target=INTEGER_RESULTS)
     assert (quantized.plan.float_ops, quantized.plan.enclosed) == ((), ("s",))
     assert next(op.integer for op in octavo.explain(quantized).ops if "softmax" in op.op)

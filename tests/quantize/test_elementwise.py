@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from integer_results import INTEGER_RESULTS
 from nets import model_of
 from octavo.backends.cpu.kernels import isas_of
 from octavo.graph import Model
@@ -49,7 +50,7 @@ def layers(model: QuantizedModel) -> list[tuple[str, str, tuple[str, ...]]]:
 
 def test_one_layer_for_the_whole_function(rng: np.random.Generator) -> None:
     model = silu_net(rng)
-    quantized = quantize(model, ranged(model), target=CPU)
+    quantized = quantize(model, ranged(model), target=INTEGER_RESULTS)
     assert layers(quantized) == [
         ("nn.conv2d", "c1", ("x",)),
         ("elementwise", "m1", ("c1",)),
@@ -87,7 +88,7 @@ def test_parts_that_read_the_source_side_by_side_are_one_function(rng: np.random
 
     weight = rng.standard_normal((5, 3, 1, 1)).astype(np.float32)
     model = model_of({"x": ((1, 3, 4, 4), "float32")}, {"w": weight}, body, ("y",))
-    quantized = quantize(model, ranged(model))
+    quantized = quantize(model, ranged(model), target=INTEGER_RESULTS)
     assert layers(quantized) == [("nn.conv2d", "c", ("x",)), (ELEMENTWISE, "y", ("c",))]
     lowered = lower(quantized.bound(), CPU, isas_of(host_target()), 1)
     assert [record.op for record in lowered.records if not record.integer] == []

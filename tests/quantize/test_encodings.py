@@ -218,12 +218,12 @@ def test_tensorrt_gives_back_symmetric_scales_to_the_last_bit(tmp_path: Path) ->
 def test_tensorrt_covers_what_it_cannot_say_and_tells(tmp_path: Path) -> None:
     plan = plan_of()
     notes = write_encodings(plan, tmp_path / "c", "tensorrt")
-    params = plan.activations[TensorId("c3")]
-    assert f"c3: uint8 with zero point {int(params.zero_point)} becomes symmetric int8 that covers its range" in notes
-    found = read_encodings(tmp_path / "c", plan).plan.activations[TensorId("c3")]
+    params = plan.activations[TensorId("x")]
+    assert f"x: uint8 with zero point {int(params.zero_point)} becomes symmetric int8 that covers its range" in notes
+    found = read_encodings(tmp_path / "c", plan).plan.activations[TensorId("x")]
     assert (found.dtype, int(found.zero_point)) == ("uint8", 128)
-    low = (int(params.qmin) - int(params.zero_point)) * float(params.scale)
-    assert float(found.scale) * 127 == pytest.approx(-low, rel=1e-6)
+    low, high = ((bound - int(params.zero_point)) * float(params.scale) for bound in (params.qmin, params.qmax))
+    assert float(found.scale) * 127 == pytest.approx(max(-low, high), rel=1e-6)
     wide = plan_of(activation_dtype="int16")
     assert "x: int16 has no scale there, which is one of int8" in write_encodings(wide, tmp_path / "w", "tensorrt")
 

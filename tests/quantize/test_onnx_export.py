@@ -109,7 +109,7 @@ def test_products_of_two_activations_are_written_and_their_scores_stay_float(tmp
     model = load(attention(), tmp_path)
     profile, samples = profiled(model)
     quantized = octavo.quantize(model, profile)
-    assert octavo.explain(quantized).summary.endswith("100.0% of MACs")
+    assert octavo.explain(quantized).summary.split(";")[0].endswith("100.0% of MACs")
     assert "products" not in quantized.plan.activations
     export_onnx(quantized, tmp_path / "int8.onnx")
     onnx.checker.check_model(onnx.load(tmp_path / "int8.onnx"), full_check=True)

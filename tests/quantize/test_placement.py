@@ -11,6 +11,7 @@ from handmade_profile import ranged
 from tvm import relax
 
 import octavo
+from integer_results import INTEGER_RESULTS
 from nets import model_of, residual_net
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
@@ -327,7 +328,7 @@ def test_products_of_two_activations_are_integer_and_their_scores_float_where_so
     assert [output for _, output, _ in layers(quantized)] == ["k", "_turned", "products", "mixed"]
     assert set(quantized.plan.activations) == {"x", "k", "_turned", "shares"}, "scores keep their float precision"
     found = reasons(quantized)
-    assert found["scores"] == "only float ops read what follows from products"
+    assert found["scores"] == "no integer op needs its result, and what it reads is float"
     assert found["shares"] == "the recipe keeps nn.softmax float"
     assert "angles" in quantized.params, "what constants alone make is a constant"
     assert "angles" not in found
@@ -423,8 +424,21 @@ def test_constants_share_the_range_of_what_they_are_joined_with(rng: np.random.G
 
     params = {"w": weights(rng, 4, 3, 1, 1), "k": np.linspace(-9, 3, 8, dtype=np.float32).reshape(1, 2, 2, 2)}
     model = model_of({"x": ((1, 3, 2, 2), "float32")}, params, body, ("y",))
-    plan = quantize(model, ranged(model), target=sharing(CPU)).plan
+    plan = quantize(model, ranged(model), target=sharing(INTEGER_RESULTS)).plan
     shared = {plan.activations[TensorId(key)] for key in ("c", "joined", "y")} | {plan.weights[TensorId("k")]}
     assert len(shared) == 1
     [params_of_all] = shared
     assert float(params_of_all.scale) == pytest.approx(12 / 255)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_mean_that_the_model_ends_in_stays_float(rng: np.random.Generator, ends: bool) -> None:
+    def body(writer: BodyWriter, x: relax.Var, w: relax.Var, d: relax.Var) -> relax.Expr:
+        c = writer.emit("c", relax.op.nn.relu(writer.emit("_c", relax.op.nn.conv2d(x, w))))
+        m = writer.emit("m", relax.op.mean(c, axis=[2, 3]), is_output=ends)
+        return m if ends else writer.emit("y", relax.op.matmul(m, d), is_output=True)
+
+    params = {"w": weights(rng, 8, 3, 1, 1), "d": weights(rng, 8, 5)}
+    model = model_of({"x": ((1, 3, 4, 4), "float32")}, params, body, ("m" if ends else "y",))
+    plan = quantize(model, ranged(model)).plan
+    assert set(plan.activations) == ({"x"} if ends else {"x", "c", "m"})

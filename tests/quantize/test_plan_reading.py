@@ -19,7 +19,7 @@ def fixture_saved(tmp_path: Path) -> Path:
 
 
 MALFORMED: dict[str, tuple[Edit, str]] = {
-    "version": (lambda data: data.update(schema_version=1), "schema_version must be 2, got 1"),
+    "version": (lambda data: data.update(schema_version=1), "schema_version must be 3, got 1"),
     "format": (lambda data: data.update(format="octavo-profile"), 'it has no "format": "octavo-plan"'),
     "unknown field": (lambda data: data.update(comment="x"), "the plan: unknown field 'comment'"),
     "missing field": (drop("layers"), "the plan: field 'layers' is missing"),

@@ -11,6 +11,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import octavo
+from integer_results import INTEGER_RESULTS
 from nets import model_of, residual_net
 from octavo.graph.dataflow import BodyWriter
 from octavo.numerics.statistics.metrics import sqnr_db
@@ -25,7 +26,7 @@ def test_before_and_after() -> None:
 
     params = {"w": np.array([[1.27, 0.5], [-0.02, -2.54]], np.float32), "b": np.array([0.0001, -0.0004], np.float32)}
     model = model_of({"x": ((1, 2), "float32")}, params, body, ("y",))
-    quantized = quantize(model, ranged(model, {"x": (-1.28, 1.27), "y": (0.0, 5.1)}))
+    quantized = quantize(model, ranged(model, {"x": (-1.28, 1.27), "y": (0.0, 5.1)}), target=INTEGER_RESULTS)
 
     @I.ir_module
     class Expected:

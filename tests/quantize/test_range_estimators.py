@@ -80,7 +80,7 @@ def test_spellings() -> None:
 @pytest.mark.parametrize(
     ("spelling", "message"),
     [
-        ("magic", "range_estimator must be one of min_max, percentile, mse, entropy, mean, global_scale, got 'magic'"),
+        ("magic", "range_estimator must be one of min_max, percentile, mse, entropy, mean, global_scale, auto, got 'magic'"),
         ("percentile:101", r"percentile must lie in \[50; 100\], got 101"),
         ("percentile:many", "percentile must be a number, got 'percentile:many'"),
         ("percentile:", "percentile must be a number"),

@@ -15,7 +15,7 @@ from octavo.quantize import Recipe
     [
         ({"activation_dtype": "uint16"}, "activation_dtype must be one of uint8, int8, int16, got 'uint16'"),
         ({"weight_dtype": "uint8"}, "weight_dtype must be one of int8, got 'uint8'"),
-        ({"weight_range": "least"}, "weight_range must be one of max, mse, got 'least'"),
+        ({"weight_range": "least"}, "weight_range must be one of auto, max, mse, got 'least'"),
         ({"weight_granularity": "per_channel"}, "weight_granularity must be one of per_axis, per_tensor"),
         ({"range_estimator": "magic"}, "range_estimator must be one of min_max, percentile"),
         ({"percentile": 101}, r"percentile must lie in \[50; 100\], got 101"),

@@ -88,7 +88,7 @@ def test_what_the_first_cannot_take_beside_others_goes_to_the_next() -> None:
 def test_what_the_first_never_takes_goes_to_the_next(never: tuple[str, ...]) -> None:
     npu = Vendor("npu", OpSupport(op="add", activations=("int8",), scales="power_of_two"), never=never)
     plan = quantized_for(npu, "cpu").plan
-    assert is_power_of_two(plan.activations[TensorId("c3")].scale) == (not never)
+    assert is_power_of_two(plan.activations[TensorId("r1")].scale) == (not never)
     assert "r3" in {str(layer.output) for layer in plan.layers}
 
 

@@ -25,11 +25,15 @@ from octavo.quantize.encodings import read_encodings, write_encodings
 from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
+Net = tuple[Model, octavo.Profile, np.ndarray]
 
-def conv_net(folder: Path) -> tuple[Model, Any, np.ndarray]:
+
+@pytest.fixture(scope="module")
+def conv_net(tmp_path_factory: pytest.TempPathFactory) -> Net:
     """A network with depthwise and dense layers, its profile with samples, and these."""
-    onnx.save(convolutional(), folder / "float.onnx")
-    model = octavo.importer.load(folder / "float.onnx")
+    file = tmp_path_factory.mktemp("net") / "float.onnx"
+    onnx.save(convolutional(), file)
+    model = octavo.importer.load(file)
     shape = input_specs(model)[0].shape
     samples = np.random.default_rng(4).standard_normal((24, *shape[1:])).astype(np.float32)
     return model, octavo.profile(model, samples, keep_samples=24), samples
@@ -42,8 +46,8 @@ def extremes(model: Model) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 7])
 @pytest.mark.parametrize("rounding", ["nearest", "gram"])
-def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: Any, tmp_path: Path) -> None:
-    model, profile, samples = conv_net(tmp_path)
+def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: Any, conv_net: Net, tmp_path: Path) -> None:
+    model, profile, samples = conv_net
     recipe = Recipe(weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram")
     quantized = octavo.quantize(model, profile, recipe=recipe)
     most = 2 ** (bits - 1) - 1
@@ -70,8 +74,8 @@ def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: 
             assert sqnr_db(computed, other) > 40
 
 
-def test_widths_by_layer_count_in_the_order_in_which_they_are_given(tmp_path: Path) -> None:
-    model, profile, _ = conv_net(tmp_path)
+def test_widths_by_layer_count_in_the_order_in_which_they_are_given(conv_net: Net, tmp_path: Path) -> None:
+    model, profile, _ = conv_net
     quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv1": 8, "conv3": 3, "Conv": 5, "*": 4}))
     found = {layer.source: quantized.plan.weights[layer.weight].qmax for layer in quantized.plan.layers if layer.weight}
     assert (found["relu1"], found["conv3"], found["clip2"]) == (127, 3, 15)
@@ -84,8 +88,67 @@ def test_widths_by_layer_count_in_the_order_in_which_they_are_given(tmp_path: Pa
     assert octavo.quantize(model, plan=read).fingerprint == quantized.fingerprint
 
 
-def test_a_name_that_no_layer_has_is_an_error(tmp_path: Path) -> None:
-    model, profile, _ = conv_net(tmp_path)
+@pytest.mark.parametrize(("share", "spared"), [(0.0, 0), (0.2, 2), (0.999, 5), (1.0, 6)])
+def test_without_samples_the_smallest_layers_keep_8_bits_up_to_a_share(share: float, spared: int, conv_net: Net) -> None:
+    model, _, samples = conv_net
+    profile = octavo.profile(model, samples, keep_samples=0)
+    plan = octavo.quantize(model, profile, recipe=Recipe(weight_bits=4, wide_weights=share)).plan
+    sizes = {key: plan.weight_values[key].size for key in plan.weights}
+    wide = [size for key, size in sizes.items() if plan.weights[key].qmax == 127]
+    assert sorted(wide) == sorted(sizes.values())[:spared]
+    assert sum(wide) <= share * sum(sizes.values())
+
+
+def test_layers_that_cost_most_for_each_weight_keep_8_bits(conv_net: Net) -> None:
+    model, profile, samples = conv_net
+    exact = octavo.compile(model)
+
+    def plan_and_sqnr(**fields: Any) -> tuple[octavo.QuantizationPlan, float]:
+        recipe = Recipe(weight_rounding="nearest", min_sqnr=None, equalization="none", **fields)
+        quantized = octavo.quantize(model, profile, recipe=recipe)
+        executable = octavo.compile(quantized)
+        pairs = [(exact(sample[None])["logits"], executable(sample[None])["logits"]) for sample in samples]
+        return quantized.plan, sqnr_db(*(np.concatenate(each) for each in zip(*pairs, strict=True)))
+
+    plan, chosen = plan_and_sqnr(weight_bits=4, wide_weights=0.2)
+    wide = [name for name in plan.weights if plan.weights[name].qmax == 127]
+    assert 0 < sum(plan.weight_values[name].size for name in wide) <= 0.2 * sum(each.size for each in plan.weight_values.values())
+    assert plan.widths[8] == sum(plan.weight_values[name].size for name in wide)
+    assert {each.tensor for each in plan.adjustments if "keep 8 bits" in each.message} == set(wide)
+    assert chosen > plan_and_sqnr(weight_bits=4)[1]
+
+
+def test_weights_of_few_bits_get_scales_that_suit_what_is_read(conv_net: Net, tmp_path: Path) -> None:
+    model, profile, _ = conv_net
+    largest, suited = (
+        octavo.quantize(model, profile, recipe=Recipe(weight_bits=3, weight_range=name)) for name in ("max", "auto")
+    )
+    scales = [(suited.plan.weights[name].scale, largest.plan.weights[name].scale) for name in largest.plan.weights]
+    assert any((own < 0.95 * theirs).any() for own, theirs in scales)
+    assert all((0.5 * theirs < own).all() and (own < 1.3 * theirs).all() for own, theirs in scales)
+    suited.plan.save(tmp_path / "plan.json")
+    assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == suited.fingerprint
+    fixed = largest.plan.weights
+    wished = octavo.quantize(model, profile, recipe=Recipe(weight_bits=3, tensors={str(name): fixed[name] for name in fixed}))
+    assert wished.plan.weights == fixed
+
+
+def test_a_name_decides_before_the_size(conv_net: Net, tmp_path: Path) -> None:
+    model, profile, _ = conv_net
+    plan = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv3": 3, "*": 4}, wide_weights=1)).plan
+    assert sorted(each.qmax for each in plan.weights.values()) == [3, 127, 127, 127, 127, 127]
+    plan.save(tmp_path / "plan.json")
+    assert octavo.QuantizationPlan.load(tmp_path / "plan.json").recipe.wide_weights == 1
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, True, "0.1", None, float("nan")])
+def test_a_share_that_cannot_be_is_named(share: Any) -> None:
+    with pytest.raises(QuantizationError, match=r"wide_weights must be a share from 0 to 1, got"):
+        Recipe(wide_weights=share)
+
+
+def test_a_name_that_no_layer_has_is_an_error(conv_net: Net) -> None:
+    model, profile, _ = conv_net
     with pytest.raises(QuantizationError, match=r"weight_bits names 'convv1', .* did you mean conv1"):
         octavo.quantize(model, profile, recipe=Recipe(weight_bits={"convv1": 4}))
 
@@ -120,9 +183,9 @@ def test_the_scale_of_least_error_is_no_worse_than_that_of_the_largest_magnitude
     assert (error(least_error=True) < 0.8 * error()).all()
 
 
-@pytest.mark.parametrize("weight_range", ["max", "mse"])
-def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, tmp_path: Path) -> None:
-    model, profile, _ = conv_net(tmp_path)
+@pytest.mark.parametrize("weight_range", ["auto", "max", "mse"])
+def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, conv_net: Net) -> None:
+    model, profile, _ = conv_net
     fresh = np.random.default_rng(9).standard_normal((64, *input_specs(model)[0].shape[1:])).astype(np.float32)
     real = octavo.compile(model)
 
@@ -135,8 +198,8 @@ def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, tm
     assert quality() > quality(weight_rounding="nearest", bias_correction=False) + 0.5
 
 
-def test_biases_stay_where_they_are_not_to_be_corrected(tmp_path: Path) -> None:
-    model, profile, _ = conv_net(tmp_path)
+def test_biases_stay_where_they_are_not_to_be_corrected(conv_net: Net) -> None:
+    model, profile, _ = conv_net
     quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits=4, bias_correction=False))
     assert quantized.plan.corrections.weight_values
     assert not quantized.plan.corrections.bias_shifts

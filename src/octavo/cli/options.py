@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from octavo_parser import SUMMARIES, CommandParser
 
+from ..errors import QuantizationError
+from ..quantize import Recipe
 from ..quantize.ranges import range_estimator, range_estimator_help
+from ..quantize.recipe import ANY, Preset
 
 Subcommands = Any
 """What argparse's add_subparsers returns; its class is private."""
@@ -61,11 +64,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the options that make a Recipe."""
     group = parser.add_argument_group("how to quantize")
+    _add_preset(group)
     add_method(group)
     group.add_argument("--activation", choices=("uint8", "int8", "int16"), help="dtype of activations (default: the target's)")
     group.add_argument(
         "--per-tensor", action="store_true", help="one scale for each weight instead of one for each output channel"
     )
+    _add_widths(group)
     group.add_argument(
         "--exclude",
         action="append",
@@ -76,13 +81,65 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-corrections",
         action="store_true",
-        help="round weights to nearest and keep biases: do not run the model on the samples that the profile keeps",
+        help="round weights to nearest, keep biases and even out no channels: do not run the model on the samples that the "
+        "profile keeps",
+    )
+    group.add_argument(
+        "--min-sqnr",
+        type=min_sqnr,
+        default=Recipe().min_sqnr,
+        metavar="DB",
+        help="signal to noise ratio that every output must keep on the samples that the profile keeps (default: %(default)g): "
+        "where it is missed, the activations whose rounding costs most get other ranges or stay float; none: whatever it costs",
+    )
+    group.add_argument(
+        "--float-tensor",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="activation, by its name in the source, that is not to be integer (may be repeated)",
     )
     group.add_argument(
         "--plan",
         type=Path,
         metavar="FILE",
         help="quantize as this plan says, which `octavo quantize --save-plan` wrote, edited or not; in place of a profile",
+    )
+
+
+def _add_widths(group: Group) -> None:
+    group.add_argument(
+        "--weight-bits",
+        type=weight_bits,
+        action="append",
+        default=[],
+        metavar="[NAME=]N",
+        help="width of weights, 2 to 8 (default: 8); with NAME, as --exclude takes it, of those layers alone (may be repeated)",
+    )
+    group.add_argument(
+        "--wide-weights",
+        type=float,
+        default=Recipe().wide_weights,
+        metavar="SHARE",
+        help="share of all weights, 0 to 1, that keep 8 bits where --weight-bits says fewer: those that cost most (default: 0)",
+    )
+    group.add_argument(
+        "--wide-activations",
+        type=sample_limit,
+        default=Recipe().wide_activations,
+        metavar="N",
+        help="how many activations have 16 bits: those whose rounding to 8 bits costs the outputs most (default: 0)",
+    )
+
+
+def _add_preset(group: Group) -> None:
+    group.add_argument(
+        "--preset",
+        choices=get_args(Preset),
+        default="balanced",
+        help="how much to try (default: %(default)s): fast corrects biases alone, balanced evens out channels and rounds weights "
+        "by what their layers read, too, best also tries several ranges of activations, which takes about ten times as long; "
+        "what other options say counts",
     )
 
 
@@ -149,6 +206,14 @@ def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
+def weight_bits(text: str) -> tuple[str, int]:
+    """Parse "4" and "conv1=8"; the name may hold "=" itself."""
+    name, separator, bits = text.rpartition("=")
+    if not bits.isdecimal() or bool(name) != bool(separator):
+        raise argparse.ArgumentTypeError(f"expected a number of bits or NAME=BITS, got {text!r}")
+    return name or ANY, int(bits)
+
+
 def thread_count(text: str) -> int:
     """Parse a positive number of threads."""
     if not text.isdecimal() or int(text) < 1:
@@ -191,6 +256,16 @@ def method(text: str) -> str:
 def percentile(text: str) -> str:
     """Parse a percentage in [50; 100], to the spelling of a range estimator."""
     return method(f"percentile:{text}")
+
+
+def min_sqnr(text: str) -> float | None:
+    """Parse a signal to noise ratio in dB, or "none"."""
+    if text == "none":
+        return None
+    try:
+        return Recipe(min_sqnr=float(text)).min_sqnr
+    except (ValueError, QuantizationError):
+        raise argparse.ArgumentTypeError(f"expected dB, 0 or more, or none, got {text!r}") from None
 
 
 def positive_seconds(text: str) -> float:

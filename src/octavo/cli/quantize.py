@@ -63,6 +63,9 @@ def call(args: argparse.Namespace) -> int:
     if args.save_encodings:
         for line in write_encodings(quantized.plan, args.save_encodings, args.encodings_format or FORMATS[1]):
             print(f"{args.save_encodings}: {line}", file=sys.stderr)
-    corrected = quantized.plan.corrections.summary
-    print(f"{args.output}: {explain(quantized).summary}{f'; {corrected}' if corrected else ''}")
+    said = [explain(quantized).summary, quantized.plan.corrections.summary]
+    widths = quantized.plan.widths
+    if len(widths) > 1:
+        said.insert(1, ", ".join(f"{count:,} weights of {bits} bits" for bits, count in widths.items()))
+    print(f"{args.output}: {'; '.join(each for each in said if each)}")
     return 0

@@ -35,10 +35,16 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         range_estimator=method_of(args),
         activation_dtype=args.activation,
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
+        weight_bits=dict(args.weight_bits) if args.weight_bits else Recipe().weight_bits,
+        wide_weights=args.wide_weights,
+        wide_activations=args.wide_activations,
         exclude=tuple(args.exclude),
         weight_rounding="nearest" if args.no_corrections else Recipe().weight_rounding,
+        equalization="none" if args.no_corrections else Recipe().equalization,
         bias_correction=not args.no_corrections,
-    )
+        min_sqnr=args.min_sqnr,
+        float_tensors=tuple(args.float_tensor),
+    ).with_preset(args.preset)
 
 
 def load_quantized(args: argparse.Namespace) -> Model:
@@ -63,8 +69,8 @@ def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Re
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     if recipe != Recipe() and not args.profile:
         raise UsageError(
-            "--method, --percentile, --activation, --per-tensor, --exclude and --no-corrections say how to quantize; "
-            "give --profile too"
+            "--preset, --method, --percentile, --activation, --per-tensor, --exclude, --float-tensor, --min-sqnr and "
+            "--no-corrections say how to quantize; give --profile too"
         )
     profile = Profile.load(args.profile) if args.profile else None
     return load_model(args), profile, None if recipe == Recipe() else recipe

@@ -1,5 +1,5 @@
 """Corrections: what running a quantized model on samples tells of its parameters. Places no Q and DQ, and writes no graph."""
 
-from .correct import corrector
+from .correct import Corrector, samples_of
 
-__all__ = ["corrector"]
+__all__ = ["Corrector", "samples_of"]

@@ -10,30 +10,33 @@ Layer by layer in the order of the graph, each on the integers that the layers b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
 from tvm.ir import GenericConst
-from tvm.relax import Expr, Var
+from tvm.relax import Var
 
 from ..backends.cpu.link import link
 from ..backends.cpu.lowering import lower_composites
 from ..build.kernel_calls import KernelCall, KernelCalls
 from ..errors import CompileError, DataError, ProfileError
 from ..graph import Model
-from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, with_main
+from ..graph.dataflow import DataflowView, call_to
 from ..graph.inputs import check_inputs, input_specs
 from ..graph.lineage import lineage_paused
+from ..graph.results import with_results
 from ..identity import TensorId
 from ..partition.pipeline import partition_module
 from ..profile import Profile
 from ..quantize import Corrections, QuantizedModel
 from ..target_choice import ResolvedTarget
-from .float_means import float_means
+from .error import worst_sqnr_db
+from .float_run import FloatRun, Runner, run_float
 from .layers import WeightedLayer, bias_of, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
 from .window_sums import mean_accumulators
@@ -43,60 +46,81 @@ Samples = Sequence[Sequence[Array]]
 Shifts = dict[TensorId, npt.NDArray[np.float32]]
 
 
-def corrector(model: Model, profile: Profile, target: ResolvedTarget) -> Callable[[Model, QuantizedModel], Corrections] | None:
-    """Return what says how a model is to be corrected, on the samples that its profile keeps; None where it keeps none.
+def samples_of(model: Model, profile: Profile) -> Samples:
+    """Return the samples that a profile keeps, as the model takes them.
 
     Raises
     ------
     ProfileError
-        The samples are none of this model.
+        They are none of this model.
     """
     specs = input_specs(model)
     try:
-        samples = [
+        return [
             check_inputs(specs, {spec.source_name: array for spec, array in zip(specs, arrays, strict=True)})
             for arrays in profile.kept_samples
         ]
     except (ValueError, DataError) as error:
         raise ProfileError(f"the samples that the profile keeps do not fit the model: {error}; profile it again") from error
-    return (lambda simple, quantized: corrections(simple, quantized, samples, target)) if samples else None
 
 
-def corrections(simple: Model, quantized: QuantizedModel, samples: Samples, target: ResolvedTarget) -> Corrections:
-    """Return weights and biases that keep a quantized model nearer to the float one.
+class Corrector:
+    """Corrects quantized models of one float model, and says how near they come to it.
 
     Parameters
     ----------
     simple
-        The float model whose ops became integer, variable by variable.
-    quantized
-        What `quantize` made of it. Its recipe says what is to be corrected.
+        The float model whose ops become integer, variable by variable.
     samples
-        The model's inputs, sample by sample.
+        Its inputs, sample by sample; one at least.
     target
         Whose kernels compute it here.
-
-    Returns
-    -------
-    Corrections
-        None where the model cannot be run call by call.
     """
-    with lineage_paused():  # what is built here is none of the model's own steps
-        try:
-            run = _Run(simple, quantized, target)
-        except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
-            return Corrections()
-        if not run.layers:
-            return Corrections()
-        view = DataflowView(simple.module["main"])
-        wanted = {layer.bias: _before_clamp(view, layer) for layer in run.layers.values()}
-        means = float_means(simple, {name: run.layers[bias].channel_axis for bias, name in wanted.items()}, samples, target)
-        run.correct(samples, {bias: means[name] for bias, name in wanted.items()})
-    corrected = [layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts]
-    return Corrections(
-        bias_shifts={layer.output: run.shifts[layer.bias] for layer in corrected if layer.bias},
-        weight_values=run.weights,
-    )
+
+    def __init__(self, simple: Model, *, samples: Samples, target: ResolvedTarget) -> None:
+        self._simple = simple
+        self._view = DataflowView(simple.module["main"])
+        self._samples = samples
+        self._target = target
+        self._floats: FloatRun | None = None
+
+    def corrections(self, quantized: QuantizedModel, kept: Collection[str] = ()) -> Corrections:
+        """Return weights and biases that keep a quantized model nearer to the float one, as its recipe wants them.
+
+        None where the model cannot be run call by call. The parameters of what is `kept` stay as they are.
+        """
+        with lineage_paused():  # what is built here is none of the model's own steps
+            try:
+                run = _Run(self._simple, quantized, self._target, kept)
+            except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+                return Corrections()
+            if not run.layers:
+                return Corrections()
+            wanted = {layer.bias: _before_clamp(self._view, layer) for layer in run.layers.values()}
+            floats = self._run_float({name: run.layers[bias].channel_axis for bias, name in wanted.items()})
+            results = run.correct(self._samples, {bias: floats.means[name] for bias, name in wanted.items()})
+        corrected = [
+            layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts
+        ]
+        return Corrections(
+            bias_shifts={layer.output: run.shifts[layer.bias] for layer in corrected if layer.bias},
+            weight_values=run.weights,
+            weight_scales=run.scales,
+            sqnr_db=worst_sqnr_db(self._view, floats.results, results),
+        )
+
+    def sqnr_db(self, quantized: QuantizedModel) -> float:
+        """Return the signal to noise ratio of a quantized model's worst output, in dB; inf where it cannot be run."""
+        with lineage_paused(), suppress(CompileError):
+            results = Runner(partition_module(quantized.bound(), self._target.host), self._target).results(self._samples)
+            return worst_sqnr_db(self._view, self._run_float({}).results, results)
+        return math.inf
+
+    def _run_float(self, axes: dict[str, int]) -> FloatRun:
+        """Run the float model, unless it was run for all of these means."""
+        if self._floats is None or not axes.keys() <= self._floats.means.keys():
+            self._floats = run_float(self._simple, axes, self._samples, self._target)
+        return self._floats
 
 
 def _before_clamp(view: DataflowView, layer: WeightedLayer) -> str:
@@ -116,9 +140,11 @@ class _Run:
         What was added to biases, by these.
     weights
         Integers of weights that were rounded anew, as their parameters hold them.
+    scales
+        Of those whose scales are others now.
     """
 
-    def __init__(self, simple: Model, quantized: QuantizedModel, target: ResolvedTarget) -> None:
+    def __init__(self, simple: Model, quantized: QuantizedModel, target: ResolvedTarget, kept: Collection[str]) -> None:
         self._target = target
         self._parts = partition_module(_with_all_integers(quantized.bound()), target.host, quantized.tensors)
         layers = weighted_layers(self._parts)
@@ -126,13 +152,14 @@ class _Run:
         self._program = KernelCalls(link(lowered, target.llvm), target.llvm)
         called = {bias_of(call.attrs) for call in self._program.calls}
         self.layers = {bias: layer for bias, layer in layers.items() if bias in called}
-        self._sources = WeightSources(simple, quantized) if quantized.plan.recipe.weight_rounding == "gram" else None
+        self._sources = WeightSources(simple, quantized, kept) if quantized.plan.recipe.weight_rounding == "gram" else None
         self._moves_biases = quantized.plan.recipe.bias_correction
         self.shifts = Shifts()
         self.weights: dict[TensorId, npt.NDArray[Any]] = {}
+        self.scales: dict[TensorId, npt.NDArray[np.float32]] = {}
 
-    def correct(self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]]) -> None:
-        """Run all samples through one call after the other; before that of a layer, correct it."""
+    def correct(self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]]) -> list[list[Array]]:
+        """Run all samples through one call after the other; before that of a layer, correct it. Return the results."""
         program = self._program
         states: list[dict[Var, Any]] = [
             dict(zip(program.params, map(tvm.runtime.tensor, arrays), strict=True)) for arrays in samples
@@ -149,19 +176,21 @@ class _Run:
                 state[call.var] = call.run([_value(state, operand) for operand in call.operands])
                 for var in program.unread_after[number]:
                     state.pop(var, None)
-            if len(self.shifts) == len(self.layers):
-                break
+        return [[np.from_dlpack(_value(state, result)) for result in program.results] for state in states]
 
     def _rounded(self, layer: WeightedLayer, inputs: Sequence[Array]) -> WeightedLayer:
         """Return the layer with weights that suit what it reads; as it is where these are not to be had."""
         source = None if self._sources is None else self._sources.of(layer)
         if source is None:
             return layer
-        values = rounded_weights(layer.op, source, inputs)
-        if values is None:
+        found = rounded_weights(layer.op, source, inputs)
+        if found is None:
             return layer
+        values, params = found
         self.weights[source.name] = source.placed(values)
-        return layer.with_weights(values)
+        if source.is_free:
+            self.scales[source.name] = params.scale
+        return layer.with_weights(values, params)
 
     def _layer_of(self, call: KernelCall) -> WeightedLayer | None:
         bias = bias_of(call.attrs)
@@ -192,16 +221,5 @@ def _value(state: Mapping[Var, Any], operand: Any) -> Any:
 def _with_all_integers(module: tvm.IRModule) -> tvm.IRModule:
     """Return a QDQ module that returns the integers of every quantized tensor, too: so all of their pixels are computed."""
     view = DataflowView(module["main"])
-    outputs = {binding.var for binding in view.bindings if call_to(binding.value, "quantize") is not None}
-
-    def body(writer: BodyWriter) -> Expr:
-        new: dict[Var, Expr] = {}
-        for binding in view.bindings:
-            value = replace_operands(binding.value, lambda var: new.get(var, var))
-            is_output = binding.var in outputs or view.is_returned(binding.var)
-            new[binding.var] = writer.emit(binding.var.name, value, is_output=is_output)
-        result = replace_operands(view.result, lambda var: new.get(var, var))
-        fields = list(result.fields) if isinstance(result, relax.Tuple) else [result]
-        return relax.Tuple([*fields, *(new[var] for var in outputs)])
-
-    return with_main(module, body)
+    quantized = [binding.var.name for binding in view.bindings if call_to(binding.value, "quantize") is not None]
+    return with_results(module, quantized, keep=True)

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..composites.weighted import Conv2dOp, MatmulOp
-
-Floats = npt.NDArray[np.float64]
+from ..numerics.statistics.covariance import CovarianceSums
 
 ROWS_PER_INPUT = 4
 """Positions that are looked at for each input of a layer: as many as tell how the inputs vary."""
@@ -19,10 +18,8 @@ MAX_INPUTS = 4608
 """Of a layer whose weights are rounded so: the work grows with the third power."""
 
 
-def covariances(op: Conv2dOp | MatmulOp, inputs: Iterable[npt.NDArray[Any]], samples: int) -> Floats:
-    """Return how the inputs of each group of a layer vary together, (groups, inputs, inputs).
-
-    Sums and products of integers are exact in float64 as long as they stay below 2^53, so they depend on no order.
+def covariances(op: Conv2dOp | MatmulOp, inputs: Iterable[npt.NDArray[Any]], samples: int) -> CovarianceSums:
+    """Return how the inputs of each group of a layer vary together.
 
     Parameters
     ----------
@@ -31,15 +28,10 @@ def covariances(op: Conv2dOp | MatmulOp, inputs: Iterable[npt.NDArray[Any]], sam
     samples
         How many they are.
     """
-    count, total, product = 0, np.zeros(1), np.zeros(1)
+    sums = CovarianceSums()
     for value in inputs:
-        rows = _rows(op, value, samples).astype(np.float64, order="C")
-        total = total + rows.sum(axis=1)
-        # Of one group as matrices: NumPy then computes half of the symmetric product.
-        product = product + (rows.transpose(0, 2, 1) @ rows if len(rows) > 1 else (rows[0].T @ rows[0])[np.newaxis])
-        count += rows.shape[1]
-    mean = total / count
-    return product / count - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
+        sums.add(_rows(op, value, samples))
+    return sums
 
 
 def _rows(op: Conv2dOp | MatmulOp, value: npt.NDArray[Any], samples: int) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ from ..composites.base import FloatResult, QuantizedTensor
 from ..composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp
 from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, write_function
 from ..identity import TensorId
+from ..numerics import QuantParams
 from ..target_choice import ResolvedTarget
 from .window_sums import WeightedOps
 
@@ -79,9 +80,25 @@ class WeightedLayer:
         moved = np.clip(np.rint(weight.bias + shift / self.unit), -(2**31), 2**31 - 1).astype(np.int32)
         return replace(self, op=replace(op, weight=replace(weight, bias=moved)))
 
-    def with_weights(self, values: npt.NDArray[np.int8]) -> WeightedLayer:
-        """Return the layer with other integers of its weights, laid out as these are."""
-        return replace(self, op=replace(self.op, weight=replace(self.op.weight, values=values)))
+    def with_weights(self, values: npt.NDArray[np.int8], params: QuantParams) -> WeightedLayer:
+        """Return the layer with other integers of its weights, laid out as these are, and the scales of the source's `params`.
+
+        A composite has one scale where those of all channels are equal; they may differ now.
+        """
+        weight = self.op.weight
+        scale, former = (np.broadcast_to(np.ravel(each.scale), weight.bias.shape) for each in (params, weight.params))
+        if np.array_equal(scale, former):
+            return replace(self, op=replace(self.op, weight=replace(weight, values=values)))
+        share = scale.astype(np.float64) / former
+        changed = replace(
+            weight,
+            values=values,
+            params=replace(weight.params, scale=params.scale, zero_point=params.zero_point, granularity=params.granularity),
+            bias=np.rint(weight.bias / share).astype(np.int32),
+            bias_scale=(weight.bias_scale * share).astype(np.float32),
+            multiplier=(weight.multiplier * share).astype(np.float32),
+        )
+        return replace(self, op=replace(self.op, weight=changed))
 
 
 def weighted_layers(parts: tvm.IRModule) -> dict[TensorId, WeightedLayer]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ from ..composites.weighted import Conv2dOp, MatmulOp
 from ..graph import Model
 from ..graph.dataflow import DataflowView
 from ..identity import TensorId
-from ..numerics import QuantParams
-from ..numerics.statistics.gptq import gptq_round
+from ..numerics import PerAxis, QuantParams
+from ..numerics.statistics.gptq import gptq_round, gptq_round_and_scale
+from ..numerics.statistics.ranges import symmetric_params
 from ..quantize import QuantizedModel
+from ..quantize.recipe import WEIGHT_BITS, bits_of
 from ..quantize.weights.constants import Constants
 from ..quantize.weights.convolution import weighted
 from .gram import MAX_INPUTS, covariances
@@ -41,6 +43,8 @@ class WeightSource:
         Of the parameter.
     params
         Its integers', whose bounds the composite does not know.
+    is_free
+        Whether its scales may become others: those that its values alone ask for.
     """
 
     name: TensorId
@@ -48,6 +52,7 @@ class WeightSource:
     positions: npt.NDArray[np.int64]
     shape: tuple[int, ...]
     params: QuantParams
+    is_free: bool
 
     def placed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a layer's integers as the parameter holds them."""
@@ -57,13 +62,13 @@ class WeightSource:
 
 
 class WeightSources:
-    """Finds the float weights behind the layers of a quantized model."""
+    """Finds the float weights behind the layers of a quantized model; the parameters of those that are `kept` stay."""
 
-    def __init__(self, simple: Model, quantized: QuantizedModel) -> None:
+    def __init__(self, simple: Model, quantized: QuantizedModel, kept: Collection[str]) -> None:
         self._view = DataflowView(simple.module["main"])
         self._constants = Constants(self._view, simple.params)
         self._params = simple.params
-        self._plan = quantized.plan
+        self._plan, self._kept = quantized.plan, kept
         self._calls = {binding.var.name: binding.value for binding in self._view.bindings}
         names = [layer.weight for layer in quantized.plan.layers]
         self._shared = {name for name in names if names.count(name) > 1}
@@ -88,11 +93,25 @@ class WeightSources:
             positions=positions,
             shape=values.shape,
             params=self._plan.weights[op.weight.name],
+            is_free=self._is_free(op.weight.name),
         )
 
+    def _is_free(self, name: TensorId) -> bool:
+        params, granularity = self._plan.weights[name], self._plan.weights[name].granularity
+        bits = bits_of(params)
+        if self._plan.recipe.weight_range != "auto" or bits == WEIGHT_BITS or name in self._kept:
+            return False
+        if not isinstance(granularity, PerAxis):
+            return False
+        return symmetric_params(self._params[name], params.dtype, axis=granularity.axis, bits=bits) == params
 
-def rounded_weights(op: WeightedOps, source: WeightSource, inputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int8] | None:
-    """Return integers of a layer's weights that change its sums least on what it reads; None where that is too much work.
+
+def rounded_weights(
+    op: WeightedOps, source: WeightSource, inputs: Sequence[npt.NDArray[Any]]
+) -> tuple[npt.NDArray[np.int8], QuantParams] | None:
+    """Return integers of a layer's weights that change its sums least on what it reads, and their parameters.
+
+    None where that is too much work.
 
     Parameters
     ----------
@@ -109,11 +128,11 @@ def rounded_weights(op: WeightedOps, source: WeightSource, inputs: Sequence[npt.
     if columns.shape[0] > MAX_INPUTS:
         return None
     scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,))
-    found = gptq_round(
-        columns.T.reshape(groups, outputs // groups, -1),
-        covariances(op, inputs, len(inputs)),
-        scale.reshape(groups, -1),
-        qmin=source.params.qmin,
-        qmax=source.params.qmax,
-    )
-    return found.reshape(outputs, -1).T.reshape(source.weight.shape).astype(np.int8)
+    rows, gram = columns.T.reshape(groups, outputs // groups, -1), covariances(op, inputs, len(inputs)).shrunk()
+    bounds, given = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params
+    if source.is_free:
+        found, scales = gptq_round_and_scale(rows, gram, scale.reshape(groups, -1), **bounds)
+        given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
+    else:
+        found = gptq_round(rows, gram, scale.reshape(groups, -1), **bounds)
+    return found.reshape(outputs, -1).T.reshape(source.weight.shape).astype(np.int8), given

@@ -5,10 +5,12 @@ A block ends with a quantized tensor and holds every tensor of the source betwee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tvm import relax
 from tvm.relax import Expr, TupleGetItem, Var
 
@@ -16,6 +18,8 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ..identity import TensorId
 from ..quantize import QuantizedModel
+
+Factors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,8 @@ class FoldedNorm:
         The float module's convolution: `gone` itself, or what a bias is added to, and how `gone` is made of it.
     scaled_conv
         The quantized module's convolution.
+    divisors
+        By what its channels are divided besides, None for nothing.
     """
 
     gone: TensorId
@@ -39,6 +45,7 @@ class FoldedNorm:
     source_conv: Var
     made: Expr
     scaled_conv: Var
+    divisors: Factors | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,12 +62,15 @@ class Blocks:
         Quantized id -> the inner ids that it is computed from within its block.
     norms
         Of `inner`, those that exist only scaled.
+    divisors
+        By what the quantized model has the channels of tensors divided, by id.
     """
 
     quantized: tuple[TensorId, ...]
     inner: tuple[TensorId, ...]
     members: dict[TensorId, tuple[TensorId, ...]]
     norms: dict[TensorId, FoldedNorm]
+    divisors: Mapping[TensorId, Factors]
 
 
 def find_blocks(model: Model, floats: DataflowView, quantized: Model, view: DataflowView) -> Blocks:
@@ -83,6 +93,7 @@ def find_blocks(model: Model, floats: DataflowView, quantized: Model, view: Data
         inner=tuple(tensor for tensor in inner if tensor in within),
         members=members,
         norms={tensor: norm for tensor, norm in norms.items() if tensor in within},
+        divisors={key: value for key, value in _divisors(quantized).items() if key in within or key in ids},
     )
 
 
@@ -145,6 +156,10 @@ def _inner_reads(
     return found
 
 
+def _divisors(quantized: Model) -> Mapping[TensorId, Factors]:
+    return quantized.plan.equalization.factors if isinstance(quantized, QuantizedModel) else {}
+
+
 def _norms(quantized: Model, floats: DataflowView, view: DataflowView) -> Iterable[FoldedNorm]:
     if not isinstance(quantized, QuantizedModel):
         return
@@ -159,7 +174,14 @@ def _norms(quantized: Model, floats: DataflowView, view: DataflowView) -> Iterab
         scaled_conv = _convolution(view, now[fold.tensor])
         if norm is not None and source_conv is not None and scaled_conv is not None:
             made = floats.definition(source[fold.gone])
-            yield FoldedNorm(gone=fold.gone, norm=norm, source_conv=source_conv, made=made, scaled_conv=scaled_conv)
+            yield FoldedNorm(
+                gone=fold.gone,
+                norm=norm,
+                source_conv=source_conv,
+                made=made,
+                scaled_conv=scaled_conv,
+                divisors=_divisors(quantized).get(TensorId(scaled_conv.name)),
+            )
 
 
 def _convolution(view: DataflowView, var: Var | None) -> Var | None:

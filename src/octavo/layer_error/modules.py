@@ -108,6 +108,9 @@ def isolated_blocks(floats: DataflowView, view: DataflowView, blocks: Blocks) ->
         real = _write_float_model(writer, floats, view)
         variables = {TensorId(var.name): var for var in real.new}
         by_name: Exacts = {tensor: real.new[var] for tensor, var in variables.items()}
+        for tensor, factors in blocks.divisors.items():
+            value = relax.op.divide(by_name[tensor], relax.const(factors, "float32"))
+            by_name[tensor] = writer.emit(f"divided_{tensor}", value)
         everything = (*blocks.quantized, *blocks.inner)
         outputs: list[Expr] = [writer.emit(f"real_{tensor}", by_name[tensor], is_output=True) for tensor in everything]
         starts: Exacts = {tensor: by_name[tensor] for tensor in blocks.quantized}
@@ -121,7 +124,12 @@ def isolated_blocks(floats: DataflowView, view: DataflowView, blocks: Blocks) ->
             for member in members:
                 steps = steps_between(floats, member, tensor, blocks.quantized)
                 name = f"through_{member}_{tensor}"
-                value = _through(writer, real, steps, variables[member], own.values[member], f"_{name}")
+                value = own.values[member]
+                if member in blocks.divisors:
+                    value = own.emit(f"real_{name}", relax.op.multiply(value, relax.const(blocks.divisors[member], "float32")))
+                value = _through(writer, real, steps, variables[member], value, f"_{name}")
+                if tensor in blocks.divisors:
+                    value = relax.op.divide(value, relax.const(blocks.divisors[tensor], "float32"))
                 outputs.append(writer.emit(name, value, is_output=True))
         return relax.Tuple(outputs)
 
@@ -212,7 +220,7 @@ class _Steps:
             self.values[norm.gone] = self._unscaled(norm, new)
             if norm.gone in exact:
                 scaled = relax.op.multiply(self._real.new[norm.source_conv], self._factors(norm))
-                self._copy.new[var] = self._emit(f"scaled_{norm.gone}", scaled)
+                self._copy.new[var] = self.emit(f"scaled_{norm.gone}", scaled)
         elif var.name in self._known:
             tensor = TensorId(var.name)
             self.values[tensor] = new
@@ -230,24 +238,28 @@ class _Steps:
         attrs, shape = norm.norm.attrs, [1] * len(norm.norm.args[0].ty.shape.values)
         shape[int(attrs.axis)] = -1
         name = f"factors_{norm.gone}"
-        shifted = self._emit(f"{name}_variance", relax.op.add(call.args[4], relax.const(float(attrs.epsilon), "float32")))
-        divisor = self._emit(f"{name}_divisor", relax.op.sqrt(shifted))
-        factors = self._emit(name, relax.op.divide(call.args[1] if attrs.scale else relax.const(1.0, "float32"), divisor))
-        return self._emit(f"{name}_shaped", relax.op.reshape(factors, shape))
+        shifted = self.emit(f"{name}_variance", relax.op.add(call.args[4], relax.const(float(attrs.epsilon), "float32")))
+        divisor = self.emit(f"{name}_divisor", relax.op.sqrt(shifted))
+        factors = self.emit(name, relax.op.divide(call.args[1] if attrs.scale else relax.const(1.0, "float32"), divisor))
+        shaped = self.emit(f"{name}_shaped", relax.op.reshape(factors, shape))
+        if norm.divisors is None:
+            return shaped
+        return self.emit(f"{name}_divided", relax.op.divide(shaped, relax.const(norm.divisors, "float32")))
 
     def _unscaled(self, norm: FoldedNorm, scaled: Expr) -> Expr:
         """Write the convolution's own output; a channel whose factor is 0 is not there any more and counts as right."""
         factors, real = self._factors(norm), self._real.new[norm.source_conv]
-        is_lost = self._emit(f"lost_{norm.gone}", relax.op.equal(factors, relax.const(0.0, "float32")))
-        divisor = self._emit(f"divisor_{norm.gone}", relax.op.where(is_lost, relax.const(1.0, "float32"), factors))
-        divided = self._emit(f"divided_{norm.gone}", relax.op.divide(scaled, divisor))
-        conv = self._emit(f"unscaled_{norm.gone}", relax.op.where(is_lost, real, divided))
+        is_lost = self.emit(f"lost_{norm.gone}", relax.op.equal(factors, relax.const(0.0, "float32")))
+        divisor = self.emit(f"divisor_{norm.gone}", relax.op.where(is_lost, relax.const(1.0, "float32"), factors))
+        divided = self.emit(f"divided_{norm.gone}", relax.op.divide(scaled, divisor))
+        conv = self.emit(f"unscaled_{norm.gone}", relax.op.where(is_lost, real, divided))
         if norm.source_conv.name == norm.gone:
             return conv
         new = {**self._real.new, norm.source_conv: conv}
-        return self._emit(f"unscaled_{norm.gone}_bias", replace_operands(norm.made, lambda var: new.get(var, var)))
+        return self.emit(f"unscaled_{norm.gone}_bias", replace_operands(norm.made, lambda var: new.get(var, var)))
 
-    def _emit(self, name: str, value: Expr) -> Expr:
+    def emit(self, name: str, value: Expr) -> Expr:
+        """Bind a value to a variable whose name has the prefix."""
         return self._copy.writer.emit(f"{self._copy.prefix}{name}", value)
 
 

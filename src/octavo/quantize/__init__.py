@@ -2,10 +2,12 @@
 
 from .choice import TensorChoice
 from .corrections import Corrections
+from .equalized_float import equalized_float
 from .export import export_onnx
 from .plan import Adjustment, FloatOp, Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .quantize import quantize
 from .recipe import Recipe
+from .remedies import Remedies
 
 __all__ = [
     "Adjustment",
@@ -16,7 +18,9 @@ __all__ = [
     "QuantizationPlan",
     "QuantizedModel",
     "Recipe",
+    "Remedies",
     "TensorChoice",
+    "equalized_float",
     "export_onnx",
     "quantize",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,16 +23,31 @@ class Corrections:
         Real numbers that are added to the bias of a layer, float32 (output channels,), by the layer's output.
     weight_values
         Integers of weights, of their parameters' shapes, by name.
+    weight_scales
+        Scales of weights in place of those that their values ask for, by name; a plan's parameters have them.
+    sqnr_db
+        Signal to noise ratio of the model's worst output with them, in dB, on the samples that it was run on; inf where it was
+        not run to its end. It says what they bring and is none of them: files don't keep it.
+    tried
+        Where several range estimators were tried, the `sqnr_db` of each. Files don't keep it.
     """
 
     bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
+    weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    sqnr_db: float = math.inf
+    tried: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def summary(self) -> str:
-        """Say how many there are; "" of none."""
+        """Say how many there are, and how near the model is to the float one with them; "" of none."""
         counts = {"biases corrected": len(self.bias_shifts), "weights rounded by what their layers read": len(self.weight_values)}
-        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        said = [f"{count} {what}" for what, count in counts.items() if count]
+        if math.isfinite(self.sqnr_db):
+            said.append(f"outputs {self.sqnr_db:.1f} dB above their error on the profile's samples")
+        if self.tried:
+            said.append(f"the best of ranges by {', '.join(f'{name} ({sqnr:.1f} dB)' for name, sqnr in self.tried.items())}")
+        return ", ".join(said)
 
     def __bool__(self) -> bool:
         """Whether there are any."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +66,13 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
     if form not in FORMATS:
         raise QuantizationError(f"encodings are written as one of {', '.join(FORMATS)}, got {form!r}")
     target = check_path(path, QuantizationError, "the path of the encodings to write")
-    notes: list[str] = []
+    divided = _divided(plan)
+    notes = [f"{key}: its channels are divided by factors, which have no place there" for key in divided]
+    plan = replace(
+        plan,
+        activations={key: value for key, value in plan.activations.items() if key not in divided},
+        weights={key: value for key, value in plan.weights.items() if key not in divided},
+    )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         text = _cache(plan, notes) if form == "tensorrt" else _aimet(plan, form.removeprefix("aimet-"), notes)
@@ -77,6 +83,13 @@ def write_encodings(plan: QuantizationPlan, path: str | Path, form: str) -> tupl
             temporary.unlink()
         raise QuantizationError(f"{path}: cannot write the encodings: {getattr(error, 'strerror', None) or error}") from error
     return tuple(notes)
+
+
+def _divided(plan: QuantizationPlan) -> dict[TensorId, None]:
+    """Return the tensors of a plan whose values are the source's divided by factors, and weights that have such in them."""
+    factors = plan.equalization.factors
+    weights = [layer.weight for layer in plan.layers if not factors.keys().isdisjoint((layer.output, *layer.inputs))]
+    return dict.fromkeys([*(key for key in plan.activations if key in factors), *(each for each in weights if each is not None)])
 
 
 def _aimet(plan: QuantizationPlan, version: str, notes: list[str]) -> str:
@@ -140,7 +153,7 @@ def read_encodings(path: str | Path, plan: QuantizationPlan) -> EncodedPlan:
         found = _cached(text) if text.startswith("TRT-") else aimet.read_encodings(text)
     except Malformed as error:
         raise QuantizationError(f"{path}: no valid encodings: {error}; known are {', '.join(FORMATS)}, aimet-2.0.0") from error
-    given = {**plan.activations, **plan.weights}
+    given, divided = {**plan.activations, **plan.weights}, _divided(plan)
     by_name = {**{str(key): key for key in given}, **{name: key for key, name in plan.names.items()}}
     unmatched = [f"{name}: {why}" for name, why in found.left_out.items()]
     params: dict[TensorId, QuantParams] = {}
@@ -148,6 +161,9 @@ def read_encodings(path: str | Path, plan: QuantizationPlan) -> EncodedPlan:
         key = by_name.get(name)
         if key is None:
             unmatched.append(f"{name}: the plan gives no parameters to a tensor of this name")
+            continue
+        if key in divided:
+            unmatched.append(f"{name}: the plan has its channels divided by factors; quantize with equalization 'none'")
             continue
         read = _params(entry, given[key], is_weight=key in plan.weights)
         if isinstance(read, str):

@@ -20,6 +20,7 @@ from .placement import Layer, Placement
 from .plan import Adjustment
 from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange
 from .recipe import Recipe
+from .remedies import Remedies
 from .weights.convolution import Bias
 from .weights.weight_params import WeightParameters, bias_params
 
@@ -86,6 +87,8 @@ class ParameterChooser:
         Says which tensor of the profile tells a variable's range.
     corrections
         What is known from running the model.
+    remedies
+        Ranges in place of those that the estimator finds.
     """
 
     params: Mapping[TensorId, npt.NDArray[Any]]
@@ -96,6 +99,7 @@ class ParameterChooser:
     sources: RangeSources
     weights: WeightParameters
     corrections: Corrections = field(default_factory=Corrections)
+    remedies: Remedies = field(default_factory=Remedies)
 
     def has_range(self, var: Var) -> bool:
         """Return whether the profile tells a range of the variable."""
@@ -107,7 +111,7 @@ class ParameterChooser:
         ranges = self._shared_ranges(placement, constraints)
         activations: dict[Var, QuantParams] = {}
         for layer in placement.layers:
-            for var in (*layer.inputs, *([] if layer.leaves_float else [layer.output])):
+            for var in (*layer.quantized_inputs, *([] if layer.leaves_float else [layer.output])):
                 if var not in activations:
                     activations[var] = _params(constraints.scheme(var), var, ranges)
         weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
@@ -153,7 +157,7 @@ class ParameterChooser:
         constraints = TensorConstraints(target=self.target, recipe=self.recipe, wishes=self.wishes)
         for layer in placement.layers:
             constraints.add(layer)
-        for var in dict.fromkeys(var for layer in placement.layers for var in layer.inputs):
+        for var in dict.fromkeys(var for layer in placement.layers for var in layer.quantized_inputs):
             if var not in placement.made:
                 constraints.add_quantize(var)
         return constraints
@@ -179,6 +183,9 @@ class ParameterChooser:
             raise QuantizationError(
                 f"{entry.non_finite_note}; profile without the samples that cause them, or exclude the op that reads it"
             )
+        chosen = self.remedies.ranges.get(TensorId(var.name))
+        if chosen is not None:
+            return chosen
         low, high = self.recipe.estimator.range_of(entry, scheme)
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise QuantizationError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -17,7 +18,11 @@ ActivationDtype = Literal["uint8", "int8", "int16"]
 WeightDtype = Literal["int8"]
 WeightGranularity = Literal["per_axis", "per_tensor"]
 WeightRounding = Literal["nearest", "gram"]
-WeightRange = Literal["max", "mse"]
+WeightRange = Literal["auto", "max", "mse"]
+Equalizing = Literal["none", "auto"]
+Preset = Literal["fast", "balanced", "best"]
+AUTO = "auto"
+"""The range estimator that is a choice among others."""
 WEIGHT_BITS = 8
 """Width of weights that use their whole dtype."""
 ANY = "*"
@@ -41,19 +46,40 @@ class Recipe:
         "per_axis" (a scale for each output channel) or "per_tensor".
     range_estimator
         Name of a registered estimator (`octavo.quantize.ranges`), with its argument behind a colon if it takes one:
-        "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8".
+        "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8". "auto"
+        tries several, ranges of single tensors chosen by simulation among them, and takes what leaves the outputs nearest to
+        the float model's on the samples that the profile keeps; without such it is "min_max".
     percentile
         The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
     weight_bits
         2 to 8. With fewer than 8 integers lie in [-(2^(bits - 1) - 1); 2^(bits - 1) - 1], stored as int8. Or a mapping of names,
         of the kinds that `exclude` takes: the first that names a layer counts, "*" stands for all others (8 where it is missing).
+    wide_weights
+        Share of all weights, in [0; 1], that keep 8 bits where `weight_bits` says fewer: of the layers whose rounding, by
+        simulation on the samples that the profile keeps, costs the outputs most for each weight (without samples the smallest
+        layers). The plan's adjustments name them. By default no layer is spared, neither the first nor the last; layers that
+        `weight_bits` names have the width that it says.
+    wide_activations
+        How many activations have 16 bits: those whose rounding to 8 bits alone costs the outputs most, on the samples that the
+        profile keeps. What reads one computes in 16 bits where the target does, and leaves float32, which the next op quantizes.
     weight_range
         What the scale of a weight covers: "max", its largest magnitude, or "mse", as much of it as changes the weights least, by
-        squares.
+        squares. "auto": where fewer than 8 bits are rounded by "gram" what changes the layer's sums least, else "max".
     weight_rounding
         "nearest", or "gram": so that the layer's sums change least on the samples that the profile keeps.
+    equalization
+        "auto": channels of unlike ranges are brought nearer to each other, by factors in the weights of what makes and what reads
+        them, where rounding is estimated to lose less then; the float model computes the same. It needs the samples that
+        the profile keeps. "none": they stay.
     bias_correction
         Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias.
+    min_sqnr
+        The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
+        missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes. None: whatever it
+        costs; so it is, too, where neither weights nor biases are corrected.
+    float_tensors
+        TensorIds or source names of activations that are not to be integer: an op that reads one stays float, and so does one
+        that makes it, unless it is a product, which can end in float.
     exclude
         TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float. One
         that fits nothing in the model is an error.
@@ -77,9 +103,14 @@ class Recipe:
     range_estimator: str = "min_max"
     percentile: float = 99.99
     weight_bits: int | Mapping[str, int] = field(default=WEIGHT_BITS, hash=False)
-    weight_range: WeightRange = "max"
+    wide_weights: float = 0.0
+    wide_activations: int = 0
+    weight_range: WeightRange = "auto"
     weight_rounding: WeightRounding = "gram"
+    equalization: Equalizing = "auto"
     bias_correction: bool = True
+    min_sqnr: float | None = 18.0
+    float_tensors: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     float_ops: tuple[str, ...] = ("nn.softmax",)
     tensors: Mapping[str, TensorSupport | QuantParams] = field(
@@ -93,8 +124,15 @@ class Recipe:
         _check_bits(self.weight_bits)
         if isinstance(self.weight_bits, Mapping):
             object.__setattr__(self, "weight_bits", dict(self.weight_bits))
+        wide: Any = self.wide_weights
+        if isinstance(wide, bool) or not isinstance(wide, int | float) or not 0 <= wide <= 1:
+            raise QuantizationError(f"recipe: wide_weights must be a share from 0 to 1, got {wide!r}")
+        count: Any = self.wide_activations
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise QuantizationError(f"recipe: wide_activations must be a number of activations, 0 or more, got {count!r}")
         _check("weight_range", self.weight_range, get_args(WeightRange))
         _check("weight_rounding", self.weight_rounding, get_args(WeightRounding))
+        _check("equalization", self.equalization, get_args(Equalizing))
         _check("weight_granularity", self.weight_granularity, get_args(WeightGranularity))
         try:
             range_estimator("percentile", {"percentile": self.percentile})
@@ -103,7 +141,8 @@ class Recipe:
             raise QuantizationError(f"recipe: {error}") from error
         if not isinstance(cast("Any", self.bias_correction), bool):
             raise QuantizationError(f"recipe: bias_correction must be True or False, got {self.bias_correction!r}")
-        for name in ("exclude", "float_ops"):
+        _check_sqnr(self.min_sqnr)
+        for name in ("float_tensors", "exclude", "float_ops"):
             names: Any = getattr(self, name)
             if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(entry, str) for entry in names):
                 raise QuantizationError(f"recipe: {name} must be a tuple of names, got {names!r}")
@@ -113,6 +152,25 @@ class Recipe:
             isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
         ):
             raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport or QuantParams")
+
+    def with_preset(self, preset: str) -> Recipe:
+        """Return the recipe for more or less effort, as `PRESETS` has it; what it says other than by default stays.
+
+        Raises
+        ------
+        QuantizationError
+            There is no such preset.
+        """
+        _check("preset", preset, get_args(Preset))
+        usual = Recipe()
+        return replace(
+            self, **{name: each for name, each in PRESETS[preset].items() if getattr(self, name) == getattr(usual, name)}
+        )
+
+    @property
+    def has_plain_ranges(self) -> bool:
+        """Whether ranges of activations are those that were observed: no other statistics count."""
+        return self.range_estimator == "min_max"
 
     @property
     def corrects(self) -> bool:
@@ -129,12 +187,14 @@ class Recipe:
 
     def resolved(self, ids: Mapping[str, str]) -> Recipe:
         """Return the recipe with the tensors by TensorId; `ids` maps all names that a tensor has to its id."""
-        unknown = next((name for name in self.tensors if name not in ids), None)
-        if unknown is not None:
-            near = get_close_matches(unknown, ids, n=1)
-            advice = f"; did you mean {near[0]!r}?" if near else ""
-            raise QuantizationError(f"recipe: tensors: the model has no tensor {unknown!r}{advice}")
-        return replace(self, tensors={ids[name]: entry for name, entry in self.tensors.items()}) if self.tensors else self
+        for field_name, names in (("tensors", self.tensors), ("float_tensors", self.float_tensors)):
+            unknown = next((name for name in names if name not in ids), None)
+            if unknown is not None:
+                near = get_close_matches(unknown, ids, n=1)
+                advice = f"; did you mean {near[0]!r}?" if near else ""
+                raise QuantizationError(f"recipe: {field_name}: the model has no tensor {unknown!r}{advice}")
+        tensors = {ids[name]: entry for name, entry in self.tensors.items()}
+        return replace(self, tensors=tensors, float_tensors=tuple(ids[name] for name in self.float_tensors))
 
     @property
     def estimator(self) -> RangeEstimator:
@@ -142,9 +202,23 @@ class Recipe:
         return range_estimator(self.range_estimator, {"percentile": self.percentile})
 
 
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fast": {"weight_rounding": "nearest", "equalization": "none", "min_sqnr": None},
+    "balanced": {},
+    "best": {"range_estimator": AUTO, "wide_weights": 0.3},
+}
+"""What each preset says other than a recipe by default: "fast" corrects biases alone, "best" tries ranges, too, and with
+fewer than 8 bits of weights leaves 8 to those that cost most."""
+
+
 def _check(field: str, value: object, supported: tuple[str, ...]) -> None:
     if value not in supported:
         raise QuantizationError(f"recipe: {field} must be one of {', '.join(supported)}, got {value!r}")
+
+
+def _check_sqnr(value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf):
+        raise QuantizationError(f"recipe: min_sqnr must be a number of dB, 0 or more, or None, got {value!r}")
 
 
 def bits_of(params: QuantParams) -> int:

@@ -9,11 +9,14 @@ from tvm.relax import Var
 
 from ..errors import QuantizationError
 from ..identity import TensorId, TensorTable
+from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
 from .constraints import Wish
 from .placement import Layer, Placement
 from .plan import Adjustment, FloatOp, IntegerLayer, QuantizationPlan
 
 WHO = "the plan"
+_READ_FLOAT = ("add", ELEMENTWISE, ELEMENTWISE_PAIR)
+"""Layers that may read float sums of a product."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,6 +58,8 @@ class Replay:
                 called = "has no name" if entry is None else f"is called {entry.source_name!r}"
                 raise QuantizationError(f"the plan: {where}: {tensor} {called} in the source, got {name!r}: it is no choice")
         given = {**plan.activations, **plan.weights}
+        # Additions, and functions in the kernel of a product, read what layers leave in float32.
+        reals = {layer.output for layer in plan.layers if layer.output not in plan.activations}
         for layer in plan.layers:
             if layer.target not in targets:
                 raise QuantizationError(
@@ -62,7 +67,12 @@ class Replay:
                     f"{', '.join(map(repr, targets))}: pass its target"
                 )
             weight = () if layer.weight is None else (layer.weight,)
-            missing = next((each for each in (*layer.inputs, *layer.constants, *weight) if each not in given), None)
+            read = (
+                *(each for each in layer.inputs if layer.op not in _READ_FLOAT or each not in reals),
+                *layer.constants,
+                *weight,
+            )
+            missing = next((each for each in read if each not in given), None)
             if missing is not None:
                 raise QuantizationError(
                     f"the plan: layer {layer.op} {layer.output} reads {missing}, which has no parameters in the plan: give it "
@@ -72,6 +82,7 @@ class Replay:
     def _tensors(self) -> Iterator[tuple[str, TensorId]]:
         yield from (("activations", name) for name in self.plan.activations)
         yield from (("weights", name) for name in self.plan.weights)
+        yield from (("equalization", name) for name in self.plan.equalization.factors)
         yield from (("layers", layer.output) for layer in self.plan.layers)
         yield from (("float_ops", op.tensor) for op in self.plan.float_ops)
 
@@ -90,7 +101,9 @@ class Replay:
         """Return why a layer that a target could take is none of the plan's, or None."""
         wanted = self._layers.get(layer.name)
         if wanted is None:
-            return "the plan has no layer for it"
+            said = {op.tensor: op.reason for op in self.plan.float_ops}
+            names = (layer.core.name, layer.name)
+            return next((said[TensorId(name)] for name in names if name in said), "the plan has no layer for it")
         inputs = tuple(TensorId(var.name) for var in layer.inputs)
         weight = None if layer.op is None else layer.op.weight.name
         constants = tuple(constant.name for constant in layer.constants)

@@ -19,8 +19,14 @@ Floats = npt.NDArray[np.float64]
 DAMPING = 0.01
 """Share of the mean diagonal that is added to it: keeps the inverse sane where inputs hardly vary, as in the paper."""
 
-_BLOCK = 128
+_BLOCK = 64
 """Inputs whose errors are spread together, so that most of the work is products of matrices."""
+
+CLAMPED = (0.9, 0.8, 0.7)
+"""Shares of a scale that are tried: more of them, or shares between them, leave hardly less."""
+
+_MAX_SLOPE = 1.25
+"""By which a scale makes up for clamping at most."""
 
 _PASSES = 3
 """Of moving integers by 1 behind the sweep, over all inputs: it ends where none moves any more."""
@@ -44,9 +50,35 @@ def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: 
     return layer.placed(layer.polished(layer.swept(scale, qmin, qmax), scale, qmin, qmax))
 
 
+def gptq_round_and_scale(
+    weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return integers of weights as `gptq_round` does, and the scale of each row, (groups, outputs).
+
+    Of few integers the largest weights cost the others too much: rows are clamped to the share of `scale` that leaves the least
+    power. Clamping makes sums smaller, in layer after layer, so a row's scale then makes up for it: results grow with the exact
+    ones as one to one.
+    """
+    layer = _Layer.of(weight, gram)
+    chosen, integers = scale, layer.swept(scale, qmin, qmax)
+    least = layer.power(integers, scale)
+    for share in CLAMPED:
+        found = layer.swept(share * scale, qmin, qmax)
+        power = layer.power(found, share * scale)
+        is_less = power < least
+        chosen, least = np.where(is_less, share * scale, chosen), np.where(is_less, power, least)
+        integers = np.where(is_less[:, np.newaxis], found, integers)
+    integers = layer.polished(integers, chosen, qmin, qmax)
+    return layer.placed(integers), chosen * layer.slope(integers, chosen)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """Weights and the covariance of their inputs, those that vary most first; the triangle says what makes up for what."""
+    """Weights (groups, inputs, outputs) and the covariance of their inputs, those that vary most first.
+
+    The triangle says what makes up for what. Outputs lie last, so that what is done for one input after the other reads and
+    writes memory in order.
+    """
 
     weight: Floats
     gram: Floats
@@ -64,50 +96,64 @@ class _Layer:
         # Inputs that never vary leave nothing to be made up for: any positive diagonal gives rounding to nearest.
         sorted_gram[:, np.arange(inputs), np.arange(inputs)] += np.where(mean > 0, DAMPING * mean, 1.0)[:, None]
         upper = np.linalg.cholesky(np.linalg.inv(sorted_gram)).transpose(0, 2, 1)
-        return _Layer(np.take_along_axis(weight, order[:, None, :], axis=2), sorted_gram, upper, order)
+        by_input = np.ascontiguousarray(weight.transpose(0, 2, 1))
+        return _Layer(np.take_along_axis(by_input, order[:, :, None], axis=1), sorted_gram, upper, order)
 
     def swept(self, scale: Floats, qmin: int, qmax: int) -> Floats:
         """Return integers, rounded one input after the other."""
         left = self.weight.copy()
-        inputs, upper = left.shape[2], self.upper
+        inputs, upper = left.shape[1], self.upper
         rounded: Any = np.empty_like(left)
         for start in range(0, inputs, _BLOCK):
             end = min(start + _BLOCK, inputs)
-            errors = np.empty((*left.shape[:2], end - start))
+            errors = np.empty((left.shape[0], end - start, left.shape[2]))
             for index in range(start, end):
-                column = np.clip(np.rint(left[:, :, index] / scale), qmin, qmax)
-                rounded[:, :, index] = column
-                error = (left[:, :, index] - column * scale) / upper[:, index, index, None]
-                left[:, :, index + 1 : end] -= error[:, :, None] * upper[:, None, index, index + 1 : end]
-                errors[:, :, index - start] = error
+                row = np.clip(np.rint(left[:, index] / scale), qmin, qmax)
+                rounded[:, index] = row
+                error = (left[:, index] - row * scale) / upper[:, index, index, None]
+                left[:, index + 1 : end] -= upper[:, index, index + 1 : end, None] * error[:, None]
+                errors[:, index - start] = error
             if end < inputs:
-                left[:, :, end:] -= errors @ upper[:, start:end, end:]
+                left[:, end:] -= upper[:, start:end, end:].transpose(0, 2, 1) @ errors
         return rounded
 
     def polished(self, integers: Floats, scale: Floats, qmin: int, qmax: int) -> Floats:
         """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less."""
-        rounded, inputs = integers.copy(), integers.shape[2]
+        rounded, inputs = integers.copy(), integers.shape[1]
         for _ in range(_PASSES):
-            slope = (rounded * scale[:, :, None] - self.weight) @ self.gram  # half the error's, by each weight
+            slope = self.gram @ (rounded * scale[:, None] - self.weight)  # half the error's, by each weight
             before = rounded.copy()
             for start in range(0, inputs, _BLOCK):
                 end = min(start + _BLOCK, inputs)
                 for index in range(start, end):
                     curvature = self.gram[:, index, index, None] * scale
-                    wanted = np.clip(np.rint(-slope[:, :, index] / curvature), -1, 1)
-                    moved = np.clip(rounded[:, :, index] + wanted, qmin, qmax)
-                    change = (moved - rounded[:, :, index]) * scale
-                    rounded[:, :, index] = moved
-                    slope[:, :, index + 1 : end] += change[:, :, None] * self.gram[:, None, index, index + 1 : end]
+                    wanted = np.clip(np.rint(-slope[:, index] / curvature), -1, 1)
+                    moved = np.clip(rounded[:, index] + wanted, qmin, qmax)
+                    change = (moved - rounded[:, index]) * scale
+                    rounded[:, index] = moved
+                    slope[:, index + 1 : end] += self.gram[:, index, index + 1 : end, None] * change[:, None]
                 if end < inputs:
-                    change = (rounded[:, :, start:end] - before[:, :, start:end]) * scale[:, :, None]
-                    slope[:, :, end:] += change @ self.gram[:, start:end, end:]
+                    change = (rounded[:, start:end] - before[:, start:end]) * scale[:, None]
+                    slope[:, end:] += self.gram[:, start:end, end:].transpose(0, 2, 1) @ change
             if np.array_equal(before, rounded):
                 break
         return rounded
 
+    def power(self, integers: Floats, scale: Floats) -> Floats:
+        """Return the power of the error of each row, (groups, outputs)."""
+        error = integers * scale[:, np.newaxis] - self.weight
+        return np.einsum("gio,gio->go", error, self.gram @ error)
+
+    def slope(self, integers: Floats, scale: Floats) -> Floats:
+        """Return by how much exact results grow with rounded ones, (groups, outputs)."""
+        exact = self.gram @ self.weight
+        together = np.einsum("gio,gio->go", exact, integers * scale[:, np.newaxis])
+        power = np.einsum("gio,gio->go", exact, self.weight)
+        found = np.divide(power, together, out=np.ones_like(power), where=together > 0)
+        return np.clip(found, 1 / _MAX_SLOPE, _MAX_SLOPE)
+
     def placed(self, integers: Floats) -> npt.NDArray[np.int64]:
-        """Return integers in the order in which the weights were given."""
+        """Return integers (groups, outputs, inputs) in the order in which the weights were given."""
         result = np.empty(integers.shape, np.int64)
-        np.put_along_axis(result, self.order[:, None, :], integers.astype(np.int64), axis=2)
-        return result
+        np.put_along_axis(result, self.order[:, :, None], integers.astype(np.int64), axis=1)
+        return result.transpose(0, 2, 1)

@@ -2,7 +2,8 @@
 earlier one excludes can be left float. It chooses no range and rewrites nothing.
 
 Three things tie tensors together: ops of `same_params` give theirs one set of parameters, a weight has one set whichever layers
-read it, and kernels compute at one width, so all activations of an op have 8 bits or all have 16.
+read it, and kernels compute at one width, so all activations of an op have 8 bits or all have 16:
+but for what a product leaves in float32, and additions that can read such.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class TensorConstraints:
         groups, widths = found
         for group in groups:
             self._groups.update(dict.fromkeys(group.keys, group))
+        if layer.takes_floats:
+            return
         first, *others = (self._root(key) for key in self._activations(layer))
         self._parent.update(dict.fromkeys(others, first))
         self._parent.pop(first, None)
@@ -105,7 +108,7 @@ class TensorConstraints:
             asked = Demand.of(f"quantize {var.name}", support.tensor("output"))
             demands = group.demands.and_also(asked.only(("schemes", "granularity", "power_of_two", "scale", "zero_point")))
             group = _Group(keys=group.keys, demands=demands)
-            if self._widths[self._root(var)].allowed <= group.widths:
+            if self._widths.get(self._root(var), _Widths()).allowed <= group.widths:
                 self._groups.update(dict.fromkeys(group.keys, group))
 
     def shared(self) -> tuple[tuple[TensorId, ...], ...]:
@@ -130,7 +133,8 @@ class TensorConstraints:
         return key
 
     def _activations(self, layer: Layer) -> list[Key]:
-        return list(dict.fromkeys((*layer.operands, *(() if layer.leaves_float else (layer.output,)))))
+        read = [key for key in layer.operands if key not in layer.floats]
+        return list(dict.fromkeys((*read, *(() if layer.leaves_float else (layer.output,)))))
 
     def _joined(self, layer: Layer) -> tuple[list[_Group], _Widths] | str:
         """Return the groups that a layer's tensors would be in, and the widths of its activations, or why there are none."""
@@ -161,6 +165,8 @@ class TensorConstraints:
         earlier = [(self._widths.get(self._root(key), _Widths()), _name(key)) for key in activations]
         found = [(group.widths, f"{group.name} needs {{}} bits for {group.demands.restricts_width()}") for group in groups]
         found += [(each.allowed, each.because or f"{name} has {{}} bits") for each, name in earlier]
+        if layer.takes_floats:
+            return _Widths()
         allowed = frozenset((8, 16)).intersection(*(widths for widths, _ in found))
         single = {min(widths): because for widths, because in reversed(found) if len(widths) == 1}
         if not allowed:
@@ -173,6 +179,8 @@ class TensorConstraints:
         support, who = layer.support, _who(layer)
         bias = None if layer.bias is None else support.tensor("bias")
         for index, key in enumerate(layer.operands):
+            if key in layer.floats:
+                continue
             role = "input" if len(layer.operands) == 1 else f"input{index}"
             tensor = support.tensor(role, is_constant=not isinstance(key, Var))
             yield from self._of_recipe(key)

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import QuantizationError
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams
 from ...target.tensor_support import TensorSupport
-from .demand import LARGEST_SCALE, Demand
+from .demand import LARGEST_SCALE, Demand, width_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +32,13 @@ class Wish:
     def params(self) -> QuantParams | None:
         """The very parameters, where they are asked for."""
         return self.tensor if isinstance(self.tensor, QuantParams) else None
+
+    @property
+    def width(self) -> int | None:
+        """The bits that it must have as an activation; None where that is open."""
+        dtypes = (self.tensor.dtype,) if isinstance(self.tensor, QuantParams) else self.tensor.dtypes
+        widths = {width_of(dtype) for dtype in dtypes or ()}
+        return widths.pop() if len(widths) == 1 else None
 
     def of_activation(self, name: str) -> Demand:
         """Return the demand on an activation; QuantizationError for a range of integers that its dtype does not have."""

@@ -24,7 +24,7 @@ from tvm import relax
 
 from ...errors import QuantizationError, check_path, check_type
 from ...graph import Model
-from ...graph.dataflow import static_shape
+from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...identity import TensorId
 from ...numerics import PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
@@ -133,6 +133,8 @@ class _Exporter:
             elif fold.op == "nn.batch_norm":
                 self._fold_batch_norm(fold)
         layers = [layer for layer in self.plan.layers if self._has_node(layer)]
+        if self.plan.equalization:
+            self._divide({layer.output for layer in layers})
         chains = {layer.output: list(self._chain(layer)) for layer in layers}
         for layer in layers:
             if layer.weight is not None:
@@ -245,6 +247,76 @@ class _Exporter:
         if bias is not None:
             self.graph.set_input(node, 2, self.graph.add_constant(f"{fold.bias}_folded", bias.reshape(-1)))
 
+    # -------------------------------------------------------------------------------------------------------- equalization
+
+    def _divide(self, done: set[TensorId]) -> None:
+        """Give float ops the constants that equalization left them, and clips bounds that all channels are within."""
+        factors, folded = self.plan.equalization.factors, {name for fold in self.plan.folds for name in (fold.weight, fold.bias)}
+        for layer in self.plan.layers:
+            if layer.output not in done and not factors.keys().isdisjoint((layer.output, *layer.inputs)):
+                self._refuse(layer.output)
+        inverses = self._inverses()
+        for name, value in self.model.params.items():
+            if name in inverses:
+                self._multiply(inverses[name], value)
+                continue
+            if value.dtype != np.float32 or name in folded or not value.ndim:
+                continue
+            if name not in self.model.tensors:
+                self._refuse(name)
+            self._exchange(name, value)
+        for tensor in factors:
+            node = self._node(tensor) if tensor in self.model.tensors else None
+            if node is not None and node.op_type == "Clip":
+                bound = None if len(node.input) < 3 else self.graph.constant(node.input[2])
+                if bound is None:
+                    self._refuse(tensor)
+                else:
+                    wide = np.asarray((bound / factors[tensor]).max(), np.float32)
+                    self.graph.set_input(node, 2, self.graph.add_constant(f"{tensor}_max", wide))
+
+    def _inverses(self) -> dict[TensorId, TensorId]:
+        """Return the constants by which results of functions are multiplied, and these results."""
+        view = DataflowView(self.model.module["main"])
+        users = ((param, view.only_user(param)) for param in view.function.params)
+        return {
+            TensorId(param.name): TensorId(user.name)
+            for param, user in users
+            if user is not None
+            and TensorId(param.name) not in self.model.tensors
+            and TensorId(user.name) in self.plan.equalization.factors
+            and call_to(view.definition(user), "multiply") is not None
+        }
+
+    def _multiply(self, tensor: TensorId, factors: npt.NDArray[Any]) -> None:
+        """Multiply a tensor by factors where it is made."""
+        if tensor not in self.model.tensors:
+            self._refuse(tensor)
+        name = self._first_name(tensor)
+        made = self.graph.fresh(f"{name}_function")
+        self.graph.rename_output(self._node(tensor), name, made)
+        factor = self.graph.add_constant(f"{name}_inverse", factors)
+        self.graph.add_after(made, [helper.make_node("Mul", [made, factor], [name])])
+
+    def _exchange(self, constant: TensorId, value: npt.NDArray[Any]) -> None:
+        """Let all nodes that read a constant read another value of it."""
+        for name in self._names(constant):
+            source = self.graph.constant(name)
+            if source is None or any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
+                continue
+            if source.squeeze().shape != value.squeeze().shape or source.ndim == 2:  # a matrix may lie transposed in the module
+                self._refuse(constant)
+            new = self.graph.add_constant(f"{constant}_divided", value.reshape(source.shape))
+            for node in self.graph.readers(name):
+                for index, read in enumerate(node.input):
+                    if read == name:
+                        self.graph.set_input(node, index, new)
+
+    def _refuse(self, tensor: TensorId) -> None:
+        raise QuantizationError(
+            f"{tensor}: what equalization made of it cannot be written as ONNX; quantize with a recipe of equalization 'none'"
+        )
+
     # ------------------------------------------------------------------------------------------------------------- constants
 
     def _quantize_weights(self, layer: IntegerLayer, chain: list[Node]) -> None:
@@ -346,7 +418,7 @@ class _Exporter:
         """Let an integer op read its inputs dequantized, adding Q and DQ to those that no integer op made."""
         for variable in layer.inputs:
             tensor = self._origin(variable)
-            if tensor is None:
+            if tensor is None or (variable not in self.plan.activations and variable in self._layer_of):
                 continue
             if tensor not in self._dequantized:
                 name = self._first_name(tensor)

@@ -1,9 +1,20 @@
 """Placement: which ops run in integers on a target, and why the others do not."""
 
 from .agreement import rejected_layers, split_enclosed
+from .float_function import function_results
 from .layer import Declined, Layer, Placement
 from .named_ops import NamedOps
 from .placement import Placer
 from .reasons import together
 
-__all__ = ["Declined", "Layer", "NamedOps", "Placement", "Placer", "rejected_layers", "split_enclosed", "together"]
+__all__ = [
+    "Declined",
+    "Layer",
+    "NamedOps",
+    "Placement",
+    "Placer",
+    "function_results",
+    "rejected_layers",
+    "split_enclosed",
+    "together",
+]

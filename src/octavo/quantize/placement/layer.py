@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm.relax import Var
 
+from ...graph.dataflow import static_shape
 from ...identity import TensorId
 from ...ops import CLAMPS
 from ...target import BATCH_MATMUL, OpSupport
@@ -38,7 +39,9 @@ class Layer:
     fused
         "bias", "nn.relu", "clip", in order.
     leaves_float
-        Whether its result is not quantized, for only float ops read it.
+        Whether its result is not quantized: only float ops read it, and an addition that takes it so.
+    floats
+        Those of `inputs` that it reads in float32, as products leave them.
     constants
         Operands of an op of several tensors that are constants of the model, which get parameters as activations do.
     order
@@ -56,9 +59,21 @@ class Layer:
     op: Weighted | None = None
     bias: Bias | None = None
     leaves_float: bool = False
+    floats: tuple[Var, ...] = ()
     constants: tuple[Constant, ...] = ()
     order: tuple[int, ...] = ()
     taker: str = ""
+
+    @property
+    def takes_floats(self) -> bool:
+        """Whether it can read float32 beside integers of any width: two tensors of the result's shape."""
+        shapes = {static_shape(var) for var in (*self.inputs, self.output)}
+        return self.support.float_input and not self.constants and len(self.inputs) == 2 and len(shapes) == 1
+
+    @property
+    def quantized_inputs(self) -> tuple[Var, ...]:
+        """The activations that it reads in integers."""
+        return tuple(var for var in self.inputs if var not in self.floats)
 
     @property
     def operands(self) -> tuple[Var | TensorId, ...]:
@@ -74,7 +89,12 @@ class Layer:
     @property
     def moves(self) -> bool:
         """Whether it keeps scale and zero point and makes no value that its input does not span."""
-        return self.support.same_params and self.support.op in _MOVES
+        return self.support.same_params and self.passes_values
+
+    @property
+    def passes_values(self) -> bool:
+        """Whether each value that it makes is one of its inputs', or between two of them."""
+        return self.support.op in _MOVES
 
     @property
     def may_leave_float(self) -> bool:

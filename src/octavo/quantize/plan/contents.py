@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ...identity import TensorId
 from ...numerics import QuantParams
 from ..corrections import Corrections
+from ..equalization import Equalization
 from ..recipe import Recipe
 from .entries import Adjustment, FloatOp, Fold, IntegerLayer
 
@@ -40,6 +41,8 @@ class PlanContents:
         Parameters (int32, scale = s_x * s_w, zero point 0) of each bias. They follow from those of inputs and weights.
     corrections
         What running the model told of biases and weights.
+    equalization
+        By what the channels of tensors were divided before anything was quantized. Parameters are those of the divided tensors.
     layers
         The integer ops, in the order of the graph. Whoever reads the output of one reads it dequantized; the float consumers of
         a tensor that a float op made read it as it is.
@@ -63,6 +66,7 @@ class PlanContents:
     biases: dict[TensorId, QuantParams] = field(default_factory=dict["TensorId", "QuantParams"])
     weight_values: dict[TensorId, npt.NDArray[Any]] = field(default_factory=dict["TensorId", "npt.NDArray[Any]"])
     corrections: Corrections = field(default_factory=Corrections)
+    equalization: Equalization = field(default_factory=Equalization)
     names: Mapping[TensorId, str] = field(default_factory=dict["TensorId", "str"])
     roundings: Mapping[TensorId, str] = field(default_factory=dict["TensorId", "str"])
     layers: tuple[IntegerLayer, ...] = ()

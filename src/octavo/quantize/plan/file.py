@@ -25,16 +25,17 @@ from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ...target.vocabulary import ROUNDINGS
 from ..corrections import Corrections
+from ..equalization import Equalization
 from ..recipe import Recipe
 from .contents import PlanContents
 from .entries import Adjustment, FloatOp, Fold, IntegerLayer
 
 FORMAT = "octavo-plan"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _KEYS = (
     *("format", "schema_version", "fingerprint", "recipe"),
-    *("activations", "weights", "layers", "float_ops", "adjustments", "bias_shifts", "weight_values", "derived"),
+    *("activations", "weights", "layers", "float_ops", "adjustments", "equalization", "bias_shifts", "weight_values", "derived"),
 )
 _PARAMS = ("dtype", "scale", "zero_point", "axis", "qmin", "qmax")
 _DERIVED = ("biases", "enclosed", "folds", "shared")
@@ -79,6 +80,11 @@ def encode(plan: PlanContents) -> str:
     weights = {key: {"name": plan.names.get(key), **value.to_json()} for key, value in plan.weights.items()}
     lines.append(f'"weights": {_by_line(weights)}')
     lines += [f'"{name}": {_list_by_line(getattr(plan, name))}' for name in ("layers", "float_ops", "adjustments")]
+    scaled = {
+        key: {"shape": list(each.shape), "factors": [float(factor) for factor in each.reshape(-1)]}
+        for key, each in plan.equalization.factors.items()
+    }
+    lines.append(f'"equalization": {_by_line(scaled)}')
     shifts = {key: [float(each) for each in value] for key, value in plan.corrections.bias_shifts.items()}
     lines.append(f'"bias_shifts": {_by_line(shifts)}')
     values = {key: _integers_to_json(each, plan.weights[key]) for key, each in plan.corrections.weight_values.items()}
@@ -176,6 +182,12 @@ def _decode(data: Any) -> PlanContents:
         layers=_entries("layers", header["layers"], IntegerLayer),
         float_ops=_entries("float_ops", header["float_ops"], FloatOp),
         adjustments=_entries("adjustments", header["adjustments"], Adjustment),
+        equalization=Equalization(
+            factors={
+                TensorId(key): _factors(f"equalization: {key}", value)
+                for key, value in _mapping("equalization", header["equalization"]).items()
+            }
+        ),
         corrections=Corrections(
             bias_shifts={
                 TensorId(key): _reals(f"bias_shifts: {key}", value)
@@ -324,6 +336,15 @@ def _reals(where: str, value: Any) -> npt.NDArray[np.float32]:
     if not all(is_real):
         raise _Malformed(f"{where} must be a list of float32 numbers, got {brief(numbers[is_real.index(False)])}")
     return np.asarray(numbers, np.float32)
+
+
+def _factors(where: str, value: Any) -> npt.NDArray[np.float32]:
+    data = _object(where, value, ("shape", "factors"))
+    shape = [_integer(f"{where}: shape", each, 1, 2**31) for each in _list(f"{where}: shape", data["shape"])]
+    factors = [_scale(f"{where}: factors", each) for each in _list(f"{where}: factors", data["factors"])]
+    if len(factors) != math.prod(shape):
+        raise _Malformed(f"{where}: factors must be {math.prod(shape)} numbers for its shape, got {len(factors)}")
+    return np.asarray(factors, np.float32).reshape(shape)
 
 
 def _integers_to_json(values: npt.NDArray[Any], params: QuantParams) -> dict[str, Any]:

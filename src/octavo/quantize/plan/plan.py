@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from ...errors import QuantizationError, check_path
 from ...graph import Model
 from ...identity import TensorId
 from ...numerics import QuantParams
+from ..recipe import bits_of
 from .contents import PlanContents
 from .file import read_plan, write_plan
 
@@ -26,6 +28,15 @@ class QuantizationPlan(PlanContents):
         """One line; the file has all."""
         counts = f"{len(self.activations)} activations, {len(self.weights)} weights"
         return f"QuantizationPlan({len(self.layers)} integer layers, {len(self.float_ops)} float ops, {counts})"
+
+    @property
+    def widths(self) -> dict[int, int]:
+        """How many weights have how many bits, by bits; of a plan that was read once it is applied."""
+        found = Counter[int]()
+        for name, values in self.weight_values.items():
+            if name in self.weights:
+                found[bits_of(self.weights[name])] += values.size
+        return dict(sorted(found.items()))
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON (docs/plan.md), the whole file or nothing; QuantizationError if it can't be."""

@@ -1,5 +1,6 @@
 """Ranges: which integers stand for which numbers of a tensor. One file for each estimator, one line here that registers it."""
 
+from .auto import Auto
 from .entropy import Entropy
 from .estimator import QuantScheme, RangeEstimator, TensorRange
 from .global_scale import GlobalScale
@@ -24,8 +25,10 @@ register_range_estimator("mse", Mse)
 register_range_estimator("entropy", Entropy)
 register_range_estimator("mean", Mean)
 register_range_estimator("global_scale", GlobalScale)
+register_range_estimator("auto", Auto, is_preview=False)
 
 __all__ = [
+    "Auto",
     "Entropy",
     "GlobalScale",
     "Mean",

@@ -16,6 +16,7 @@ from .estimator import RangeEstimator
 class _Registered:
     make: Callable[..., RangeEstimator]
     previews: tuple[float, ...]
+    is_preview: bool
 
     @property
     def argument(self) -> inspect.Parameter | None:
@@ -25,7 +26,9 @@ class _Registered:
 _REGISTERED: dict[str, _Registered] = {}
 
 
-def register_range_estimator(name: str, make: Callable[..., RangeEstimator], *, previews: Iterable[float] = ()) -> None:
+def register_range_estimator(
+    name: str, make: Callable[..., RangeEstimator], *, previews: Iterable[float] = (), is_preview: bool = True
+) -> None:
     """Make an estimator known by a name.
 
     Parameters
@@ -35,6 +38,8 @@ def register_range_estimator(name: str, make: Callable[..., RangeEstimator], *, 
         raises ValueError for an argument it cannot take.
     previews
         Arguments whose ranges the profile's report shows; without any, it shows that of no argument.
+    is_preview
+        Whether the report shows any at all.
 
     Raises
     ------
@@ -43,7 +48,7 @@ def register_range_estimator(name: str, make: Callable[..., RangeEstimator], *, 
     """
     if not name.isidentifier() or name in _REGISTERED:
         raise ValueError(f"range estimator {name!r}: give a name that is none of {', '.join(_REGISTERED)}")
-    _REGISTERED[name] = _Registered(make=make, previews=tuple(previews))
+    _REGISTERED[name] = _Registered(make=make, previews=tuple(previews), is_preview=is_preview)
 
 
 def range_estimator_names() -> tuple[str, ...]:
@@ -95,6 +100,7 @@ def range_previews() -> dict[str, RangeEstimator]:
     spelled = [
         spelling
         for name, entry in _REGISTERED.items()
+        if entry.is_preview
         for spelling in ([f"{name}:{value:.12g}" for value in entry.previews] or [name])
     ]
     return {spelling: range_estimator(spelling) for spelling in spelled}

@@ -45,6 +45,8 @@ class WeightParameters:
         What is asked of single tensors.
     bits_of
         Says the width of a layer's weights; one that several layers read has the width of the first.
+    scales
+        Of weights, in place of those that their values ask for.
     """
 
     constants: Constants
@@ -52,6 +54,7 @@ class WeightParameters:
     recipe: Recipe
     wishes: Wishes
     bits_of: Callable[[Layer], int]
+    scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
     _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
 
@@ -146,6 +149,8 @@ class WeightParameters:
             bits=bits if bits < WEIGHT_BITS else None,
             least_error=self.recipe.weight_range == "mse",
         )
+        if name in self.scales:
+            return replace(params, scale=self.scales[name])
         return params if scheme.scale is None else replace(params, scale=np.full_like(params.scale, scheme.scale))
 
     def _granularities(self, layer: Layer) -> tuple[str, ...]:

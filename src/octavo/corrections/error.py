@@ -1,0 +1,46 @@
+"""How far a quantized model's results are from the float model's. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..graph.dataflow import DataflowView, call_to, operand_vars
+from ..numerics.statistics.metrics import sqnr_db
+
+Array = npt.NDArray[Any]
+_MIN_PROBABILITY = 1e-6
+"""What is less likely is no part of the comparison: nobody reads it, and integers make it 0."""
+
+
+def worst_sqnr_db(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float:
+    """Return the signal to noise ratio of the worst float result in dB, inf without one; of a softmax that of its scores.
+
+    Parameters
+    ----------
+    view
+        Of the float model.
+    floats, results
+        What the float model and the quantized one gave, sample by sample.
+    """
+    found: list[float] = []
+    for index, var in enumerate(operand_vars(view.result)):
+        expected = [each[index] for each in floats]
+        if not np.issubdtype(expected[0].dtype, np.floating):
+            continue
+        pairs = [expected, [each[index] for each in results]]
+        softmax = call_to(view.definition(var), "nn.softmax")
+        if softmax is not None:
+            axis = int(softmax.attrs.axis)
+            pairs = [[_scores(value, axis) for value in values] for values in pairs]
+        found.append(sqnr_db(*(np.concatenate([np.ravel(value) for value in values]) for values in pairs)))
+    return min(found, default=float("inf"))
+
+
+def _scores(probabilities: Array, axis: int) -> Array:
+    """Return what a softmax made these of, but for the number that it leaves out of account: their mean is 0 here."""
+    scores = np.log(np.maximum(probabilities.astype(np.float64), _MIN_PROBABILITY))
+    return scores - scores.mean(axis=axis, keepdims=True)

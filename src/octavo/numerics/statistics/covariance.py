@@ -1,0 +1,121 @@
+"""How numbers vary together, from few samples of many positions: sums, and what they tell of other samples. It knows no graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_EXACT = 2**24
+"""Whole numbers up to here are exact in float32, whose products take half the time."""
+_MIN_ROWS = 32
+"""With fewer rows at once adding up takes longer than that saves."""
+
+SHRINKAGE = 0.5
+"""Of the share that is chance. The whole share gives the least error of the matrix; weights that are rounded by it do best on
+other samples with about half, measured on clamped and on linear inputs."""
+
+
+class CovarianceSums:
+    """Sums over samples from which covariances follow, of each group of inputs alone.
+
+    Sums and products of whole numbers are exact in float64 as long as they stay below 2^53, so they depend on no order.
+    """
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._positions = 0
+        self._centre: Floats = np.zeros((1, 1, 1))
+        self._total: Floats = np.zeros((1, 1))
+        self._product: Floats = np.zeros((1, 1, 1))
+        self._squares: Floats = np.zeros(1)
+        self._waiting: list[npt.NDArray[np.float32]] = []
+        """Rows whose products are still to be added: of several samples at once, where one has fewer than inputs."""
+
+    def add(self, rows: npt.NDArray[np.generic]) -> None:
+        """Add a sample, (groups, positions, inputs), of as many positions as the others."""
+        if not self._samples:
+            # Whole numbers near the mean: products stay exact, and what single samples differ by shows.
+            self._centre = np.rint(rows.mean(axis=1, dtype=np.float64, keepdims=True))
+            self._product = np.zeros((rows.shape[0], rows.shape[2], rows.shape[2]))
+        values = rows.astype(np.float32) - self._centre.astype(np.float32)
+        self._total = self._total + _summed(values)
+        self._samples += 1
+        self._positions += values.shape[1]
+        if values.shape[1] < values.shape[2]:
+            # The squares of X^T X and of X X^T, the smaller one, have the same sum.
+            wide = values.astype(np.float64)
+            sum_of_squares = np.square(wide @ wide.transpose(0, 2, 1)).sum(axis=(1, 2))
+            self._squares = self._squares + sum_of_squares - np.square(np.square(wide).sum(axis=1)).sum(axis=1)
+            self._waiting.append(values)
+            if sum(each.shape[1] for each in self._waiting) >= values.shape[2]:
+                self._add_waiting()
+            return
+        product = _product(values)
+        self._product += product
+        self._squares = self._squares + _off_diagonal(product)
+
+    def _add_waiting(self) -> None:
+        if self._waiting:
+            self._product += _product(np.concatenate(self._waiting, axis=1))
+            self._waiting = []
+
+    def plain(self) -> Floats:
+        """Return the covariances of what was added, (groups, inputs, inputs)."""
+        self._add_waiting()
+        mean = self._total / self._positions
+        return self._product / self._positions - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
+
+    def shrunk(self) -> Floats:
+        """Return the covariances that other samples are most likely to have, (groups, inputs, inputs): the variances as they are.
+
+        What two inputs have in common in a few samples they need not have in others. How much samples differ in it says which
+        share of its power is chance (Schaefer and Strimmer, A Shrinkage Approach to Large-Scale Covariance Matrix Estimation,
+        2005, target D; its draws are whole samples here, since the positions of one are alike). SHRINKAGE of that is taken away.
+        """
+        found = self.plain()
+        if self._samples < 2:
+            return found
+        spread = self._squares * self._samples - _off_diagonal(self._product)
+        chance = spread / (self._samples - 1) / self._positions**2
+        share = SHRINKAGE * np.clip(chance / np.maximum(_off_diagonal(found), np.finfo(np.float64).tiny), 0, 1)
+        variances = np.diagonal(found, axis1=1, axis2=2).copy()
+        found *= (1 - share)[:, np.newaxis, np.newaxis]
+        found[:, np.arange(found.shape[1]), np.arange(found.shape[1])] = variances
+        return found
+
+
+def _peak(values: npt.NDArray[np.float32]) -> float:
+    return max(-float(values.min(initial=0.0)), float(values.max(initial=0.0)), 1.0)
+
+
+def _summed(values: npt.NDArray[np.float32]) -> Floats:
+    """Return the sums of whole numbers over positions: as a product where that is exact, which is faster."""
+    positions = values.shape[1]
+    if _peak(values) * positions > _EXACT:
+        return values.sum(axis=1, dtype=np.float64)
+    return (np.ones((1, 1, positions), np.float32) @ values)[:, 0].astype(np.float64)
+
+
+def _product(values: npt.NDArray[np.float32]) -> Floats:
+    """Return X^T X of the whole numbers (groups, positions, inputs), exact as long as it stays below 2^53."""
+    rows = int(_EXACT // _peak(values) ** 2)
+    if rows < _MIN_ROWS:
+        return _squared(values.astype(np.float64))
+    found: Floats = np.zeros((values.shape[0], values.shape[2], values.shape[2]))
+    for start in range(0, values.shape[1], rows):
+        found += _squared(values[:, start : start + rows])
+    return found
+
+
+def _squared(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # Of one group as matrices: NumPy then computes half of the symmetric product.
+    return values.transpose(0, 2, 1) @ values if len(values) > 1 else (values[0].T @ values[0])[np.newaxis]
+
+
+def _off_diagonal(matrices: Floats) -> Floats:
+    """Return the sum of squares outside the diagonal of each matrix."""
+    return np.square(matrices).sum(axis=(1, 2)) - np.square(np.diagonal(matrices, axis1=1, axis2=2)).sum(axis=1)

@@ -1,0 +1,437 @@
+"""The work of quantizing one model, as often as wishes change. Each step is its own module; this is their order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+
+from ..errors import QuantizationError
+from ..graph.dataflow import DataflowView, op_name, static_shape
+from ..graph.model import Model, check_fingerprint
+from ..graph.rules import Claims
+from ..identity import TensorId
+from ..numerics import quantize as quantize_values
+from ..target import TargetDescription
+from ..target.tensor_support import TensorSupport
+from .adjustments import remedied, unused
+from .choice import ParamsOf, TensorChoice, ask
+from .constraints import TensorConstraints, Wish
+from .corrections import Corrections
+from .equalize import Equalization, EqualizedStatistics, check_factors, scaled
+from .parameters import ParameterChooser, Parameters, Statistics
+from .placement import NamedOps, Placement, Placer, rejected_layers, split_enclosed
+from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
+from .qdq import Emitted, QdqWriter
+from .ranges import RangeSources
+from .recipe import Recipe
+from .refusals import Refusals
+from .remedies import Remedies
+from .replay import Replay
+from .simplify import simplify
+from .weights.constants import Constants
+from .weights.weight_params import WeightParameters
+from .weights.widths import usual_width, widths
+
+
+class Corrector(Protocol):
+    """Runs quantized models of one float model."""
+
+    def corrections(self, quantized: QuantizedModel, kept: Collection[str], /) -> Corrections:
+        """Say how to correct a model; the parameters of what is `kept` stay."""
+        ...
+
+    def sqnr_db(self, quantized: QuantizedModel, /) -> float:
+        """Return the signal to noise ratio of a model's worst output."""
+        ...
+
+
+Replan = Callable[[Remedies], QuantizationPlan]
+"""Returns the plan with remedies."""
+
+FindRemedies = Callable[[Model, QuantizedModel, float, Replan], Remedies]
+"""Says what to change for the outputs to have a signal to noise ratio in dB."""
+
+FindCostliest = Callable[[Model, QuantizedModel], Sequence[TensorId]]
+"""Says of a quantized model which activations' rounding costs its outputs most, the worst first."""
+
+Equalize = Callable[[Model, Collection[str], int], Equalization]
+"""Says how a simplified model is to be equalized, tensors of these names left as they are, for weights of so many bits."""
+
+ClaimsOf = Callable[[tvm.IRModule], Claims]
+"""Says what is one integer op of a QDQ module with bound constants, as compiling finds it later."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiments:
+    """What running the model on samples can tell; None is left out.
+
+    Parameters
+    ----------
+    equalize
+        Says how channels are evened out before anything is quantized.
+    find_costliest
+        Says which activations the recipe's `wide_activations` are.
+    corrector_of
+        Given the float model that was simplified, returns what runs quantized models of it.
+    find_remedies
+        Says what to change where a corrected model misses the recipe's `min_sqnr`.
+    """
+
+    equalize: Equalize | None = None
+    find_costliest: FindCostliest | None = None
+    corrector_of: Callable[[Model], Corrector] | None = None
+    find_remedies: FindRemedies | None = None
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Job:
+    """One model on its way, as often as wishes change."""
+
+    model: Model
+    profile: Statistics | None
+    target: TargetDescription
+    targets: tuple[TargetDescription, ...]
+    recipe: Recipe
+    claims_of: ClaimsOf | None
+    replay: Replay | None
+    tunes: bool = False
+    """Whether ranges are chosen by simulation wherever that brings the outputs nearer, not only where they are too far off."""
+    wishes: dict[str, Wish] = field(init=False)
+    corrections: Corrections = field(default_factory=Corrections)
+    equalization: Equalization = field(default_factory=Equalization)
+    remedies: Remedies = field(default_factory=Remedies)
+    sqnr_db: float = math.inf
+    _float: Model = field(init=False)
+    _simple: Model = field(init=False)
+    _statistics: Statistics | None = field(init=False)
+    _folds: tuple[Fold, ...] = field(init=False)
+    _view: DataflowView = field(init=False)
+    _sources: RangeSources = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Bring the model into the form that is quantized, and check what comes with it."""
+        self._float, self._folds = simplify(self.model)
+        self._equalized(self.equalization)
+        if isinstance(self.model, QuantizedModel) or _is_quantized(self._simple):
+            raise QuantizationError(
+                "the model is quantized already; compile it as it is, or quantize the float model it came from"
+            )
+        if self.replay is not None:
+            names = {var.name for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
+            targets = [target.name for target in self.targets]
+            self.replay.check(self.model.fingerprint, self._simple.tensors, names, targets)
+            self.recipe, self.wishes = self.replay.plan.recipe, self.replay.wishes()
+            self.corrections = self.replay.plan.corrections
+            check_factors(self._float, self.replay.plan.equalization.factors)
+            self._equalized(self.replay.plan.equalization)
+            return
+        if self.profile is None:
+            raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")
+        check_fingerprint(self.model, self.profile.fingerprint)
+        resolved = self.recipe.resolved(_names(self._simple))
+        self.wishes = {name: Wish(who="the recipe", tensor=entry) for name, entry in resolved.tensors.items()}
+        self.remedies = Remedies(float_tensors={TensorId(name): "the recipe says so" for name in resolved.float_tensors})
+
+    def _equalized(self, equalization: Equalization) -> None:
+        """Take the float model with its channels divided by factors for the one that is quantized."""
+        self.equalization = equalization
+        self._simple = scaled(self._float, equalization.factors, exact=False) if equalization else self._float
+        self._statistics = self.profile
+        if self.profile is not None and equalization:
+            self._statistics = EqualizedStatistics(self.profile, equalization)
+        self._view = DataflowView(self._simple.module["main"])
+        self._sources = RangeSources(self._view, self.profile or ())
+
+    def equalize(self, equalize: Equalize) -> None:
+        """Even out channels, but those of tensors of which the recipe says something."""
+        found = equalize(self._float, set(self.wishes), usual_width(self.recipe))
+        self.remedies = Remedies(float_tensors=found.uneven).with_more(self.remedies)
+        self._equalized(found)
+
+    def run_equalized(self) -> QuantizedModel:
+        """Return the model in QDQ form, without factors that need a clip where integers don't saturate."""
+        quantized = self.run()
+        while self.keeps_clips_of(quantized):
+            quantized = self.run()
+        return quantized
+
+    def keeps_clips_of(self, quantized: QuantizedModel) -> bool:
+        """Return whether factors had to go, for integers of a tensor that is clipped don't saturate at each channel's bound."""
+        bounds = self.equalization.clamps
+        unbounded = [name for name, bound in bounds.items() if not _saturates(quantized.plan, name, bound)]
+        if unbounded:
+            before = self.equalization.factors
+            self._equalized(self.equalization.without_sites_of(unbounded))
+            gone = before.keys() - self.equalization.factors.keys()
+            ranges = {name: ends for name, ends in self.remedies.ranges.items() if name not in gone}
+            self.remedies, self.corrections = replace(self.remedies, ranges=ranges), Corrections()
+        return bool(unbounded)
+
+    def run(self) -> QuantizedModel:
+        """Return the model in QDQ form."""
+        placement, parameters, emitted, claims = self._decided()
+        float_ops, enclosed = split_enclosed(placement.float_ops, claims)
+        if self.replay is not None:
+            self.replay.check_result(emitted.layers, float_ops, enclosed)
+            float_ops = self.replay.with_reasons(float_ops)
+        replay = self.replay
+        adjustments = (*parameters.adjustments, *unused(self.wishes, parameters, emitted), *remedied(self.remedies, parameters))
+        plan = QuantizationPlan(
+            fingerprint=self.model.fingerprint,
+            recipe=replace(self.recipe, tensors={}, float_tensors=()),
+            activations={TensorId(var.name): params for var, params in parameters.activations.items()},
+            roundings=emitted.roundings,
+            weights=parameters.weights,
+            biases=emitted.biases,
+            corrections=self.corrections,
+            equalization=self.equalization,
+            weight_values={**parameters.weight_values, **emitted.bias_values},
+            layers=emitted.layers,
+            float_ops=float_ops,
+            enclosed=enclosed,
+            folds=self._folds,
+            adjustments=adjustments if replay is None else replay.adjustments(adjustments),
+            shared=parameters.shared,
+        )
+        named = (*plan.activations, *plan.weights)
+        plan = replace(plan, names={name: entry.source_name for name in named if (entry := self._simple.tensors.get(name))})
+        return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(self.model, plan)), plan)
+
+    @property
+    def _exact(self) -> Model:
+        """The float model, simplified and equalized: its variables are those that become integer."""
+        return scaled(self._float, self.equalization.factors, exact=True) if self.equalization else self._float
+
+    def finished(self, params: ParamsOf | None, run: Experiments) -> QuantizedModel:
+        """Return the model with all that is wanted; a plan needs none of it."""
+        if self.replay is not None:
+            return self.run_equalized()
+        if run.equalize is not None and params is None and self.recipe.equalization != "none":
+            self.equalize(run.equalize)
+        quantized = self.run_equalized()
+        wishes = {} if params is None else ask(params, self.choices(quantized.plan))
+        if wishes:
+            self.wishes |= wishes
+            quantized = self.run_equalized()
+        if run.find_costliest is not None and self.recipe.wide_activations:
+            quantized = self.widened(quantized, run.find_costliest(self._exact, quantized))
+        if run.corrector_of is not None and (self.recipe.corrects or self.tunes):
+            quantized = self.corrected(quantized, run.corrector_of, run.find_remedies)
+            while self.keeps_clips_of(quantized):
+                quantized = self.corrected(self.run_equalized(), run.corrector_of, run.find_remedies)
+        return quantized
+
+    def widened(self, quantized: QuantizedModel, costliest: Sequence[TensorId]) -> QuantizedModel:
+        """Return the model with some activations in 16 bits, as many of the first as the recipe says and its targets take."""
+        layers = quantized.plan.layers
+        narrow = {name for layer in layers if not self._takes_wide(layer) for name in (layer.output, *layer.inputs)}
+        chosen = [name for name in costliest if name not in narrow and name not in self.wishes][: self.recipe.wide_activations]
+        before, wide = dict(self.wishes), TensorSupport(dtypes=("int16",))
+        self.wishes |= {str(name): Wish(who="wide_activations of the recipe", tensor=wide) for name in chosen}
+        found = self.run_equalized()
+        if len(found.plan.layers) >= len(layers):
+            return found
+        self.wishes = before  # 16 bits that would leave an op float are none
+        return quantized
+
+    def _takes_wide(self, layer: IntegerLayer) -> bool:
+        target = next((each for each in self.targets if each.name == layer.target), self.target)
+        support = target.support(layer.op)
+        return support is not None and "int16" in support.activations
+
+    def corrected(
+        self, quantized: QuantizedModel, corrector_of: Callable[[Model], Corrector], find: FindRemedies | None
+    ) -> QuantizedModel:
+        """Return the model with what running it tells, and with remedies where its outputs are too far off.
+
+        What corrections make of large errors says nothing of their cause: remedies are first found without them, then with what
+        corrections leave of the errors.
+        """
+        exact = self._exact
+        corrector = corrector_of(exact)
+        best = self._corrected(quantized, corrector)
+        goal = self.recipe.min_sqnr
+        for number in range(_ROUNDS):
+            is_near = goal is None or self.sqnr_db >= goal
+            if find is None or (is_near and not self.tunes):
+                break
+            corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
+            if not number:
+                self.corrections = Corrections()
+            wanted = 0.0 if goal is None or is_near else goal
+            more = find(exact, best if number else quantized, wanted, partial(self._planned, remedies))
+            self.remedies, self.corrections = remedies.with_more(more), Corrections()
+            if self.remedies != remedies:
+                remedied = self._corrected(self.run(), corrector)
+                if self.sqnr_db > sqnr:
+                    best = remedied
+                    if self.sqnr_db < sqnr + _WORTH_DB:
+                        break
+                    continue
+            self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
+            if number:
+                break
+        return replace(best, plan=replace(best.plan, corrections=replace(best.plan.corrections, sqnr_db=self.sqnr_db)))
+
+    def _corrected(self, quantized: QuantizedModel, corrector: Corrector) -> QuantizedModel:
+        """Return the model with what running it tells."""
+        unclipped = self._unclipped(quantized)
+        self.corrections = corrector.corrections(unclipped, self.wishes)
+        found = self.run() if self.corrections else quantized
+        is_measured = unclipped is quantized and bool(self.corrections)
+        self.sqnr_db = self.corrections.sqnr_db if is_measured else corrector.sqnr_db(found)
+        return found
+
+    def _planned(self, remedies: Remedies, more: Remedies) -> QuantizationPlan:
+        self.remedies = remedies.with_more(more)
+        return self.run().plan
+
+    def _unclipped(self, quantized: QuantizedModel) -> QuantizedModel:
+        """Return the model with ranges that hold all that was observed.
+
+        Clipping moves means, too: by what outliers are beyond the range. A bias that made up for it would move all other values.
+        """
+        if self.recipe.has_plain_ranges and not self.remedies.ranges:
+            return quantized
+        recipe, self.recipe = self.recipe, replace(self.recipe, range_estimator=_WIDEST)
+        remedies, self.remedies = self.remedies, replace(self.remedies, ranges={})
+        try:
+            return self.run()
+        finally:
+            self.recipe, self.remedies = recipe, remedies
+
+    def _decided(self) -> tuple[Placement, Parameters, Emitted, Claims | None]:
+        """Place, choose and write until the target's integer ops take all that was placed."""
+        simple, view, recipe, replay = self._simple, self._view, self.recipe, self.replay
+        constants = Constants(view, simple.params)
+        exclusion = NamedOps(recipe.exclude, simple.tensors, self._folds, view)
+        bits_of, scales = widths(recipe, simple, self._folds, view, self.remedies.wide_weights), self.corrections.weight_scales
+        refusals = Refusals(last=self.targets[-1].name)
+        while True:
+            weights = WeightParameters(
+                constants=constants, params=simple.params, recipe=recipe, wishes=self.wishes, bits_of=bits_of, scales=scales
+            )
+            constraints = TensorConstraints(target=self.target, recipe=recipe, wishes=self.wishes)
+            chooser = ParameterChooser(
+                params=simple.params,
+                statistics=self._statistics,
+                recipe=recipe,
+                target=self.target,
+                wishes=self.wishes,
+                sources=self._sources,
+                weights=weights,
+                corrections=self.corrections,
+                remedies=self.remedies,
+            )
+            placer = Placer(
+                view=view,
+                constants=constants,
+                tensors=simple.tensors,
+                exclusion=exclusion,
+                targets=self.targets,
+                recipe=recipe,
+                preferred=constraints.preferred,
+                has_range=chooser.has_range if replay is None else replay.has_range,
+                refuse=partial(refusals.refuse, weights, constraints),
+                wished={name: wish.width for name, wish in self.wishes.items()},
+                float_tensors=self.remedies.float_tensors,
+                declined=refusals.declined,
+                unlike_plan=None if replay is None else replay.unlike_plan,
+            )
+            placement = placer.place()
+            if refusals.take_changes():
+                continue
+            if replay is not None:
+                replay.check_layers(placement)
+            parameters = chooser.choose(placement)
+            if refusals.reject(placement, parameters.rejected):
+                continue
+            roundings = {} if replay is None else replay.plan.roundings
+            writer = QdqWriter(
+                model=simple,
+                target=self.target,
+                view=view,
+                placement=placement,
+                parameters=parameters,
+                wished_roundings=roundings,
+            )
+            emitted = writer.write()
+            claims = None if self.claims_of is None else self.claims_of(emitted.model.bound())
+            if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
+                return placement, parameters, emitted, claims
+
+    def choices(self, plan: QuantizationPlan) -> dict[TensorId, TensorChoice]:
+        """Return what a callback is asked: each activation and weight of a plan, in the order of the graph."""
+        variables = {var.name: var for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
+        profile = self._statistics
+
+        def choice(name: TensorId) -> TensorChoice:
+            var, value = variables[name], self._simple.params.get(name)
+            entry = self._simple.tensors.get(name)
+            source = self._sources.source(var) if value is None or value is self.model.params.get(name) else None
+            return TensorChoice(
+                id=name,
+                name="" if entry is None else entry.source_name,
+                op="" if entry is None else entry.op,
+                kind="weight" if value is not None else "input" if name in self.model.input_ids else "activation",
+                shape=static_shape(var) or (),
+                params=plan.activations[name] if value is None else plan.weights[name],
+                read_statistics=lambda: None if profile is None or source is None else profile[source],
+                read_values=lambda: value,
+            )
+
+        return {name: choice(name) for name in (*plan.activations, *plan.weights)}
+
+
+_WIDEST = "min_max"
+_ROUNDS = 3
+"""Of remedies: each finds what the one before it made visible."""
+_WORTH_DB = 1.0
+"""A round that brings less is the last."""
+
+
+def _saturates(plan: QuantizationPlan, name: TensorId, bounds: npt.NDArray[np.float32]) -> bool:
+    """Return whether integers of a tensor saturate at or below the bound of each channel; False where it is not quantized."""
+    params = plan.activations.get(name)
+    return params is not None and int(quantize_values(bounds, params).min()) >= params.qmax
+
+
+def _names(model: Model) -> dict[str, str]:
+    """Map the names that tensors have in their source, and their ids, to the ids."""
+    return {
+        **{entry.source_name: str(name) for name, entry in model.tensors.items()},
+        **{str(name): str(name) for name in model.tensors},
+    }
+
+
+def _is_quantized(model: Model) -> bool:
+    view = DataflowView(model.module["main"])
+    return any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)
+
+
+def _fingerprint(model: Model, plan: QuantizationPlan) -> str:
+    """Return the fingerprint of a quantized model: of the float model, the parameters, and which ops they make integer."""
+    factors = {str(key): value.tolist() for key, value in plan.equalization.factors.items()}
+    content = {
+        "model": model.fingerprint,
+        "activations": {str(key): value.to_json() for key, value in plan.activations.items()},
+        "weights": {str(key): value.to_json() for key, value in plan.weights.items()},
+        "biases": {str(key): value.to_json() for key, value in plan.biases.items()},
+        "bias_shifts": {str(key): value.tolist() for key, value in plan.corrections.bias_shifts.items()},
+        "weight_values": {
+            str(key): hashlib.sha256(value.tobytes()).hexdigest() for key, value in plan.corrections.weight_values.items()
+        },
+        **({"equalization": factors} if factors else {}),
+        "roundings": {str(key): value for key, value in plan.roundings.items()},
+        "layers": [str(layer) for layer in plan.layers],
+    }
+    return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"

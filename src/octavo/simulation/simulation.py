@@ -1,0 +1,343 @@
+"""Quantization simulated in float on samples, each rounding on or off: what one alone, or any set of them, does to the outputs.
+
+Integer kernels cannot compute one layer's rounding without the others'. In float they are separate: an activation is rounded to
+the steps of its parameters where it is made, weights are those that their integers stand for. What kernels round besides (sums
+to int32 biases, products to multipliers) is left out: the verdict over a model is the kernels'; this says where errors are from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.relax import Var
+
+from ..build.kernel_calls import KernelCall
+from ..graph import Model
+from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
+from ..graph.lineage import lineage_paused
+from ..identity import TensorId
+from ..numerics import QuantParams
+from ..quantize import QuantizationPlan
+from ..target_choice import ResolvedTarget
+from .program import FloatProgram, as_array, run_calls, with_constants
+
+Samples = Sequence[Sequence[npt.NDArray[Any]]]
+Constants = Sequence[list[Any]]
+"""Of each call."""
+_SQUASHES = ("nn.softmax", "nn.log_softmax", "sigmoid")
+"""What hides at the end of a model how far its scores are off."""
+_STATE_BYTES = 2**29
+_MIN_SAMPLES, _SCREENING_SAMPLES, MAX_SAMPLES = 2, 3, 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effects:
+    """Power of the error at the outputs that single roundings make, as a share of the outputs' power: of the worst output each.
+
+    Parameters
+    ----------
+    activations, weights
+        Where only one activation is rounded, and where only the weights and bias of one layer (by its output) are.
+    together
+        Where all are.
+    """
+
+    activations: dict[TensorId, float]
+    weights: dict[TensorId, float]
+    together: float
+
+
+class Simulation:
+    """A float model that can round what a plan rounds.
+
+    Parameters
+    ----------
+    simple
+        The float model that was simplified to be quantized.
+    plan
+        With integers of weights and biases. Other plans of the same model may round fewer tensors than this one, not others.
+    samples
+        The model's inputs, sample by sample: the first few, as many as fit in memory with all that is computed of them.
+    rounded
+        The float model with the constants that integers stand for; by default as the plan has them.
+
+    Raises
+    ------
+    NotImplementedError
+        TVM's virtual machine alone can run the model.
+    """
+
+    def __init__(
+        self,
+        simple: Model,
+        plan: QuantizationPlan,
+        samples: Samples,
+        target: ResolvedTarget,
+        rounded: Model | None = None,
+    ) -> None:
+        self._target = target
+        view = DataflowView(simple.module["main"])
+        self._params: dict[str, QuantParams] = {str(name): params for name, params in plan.activations.items()}
+        self.outputs: tuple[str, ...] = tuple(measured_outputs(view))
+        known = {binding.var.name for binding in view.bindings} | {param.name for param in view.function.params}
+        layers = [str(layer.output) for layer in plan.layers]
+        self._names = [name for name in dict.fromkeys([*self._params, *layers, *self.outputs]) if name in known]
+        with lineage_paused():
+            self._program = FloatProgram(simple, self._names, target)
+        program = self._program
+        self._outputs = [program.variables[name] for name in self.outputs]
+        makers = {call.var: number for number, call in enumerate(program.calls)}
+        self._needed = _behind(program, makers, self._outputs, ())
+        self._rounds = {program.variables[name]: name for name in self._params if name in program.variables}
+        seen = set(program.variables.values())
+        self._layers: dict[TensorId, tuple[int, ...]] = {}
+        """By a layer's output the calls that read its weights."""
+        own = program.constants()
+        for layer in plan.layers:
+            if layer.weight is not None and str(layer.output) in program.variables:
+                between = _behind(program, makers, [program.variables[str(layer.output)]], seen)
+                self._layers[layer.output] = tuple(number for number, _ in between if own[number])
+        self._rounded = self.constants(with_constants(simple, plan) if rounded is None else rounded)
+        self._exact = self._kept(samples)
+        for state in self._exact[:1]:  # what lies behind the outputs that are measured is not computed
+            self._rounds = {var: name for var, name in self._rounds.items() if var in state}
+        self._powers = [[_power(as_array(state[var])) for var in self._outputs] for state in self._exact]
+
+    @property
+    def activations(self) -> tuple[TensorId, ...]:
+        """The activations that can be rounded, in the order of the plan."""
+        return tuple(TensorId(name) for name in self._rounds.values())
+
+    @property
+    def weights(self) -> tuple[TensorId, ...]:
+        """The layers whose weights can be rounded, by their outputs."""
+        return tuple(self._layers)
+
+    def constants(self, model: Model) -> Constants:
+        """Return the constants of a model that differs from the float one in nothing else, for `alone`."""
+        with lineage_paused():
+            return FloatProgram(model, self._names, self._target).constants()
+
+    @property
+    def samples(self) -> int:
+        """How many samples it looks at."""
+        return len(self._exact)
+
+    def observed(self, names: Collection[TensorId]) -> tuple[float, float]:
+        """Return the least and the greatest value of activations."""
+        variables = [var for var, name in self._rounds.items() if TensorId(name) in names]
+        values = [as_array(state[var]) for state in self._exact for var in variables]
+        return min(float(each.min()) for each in values), max(float(each.max()) for each in values)
+
+    def values(self, name: TensorId) -> list[npt.NDArray[Any]]:
+        """Return what an activation, or a layer's result, is in the float model, sample by sample, in the source's layout."""
+        var, order = self._program.variables[name], self._program.orders.get(name)
+        found = [as_array(state[var]) for state in self._exact]
+        return found if order is None else [value.transpose(np.argsort(order)) for value in found]
+
+    def results(self, layer: TensorId, constants: Constants) -> list[npt.NDArray[Any]]:
+        """Return what a layer gives of the float model's values with other constants, as `values` does."""
+        var, order = self._program.variables[layer], self._program.orders.get(layer)
+        others = self._of_layers([layer], constants)
+        found: list[npt.NDArray[Any]] = []
+        for state in self._exact:
+            values = dict(state)
+            numbers = sorted(others)
+            last = max(number for number, call in self._needed if call.var.same_as(var))
+            calls = [(number, call) for number, call in self._needed if numbers[0] <= number <= last]
+            run_calls(calls, values, others, lambda _, value: value)
+            value = as_array(values[var])
+            found.append(value if order is None else value.transpose(np.argsort(order)))
+        return found
+
+    def ranges(self, samples: Samples) -> dict[TensorId, tuple[float, float]]:
+        """Return the least and the greatest value of each activation over samples, of any number of them."""
+        found: dict[TensorId, tuple[float, float]] = {}
+        for arrays in samples:
+            state = self._start(arrays)
+            self._run(state, {}, ())
+            for var, name in self._rounds.items():
+                value, (low, high) = as_array(state[var]), found.get(TensorId(name), (math.inf, -math.inf))
+                found[TensorId(name)] = min(low, float(value.min())), max(high, float(value.max()))
+        return found
+
+    def with_values(self, name: TensorId, values: Sequence[npt.NDArray[Any]]) -> float:
+        """Return what other values of a tensor do to the outputs, sample by sample in the source's layout; see `alone`."""
+        var, order = self._program.variables[name], self._program.orders.get(name)
+        error = np.zeros(len(self._outputs))
+        for state, value in zip(self._exact, values, strict=True):
+            laid = np.ascontiguousarray(value if order is None else value.transpose(order), np.float32)
+            error += self._changed(state, {var: tvm.runtime.tensor(laid)}, {})
+        return _worst(error, np.sum(self._powers, axis=0))
+
+    def alone(
+        self,
+        activations: Mapping[TensorId, QuantParams],
+        weights: Collection[TensorId] = (),
+        *,
+        few: bool = False,
+        constants: Constants | None = None,
+    ) -> float:
+        """Return what rounding these alone, each of the float model's own values, does to the outputs.
+
+        Parameters
+        ----------
+        activations
+            With the parameters that they get.
+        weights
+            Of layers, by their outputs.
+        few
+            Whether the first few samples are enough: to tell tensors apart, not to choose a range.
+        constants
+            What `constants` returned, in place of the rounded ones.
+
+        Returns
+        -------
+        float
+            Power of the error of the worst output, as a share of its power.
+        """
+        error = np.zeros(len(self._outputs))
+        others = self._of_layers(weights, self._rounded if constants is None else constants)
+        states = self._exact[: _SCREENING_SAMPLES if few else None]
+        for state in states:
+            changed = {
+                var: _rounded(state[var], activations[TensorId(name)])
+                for var, name in self._rounds.items()
+                if TensorId(name) in activations
+            }
+            error += self._changed(state, changed, others)
+        return _worst(error, np.sum(self._powers[: len(states)], axis=0))
+
+    def together(
+        self,
+        activations: Mapping[TensorId, QuantParams],
+        weights: Collection[TensorId],
+        others: Mapping[TensorId, Constants] | None = None,
+    ) -> float:
+        """Return what rounding these does, each of what the others make of its values; `others`: constants of single layers."""
+        error = np.zeros(len(self._outputs))
+        for state in self._exact:
+            rounded = {param: state[param] for param in self._program.params}
+            self._run(rounded, activations, weights, others)
+            error += [_power(_difference(rounded[var], state[var])) for var in self._outputs]
+        return _worst(error, np.sum(self._powers, axis=0))
+
+    def effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> Effects:
+        """Return what each rounding does alone, on the first few samples, and what all do together.
+
+        Activations have the parameters of the plan, or, where these are given, others of the same ones.
+        """
+        params = self._params if activations is None else {str(name): each for name, each in activations.items()}
+        known = {TensorId(name): params[name] for name in self._rounds.values() if name in params}
+        return Effects(
+            activations={name: self.alone({name: params}, few=True) for name, params in known.items()},
+            weights={name: self.alone({}, [name], few=True) for name in self._layers},
+            together=self.together(known, self._layers),
+        )
+
+    def _kept(self, samples: Samples) -> list[dict[Var, Any]]:
+        """Return what the float model computes of as many samples as fit."""
+        found: list[dict[Var, Any]] = []
+        size = 0
+        for arrays in samples[:MAX_SAMPLES]:
+            state = self._start(arrays)
+            self._run(state, {}, ())
+            size += sum(as_array(value).nbytes for value in state.values() if isinstance(value, tvm.runtime.Tensor))
+            if size > _STATE_BYTES and len(found) >= _MIN_SAMPLES:
+                break
+            found.append(state)
+        return found
+
+    def _start(self, arrays: Sequence[Any]) -> dict[Var, Any]:
+        params = self._program.params
+        return dict(zip(params, (tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays), strict=True))
+
+    def _run(
+        self,
+        state: dict[Var, Any],
+        activations: Mapping[TensorId, QuantParams],
+        weights: Collection[TensorId],
+        others: Mapping[TensorId, Constants] | None = None,
+    ) -> None:
+        def after(var: Var, value: Any) -> Any:
+            params = activations.get(TensorId(self._rounds.get(var, "")))
+            return value if params is None else _rounded(value, params)
+
+        for param in self._program.params:
+            state[param] = after(param, state[param])
+        constants = self._of_layers(weights, self._rounded)
+        for name, each in (others or {}).items():
+            constants |= self._of_layers([name], each)
+        run_calls(self._needed, state, constants, after)
+
+    def _of_layers(self, layers: Collection[TensorId], constants: Constants) -> dict[int, list[Any]]:
+        return {number: constants[number] for name in layers for number in self._layers[name]}
+
+    def _changed(self, state: Mapping[Var, Any], changed: dict[Var, Any], constants: Mapping[int, list[Any]]) -> list[float]:
+        """Return the power of what changes at the outputs with these tensors, or these constants."""
+        values = {**state, **changed}
+        dirty = set(changed)
+        calls: list[tuple[int, KernelCall]] = []
+        for number, call in self._needed:
+            if call.var not in changed and (
+                number in constants or not dirty.isdisjoint(each for each in call.operands if isinstance(each, Var))
+            ):
+                dirty.add(call.var)
+                calls.append((number, call))
+        run_calls(calls, values, constants, lambda _, value: value)
+        return [_power(_difference(values[var], state[var])) if var in dirty else 0.0 for var in self._outputs]
+
+
+def measured_outputs(view: DataflowView) -> list[str]:
+    """Return the float results of a model, those behind which it only squashes scores in place of what that gives."""
+    found: list[str] = []
+    for result in operand_vars(view.result):
+        call = call_to(view.definition(result), *_SQUASHES)
+        var = view.binding_of(result if call is None else call.args[0])
+        if var is not None and dtype_of(var) == "float32":
+            found.append(var.name)
+    return list(dict.fromkeys(found))
+
+
+def _behind(
+    program: FloatProgram, makers: Mapping[Var, int], wanted: Sequence[Var], until: Collection[Var]
+) -> list[tuple[int, KernelCall]]:
+    """Return the calls that variables need, in order, back to those of `until`."""
+    found: set[int] = set()
+    ahead = [var for var in wanted if var in makers]
+    while ahead:
+        number = makers[ahead.pop()]
+        if number not in found:
+            found.add(number)
+            reads = (each for each in program.calls[number].operands if isinstance(each, Var))
+            ahead.extend(var for var in reads if var in makers and var not in until)
+    return [(number, program.calls[number]) for number in sorted(found)]
+
+
+def _rounded(value: Any, params: QuantParams) -> Any:
+    """Return a tensor rounded to the steps of its parameters (per tensor), and clipped to their range."""
+    scale, zero_point = np.float32(params.scale), int(params.zero_point)
+    steps = as_array(value) / scale
+    np.rint(steps, out=steps)
+    np.clip(steps, params.qmin - zero_point, params.qmax - zero_point, out=steps)
+    steps *= scale
+    return tvm.runtime.tensor(steps)
+
+
+def _difference(value: Any, other: Any) -> npt.NDArray[Any]:
+    return as_array(value).astype(np.float64) - as_array(other)
+
+
+def _power(values: npt.NDArray[Any]) -> float:
+    return float(np.sum(np.square(values, dtype=np.float64)))
+
+
+def _worst(error: npt.NDArray[np.float64], power: npt.NDArray[np.float64]) -> float:
+    ratios = [e / p if p else float(e > 0) for e, p in zip(error, power, strict=True)]
+    return float(max((math.inf if math.isnan(ratio) else ratio for ratio in ratios), default=0.0))

@@ -1,0 +1,55 @@
+"""Which weights keep 8 bits where others have fewer: by simulation, those that cost the outputs most for their number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
+from ..graph import Model
+from ..graph.lineage import lineage_paused
+from ..quantize import QuantizedModel, Recipe, Remedies, equalized_float
+from ..quantize.recipe import WEIGHT_BITS
+from ..quantize.weights.widths import usual_width
+from ..target_choice import ResolvedTarget
+from .simulation import Simulation
+
+Samples = Sequence[Sequence[npt.NDArray[Any]]]
+
+
+def wide_weights(
+    model: Model, quantize: Callable[..., QuantizedModel], recipe: Recipe, *, samples: Samples, target: ResolvedTarget
+) -> Remedies:
+    """Return the weights that keep 8 bits, no more than the recipe's share of all; none where nothing can be simulated.
+
+    Parameters
+    ----------
+    quantize
+        Quantizes the model by a recipe.
+    """
+    if not samples or not recipe.wide_weights or usual_width(recipe) == WEIGHT_BITS:
+        return Remedies()
+    plain = replace(recipe, wide_weights=0.0, weight_rounding="nearest", bias_correction=False, min_sqnr=None)
+    with lineage_paused():
+        plan = quantize(recipe=plain).plan
+    try:
+        simulation = Simulation(equalized_float(model, plan.equalization), plan, samples, target)
+    except NotImplementedError:
+        return Remedies()
+    sizes = {name: values.size for name, values in plan.weight_values.items() if name in plan.weights}
+    effects = {
+        layer.weight: simulation.alone({}, [layer.output], few=True)
+        for layer in plan.layers
+        if layer.weight is not None and layer.output in simulation.weights
+    }
+    room = recipe.wide_weights * sum(sizes.values())
+    found: dict[Any, str] = {}
+    for name in sorted(effects, key=lambda each: (-effects[each] / sizes[each], each)):
+        if sizes[name] <= room and effects[name]:
+            room -= sizes[name]
+            alone = f"{-10 * math.log10(effects[name]):.1f} dB"
+            found[name] = f"its {sizes[name]} weights keep 8 bits: with fewer, and nothing else rounded, the outputs have {alone}"
+    return Remedies(wide_weights=found)
