@@ -1,6 +1,7 @@
 """What every test shares: models and data, random numbers, how property tests draw their examples, the ISA that a test needs, and
 the cache of machine code."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -24,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """One cache of machine code for all processes of this run, empty at its start: no run sees the code of an earlier one."""
     config.addinivalue_line("markers", "needs_isa(isa): skip where this machine lacks the ISA or extension, e.g. x86.avx512_vnni")
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        # Before PyTorch and, in processes that run tests at once, NumPy are there: threads that wait for work turn in circles.
+        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(variable, "1")
         config.stash[_CACHE] = os.environ["OCTAVO_CACHE"] = tempfile.mkdtemp(prefix="octavo-test-cache-")
 
 
@@ -57,6 +61,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if needed:
         counts = ", ".join(f"{count} {isa} ({skipped[isa]} skipped)" for isa, count in sorted(needed.items()))
         terminalreporter.write_line(f"tests that need an ISA (skipped where this machine lacks it): {counts}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rare_garbage_collection() -> None:
+    """Look for garbage less often than Python does by itself: it goes through all that PyTorch, TVM and the tests hold alive."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

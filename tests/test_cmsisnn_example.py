@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,38 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from child_python import run_python
+from example_programs import EXAMPLES, Programs, programs
+from octavo import conformance
 from tflite_writer import Op, Tensor, write
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "cmsisnn"
-RUN = """
-import runpy
-folder, limit, *models = sys.argv[1:]
-sys.path.insert(0, folder)
-for model in models:
-    sys.argv = ["run.py", model, "--limit", limit]
-    try:
-        runpy.run_path(folder + "/run.py", run_name="__main__")
-    except SystemExit as done:
-        print(done.code)
-"""
+__all__ = ["programs"]
+EXAMPLE = EXAMPLES / "cmsisnn"
 LINE = r"100\.0% of MACs in CMSIS-NN's functions; of (\d+) values differ (\d+) from the simulation, (\d+) from LiteRT's .*"
 TINY = ("autoencoder_ad01_int8", "dscnn_kws_int8", "mobilenet_v1_vww96_int8", "resnet8_cifar10_int8")
 
 
-def lines_of(example: Path, limit: int, *models: Path) -> list[str]:
-    done = run_python(RUN, example, limit, *models)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_the_networks_of_mlperf_tiny_equal_the_reference(shared: Any) -> None:
-    lines = lines_of(EXAMPLE, 4, *(shared / f"models/tflite/{name}.tflite" for name in TINY))
-    for name, line, code in zip(TINY, lines[::2], lines[1::2], strict=True):
-        found = re.fullmatch(LINE, line)
-        assert found, f"{name}: {line}"
-        assert found.groups()[1:] == ("0", "0"), f"{name}: {line}"
-        assert code == "0"
+@pytest.mark.parametrize("name", TINY)
+def test_the_networks_of_mlperf_tiny_equal_the_reference(name: str, shared: Path, programs: Programs) -> None:
+    done = programs.run(EXAMPLE / "run.py", shared / f"models/tflite/{name}.tflite", "--limit", 4)
+    found = re.fullmatch(LINE, done.out.strip())
+    assert found, done
+    assert found.groups()[1:] == ("0", "0"), done
+    assert done.code == 0
 
 
 @pytest.fixture(name="network")
@@ -85,11 +71,12 @@ def fixture_network(tmp_path: Path) -> Path:
     return path
 
 
-def test_ops_that_they_lack_equal_it_too(network: Path) -> None:
-    line, code = lines_of(EXAMPLE, 20, network)
-    assert re.fullmatch(LINE, line), line
-    assert re.fullmatch(LINE, line).groups() == ("960", "0", "0")  # pyright: ignore[reportOptionalMemberAccess]
-    assert code == "0"
+def test_ops_that_they_lack_equal_it_too(network: Path, programs: Programs) -> None:
+    done = programs.run(EXAMPLE / "run.py", network, "--limit", 20)
+    found = re.fullmatch(LINE, done.out.strip())
+    assert found, done
+    assert found.groups() == ("960", "0", "0")
+    assert done.code == 0
 
 
 @pytest.mark.parametrize(
@@ -101,39 +88,33 @@ def test_ops_that_they_lack_equal_it_too(network: Path) -> None:
     ],
     ids=["ties go up", "an average of negative numbers", "the second zero point is lost"],
 )
-def test_a_fault_in_the_kernels_fails_the_run(network: Path, tmp_path: Path, right: str, wrong: str) -> None:
+def test_a_fault_in_the_kernels_fails_the_run(network: Path, tmp_path: Path, programs: Programs, right: str, wrong: str) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "faulty")
     kernels = tmp_path / "faulty" / "kernels.c"
     text = kernels.read_text(encoding="utf-8")
     assert right in text
     kernels.write_text(text.replace(right, wrong), encoding="utf-8")
-    line, code = lines_of(tmp_path / "faulty", 20, network)
-    assert int(re.fullmatch(LINE, line)[2]) > 0, line  # pyright: ignore[reportOptionalSubscript]
-    assert code == "1"
-
-
-CONFORMANCE = """
-sys.path.insert(0, sys.argv[1])
-from octavo import conformance
-from generator import CmsisNn
-
-conformance.write(sys.argv[1] + "/cmsisnn.json", "cases")
-report = conformance.run("cases", CmsisNn())
-print(report.summary)
-"""
+    done = programs.run(tmp_path / "faulty" / "run.py", network, "--limit", 20)
+    found = re.fullmatch(LINE, done.out.strip())
+    assert found, done
+    assert int(found[2]) > 0, done
+    assert done.code == 1
 
 
 def test_it_conforms_to_its_own_description(tmp_path: Path) -> None:
-    done = run_python(CONFORMANCE, EXAMPLE, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    *_, last = done.stdout.splitlines()
-    assert "FAILED" not in done.stdout
+    conformance.write(EXAMPLE / "cmsisnn.json", tmp_path / "cases")
+    report = conformance.run(tmp_path / "cases", runpy.run_path(str(EXAMPLE / "generator.py"))["CmsisNn"]())
+    *_, last = report.summary.splitlines()
+    assert "FAILED" not in report.summary
     assert re.fullmatch(r"cmsisnn: (\d+) of \1 cases passed", last)
 
 
-def test_a_model_that_is_not_int8_is_one_line(tmp_path: Path) -> None:
+def test_a_model_that_is_not_int8_is_one_line(tmp_path: Path, programs: Programs) -> None:
     tensors = [Tensor(name=name, shape=(1, 4)) for name in "xy"]
     (tmp_path / "float.tflite").write_bytes(
         write(tensors, [Op(name="ABS", inputs=(0,), outputs=(1,))], inputs=(0,), outputs=(1,))
     )
-    assert "expected a model with one input, of int8" in lines_of(EXAMPLE, 1, tmp_path / "float.tflite")[-1]
+    done = programs.run(EXAMPLE / "run.py", tmp_path / "float.tflite", "--limit", 1)
+    (line,) = done.err.splitlines()
+    assert "expected a model with one input, of int8" in line
+    assert (done.code, done.out) == (1, "")

@@ -17,6 +17,7 @@ import octavo
 from nets import residual_net
 from octavo.errors import DataError, ExecutableError, ModelError
 from octavo.graph import Model
+from octavo.graph.evaluate import unoptimized
 from octavo.graph.probes import PROBE
 from octavo.observers import Compare, Dump, ObservedValue, Print, Record, Statistics
 from octavo.target.llvm_host import host_target
@@ -68,7 +69,7 @@ def variables(module: tvm.IRModule) -> list[relax.Var]:
 def run(module: tvm.IRModule, x: np.ndarray, pipeline: Any = None) -> np.ndarray:
     """Build for the virtual machine and run."""
     with host_target():
-        executable = relax.build(module, target=host_target(), relax_pipeline=pipeline)
+        executable = relax.build(module, target=unoptimized(host_target()), relax_pipeline=pipeline)
     results: Any = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
     return results.numpy()
 

@@ -4,60 +4,50 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from child_python import run_python
+import octavo
+from example_programs import EXAMPLES, Done, Programs, programs
+from octavo import conformance
+from octavo.profile.kept_samples import KEEP_SAMPLES
+from vendors import ToyNpu, with_weights
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "toynpu"
-RUN = (
-    "import runpy; folder = sys.argv.pop(1); sys.path.insert(0, folder); runpy.run_path(folder + '/run.py', run_name='__main__')"
-)
+__all__ = ["programs"]
+EXAMPLE = EXAMPLES / "toynpu"
 NODES = """
 a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, w1, b1) r = Relu(a)
 d = Conv<pads=[1, 1, 1, 1], group=8>(r, w2, b2) c = Clip(d, zero, six) p = Conv(c, w3, b3) s = Add(p, r)
 t = Tanh(s) m = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(t) v = AveragePool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(m)
 k = Concat<axis=1>(m, v) g = GlobalAveragePool(k) f = Flatten(g) y = Gemm<transB=1>(f, w4, b4)
 """
-SHAPES = {
-    "w1": (8, 3, 3, 3),
-    "b1": (8,),
-    "w2": (8, 1, 3, 3),
-    "b2": (8,),
-    "w3": (8, 8, 1, 1),
-    "b3": (8,),
-    "w4": (10, 16),
-    "b4": (10,),
-}
+WEIGHTS = {"w1": (8, 3, 3, 3), "w2": (8, 1, 3, 3), "w3": (8, 8, 1, 1), "w4": (10, 16)}
 
 
 @pytest.fixture(name="files")
 def fixture_files(tmp_path) -> tuple[Path, Path]:
     rng = np.random.default_rng(0)
-    graph = onnx.parser.parse_graph(
-        f"net (float[1, 3, 16, 16] x) => (float[1, 10] y) <float zero = {{0}}, float six = {{6}}> {{ {NODES} }}"
-    )
-    for name, shape in SHAPES.items():
-        value = rng.normal(scale=1 / np.sqrt(np.prod(shape[1:]) or 1), size=shape).astype(np.float32)
-        graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
-    )
+    text = f"net (float[1, 3, 16, 16] x) => (float[1, 10] y) <float zero = {{0}}, float six = {{6}}> {{ {NODES} }}"
+    onnx.save(with_weights(text, WEIGHTS, rng), tmp_path / "net.onnx")
     np.savez(tmp_path / "x.npz", x=rng.normal(size=(40, 3, 16, 16)).astype(np.float32), y=rng.integers(0, 10, 40))
     return tmp_path / "net.onnx", tmp_path / "x.npz"
 
 
-def run(example: Path, model: Path, data: Path, *words: object):
-    return run_python(RUN, example, model, "--data", data, "--calibrate", 20, "--limit", 20, *words)
+@pytest.fixture
+def run(programs: Programs) -> Callable[[Path, Path, Path], Done]:
+    return lambda example, model, data: programs.run(example / "run.py", model, "--data", data, "--calibrate", 20, "--limit", 20)
 
 
-def test_every_op_runs_on_it_and_no_value_differs(files) -> None:
+@pytest.mark.parametrize("keep_samples", [0, KEEP_SAMPLES], ids=["plain", "corrected"])
+def test_every_op_runs_on_it_and_no_value_differs(files, run, monkeypatch, keep_samples) -> None:
+    monkeypatch.setitem(octavo.profile.__kwdefaults__, "keep_samples", keep_samples)
     done = run(EXAMPLE, *files)
-    assert done.returncode == 0, done.stderr or done.stdout
-    *others, line = done.stdout.splitlines()
+    assert done.code == 0, done
+    *others, line = done.out.splitlines()
     assert re.fullmatch(
         r"100\.0% of MACs on the NPU; 0 of 200 values differ from the simulation \(20 samples\); top-1 0\.\d+, float 0\.\d+", line
     )
@@ -74,42 +64,31 @@ def test_every_op_runs_on_it_and_no_value_differs(files) -> None:
     ],
     ids=["rounds down", "wraps", "divides towards zero", "transposed weights"],
 )
-def test_a_fault_in_the_kernels_fails_the_run(files, tmp_path, right, wrong) -> None:
+def test_a_fault_in_the_kernels_fails_the_run(files, run, tmp_path, right, wrong) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "faulty")
     kernels = tmp_path / "faulty" / "kernels.c"
     text = kernels.read_text(encoding="utf-8")
     assert right in text
     kernels.write_text(text.replace(right, wrong), encoding="utf-8")
     done = run(tmp_path / "faulty", *files)
-    assert done.returncode == 1
-    assert int(re.search(r"(\d+) of 200 values differ", done.stdout)[1]) > 0
-
-
-CONFORMANCE = """
-sys.path.insert(0, sys.argv[1])
-from octavo import conformance
-from generator import ToyNpu
-
-conformance.write(sys.argv[1] + "/toynpu.json", "cases")
-report = conformance.run("cases", ToyNpu())
-print(report.summary)
-"""
+    assert done.code == 1
+    assert int(re.search(r"(\d+) of 200 values differ", done.out)[1]) > 0
 
 
 def test_it_conforms_to_its_own_description(tmp_path) -> None:
-    done = run_python(CONFORMANCE, EXAMPLE, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    *_, last = done.stdout.splitlines()
-    assert "FAILED" not in done.stdout
+    conformance.write(EXAMPLE / "toynpu.json", tmp_path / "cases")
+    report = conformance.run(tmp_path / "cases", ToyNpu())
+    *_, last = report.summary.splitlines()
+    assert "FAILED" not in report.summary
     assert re.fullmatch(r"toynpu: (\d+) of \1 cases passed", last)
 
 
-def test_samples_that_do_not_fit_are_one_line(files, tmp_path) -> None:
+def test_samples_that_do_not_fit_are_one_line(files, run, tmp_path) -> None:
     np.savez(tmp_path / "bad.npz", x=np.zeros((4, 3, 8, 8), np.float32))
     done = run(EXAMPLE, files[0], tmp_path / "bad.npz")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("run.py: error: ")
-    assert "samples are (3, 8, 8), expected (3, 16, 16)" in done.stderr
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith("run.py: error: ")
+    assert "samples are (3, 8, 8), expected (3, 16, 16)" in done.err
 
 
 def test_the_vendor_wrote_less_than_500_lines() -> None:

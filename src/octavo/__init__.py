@@ -42,6 +42,10 @@ from .pipeline import (
 
 # How the kernels of a model run best on this machine
 from .report import tune
+from .root_cause import root_causes
+
+# Which activations to keep float for an accuracy that is asked for
+from .search import search
 from .tvm_pipeline import relax_pipeline
 from .verify import verify_lineage
 
@@ -71,6 +75,8 @@ __all__ = [
     "profile",
     "quantize",
     "relax_pipeline",
+    "root_causes",
+    "search",
     "tune",
     "unobserve",
     "verify_lineage",

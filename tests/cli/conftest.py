@@ -22,16 +22,27 @@ def make_workplace(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder after profile, quantize, compile and run, each by its command line. Tests read it and change nothing."""
+    """Folder after profile, quantize, compile and run, each by its command line. Tests read it and change nothing.
+
+    The profile keeps no samples, so no command on it corrects weights and biases, which would be most of its time.
+    """
     folder = make_workplace(tmp_path_factory.mktemp("finished"))
     for line in (
-        "profile {0}/m.onnx --data {0}/calib.npz -o {0}/profile.json",
+        "profile {0}/m.onnx --data {0}/calib.npz --keep-samples 0 -o {0}/profile.json",
         "quantize {0}/m.onnx --profile {0}/profile.json -o {0}/m.int8.onnx",
         "compile {0}/m.int8.onnx -o {0}/m.so",
         "run {0}/m.so --input {0}/x.npz -o {0}/y.npz",
     ):
         assert main(line.format(folder).split()) == 0, line
     return folder
+
+
+@pytest.fixture(scope="session")
+def with_samples(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profile of the same model and samples as the command line writes it by default: it keeps samples."""
+    path = tmp_path_factory.mktemp("with_samples") / "profile.json"
+    assert main(f"profile {finished}/m.onnx --data {finished}/calib.npz -o {path}".split()) == 0
+    return path
 
 
 @pytest.fixture

@@ -49,16 +49,18 @@ def test_run_in_a_new_process_gives_the_same_bytes(workplace: Path) -> None:
     assert Path("again.npz").read_bytes() == Path("y.npz").read_bytes()
 
 
-def test_profile_is_the_same_bytes_from_one_file_or_two(workplace: Path) -> None:
+def test_profile_is_the_same_bytes_from_one_file_or_two(workplace: Path, with_samples: Path) -> None:
     samples = read("calib.npz")["x"]
     np.save("first.npy", samples[60:])
     np.savez("second.npz", pixels=samples[:60])
     assert command("profile m.onnx --data first.npy --data second.npz -o other.json") == 0
-    assert Path("other.json").read_bytes() == Path("profile.json").read_bytes()
+    assert Path("other.json").read_bytes() == with_samples.read_bytes()
 
 
-def test_profile_keeps_as_many_samples_as_it_is_asked_to(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(octavo.Profile.load("profile.json").kept_samples) == 64
+def test_profile_keeps_as_many_samples_as_it_is_asked_to(
+    workplace: Path, with_samples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(octavo.Profile.load(with_samples).kept_samples) == 64
     for keep in (0, 3):
         assert command(f"profile m.onnx --data calib.npz -o few.json --keep-samples {keep}") == 0
         assert capsys.readouterr().out.endswith(f"100 samples, {keep} kept\n")
@@ -126,6 +128,39 @@ def test_threads_and_isa_change_no_byte_of_the_result(workplace: Path) -> None:
     executable = octavo.load_executable("generic.so")
     assert executable.threads == 2
     assert {op.isa for op in octavo.explain(executable).ops if op.kernel} == {"generic"}
+
+
+@pytest.mark.parametrize(
+    ("options", "largest"),
+    [
+        ("--weight-bits 4", {7}),
+        ("--weight-bits 5 --weight-bits stem/conv=8", {15, 127}),
+        ("--weight-bits Gemm=3", {3, 127}),
+        ("--weight-bits 4 --wide-weights 0.3", {7, 127}),
+    ],
+)
+def test_weights_get_the_width_that_is_asked_for(workplace: Path, options: str, largest: set[int]) -> None:
+    assert command(f"quantize m.onnx --profile profile.json --save-plan plan.json -o narrow.onnx {options}") == 0
+    plan = octavo.QuantizationPlan.load("plan.json")
+    assert {params.qmax for params in plan.weights.values()} == largest
+    weights = [onnx.numpy_helper.to_array(entry) for entry in onnx.load("narrow.onnx").graph.initializer]
+    assert {int(np.abs(each).max()) for each in weights if each.dtype == np.int8 and each.ndim > 1} == largest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--weight-bits 9", "a whole number from 2 to 8"),
+        ("--weight-bits stem/con=4", "did you mean stem/conv"),
+        ("--wide-weights 2", "a share from 0 to 1, got 2.0"),
+    ],
+)
+def test_a_width_that_cannot_be_is_an_error(
+    workplace: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
+) -> None:
+    assert command(f"quantize m.onnx --profile profile.json -o narrow.onnx {options}") == 1
+    assert message in capsys.readouterr().err
+    assert not Path("narrow.onnx").exists()
 
 
 def test_the_recipe_reaches_the_model(workplace: Path) -> None:
@@ -210,11 +245,11 @@ def test_explain_of_a_float_model_gives_reasons(finished: Path, capsys: pytest.C
     assert all(op["reason"] for op in explanation["ops"])
 
 
-def step_of_logits(path: Path) -> float:
-    graph = onnx.load(path).graph
-    [last] = [node for node in graph.node if "logits" in node.output]
-    [scale] = [onnx.numpy_helper.to_array(entry) for entry in graph.initializer if entry.name == last.input[1]]
-    return float(scale)
+def step_of_logits(folder: Path) -> float:
+    """Return what a step of the logits would be, had they 8 bits."""
+    [logits] = octavo.load(folder / "m.onnx").output_ids
+    seen = octavo.Profile.load(folder / "profile.json")[logits]
+    return (max(seen.maximum, 0) - min(seen.minimum, 0)) / 255
 
 
 def test_bench_prints_a_row_for_each_runtime_and_thread_count(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +267,7 @@ def test_bench_prints_a_row_for_each_runtime_and_thread_count(finished: Path, ca
             assert row["median_ms"] > 0
             assert row["ratio"] > 0
     errors = [row["max_abs_error"] for row in report["rows"] if row["runtime"] == "ONNX Runtime"]
-    step = step_of_logits(finished / "m.int8.onnx")
+    step = step_of_logits(finished)
     assert max(errors) < 2.5 * step, "the same quantized network, rounded in other places: two quantization steps at most"
 
 

@@ -29,7 +29,7 @@ def test_a_plan_gives_the_same_file_without_the_profile(workplace: Path) -> None
 def test_an_edited_plan_reaches_every_command(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("quantize m.onnx --profile profile.json --save-plan plan.json -o first.onnx") == 0
     data = json.loads(Path("plan.json").read_text())
-    data["activations"]["logits"]["scale"] = 0.25
+    data["activations"]["pixels"]["scale"] = 0.25
     data["layers"] = [layer for layer in data["layers"] if layer["output"] != "block2_relu"]
     data["float_ops"].append({"op": "add", "tensor": "block2_relu", "reason": "it has a core of its own"})
     Path("plan.json").write_text(json.dumps(data))
@@ -40,7 +40,7 @@ def test_an_edited_plan_reaches_every_command(workplace: Path, capsys: pytest.Ca
     data["layers"] = [layer for layer in data["layers"] if layer["output"] != "head_pool"]
     Path("plan.json").write_text(json.dumps(data))
     assert command("quantize m.onnx --plan plan.json --save-plan again.json -o second.onnx") == 0
-    assert octavo.QuantizationPlan.load("again.json").activations[octavo.load("m.onnx").output_ids[0]].to_json()["scale"] == 0.25
+    assert octavo.QuantizationPlan.load("again.json").activations[octavo.load("m.onnx").input_ids[0]].to_json()["scale"] == 0.25
     capsys.readouterr()
     assert command("explain m.onnx --plan plan.json") == 0
     assert "it has a core of its own" in capsys.readouterr().out

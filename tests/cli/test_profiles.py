@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +19,32 @@ def command(line: str) -> int:
     return main(shlex.split(line))
 
 
-@pytest.fixture
-def parts(workplace: Path) -> Path:
+@pytest.fixture(scope="module")
+def made_parts(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The samples of calib.npz profiled in three parts: a.json, b.json and c.json."""
-    with np.load("calib.npz") as archive:
+    folder = tmp_path_factory.mktemp("parts")
+    with np.load(finished / "calib.npz") as archive:
         samples = archive["x"]
-    model = octavo.load("m.onnx")
+    model = octavo.load(finished / "m.onnx")
     for name, start, end in (("a", 0, 10), ("b", 10, 55), ("c", 55, 100)):
-        octavo.profile(model, samples[start:end], numbers=range(start, end), keep_samples=64).save(f"{name}.json")
-    return workplace
+        octavo.profile(model, samples[start:end], numbers=range(start, end), keep_samples=64).save(folder / f"{name}.json")
+    return folder
 
 
-def test_merged_parts_are_the_bytes_of_the_whole_in_any_order(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def parts(workplace: Path, made_parts: Path) -> Path:
+    """Those parts in the current folder."""
+    return Path(shutil.copytree(made_parts, workplace, dirs_exist_ok=True))
+
+
+def test_merged_parts_are_the_bytes_of_the_whole_in_any_order(
+    parts: Path, with_samples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("profile merge a.json b.json c.json -o abc.json") == 0
     assert "100 samples of 3 profiles" in capsys.readouterr().out
     assert command("profile merge c.json a.json -o ca.json") == 0
     assert command("profile merge b.json ca.json -o bca.json") == 0
-    whole = (parts / "profile.json").read_bytes()
-    assert (parts / "abc.json").read_bytes() == (parts / "bca.json").read_bytes() == whole
+    assert (parts / "abc.json").read_bytes() == (parts / "bca.json").read_bytes() == with_samples.read_bytes()
 
 
 def test_diff_prints_what_moved_most_first(parts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,10 +126,10 @@ def test_help_shows_an_example_of_two_words(line: str, capsys: pytest.CaptureFix
     assert f"example:\n  octavo {line.removesuffix(' --help')} " in capsys.readouterr().out
 
 
-def test_resume_from_a_checkpoint_ends_with_the_same_bytes_and_nothing_else(parts: Path) -> None:
+def test_resume_from_a_checkpoint_ends_with_the_same_bytes_and_nothing_else(parts: Path, with_samples: Path) -> None:
     (parts / "a.json").rename("new.json.checkpoint")
     assert command("profile m.onnx --data calib.npz --checkpoint 20 --resume new.json.checkpoint -o new.json") == 0
-    assert Path("new.json").read_bytes() == Path("profile.json").read_bytes()
+    assert Path("new.json").read_bytes() == with_samples.read_bytes()
     assert not [path for path in parts.iterdir() if "checkpoint" in path.name]
     assert command("profile m.onnx --data calib.npz --resume b.json -o other.json") == 0
     assert octavo.Profile.load("other.json").samples == 100

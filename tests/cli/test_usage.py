@@ -25,7 +25,7 @@ def run_expecting_exit(argv: list[str]) -> int:
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    listed = "demo profile quantize compile tune run bench explain conformance trace passes report"
+    listed = "demo profile quantize compile tune run bench explain causes search conformance trace passes report"
     assert " ".join(NAMES) == listed
 
 
@@ -139,3 +139,9 @@ def test_lists() -> None:
     assert options.one_of(("a", "b"))("b,a,b") == ("b", "a")
     with pytest.raises(argparse.ArgumentTypeError):
         options.thread_counts("1,,2")
+
+
+@pytest.mark.parametrize("width", ["many", "=4", "conv=", "-4"])
+def test_a_width_is_a_number_with_a_name_or_none(width: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_expecting_exit(["quantize", "m.onnx", "--profile", "p.json", "-o", "q.onnx", f"--weight-bits={width}"]) == 2
+    assert f"expected a number of bits or NAME=BITS, got '{width}'" in capsys.readouterr().err

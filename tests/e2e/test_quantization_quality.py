@@ -17,7 +17,15 @@ def test_the_default_is_better_than_plain_min_max(shared, tmp_path, network):
     evaluation = quality.Evaluation(network, tmp_path, limit=None)
     plain, default = (evaluation.measure(name) for name in (quality.PLAIN, quality.DEFAULT))
     assert default.sqnr_db >= plain.sqnr_db + 1
-    assert default.agreement >= plain.agreement
+    # Above 97% single samples decide: 700 pictures do not resolve that.
+    assert default.agreement >= min(plain.agreement, 97)
+
+
+def test_weights_of_4_bits_lose_little(shared, tmp_path):
+    evaluation = quality.Evaluation("resnet8", tmp_path, limit=None)
+    few = evaluation.measure(quality.FEW_BITS)
+    assert few.worth >= evaluation.float_row().worth - 1.5
+    assert few.agreement >= 95
 
 
 def test_average_precision_counts_an_object_once_and_by_its_overlap():

@@ -76,13 +76,15 @@ def test_a_network_trained_quantized_is_integer(bench):
     assert [op.integer for op in explanation.ops if op.macs] == [True] * 4
 
 
-def test_the_reference_representation_is_refused(bench, dense):
+def test_the_reference_representation_is_refused(bench, dense, monkeypatch):
+    monkeypatch.setattr(bench, "CALIBRATION", 16)
     program = bench.quantized(dense, bench.VARIANTS["xnnpack_reference"])
     with pytest.raises(UnsupportedOpError, match="call convert_pt2e without use_reference_representation"):
         octavo.load(program)
 
 
-def test_weights_that_pytorch_did_not_fold_become_the_integers_that_it_folds(bench, dense):
+def test_weights_that_pytorch_did_not_fold_become_the_integers_that_it_folds(bench, dense, monkeypatch):
+    monkeypatch.setattr(bench, "CALIBRATION", 16)
     integers = []
     for convert in (None, {"fold_quantize": False}):
         variant = bench.Variant(quantizer=lambda: bench._xnnpack(is_per_channel=True), convert=convert)

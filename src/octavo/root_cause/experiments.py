@@ -1,0 +1,260 @@
+"""The experiments: one rounding with other parameters, its mean error taken off, its weights rounded anew. Ranks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax import Call
+
+from ..graph import Model
+from ..graph.dataflow import DataflowView, call_to, op_name, operand_vars
+from ..identity import TensorId
+from ..numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ..quantize import IntegerLayer, QuantizationPlan
+from ..quantize.equalize import find_groups
+from ..quantize.recipe import WEIGHT_BITS, bits_of
+from ..simulation import Simulation
+from ..simulation.program import with_values
+from ..simulation.schemes import Range, range_of, scheme_of
+from .causes import Finding
+
+Array = npt.NDArray[Any]
+
+_COARSE = 2.0
+"""So many times the step that the values need is no step of theirs."""
+_CUT = 0.5
+"""A range that holds less than this share of what was observed, on one side, clips."""
+_GONE = 0.4
+"""A remedy that leaves less than this share of an error names its cause."""
+_BIAS_STEPS = 2.0
+"""A bias that is rounded to nearest is half a step off at most, a corrected one not much more."""
+_SUSPECT, _SUSPECT_SHARE = 4.0, 0.02
+"""A corrected bias whose layer alone does so many times what its weights do, and this share of all, is tried without."""
+_BETTER = 0.9
+"""A model whose error is below this share without a correction is better off without."""
+_UNLIKE_WEIGHTS = 1.1
+"""By this factor a weight's scale differs from the one that its values need where it is another's."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Experiments:
+    """What can be tried on one quantized model.
+
+    Parameters
+    ----------
+    simple
+        The float model that was simplified to be quantized.
+    plan
+        With the parameters of activations and weights that the model really has.
+    values
+        What the integers of weights and biases really stand for, by the names of the float model's constants.
+    ranges
+        What was observed of each activation on all samples.
+    """
+
+    simulation: Simulation
+    simple: Model
+    plan: QuantizationPlan
+    values: Mapping[TensorId, Array]
+    ranges: Mapping[TensorId, Range]
+    _view: DataflowView = field(init=False)
+    _layers: dict[TensorId, IntegerLayer] = field(init=False)
+    _groups: dict[str, npt.NDArray[np.int64]] = field(init=False)
+    _constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    wrong_biases: set[TensorId] = field(default_factory=set[TensorId])
+
+    def __post_init__(self) -> None:
+        """Look up layers."""
+        self._view = DataflowView(self.simple.module["main"])
+        self._layers = {layer.output: layer for layer in self.plan.layers}
+        self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
+
+    # ------------------------------------------------------------------------------------------------------- activations
+
+    def is_unfit(self, name: TensorId) -> bool:
+        """Return whether a scale does not fit what was observed, whatever that costs."""
+        params = self.plan.activations[name]
+        low, high = self._range(name)
+        ends = range_of(params)
+        fitting = scheme_of(params).params(low, high)
+        cut = (low < 0 and ends[0] > _CUT * low) or (high > 0 and ends[1] < _CUT * high)
+        return cut or float(params.scale) > _COARSE * float(fitting.scale)
+
+    def activation(self, name: TensorId) -> Finding:
+        """Return what is wrong with the rounding of an activation."""
+        params, alone = self.plan.activations[name], self.simulation.alone
+        effect = alone({name: params})
+        fitting = scheme_of(params).params(*self._range(name))
+        fitted = alone({name: fitting})
+        ratio = float(params.scale) / float(fitting.scale)
+        if self.is_unfit(name) and fitted < effect:
+            seen = "[{:.4g}; {:.4g}]".format(*self._range(name))
+            if ratio > _COARSE:
+                said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
+                return Finding(cause="coarse scale", remedy=said, effect=effect, left=fitted)
+            said = "its range [{:.4g}; {:.4g}] cuts values, which lie in ".format(*range_of(params)) + seen
+            return Finding(cause="clipping", remedy=f"{said}: choose a wider one", effect=effect, left=fitted)
+        by_channel = self._rounded_by_channel(name)
+        if by_channel < _GONE * effect:
+            said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
+            return Finding(cause="unlike channels", remedy=said, effect=effect, left=by_channel)
+        bits = (params.qmax - params.qmin).bit_length()
+        few = f"{bits} bits are too few for it{self._between(name)}"
+        said = f"{few}: leave it float (Recipe(float_tensors=), min_sqnr=), or take 16 bits"
+        return Finding(cause="rounding", remedy=said, effect=effect, left=0.0)
+
+    def _range(self, name: TensorId) -> Range:
+        """Return what was observed of a tensor, and of those that share its parameters."""
+        group = next((group for group in self.plan.shared if name in group), (name,))
+        known = [self.ranges[each] for each in group if each in self.ranges] or [self.ranges[name]]
+        return min(0.0, *(low for low, _ in known)), max(0.0, *(high for _, high in known))
+
+    def _between(self, name: TensorId) -> str:
+        """Return the ops around a tensor, as " (power -> add -> sqrt)"; "" for an input of the model."""
+        binding = next((each for each in self._view.bindings if each.var.name == str(name)), None)
+        if binding is None:
+            return ""
+        before, after = operand_vars(binding.value), self._view.users(binding.var)
+        values = [[self._view.definition(var) for var in each] for each in (before, (binding.var,), after)]
+        steps = [dict.fromkeys(op_name(value) for value in each if isinstance(value, Call)) for each in values]
+        return f" ({' -> '.join(', '.join(step) for step in steps if step)})"
+
+    def _rounded_by_channel(self, name: TensorId) -> float:
+        """Return the effect of rounding a tensor with a scale for each channel, inf where equalization has no channels of it."""
+        groups = self._groups.get(str(name))
+        if groups is None:
+            return float("inf")
+        values = self.simulation.values(name)
+        others = tuple(axis for axis, size in enumerate(groups.shape) if size == 1)
+        low = np.minimum(np.min([value.min(axis=others, keepdims=True) for value in values], axis=0), 0)
+        high = np.maximum(np.max([value.max(axis=others, keepdims=True) for value in values], axis=0), 0)
+        qmin, qmax = INTEGER_RANGE[self.plan.activations[name].dtype]
+        steps = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny)
+        return self.simulation.with_values(name, [np.rint(value / steps) * steps for value in values])
+
+    def _channel_axis(self, rank: int) -> int | None:
+        """Return the axis of channels in a tensor: that of the model's convolutions in one of four dimensions, else the last."""
+        if rank < 2:
+            return None
+        calls = (call_to(binding.value, "nn.conv2d") for binding in self._view.bindings)
+        layout = next((str(call.attrs.data_layout) for call in calls if call is not None), "NCHW")
+        return layout.index("C") if rank == 4 else rank - 1
+
+    # ----------------------------------------------------------------------------------------------------------- weights
+
+    def are_unfit(self, name: TensorId) -> bool:
+        """Return whether a layer's bias or scales of its weights are not those that its values need, whatever that costs."""
+        return self.has_wrong_bias(name) or bool(self._unfit_channels(self._layers[name]))
+
+    def _unfit_channels(self, layer: IntegerLayer) -> list[tuple[int, float]]:
+        """Return the channels whose scales are others than their values need, and how many times those they are."""
+        params, value = self._of_weight(layer)
+        is_clamped = self.plan.recipe.weight_range != "max" and (params is None or bits_of(params) < WEIGHT_BITS)
+        if params is None or value is None or is_clamped or self.plan.recipe.weight_range == "mse":
+            return []
+        needed, scale = _needed_scales(params, value), np.ravel(params.scale).astype(np.float64)
+        ratios = np.where(needed > 0, scale / np.maximum(needed, np.finfo(np.float64).tiny), 1.0)
+        limit = 2 * _UNLIKE_WEIGHTS if bool(np.all(np.frexp(scale)[0] == 0.5)) else _UNLIKE_WEIGHTS
+        unfit = [(index, float(ratio)) for index, ratio in enumerate(ratios) if not 1 / _UNLIKE_WEIGHTS < ratio < limit]
+        return sorted(unfit, key=lambda each: -abs(np.log(each[1])))
+
+    def _of_weight(self, layer: IntegerLayer) -> tuple[QuantParams | None, Array | None]:
+        if layer.weight is None:
+            return None, None
+        return self.plan.weights.get(layer.weight), self.simple.params.get(layer.weight)
+
+    def weight_effect(self, name: TensorId, effect: float, together: float) -> float:
+        """Return what a layer's weights do to the outputs; `effect` is that of weights and bias.
+
+        A corrected bias makes up for what the layers before are off, too: alone it is an error. Then the weights count without
+        the mean error that it takes off, unless the model is better without the correction.
+        """
+        layer = self._layers[name]
+        if layer.output not in self.plan.corrections.bias_shifts or self._bias_error(layer) > _BIAS_STEPS:
+            return effect
+        found = self._without_mean_error(name)
+        if effect > _SUSPECT * found and effect > _SUSPECT_SHARE * together and self._is_better_without_bias(name, together):
+            self.wrong_biases.add(name)
+            return effect
+        return found
+
+    def _is_better_without_bias(self, name: TensorId, together: float) -> bool:
+        others = {name: self._variant("weights")}
+        return self.simulation.together(self.plan.activations, self.simulation.weights, others) < _BETTER * together
+
+    def has_wrong_bias(self, name: TensorId) -> bool:
+        """Return whether a bias is not the float one's, nor the corrected one's."""
+        return name in self.wrong_biases or self._bias_error(self._layers[name]) > _BIAS_STEPS
+
+    def _bias_error(self, layer: IntegerLayer) -> float:
+        """Return how far a bias is from the float one with its correction, in steps of its own; 0 where that is not known."""
+        bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
+        if bias is None or quant is None or bias not in self.values or bias not in self.simple.params:
+            return 0.0
+        shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
+        expected = np.ravel(self.simple.params[bias]) + np.ravel(shift)
+        return float(np.max(np.abs(np.ravel(self.values[bias]) - expected) / np.ravel(quant.scale)))
+
+    def weights(self, name: TensorId) -> Finding:
+        """Return what is wrong with the weights and the bias of a layer."""
+        layer, alone = self._layers[name], self.simulation.alone
+        of_weights = alone({}, [name], constants=self._variant("weights"))
+        unfit = self._unfit_channels(layer)
+        nearest = alone({}, [name], constants=self._variant("nearest"))
+        if self.has_wrong_bias(name):
+            said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
+            return Finding(cause="bias", remedy=said, effect=alone({}, [name]), left=of_weights)
+        if unfit:
+            listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])
+            said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
+            return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights))
+        unshifted = self._without_mean_error(name)
+        if unshifted < _GONE * of_weights:
+            said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
+            return Finding(cause="shifted mean", remedy=said, effect=of_weights, left=unshifted)
+        said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
+        return Finding(cause="weight rounding", remedy=said, effect=of_weights, left=min(of_weights, nearest))
+
+    def _without_mean_error(self, name: TensorId) -> float:
+        """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
+        exact = self.simulation.values(name)
+        rounded = self.simulation.results(name, constants=self._variant("weights"))
+        axis = self._channel_axis(exact[0].ndim)
+        if axis is None:
+            return float("inf")
+        others = tuple(each for each in range(exact[0].ndim) if each != axis)
+        means = [(now - was).mean(axis=others, keepdims=True, dtype=np.float64) for now, was in zip(rounded, exact, strict=True)]
+        shift = np.mean(means, axis=0).astype(np.float32)
+        return self.simulation.with_values(name, [value - shift for value in rounded])
+
+    def _variant(self, name: str) -> Any:
+        """Return constants of the float model with the integers' weights ("weights"), or these rounded to nearest ("nearest")."""
+        if name not in self._constants:
+            weights = [layer.weight for layer in self.plan.layers if layer.weight is not None and layer.weight in self.values]
+            nearest = name == "nearest"
+            values = {each: self._nearest(each) if nearest else self.values[each] for each in weights}
+            self._constants[name] = self.simulation.constants(with_values(self.simple, values))
+        return self._constants[name]
+
+    def _nearest(self, name: TensorId) -> Array:
+        params, value = self.plan.weights[name], self.simple.params[name]
+        scale = np.maximum(_needed_scales(params, value), np.finfo(np.float32).tiny).astype(np.float32)
+        if isinstance(params.granularity, PerAxis):
+            shape = [1] * value.ndim
+            shape[params.granularity.axis] = -1
+            scale = scale.reshape(shape)
+        return np.clip(np.rint(value / scale), params.qmin, params.qmax) * scale
+
+
+def _needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
+    """Return the scales with which a symmetric weight's integers just hold its values."""
+    if isinstance(params.granularity, PerAxis):
+        others = tuple(each for each in range(value.ndim) if each != params.granularity.axis)
+        largest = np.abs(value).max(axis=others)
+    else:
+        largest = np.abs(value).max(keepdims=True).reshape(1)
+    return largest.astype(np.float64) / params.qmax

@@ -1,0 +1,184 @@
+"""The table of root causes: every rounding of a quantized model, what it alone does to the outputs, why, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import QuantizationError
+from ..graph import Model
+from ..graph.dataflow import DataflowView, call_to, dtype_of
+from ..graph.inputs import input_specs, split_batch
+from ..identity import TensorId
+from ..numerics import QuantParams, dequantize
+from ..pipeline import checked_model
+from ..qdq.values import params_of
+from ..quantize import QuantizationPlan, QuantizedModel, equalized_float
+from ..simulation import Simulation
+from ..simulation.program import with_values
+from ..simulation.simulation import MAX_SAMPLES
+from ..target_choice import resolve_target
+from .causes import FAULTS, Cause, Finding
+from .experiments import Experiments
+
+Array = npt.NDArray[Any]
+Part = Literal["activation", "weights"]
+_MIN_GAIN_DB = 0.5
+"""What can be mended at the same width comes first where it brings this much; so do biases of which samples alone tell."""
+_SHOWN = 0.95
+"""Share of the errors that is looked into; behind it only what does not fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootCause:
+    """One rounding.
+
+    Parameters
+    ----------
+    id, source_name, op
+        The activation, or the result of the layer whose weights are rounded, and the source's op that makes it.
+    part
+        "activation" or "weights" (with the layer's bias).
+    sqnr_db
+        Of the model's worst output where this alone is rounded, in dB; inf where it does nothing.
+    share
+        Of the power that the errors of all roundings alone add up to, in [0; 1].
+    cause
+        What makes it so large, by experiment; None where it is too small to be looked into.
+    remedy
+        What to do about it, in words.
+    gain_db
+        By how much the signal to noise ratio of the worst output would grow with the remedy, the errors taken as independent.
+    """
+
+    id: TensorId
+    source_name: str
+    op: str
+    part: Part
+    sqnr_db: float
+    share: float
+    cause: Cause | None
+    remedy: str
+    gain_db: float
+
+
+def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
+    """Find by experiment why a quantized model's outputs are off, and what would help most.
+
+    Each rounding is simulated alone, in float, on the first few samples (see `octavo.simulation`); what it does to the outputs
+    counts, not what it does to its own tensor. Where it does much, or does not fit its values, experiments tell why: other
+    parameters, each channel with its own, the mean error taken off, weights rounded anew.
+
+    Parameters
+    ----------
+    model
+        The float model.
+    quantized
+        What `octavo.quantize` made of it, changed since or not.
+    batches
+        Arrays or {input name: array}, as the model was calibrated on; first dimensions may be multiples of the model's. Ranges
+        are judged on all of them.
+
+    Returns
+    -------
+    tuple
+        One RootCause for each rounding: parameters that do not fit first, then what a better quantization of the same width
+        takes away, then the rest, each by gain or share.
+
+    Raises
+    ------
+    QuantizationError
+        `quantized` is none of this model, or TVM's virtual machine alone can run it.
+    DataError
+        A batch that does not fit the model.
+    """
+    checked_model(model)
+    if not isinstance(quantized, QuantizedModel) or quantized.plan.fingerprint != model.fingerprint:
+        raise QuantizationError("give the float model, and what octavo.quantize made of this very model")
+    specs = input_specs(model)
+    listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
+    samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+    simple = equalized_float(model, quantized.plan.equalization)
+    activations, values = _parameters(quantized)
+    plan = _with_activations(quantized.plan, activations)
+    try:
+        simulation = Simulation(simple, plan, _spread(samples), resolve_target(None), with_values(simple, values))
+    except NotImplementedError:
+        raise QuantizationError(
+            "the model has steps that only TVM's virtual machine can run: layer_errors looks at such"
+        ) from None
+    ranges = simulation.ranges(samples)
+    experiments = Experiments(simulation=simulation, simple=simple, plan=plan, values=values, ranges=ranges)
+    return _rows(model, simulation, experiments)
+
+
+def _spread(samples: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
+    """Return samples in an order of which the first few are spread evenly: neighbours, of one recording say, are alike."""
+    step = max(len(samples) // MAX_SAMPLES, 1)
+    return [samples[index] for index in sorted(range(len(samples)), key=lambda index: index % step)]
+
+
+def _parameters(quantized: QuantizedModel) -> tuple[dict[TensorId, QuantParams], dict[TensorId, Array]]:
+    """Return what a module in QDQ form really has: parameters of activations, and the numbers that constants stand for."""
+    activations: dict[TensorId, QuantParams] = {}
+    values: dict[TensorId, Array] = {}
+    view = DataflowView(quantized.module["main"])
+    for binding in view.bindings:
+        made, read = call_to(binding.value, "quantize"), call_to(binding.value, "dequantize")
+        if made is not None:
+            params = params_of(made, dtype_of(binding.var))
+            if params is not None:
+                activations[TensorId(str(made.args[0].name))] = params
+        elif read is not None and TensorId(str(getattr(read.args[0], "name", ""))) in quantized.params:
+            params = params_of(read, dtype_of(read.args[0]))
+            if params is not None:
+                name = binding.var.name
+                known = name if TensorId(name) in quantized.plan.weights else name.removesuffix("_weight")
+                values[TensorId(known)] = dequantize(quantized.params[TensorId(str(read.args[0].name))], params)
+    return activations, values
+
+
+def _with_activations(plan: QuantizationPlan, activations: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
+    return replace(plan, activations={name: activations.get(name, each) for name, each in plan.activations.items()})
+
+
+def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
+    effects = simulation.effects()
+    found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in effects.activations.items()}
+    weights = {name: experiments.weight_effect(name, each, effects.together) for name, each in effects.weights.items()}
+    found |= {("weights", name): each for name, each in weights.items()}
+    total = sum(effect for effect in found.values() if math.isfinite(effect)) or 1.0
+    rows: list[tuple[tuple[float, ...], RootCause]] = []
+    left = 1.0
+    for (part, name), effect in sorted(found.items(), key=lambda item: -item[1]):
+        is_activation = part == "activation"
+        is_unfit = experiments.is_unfit(name) if is_activation else experiments.are_unfit(name)
+        finding: Finding | None = None
+        if effect and (left > 1 - _SHOWN or is_unfit):
+            finding = experiments.activation(name) if is_activation else experiments.weights(name)
+        share = effect / total if math.isfinite(effect) else 1.0
+        left -= share
+        gone = max(0.0, min(finding.effect, effects.together) - finding.left) if finding is not None else 0.0
+        gain = -10 * math.log10(max(1 - gone / max(effects.together, gone), 1e-3)) if gone else 0.0
+        entry = model.tensors.get(name)
+        row = RootCause(
+            id=name,
+            source_name="" if entry is None else entry.source_name,
+            op="" if entry is None else entry.op,
+            part=part,
+            sqnr_db=-10 * math.log10(effect) if 0 < effect < math.inf else -math.inf if effect else math.inf,
+            share=min(share, 1.0),
+            cause=None if finding is None else finding.cause,
+            remedy="" if finding is None else finding.remedy,
+            gain_db=gain,
+        )
+        rank = 3 if finding is None else finding.rank
+        is_sure = finding is not None and finding.cause in FAULTS and name not in experiments.wrong_biases
+        rank = 2 if rank < 2 and not is_sure and gain < _MIN_GAIN_DB else rank
+        rows.append(((rank, -(gain if rank < 2 else share)), row))
+    return tuple(row for _, row in sorted(rows, key=lambda each: each[0]))

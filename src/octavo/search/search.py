@@ -1,0 +1,344 @@
+"""The search: simulation says which roundings the outputs feel, kernels and the user's function say what a candidate is worth.
+
+Candidates are nested: what costs the outputs most for each cycle that float costs more stays float first. So one number is
+searched, by halving; what then can be spared is tried last. Nothing is drawn at random.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..corrections import samples_of
+from ..errors import ProfileError, QuantizationError, check_path, check_type
+from ..graph import Model
+from ..graph.inputs import input_specs, split_batch
+from ..identity import TensorId
+from ..pipeline import Executable, Profile, Recipe, checked_model, compile, explain, quantize, quantize_with
+from ..quantize import QuantizedModel, Remedies
+from ..target_choice import TargetLike
+from .cost import cycles_of
+from .folder import SearchFolder
+from .interruption import Interruption
+from .result import Candidate, Change, SearchResult, checked_limit
+from .scoring import Evaluate, Scorer
+from .sensitivity import Sensitivity, sensitivity_of
+
+Samples = Sequence[Sequence[npt.NDArray[Any]]]
+Cost = Callable[[Executable], float]
+_ESTIMATORS = ("mean", "mse", "percentile:99.99")
+"""Tried besides the recipe's."""
+_PRECISION = 0.05
+"""Of the number of float activations, as a share of it: where halving ends."""
+
+
+def search(
+    model: Model,
+    profile: Profile,
+    data: Iterable[Any] | None = None,
+    *,
+    evaluate: Evaluate | None = None,
+    max_drop: float | None = None,
+    seconds: float | None = 600.0,
+    candidates: int = 24,
+    target: TargetLike = "cpu",
+    recipe: Recipe | None = None,
+    cost: Cost | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[Candidate], None] | None = None,
+) -> SearchResult:
+    """Find which activations of a float model to keep float, and how to range the others, for the accuracy that is asked for.
+
+    Each candidate is quantized, compiled and measured. Ctrl-C ends the search and returns what it found so far; it waits for the
+    first candidate. The same search gives the same result, unless its time runs out before its end.
+
+    Parameters
+    ----------
+    model, profile
+        The float model and its profile, with samples that it keeps.
+    data
+        Batches, as `octavo.profile` takes them, on which candidates are compared with the float model; by default the profile's
+        samples.
+    evaluate
+        Called with an Executable, it returns what that is worth: one number, greater for better. Without it: the share of `data`
+        of which the model names the float model's class, or, where its outputs are no scores of classes, 1 less the error's share
+        of the worst output's power.
+    max_drop
+        By how much less than the float model's that number may be. Without it every trade of cost for accuracy is of interest.
+    seconds
+        After which no other candidate is begun that would take longer than what is left; None for no such limit.
+    candidates
+        How many to try at most.
+    target, recipe
+        As `octavo.quantize` takes them; `min_sqnr` does not count.
+    cost
+        Called with an Executable, it returns what running that costs; by default modelled cycles, which are the same on every
+        machine.
+    folder
+        Where to keep each candidate's plan, and the list of all, as they come. A search of the same model, profile and recipe
+        that finds them there goes on from them: what was measured is not measured again.
+    progress
+        Called with each candidate.
+
+    Returns
+    -------
+    SearchResult
+        All candidates, the front of those worth having, and the best.
+
+    Raises
+    ------
+    ProfileError
+        A profile of another model, or one that keeps no samples.
+    QuantizationError
+        `evaluate` returns no finite number, the folder is another search's, a limit is none.
+    DataError
+        Data that does not fit the model.
+    """
+    checked_model(model)
+    check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
+    check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise QuantizationError(f"candidates must be a number of them, 1 or more, got {candidates!r}")
+    path = None if folder is None else check_path(folder, QuantizationError, "the path of a folder for the search")
+    with Interruption() as interruption:
+        run = _Search(
+            model=model,
+            profile=profile,
+            target=target,
+            recipe=replace(recipe or Recipe(), min_sqnr=None),
+            kept=samples_of(model, profile),
+            max_drop=checked_limit(max_drop, "max_drop"),
+            ends_at=None if (limit := checked_limit(seconds, "seconds")) is None else time.monotonic() + limit,
+            most=candidates,
+            cost=cost,
+            interruption=interruption,
+            progress=progress,
+        )
+        run.prepare(data, evaluate, path)
+        interruption.ready = True
+        try:
+            interruption.check()
+            run.run()
+        except BaseException:  # what comes up through TVM's code may be another error than KeyboardInterrupt
+            if not interruption.asked:
+                raise
+        return run.result()
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Search:
+    model: Model
+    profile: Profile
+    target: TargetLike
+    recipe: Recipe
+    kept: Samples
+    max_drop: float | None
+    ends_at: float | None
+    most: int
+    cost: Cost | None
+    interruption: Interruption
+    progress: Callable[[Candidate], None] | None
+    finished: bool = False
+    _samples: Samples = field(init=False)
+    _evaluate: Evaluate | None = field(init=False)
+    _folder: SearchFolder = field(init=False)
+    _plain: QuantizedModel = field(init=False)
+    _first: Candidate = field(init=False)
+    _scorer: Scorer | None = field(init=False, default=None)
+    _seconds: float = field(init=False, default=0.0)
+
+    # -------------------------------------------------------------------------------------------------------- the whole
+
+    def prepare(self, data: Iterable[Any] | None, evaluate: Evaluate | None, path: Path | None) -> None:
+        """Check everything, and make the first candidate, which is returned where nothing else is known."""
+        if not self.kept:
+            raise ProfileError("the profile keeps no samples to search with: profile the model with keep_samples=64")
+        specs = input_specs(self.model)
+        listed: Any = [data] if isinstance(data, (np.ndarray, Mapping)) else data
+        self._samples = (
+            self.kept
+            if listed is None
+            else [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+        )
+        self._evaluate = evaluate
+        plain = Change(corrects=False)
+        self._plain = quantized = self._quantized(plain)
+        self._folder = SearchFolder(
+            path,
+            {
+                "fingerprint": self.model.fingerprint,
+                "recipe": repr(self.recipe),
+                "profile": quantized.fingerprint,
+                "samples": len(self._samples),
+                "metric": "agreement" if evaluate is None else "evaluate",
+                "cost": "modelled" if self.cost is None else "measured",
+            },
+        )
+        self._first = Candidate(name="c000", change=plain, plan=quantized.plan, path=None, score=None, cost=1.0)
+
+    def run(self) -> None:
+        """Try candidates until there is no more to try, or no time."""
+        try:
+            self._steps()
+            self.finished = True
+        except _AllTried:
+            self.finished = True
+        except _OutOfTime:
+            return
+
+    def _steps(self) -> None:
+        self._scorer = self._float_model()
+        tried = [self._try(self._first.change)]
+        if self.recipe.corrects:
+            tried.append(self._try(Change()))
+        # What corrections make of large errors says nothing of where those are from.
+        sensitivity = self._sensitivity(_nearest(tried))
+        base = self._base(tried, sensitivity)
+        if self.max_drop is None:
+            self._fill(base, sensitivity)
+        elif not self._is_enough(base):
+            enough = self._halve(base, sensitivity)
+            if enough is not None:
+                self._spare(enough, sensitivity)
+
+    def result(self) -> SearchResult:
+        """Return what was found so far."""
+        found = tuple(self._folder.candidates) or (self._first,)
+        metric = None if self._scorer is None else self._scorer.float_metric
+        return SearchResult(candidates=found, float_metric=metric, max_drop=self.max_drop, finished=self.finished)
+
+    # ------------------------------------------------------------------------------------------------------- its steps
+
+    def _base(self, tried: list[Candidate], sensitivity: Sensitivity) -> Candidate:
+        """Return the best candidate of which nothing stays float."""
+        if sensitivity.estimator is not None:
+            tried.append(self._try(Change(range_estimator=sensitivity.estimator, corrects=self.recipe.corrects)))
+        if sensitivity.ranges and not any(map(self._is_enough, tried)):
+            tried.append(self._try(replace(tried[-1].change, remedies=Remedies(ranges=sensitivity.ranges))))
+        return _nearest(tried)
+
+    def _halve(self, base: Candidate, sensitivity: Sensitivity) -> Candidate | None:
+        """Return the candidate with the fewest activations in float that is accurate enough; None where none is."""
+        low, high = 0, len(sensitivity.order)
+        enough: Candidate | None = None
+        count = sensitivity.count_for(self._wanted_share(base))
+        while high - low > max(1, int(_PRECISION * high)):
+            candidate = self._with_floats(base, sensitivity, sensitivity.order[:count])
+            if self._is_enough(candidate):
+                enough, high = candidate, count
+            else:
+                low = count
+            count = (low + high) // 2 if enough is not None else min(2 * low, (low + high) // 2)
+        return enough
+
+    def _wanted_share(self, base: Candidate) -> float:
+        """Return the share of its error that a candidate may have, if what is lost grows with that."""
+        drop = self._drop(base)
+        return 0.0 if self.max_drop is None or drop <= 0 else min(1.0, self.max_drop / drop)
+
+    def _spare(self, enough: Candidate, sensitivity: Sensitivity) -> None:
+        """Try to do without the float activations that cost most for what they bring, one by one."""
+        kept = list(enough.float_tensors)
+        for name in reversed(sensitivity.order):
+            if name in kept and len(kept) > 1:
+                fewer = [each for each in kept if each != name]
+                candidate = self._with_floats(enough, sensitivity, fewer)
+                if candidate.cost < enough.cost and self._is_enough(candidate):
+                    kept, enough = fewer, candidate
+
+    def _fill(self, base: Candidate, sensitivity: Sensitivity) -> None:
+        """Try more and more activations in float, up to half of them; then what lies between."""
+        counts = [2**power for power in range(len(sensitivity.order)) if 2**power <= len(sensitivity.order) // 2]
+        between = [count + count // 2 for count in counts if count > 1]
+        for count in (*counts, *between):
+            self._with_floats(base, sensitivity, sensitivity.order[:count])
+
+    def _with_floats(self, base: Candidate, sensitivity: Sensitivity, names: Sequence[TensorId]) -> Candidate:
+        floats = Remedies(float_tensors={name: sensitivity.reasons[name] for name in names})
+        remedies = Remedies(ranges=base.change.remedies.ranges).with_more(floats)
+        return self._try(replace(base.change, corrects=self.recipe.corrects, remedies=remedies))
+
+    def _is_enough(self, candidate: Candidate) -> bool:
+        return self.max_drop is not None and self._drop(candidate) <= self.max_drop
+
+    def _drop(self, candidate: Candidate) -> float:
+        assert candidate.score is not None, "it was measured"
+        assert self._scorer is not None, "the float model is measured first"
+        return self._scorer.float_metric - candidate.score.metric
+
+    # ----------------------------------------------------------------------------------------------------- what they do
+
+    def _try(self, change: Change) -> Candidate:
+        """Quantize, compile and measure; what is known is not measured again."""
+        candidate = self._folder.known(change)
+        if candidate is None:
+            candidate = self._measured(change)
+        if self.progress is not None:
+            self.progress(candidate)
+        return candidate
+
+    def _measured(self, change: Change) -> Candidate:
+        assert self._scorer is not None, "the float model is measured first"
+        begun = time.monotonic()
+        if len(self._folder.candidates) >= self.most:
+            raise _AllTried
+        if self.ends_at is not None and self._folder.candidates and begun + self._seconds > self.ends_at:
+            raise _OutOfTime
+        quantized = self._plain if change == self._first.change else self._quantized(change)
+        self.interruption.check()
+        executable = compile(quantized, target=self.target)
+        self.interruption.check()
+        score, cost = self._scorer.score(executable), self._cost_of(executable) / self._folder.facts["float_cost"]
+        self.interruption.check()
+        self._seconds = max(self._seconds, time.monotonic() - begun)
+        return self._folder.add(change, quantized.plan, score, cost)
+
+    def _quantized(self, change: Change) -> QuantizedModel:
+        recipe = replace(self.recipe, range_estimator=change.range_estimator or self.recipe.range_estimator)
+        if not change.corrects:
+            recipe = replace(recipe, weight_rounding="nearest", bias_correction=False)
+        return quantize_with(self.model, self.profile, change.remedies, target=self.target, recipe=recipe)
+
+    def _cost_of(self, executable: Executable) -> float:
+        return cycles_of(explain(executable)).total if self.cost is None else float(self.cost(executable))
+
+    def _float_model(self) -> Scorer:
+        executable = compile(self.model)
+        scorer = Scorer(self.model, executable, self._samples, self._evaluate, self._folder.facts.get("float_metric"))
+        self.interruption.check()
+        if "float_cost" not in self._folder.facts:
+            self._folder.facts |= {"float_metric": scorer.float_metric, "float_cost": self._cost_of(executable)}
+            self._folder.write()
+        return scorer
+
+    def _sensitivity(self, of: Candidate) -> Sensitivity:
+        known = self._folder.facts.get("sensitivity")
+        if known is not None:
+            return Sensitivity.from_json(known)
+        plans = {name: self._quantized(replace(self._first.change, range_estimator=name)).plan for name in _ESTIMATORS}
+        self.interruption.check()
+        found = sensitivity_of(self.model, quantize(self.model, plan=of.plan, target=self.target), plans, self.kept)
+        self.interruption.check()
+        self._folder.facts["sensitivity"] = found.to_json()
+        self._folder.write()
+        return found
+
+
+def _nearest(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate whose outputs are nearest to the float model's."""
+    return min(candidates, key=lambda each: math.inf if each.score is None else each.score.divergence)
+
+
+class _AllTried(Exception):
+    """As many candidates as were asked for were tried."""
+
+
+class _OutOfTime(Exception):
+    """The next candidate would take longer than what is left."""
