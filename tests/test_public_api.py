@@ -22,6 +22,7 @@ PUBLIC = {
     "compile",
     "explain",
     "export_onnx",
+    "fix",
     "layer_errors",
     "load",
     "load_executable",

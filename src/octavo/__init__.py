@@ -42,7 +42,7 @@ from .pipeline import (
 
 # How the kernels of a model run best on this machine
 from .report import tune
-from .root_cause import root_causes
+from .root_cause import fix, root_causes
 
 # Which activations to keep float for an accuracy that is asked for
 from .search import search
@@ -67,6 +67,7 @@ __all__ = [
     "compile",
     "explain",
     "export_onnx",
+    "fix",
     "layer_errors",
     "load",
     "load_executable",

@@ -178,3 +178,21 @@ def test_what_has_too_few_bits_is_named_with_the_ops_around_it(rng: np.random.Ge
     first = next(row for row in root_causes(model, quantized, samples) if row.part == "activation")
     assert (str(first.id), first.cause) == ("root", "rounding")
     assert "8 bits are too few for it (add -> sqrt -> matmul): leave it float" in first.remedy
+
+
+def test_channels_without_weights_are_not_accused(rng: np.random.Generator) -> None:
+    params, samples = weights(rng), pictures(rng)
+    params["w1"][2] = 1e-22
+    model = net(params)
+    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=PLAIN)
+    assert not [row for row in root_causes(model, quantized, samples) if row.cause == "weight scale"]
+
+
+def test_means_that_biases_correct_are_not_accused(rng: np.random.Generator) -> None:
+    model, samples = net(weights(rng)), pictures(rng)
+    recipe = replace(CORRECTED, weight_bits={"y": 8, "*": 3}, equalization="none")
+    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=recipe)
+    rows = [row for row in root_causes(model, quantized, samples) if row.part == "weights" and row.cause]
+    corrected = [row.cause for row in rows if row.id in quantized.plan.corrections.bias_shifts]
+    assert "weight rounding" in corrected
+    assert "shifted mean" not in corrected

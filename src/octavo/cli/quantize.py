@@ -6,12 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..pipeline import explain, export_onnx, quantize
+from ..pipeline import Profile, explain, export_onnx, quantize
 from ..quantize import QuantizedModel
 from ..quantize.encodings import FORMATS, read_encodings, write_encodings
+from ..root_cause import FixResult, fix
 from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
 from .outputs import check_output
-from .sources import UsageError, load_model, load_quantized
+from .sources import UsageError, load_model, load_quantized, recipe_of
 
 
 def add_to(commands: Subcommands) -> None:
@@ -27,6 +28,12 @@ def add_to(commands: Subcommands) -> None:
     add_output(parser, help="quantized model to write, ONNX in QDQ form")
     add_target(parser)
     add_recipe(parser)
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="apply the remedies that `octavo causes` names, one by one, and keep those with which the outputs are nearer to the "
+        "float model's on the samples that the profile keeps; with --plan, give the profile too",
+    )
     group = parser.add_argument_group("plans and other tools' parameters")
     group.add_argument("--save-plan", type=Path, metavar="FILE", help="plan to write, JSON: to be edited, and applied by --plan")
     group.add_argument(
@@ -40,6 +47,8 @@ def call(args: argparse.Namespace) -> int:
     """Run the command."""
     if not args.profile and not args.plan:
         raise UsageError("quantize needs --profile FILE, which `octavo profile` writes, or --plan FILE")
+    if args.fix and not args.profile:
+        raise UsageError("--fix measures on the samples that a profile keeps: give --profile FILE too")
     if args.encodings_format and not args.save_encodings:
         raise UsageError("--encodings-format says how to write --save-encodings FILE; give that too")
     sources = [path for path in (args.model, args.profile, args.plan, args.encodings) if path]
@@ -48,7 +57,9 @@ def call(args: argparse.Namespace) -> int:
         check_output(path, *sources)
         if path in outputs[:place]:
             raise UsageError(f"{path} is to be written twice; give each output a file of its own")
-    quantized = load_quantized(args)
+    # With --plan the profile is for --fix alone.
+    only_plan = argparse.Namespace(**{**vars(args), "profile": None}) if args.plan and args.fix else args
+    quantized = load_quantized(only_plan)
     assert isinstance(quantized, QuantizedModel), "a profile or a plan was given"
     if args.encodings:
         encoded = read_encodings(args.encodings, quantized.plan)
@@ -57,6 +68,8 @@ def call(args: argparse.Namespace) -> int:
         if encoded.kept:
             print(f"{args.encodings}: says nothing of {len(encoded.kept)} tensors: {', '.join(encoded.kept)}", file=sys.stderr)
         quantized = quantize(load_model(args), plan=encoded.plan, target=args.target)
+    fixed = _fixed(args, quantized) if args.fix else None
+    quantized = quantized if fixed is None else fixed.quantized
     export_onnx(quantized, args.output)
     if args.save_plan:
         quantized.plan.save(args.save_plan)
@@ -68,4 +81,17 @@ def call(args: argparse.Namespace) -> int:
     if len(widths) > 1:
         said.insert(1, ", ".join(f"{count:,} weights of {bits} bits" for bits, count in widths.items()))
     print(f"{args.output}: {'; '.join(each for each in said if each)}")
+    if fixed is not None:
+        print("\n".join(_steps(fixed)))
     return 0
+
+
+def _fixed(args: argparse.Namespace, quantized: QuantizedModel) -> FixResult:
+    recipe = None if args.plan else recipe_of(args)
+    return fix(load_model(args), quantized, Profile.load(args.profile), target=args.target or "cpu", recipe=recipe)
+
+
+def _steps(fixed: FixResult) -> list[str]:
+    """Return a line for each remedy that was tried, and what they brought together."""
+    lines = [f"{'kept' if each.kept else 'left out'}: {each.source_name or each.id}: {each.said}" for each in fixed.steps]
+    return [*lines, f"--fix: {fixed.summary}"]

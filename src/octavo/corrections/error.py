@@ -17,7 +17,14 @@ _MIN_PROBABILITY = 1e-6
 
 
 def worst_sqnr_db(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float:
-    """Return the signal to noise ratio of the worst float result in dB, inf without one; of a softmax that of its scores.
+    """Return the least of `sqnr_by_result`, inf without a float result."""
+    return min((each for each in sqnr_by_result(view, floats, results) if each is not None), default=float("inf"))
+
+
+def sqnr_by_result(
+    view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]
+) -> list[float | None]:
+    """Return the signal to noise ratio of each result in dB, of a softmax that of its scores; None of one that is not float.
 
     Parameters
     ----------
@@ -26,10 +33,11 @@ def worst_sqnr_db(view: DataflowView, floats: Sequence[Sequence[Array]], results
     floats, results
         What the float model and the quantized one gave, sample by sample.
     """
-    found: list[float] = []
+    found: list[float | None] = []
     for index, var in enumerate(operand_vars(view.result)):
         expected = [each[index] for each in floats]
         if not np.issubdtype(expected[0].dtype, np.floating):
+            found.append(None)
             continue
         pairs = [expected, [each[index] for each in results]]
         softmax = call_to(view.definition(var), "nn.softmax")
@@ -37,7 +45,7 @@ def worst_sqnr_db(view: DataflowView, floats: Sequence[Sequence[Array]], results
             axis = int(softmax.attrs.axis)
             pairs = [[_scores(value, axis) for value in values] for values in pairs]
         found.append(sqnr_db(*(np.concatenate([np.ravel(value) for value in values]) for values in pairs)))
-    return min(found, default=float("inf"))
+    return found
 
 
 def _scores(probabilities: Array, axis: int) -> Array:

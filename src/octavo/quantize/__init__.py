@@ -2,6 +2,7 @@
 
 from .choice import TensorChoice
 from .corrections import Corrections
+from .equalization import Equalization
 from .equalized_float import equalized_float
 from .export import export_onnx
 from .plan import Adjustment, FloatOp, Fold, IntegerLayer, QuantizationPlan, QuantizedModel
@@ -12,6 +13,7 @@ from .remedies import Remedies
 __all__ = [
     "Adjustment",
     "Corrections",
+    "Equalization",
     "FloatOp",
     "Fold",
     "IntegerLayer",

@@ -222,21 +222,25 @@ class Job:
         if wishes:
             self.wishes |= wishes
             quantized = self.run_equalized()
+        if self.remedies.wide_activations:
+            quantized = self.widened(quantized, tuple(self.remedies.wide_activations))
         if run.find_costliest is not None and self.recipe.wide_activations:
-            quantized = self.widened(quantized, run.find_costliest(self._exact, quantized))
+            costliest = run.find_costliest(self._exact, quantized)
+            quantized = self.widened(quantized, costliest, self.recipe.wide_activations)
         if run.corrector_of is not None and (self.recipe.corrects or self.tunes):
             quantized = self.corrected(quantized, run.corrector_of, run.find_remedies)
             while self.keeps_clips_of(quantized):
                 quantized = self.corrected(self.run_equalized(), run.corrector_of, run.find_remedies)
         return quantized
 
-    def widened(self, quantized: QuantizedModel, costliest: Sequence[TensorId]) -> QuantizedModel:
-        """Return the model with some activations in 16 bits, as many of the first as the recipe says and its targets take."""
+    def widened(self, quantized: QuantizedModel, names: Sequence[TensorId], most: int | None = None) -> QuantizedModel:
+        """Return the model with some activations in 16 bits: of those that its targets take, all, or as many of the first."""
         layers = quantized.plan.layers
         narrow = {name for layer in layers if not self._takes_wide(layer) for name in (layer.output, *layer.inputs)}
-        chosen = [name for name in costliest if name not in narrow and name not in self.wishes][: self.recipe.wide_activations]
+        chosen = [name for name in names if name not in narrow and name not in self.wishes][:most]
         before, wide = dict(self.wishes), TensorSupport(dtypes=("int16",))
-        self.wishes |= {str(name): Wish(who="wide_activations of the recipe", tensor=wide) for name in chosen}
+        who = "a remedy" if most is None else "wide_activations of the recipe"
+        self.wishes |= {str(name): Wish(who=who, tensor=wide) for name in chosen}
         found = self.run_equalized()
         if len(found.plan.layers) >= len(layers):
             return found

@@ -34,12 +34,15 @@ class Finding:
         What to do, in words.
     effect, left
         Power of the error at the outputs without and with the remedy, as a share of the outputs' power.
+    fitting
+        The range that would fit an activation; None where its range is not what is wrong.
     """
 
     cause: Cause
     remedy: str
     effect: float
     left: float
+    fitting: tuple[float, float] | None = None
 
     @property
     def rank(self) -> int:

@@ -14,6 +14,7 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, op_name, operand_vars
 from ..identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, QuantParams
+from ..numerics.statistics.ranges import symmetric_params
 from ..quantize import IntegerLayer, QuantizationPlan
 from ..quantize.equalize import find_groups
 from ..quantize.recipe import WEIGHT_BITS, bits_of
@@ -38,6 +39,8 @@ _BETTER = 0.9
 """A model whose error is below this share without a correction is better off without."""
 _UNLIKE_WEIGHTS = 1.1
 """By this factor a weight's scale differs from the one that its values need where it is another's."""
+_LARGE_BIAS = 2**23
+"""A bias of so many steps may be why the scale of its channel is wider: an accumulator has room for twice as many at least."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,9 +98,10 @@ class Experiments:
             seen = "[{:.4g}; {:.4g}]".format(*self._range(name))
             if ratio > _COARSE:
                 said = f"its scale is {ratio:.3g} times what its values need, {seen}: choose a range that fits them"
-                return Finding(cause="coarse scale", remedy=said, effect=effect, left=fitted)
+                return Finding(cause="coarse scale", remedy=said, effect=effect, left=fitted, fitting=self._range(name))
             said = "its range [{:.4g}; {:.4g}] cuts values, which lie in ".format(*range_of(params)) + seen
-            return Finding(cause="clipping", remedy=f"{said}: choose a wider one", effect=effect, left=fitted)
+            said = f"{said}: choose a wider one"
+            return Finding(cause="clipping", remedy=said, effect=effect, left=fitted, fitting=self._range(name))
         by_channel = self._rounded_by_channel(name)
         if by_channel < _GONE * effect:
             said = "the ranges of its channels are unlike: scale them alike in the layers before and behind it (equalization)"
@@ -156,11 +160,20 @@ class Experiments:
         is_clamped = self.plan.recipe.weight_range != "max" and (params is None or bits_of(params) < WEIGHT_BITS)
         if params is None or value is None or is_clamped or self.plan.recipe.weight_range == "mse":
             return []
-        needed, scale = _needed_scales(params, value), np.ravel(params.scale).astype(np.float64)
+        needed, scale = needed_scales(params, value), np.ravel(params.scale).astype(np.float64)
         ratios = np.where(needed > 0, scale / np.maximum(needed, np.finfo(np.float64).tiny), 1.0)
         limit = 2 * _UNLIKE_WEIGHTS if bool(np.all(np.frexp(scale)[0] == 0.5)) else _UNLIKE_WEIGHTS
+        ratios = np.where((ratios > 1) & self._is_large_bias(layer, ratios.size), 1.0, ratios)
         unfit = [(index, float(ratio)) for index, ratio in enumerate(ratios) if not 1 / _UNLIKE_WEIGHTS < ratio < limit]
         return sorted(unfit, key=lambda each: -abs(np.log(each[1])))
+
+    def _is_large_bias(self, layer: IntegerLayer, channels: int) -> npt.NDArray[np.bool_]:
+        """Return of each channel whether its bias may be why its scale is wider than its weights need."""
+        bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
+        if bias is None or quant is None or bias not in self.values:
+            return np.zeros(channels, np.bool_)
+        is_large = np.abs(np.ravel(self.values[bias])) >= _LARGE_BIAS * np.ravel(quant.scale).astype(np.float64)
+        return is_large if is_large.size == channels else np.broadcast_to(is_large.any(), (channels,))
 
     def _of_weight(self, layer: IntegerLayer) -> tuple[QuantParams | None, Array | None]:
         if layer.weight is None:
@@ -213,7 +226,9 @@ class Experiments:
             said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
             return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights))
         unshifted = self._without_mean_error(name)
-        if unshifted < _GONE * of_weights:
+        if layer.output in self.plan.corrections.bias_shifts:  # the mean is taken off already
+            of_weights = unshifted
+        elif unshifted < _GONE * of_weights:
             said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"
             return Finding(cause="shifted mean", remedy=said, effect=of_weights, left=unshifted)
         said = 'round its weights by what it reads (Recipe(weight_rounding="gram")), or give them more bits'
@@ -242,7 +257,7 @@ class Experiments:
 
     def _nearest(self, name: TensorId) -> Array:
         params, value = self.plan.weights[name], self.simple.params[name]
-        scale = np.maximum(_needed_scales(params, value), np.finfo(np.float32).tiny).astype(np.float32)
+        scale = np.maximum(needed_scales(params, value), np.finfo(np.float32).tiny).astype(np.float32)
         if isinstance(params.granularity, PerAxis):
             shape = [1] * value.ndim
             shape[params.granularity.axis] = -1
@@ -250,11 +265,9 @@ class Experiments:
         return np.clip(np.rint(value / scale), params.qmin, params.qmax) * scale
 
 
-def _needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
-    """Return the scales with which a symmetric weight's integers just hold its values."""
-    if isinstance(params.granularity, PerAxis):
-        others = tuple(each for each in range(value.ndim) if each != params.granularity.axis)
-        largest = np.abs(value).max(axis=others)
-    else:
-        largest = np.abs(value).max(keepdims=True).reshape(1)
-    return largest.astype(np.float64) / params.qmax
+def needed_scales(params: QuantParams, value: Array) -> npt.NDArray[np.float64]:
+    """Return the scales with which a symmetric weight's integers just hold its values, one for each channel or one in all."""
+    axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else None
+    bits, narrow = bits_of(params), params.qmin > INTEGER_RANGE[params.dtype][0]
+    found = symmetric_params(value, params.dtype, axis=axis, narrow=narrow, bits=bits if bits < WEIGHT_BITS else None)
+    return np.ravel(found.scale).astype(np.float64)

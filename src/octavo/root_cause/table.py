@@ -54,6 +54,8 @@ class RootCause:
         What to do about it, in words.
     gain_db
         By how much the signal to noise ratio of the worst output would grow with the remedy, the errors taken as independent.
+    fitting
+        Of an activation whose range does not fit, the range of the values observed; None of all others.
     """
 
     id: TensorId
@@ -65,6 +67,7 @@ class RootCause:
     cause: Cause | None
     remedy: str
     gain_db: float
+    fitting: tuple[float, float] | None = None
 
 
 def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple[RootCause, ...]:
@@ -176,6 +179,7 @@ def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tup
             cause=None if finding is None else finding.cause,
             remedy="" if finding is None else finding.remedy,
             gain_db=gain,
+            fitting=None if finding is None else finding.fitting,
         )
         rank = 3 if finding is None else finding.rank
         is_sure = finding is not None and finding.cause in FAULTS and name not in experiments.wrong_biases

@@ -1,0 +1,261 @@
+"""Remedies applied one by one, each kept only where the integer kernels say that the outputs are nearer to the float model's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from ..corrections import Corrector, samples_of
+from ..errors import ProfileError, QuantizationError, check_type
+from ..graph import Model
+from ..graph.inputs import input_specs
+from ..identity import TensorId
+from ..pipeline import Profile, Recipe, checked_model
+from ..profile import check_model
+from ..quantize import Adjustment, Equalization, QuantizedModel, Remedies, equalized_float
+from ..simulation.schemes import range_of
+from ..target_choice import TargetLike, resolve_target
+from .actions import Action, Actions, State
+from .causes import FAULTS, Cause
+from .table import Part, RootCause, root_causes
+
+_MAX_TRIED = 4
+"""Actions in a round that bring nothing; then none is tried any more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixStep:
+    """One remedy that was tried.
+
+    Parameters
+    ----------
+    id, source_name, part, cause
+        What it is against; see `RootCause`.
+    action
+        What was done, in words.
+    expected_db, measured_db
+        By how much the signal to noise ratio of the worst output was to grow with it, and by how much it did; the latter is None
+        where the target cannot take it.
+    kept
+        Whether it was kept.
+    note
+        Why the target cannot take it; "" where it can.
+    """
+
+    id: TensorId
+    source_name: str
+    part: Part
+    cause: Cause
+    action: str
+    expected_db: float
+    measured_db: float | None
+    kept: bool
+    note: str = ""
+
+    @property
+    def said(self) -> str:
+        """What was done against what, and what it brought."""
+        brought = self.note if self.measured_db is None else f"measured {self.measured_db:+.2f} dB"
+        part = "" if self.part == "activation" else f" of its {self.part}"
+        return f"{self.action}, against {self.cause}{part}: expected {self.expected_db:+.2f} dB, {brought}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FixResult:
+    """What became of a model.
+
+    Parameters
+    ----------
+    quantized
+        With all that was kept; its plan's adjustments say what.
+    before_db, after_db
+        Signal to noise ratio of the worst output in dB, on the samples that the profile keeps.
+    steps
+        All that was tried, in that order.
+    """
+
+    quantized: QuantizedModel
+    before_db: float
+    after_db: float
+    steps: tuple[FixStep, ...]
+
+    @property
+    def summary(self) -> str:
+        """One line: how many remedies were kept, and what they brought together."""
+        kept = sum(step.kept for step in self.steps)
+        measured = f"outputs {self.before_db:.1f} dB above their error"
+        if not kept:
+            return f"no remedy helps ({len(self.steps)} tried): {measured}"
+        return f"{kept} of {len(self.steps)} remedies kept: {measured} before, {self.after_db:.1f} dB after"
+
+
+def fix(
+    model: Model,
+    quantized: QuantizedModel,
+    profile: Profile,
+    *,
+    target: TargetLike = "cpu",
+    recipe: Recipe | None = None,
+    min_gain_db: float = 0.5,
+    rounds: int = 4,
+) -> FixResult:
+    """Apply the remedies that the table of root causes names, and keep those that help.
+
+    In each round the table is made anew (see `root_causes`). Its remedies are tried from the top: parameters that do not fit are
+    replaced in the plan; biases, weights and channels are treated by the recipe's means, where those were off; what 8 bits are
+    too few for gets 16, or stays float. A remedy is kept where the worst output's signal to noise ratio rises, measured with the
+    integer kernels on the samples that the profile keeps; one that costs time, where it rises by `min_gain_db` or more.
+
+    Parameters
+    ----------
+    model, profile
+        The float model and its profile, with samples that it keeps.
+    quantized
+        What `octavo.quantize` made of them, or of an edited plan.
+    target, recipe
+        As they were given to `quantize`. What the recipe says of single tensors stays; without it the plan's recipe counts.
+    min_gain_db
+        Causes whose remedy promises less are left alone, but for parameters that do not fit. It ends with a round that brings
+        less.
+    rounds
+        How many tables are made at most.
+
+    Returns
+    -------
+    FixResult
+        The model, whose plan repeats it, and what each remedy brought. The same arguments give the same result.
+
+    Raises
+    ------
+    QuantizationError
+        `quantized` is none of this model, or cannot be run here; a limit is none.
+    ProfileError
+        A profile of another model, or one that keeps no samples.
+    """
+    checked_model(model)
+    check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
+    check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    check_type(quantized, QuantizedModel, QuantizationError, "what octavo.quantize returns")
+    check_model(profile, model)
+    _check_limits(min_gain_db, rounds)
+    samples = samples_of(model, profile)
+    if not samples:
+        raise ProfileError("the profile keeps no samples to measure with: profile the model with keep_samples=64")
+    names = [spec.source_name for spec in input_specs(model)]
+    kept = () if recipe is None else tuple(recipe.tensors)
+    run = _Fixer(
+        model=model,
+        batches=[dict(zip(names, arrays, strict=True)) for arrays in samples],
+        corrector=Corrector(equalized_float(model, Equalization()), samples=samples, target=resolve_target(None)),
+        actions=Actions(model=model, profile=profile, target=target, kept=frozenset(kept)),
+        min_gain_db=min_gain_db,
+        state=_start(quantized, recipe),
+    )
+    return run.run(rounds)
+
+
+def _check_limits(min_gain_db: Any, rounds: Any) -> None:
+    if isinstance(min_gain_db, bool) or not isinstance(min_gain_db, int | float) or not 0 <= min_gain_db < math.inf:
+        raise QuantizationError(f"min_gain_db must be a number of dB, 0 or more, got {min_gain_db!r}")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise QuantizationError(f"rounds must be a number of them, 1 or more, got {rounds!r}")
+
+
+def _start(quantized: QuantizedModel, recipe: Recipe | None) -> State:
+    """Return what quantizing by the profile again must be given for what the plan has besides its recipe."""
+    plan = quantized.plan
+    given = plan.recipe if recipe is None else recipe
+    wanted = replace(plan.recipe, tensors=given.tensors, float_tensors=given.float_tensors)
+    adjusted = [each.tensor for each in plan.adjustments if each.tensor in plan.activations]
+    wide = [name for name, params in plan.activations.items() if params.dtype == "int16"]
+    is_wide = wanted.wide_activations or wanted.activation_dtype == "int16"
+    remedies = Remedies(
+        ranges={name: range_of(plan.activations[name]) for name in adjusted if name not in wide},
+        wide_activations={} if is_wide else dict.fromkeys(wide, "the plan has 16 bits for it"),
+    )
+    return State(quantized=quantized, recipe=wanted, remedies=remedies)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Fixer:
+    model: Model
+    batches: list[dict[str, npt.NDArray[Any]]]
+    corrector: Corrector
+    actions: Actions
+    min_gain_db: float
+    state: State
+    sqnr_db: float = field(init=False)
+    _steps: list[FixStep] = field(default_factory=list[FixStep])
+    _tried: set[tuple[TensorId, str]] = field(default_factory=set[tuple[TensorId, str]])
+
+    def run(self, rounds: int) -> FixResult:
+        """Go on until a round brings too little."""
+        self.sqnr_db = before = self.corrector.sqnr_db(self.state.quantized)
+        for _ in range(rounds):
+            if math.isinf(self.sqnr_db):  # exact, or none that runs here
+                break
+            start = self.sqnr_db
+            self._round()
+            if self.sqnr_db - start < max(self.min_gain_db, 1e-9):
+                break
+        quantized = self.state.quantized
+        said = tuple(Adjustment(tensor=step.id, message=step.said) for step in self._steps if step.kept)
+        if said:
+            corrections = replace(quantized.plan.corrections, sqnr_db=self.sqnr_db)
+            plan = replace(quantized.plan, adjustments=(*quantized.plan.adjustments, *said), corrections=corrections)
+            quantized = replace(quantized, plan=plan)
+        return FixResult(quantized=quantized, before_db=before, after_db=self.sqnr_db, steps=tuple(self._steps))
+
+    def _round(self) -> None:
+        """Try what the table says, until something brings as much as is asked for."""
+        failed = 0
+        for row, action in self._listed():
+            step = self._tried_step(row, action)
+            self._steps.append(step)
+            if step.kept and (step.measured_db or 0.0) >= self.min_gain_db:
+                return
+            failed += not step.kept
+            if failed == _MAX_TRIED:
+                return
+
+    def _listed(self) -> Iterator[tuple[RootCause, Action]]:
+        """Yield what was not tried before, until one action of a row is kept."""
+        for row in root_causes(self.model, self.state.quantized, self.batches):
+            if row.cause is None or (row.gain_db < self.min_gain_db and row.cause not in FAULTS):
+                continue
+            for action in self.actions.of(self.state, row):
+                # What treats the whole model is named in many rows.
+                key = TensorId("") if action.said.endswith(")") else row.id, action.said
+                if key in self._tried:
+                    continue
+                self._tried.add(key)
+                yield row, action
+                if self._steps[-1].kept:
+                    break
+
+    def _tried_step(self, row: RootCause, action: Action) -> FixStep:
+        assert row.cause is not None, "rows without one are left out"
+        step = FixStep(
+            id=row.id,
+            source_name=row.source_name,
+            part=row.part,
+            cause=row.cause,
+            action=action.said,
+            expected_db=row.gain_db,
+            measured_db=None,
+            kept=False,
+        )
+        try:
+            state = action.apply()
+        except QuantizationError as error:
+            return replace(step, note=f"cannot be had: {error}")
+        sqnr_db = self.corrector.sqnr_db(state.quantized)
+        gain = sqnr_db - self.sqnr_db
+        kept = gain > 0 if action.is_free else gain >= max(self.min_gain_db, 1e-9)
+        if kept:
+            self.state, self.sqnr_db = state, sqnr_db
+        return replace(step, measured_db=gain, kept=kept)
