@@ -31,7 +31,7 @@ SUMMARIES = {
     "conformance run": "run a command on such cases and report which it fails, and how",
     "trace": "tell what became of one tensor in each pass of TVM's default pipeline, or of Octavo's",
     "passes": "list every pass in order: what it does, and why it stands there",
-    "report": "show a profile as one HTML page: every tensor's histogram, range, channels and outliers",
+    "report": "show a profile, or a quantized model and what its errors are from, as one HTML page",
 }
 """What each command does; one of two words is a subcommand of the first."""
 

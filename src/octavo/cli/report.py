@@ -1,14 +1,20 @@
-"""`octavo report`: a profile as one page for the browser."""
+"""`octavo report`: a profile, or what became of a model that was quantized, as one page for the browser."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+from ..errors import ProfileError
+from ..pipeline import quantize
 from ..profile import Profile
-from ..report import profile_page
-from .options import Subcommands, add_command, add_output
+from ..quantize import Recipe
+from ..report import profile_page, quantization_figures, quantization_page
+from .options import Subcommands, add_command, add_output, add_recipe, add_target, named_shape
 from .outputs import check_output, write_file
+from .samples import read_samples
+from .sources import UsageError, load_model, recipe_of
 
 
 def add_to(commands: Subcommands) -> None:
@@ -17,17 +23,62 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "report",
         call,
-        example="octavo report profile.json -o report.html",
+        example="octavo report profile.json -o report.html\n"
+        "  octavo report m.onnx --profile profile.json --plan plan.json -o quantization.html",
     )
-    parser.add_argument("profile", type=Path, metavar="PROFILE", help="what `octavo profile` wrote")
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="FILE",
+        help="what `octavo profile` wrote; with --profile a float model, .onnx or .tflite",
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="the model's profile, with the samples that it keeps: shows it quantized"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="samples to compare on: .npy or .npz (default: those that the profile keeps)"
+    )
+    parser.add_argument("--search", type=Path, metavar="FOLDER", help="folder of an `octavo search`: shows its front")
+    parser.add_argument(
+        "--shape", type=named_shape, action="append", default=[], metavar="NAME=1,3,224,224", help="as `octavo quantize` takes it"
+    )
     add_output(parser, help="page to write, HTML; it opens without a network")
+    add_target(parser)
+    add_recipe(parser)
 
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, args.profile)
-    profile = Profile.load(args.profile)
-    page = profile_page(profile, title=args.profile.name).encode()
+    check_output(args.output, *(path for path in (args.model, args.profile, args.plan, args.data) if path is not None))
+    return _of_profile(args) if args.profile is None else _of_model(args)
+
+
+def _of_model(args: argparse.Namespace) -> int:
+    model, profile, recipe = load_model(args), Profile.load(args.profile), recipe_of(args)
+    if args.plan is not None and recipe != Recipe():
+        raise UsageError("--plan says all that is to be said of quantizing: leave out the options")
+    given: dict[str, Any] = {"plan": args.plan} if args.plan is not None else {"profile": profile, "recipe": recipe}
+    quantized = quantize(model, target=args.target, **given)
+    data = None if args.data is None else read_samples(args.data)
+    figures = quantization_figures(model, quantized, profile, data=data, search=args.search, target=args.target)
+    page = quantization_page(figures, title=args.model.name).encode()
+    write_file(args.output, lambda file: file.write(page))
+    print(f"{args.output}: {len(figures.layers)} tensors, {len(figures.causes)} roundings, {len(page) / 1e6:.1f} MB")
+    return 0
+
+
+def _of_profile(args: argparse.Namespace) -> int:
+    named = {"--plan": args.plan, "--data": args.data, "--search": args.search, "--target": args.target}
+    other = next((name for name, value in named.items() if value is not None), None)
+    if other is not None or args.shape or recipe_of(args) != Recipe():
+        raise UsageError(f"{other or 'how to quantize'} is for the page of a model: give --profile FILE too")
+    try:
+        profile = Profile.load(args.model)
+    except ProfileError as error:
+        if args.model.suffix.lower() not in (".onnx", ".tflite"):
+            raise
+        raise ProfileError(f"{error}; of a model, give --profile FILE too") from error
+    page = profile_page(profile, title=args.model.name).encode()
     write_file(args.output, lambda file: file.write(page))
     print(f"{args.output}: {len(profile)} tensors, {len(page) / 1e6:.1f} MB")
     return 0

@@ -18,7 +18,8 @@ from tvm.relax import Var
 
 from ..errors import QuantizationError
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to, dtype_of
+from ..graph.channels import channel_axis
+from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.inputs import input_specs, split_batch
 from ..identity import TensorId
 from ..numerics import QuantParams, dequantize, quantize
@@ -58,6 +59,8 @@ class LayerError:
         error of the block's result where the layer that makes t is computed with its quantized weights, on the float model's
         values, and all other layers as the float model has them, it is E(t) over the sum of E of the block's tensors. The
         block's last layer counts the rounding to the block's scale as its own.
+    channel_errors
+        Of each channel the error's root mean square over that of the whole float tensor; () of a tensor without channels.
     """
 
     id: TensorId
@@ -69,6 +72,7 @@ class LayerError:
     inherited: float
     block: TensorId
     block_share: float
+    channel_errors: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def is_inner(self) -> bool:
@@ -124,7 +128,7 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, targ
     run_quantized = build_runner(quantized_outputs(view, blocks), target)
     run_inner = build_runner(inner_outputs(floats, view, blocks)) if blocks.inner else None
     run_isolated = build_runner(isolated_blocks(floats, view, blocks))
-    totals = _Totals.of(blocks)
+    totals = _Totals.of(blocks, floats)
     for index, batch in enumerate([batches] if isinstance(batches, (np.ndarray, Mapping)) else batches):
         for arrays in split_batch(input_specs(model), batch, where=f"batch {index}"):
             values = run_quantized(arrays)
@@ -144,17 +148,30 @@ class _Sums:
     low: float = 0.0
     high: float = 0.0
     count: int = 0
+    channel_axis: int | None = None
+    by_channel: npt.NDArray[np.float64] | None = None
 
     def add(self, real: Array, local: Array, quantized: Array, params: QuantParams | None) -> None:
         """Add one sample; a tensor within a block has no parameters."""
         reference = real.astype(np.float64)
         self.signal += float(np.sum(reference**2))
-        self.noise += _power(reference, quantized)
+        squares = np.square(reference - quantized)
+        self.noise += float(np.sum(squares))
+        if self.channel_axis is not None:
+            others = tuple(axis for axis in range(squares.ndim) if axis != self.channel_axis)
+            powers = squares.sum(axis=others)
+            self.by_channel = powers if self.by_channel is None else self.by_channel + powers
         self.local += _power(reference, local)
         if params is not None:
             self.rounding += _power(reference, dequantize(quantize(real, params), params))
             self.low, self.high = min(self.low, float(reference.min())), max(self.high, float(reference.max()))
             self.count += reference.size
+
+    def channel_errors(self) -> tuple[float, ...]:
+        """Return the root mean square error of each channel over that of the signal."""
+        if self.by_channel is None or not self.signal:
+            return ()
+        return tuple(float(each) for each in np.sqrt(self.by_channel * self.by_channel.size / self.signal))
 
     def scale_excess_db(self, params: QuantParams) -> float:
         """Return what a scale over the range seen would win, its rounding error taken as uniform (scale^2 / 12)."""
@@ -184,9 +201,13 @@ class _Totals:
     shares: dict[tuple[TensorId, TensorId], float] = field(default_factory=dict[tuple[TensorId, TensorId], float])
 
     @classmethod
-    def of(cls, blocks: Blocks) -> _Totals:
+    def of(cls, blocks: Blocks, floats: DataflowView) -> _Totals:
         """Start."""
-        return cls(blocks=blocks, sums={tensor: _Sums() for tensor in (*blocks.quantized, *blocks.inner)})
+        ranks = {
+            var.name: len(static_shape(var) or ()) for var in (*floats.function.params, *(each.var for each in floats.bindings))
+        }
+        axes = {tensor: channel_axis(floats, ranks.get(tensor, 0)) for tensor in (*blocks.quantized, *blocks.inner)}
+        return cls(blocks=blocks, sums={tensor: _Sums(channel_axis=axis) for tensor, axis in axes.items()})
 
     def add(self, values: Sequence[Array], isolated: Sequence[Array], params: Mapping[TensorId, QuantParams]) -> None:
         """Add one sample: what `quantized_outputs` and `inner_outputs` returned, and what `isolated_blocks` did."""
@@ -224,6 +245,7 @@ class _Totals:
             inherited=max(0.0, 1.0 - sums.local / sums.noise) if sums.noise else 0.0,
             block=block,
             block_share=share,
+            channel_errors=sums.channel_errors(),
         )
 
     def _share(self, tensor: TensorId) -> tuple[TensorId, float]:

@@ -1,9 +1,11 @@
-"""Report: results that people and machines read: the demo's table, the bench, a profile's page, and how they are laid out."""
+"""Report: results that people and machines read: the demo's table, the bench, pages of profiles and quantized models."""
 
 from .bench import BenchReport, BenchRow, bench
 from .demo import DemoReport, run_demo
 from .peers import PEERS, PeerError
 from .profile_page import profile_page
+from .quantization_figures import QuantizationFigures, quantization_figures
+from .quantization_page import quantization_page
 from .roofline import LayerTime, Roofline, roofline
 from .table import markdown_table, shortened
 from .timing import Timing, time_alternating
@@ -16,6 +18,7 @@ __all__ = [
     "DemoReport",
     "LayerTime",
     "PeerError",
+    "QuantizationFigures",
     "Roofline",
     "Timing",
     "TunedKernel",
@@ -23,6 +26,8 @@ __all__ = [
     "bench",
     "markdown_table",
     "profile_page",
+    "quantization_figures",
+    "quantization_page",
     "roofline",
     "run_demo",
     "shortened",

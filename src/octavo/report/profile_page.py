@@ -1,13 +1,7 @@
-"""A profile as one HTML page that needs nothing but itself: template, style, script and data in one file.
-
-The data lie in the page as JSON, and its script builds everything shown from them as text nodes: a name in a profile, whatever
-it holds, is never read as HTML. What the figures mean is `tensor_figures`' business.
-"""
+"""A profile as one HTML page that needs nothing but itself. What the figures mean is `tensor_figures`' business."""
 
 from __future__ import annotations
 
-import json
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -15,11 +9,10 @@ import numpy.typing as npt
 
 from ..numerics.statistics.histogram import MANTISSA_BITS
 from ..profile import Profile, TensorStatistics, adequacy_of
+from .html import filled, rounded
 from .tensor_figures import CENTRE, figures_of
 
-_TEMPLATE = resources.files("octavo.report") / "templates"
-_PARTS = {"/*STYLE*/": "page.css", "/*DETAILS*/": "details.js", "/*SCRIPT*/": "page.js"}
-_DATA = "/*DATA*/"
+_PARTS = {"/*STYLE*/": "page.css", "/*MAKERS*/": "makers.js", "/*DETAILS*/": "details.js", "/*SCRIPT*/": "page.js"}
 
 
 def profile_page(profile: Profile, *, title: str) -> str:
@@ -30,23 +23,7 @@ def profile_page(profile: Profile, *, title: str) -> str:
     title
         What the page calls the profile, e.g. the file's name.
     """
-    page = (_TEMPLATE / "page.html").read_text(encoding="utf-8")
-    for mark, part in _PARTS.items():
-        page = _put(page, mark, (_TEMPLATE / part).read_text(encoding="utf-8"))
-    # The data come last: nothing in them is mistaken for a mark.
-    return _put(page, _DATA, _script_json(_page_data(profile, title)))
-
-
-def _put(page: str, mark: str, text: str) -> str:
-    before, found, after = page.partition(mark)
-    assert found, f"the template has no {mark}"
-    return f"{before}{text}{after}"
-
-
-def _script_json(value: Any) -> str:
-    """Return JSON that no HTML parser finds an end of script, a comment or an entity in; non-ASCII characters are escaped too."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return filled("page.html", _PARTS, _page_data(profile, title))
 
 
 def _page_data(profile: Profile, title: str) -> dict[str, Any]:
@@ -87,28 +64,28 @@ def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
         "channelMax": _decimals(statistics.channel_maximum),
         "gaps": np.diff(statistics.histogram.bins, prepend=0).tolist(),
         "counts": statistics.histogram.counts.tolist(),
-        "mean": None if found is None else _rounded(found.mean),
-        "deviation": None if found is None else _rounded(found.deviation),
-        "kurtosis": None if found is None else _rounded(found.kurtosis),
-        "centre": None if figures.centre is None else [_rounded(end) for end in figures.centre],
-        "tail": _rounded(figures.tail),
-        "outliers": _rounded(figures.outliers),
-        "spread": _rounded(figures.spread),
+        "mean": None if found is None else rounded(found.mean),
+        "deviation": None if found is None else rounded(found.deviation),
+        "kurtosis": None if found is None else rounded(found.kurtosis),
+        "centre": None if figures.centre is None else [rounded(end) for end in figures.centre],
+        "tail": rounded(figures.tail),
+        "outliers": rounded(figures.outliers),
+        "spread": rounded(figures.spread),
         "silent": list(judged.silent_channels),
-        "growth": None if how is None else _rounded(how.growth),
+        "growth": None if how is None else rounded(how.growth),
         "growing": judged.growing,
-        "curve": [] if how is None else [[_rounded(share) for share in point] for point in how.curve],
-        "minInterval": None if how is None else [_rounded(end) for end in how.minimum_interval],
-        "maxInterval": None if how is None else [_rounded(end) for end in how.maximum_interval],
+        "curve": [] if how is None else [[rounded(share) for share in point] for point in how.curve],
+        "minInterval": None if how is None else [rounded(end) for end in how.minimum_interval],
+        "maxInterval": None if how is None else [rounded(end) for end in how.maximum_interval],
         "previews": [
             {
                 "estimator": preview.range_estimator,
-                "low": _rounded(preview.low),
-                "high": _rounded(preview.high),
+                "low": rounded(preview.low),
+                "high": rounded(preview.high),
                 "scale": _decimal(preview.scale),
                 "zeroPoint": preview.zero_point,
-                "sqnr": _rounded(preview.sqnr_db),
-                "saturated": _rounded(preview.saturated),
+                "sqnr": rounded(preview.sqnr_db),
+                "saturated": rounded(preview.saturated),
             }
             for preview in figures.previews
         ],
@@ -123,8 +100,3 @@ def _decimal(value: float) -> float:
 def _decimals(values: npt.NDArray[np.float32]) -> list[float | None]:
     """Return each value's decimal, None for the bound of a channel without values."""
     return [_decimal(value) if np.isfinite(value) else None for value in values]
-
-
-def _rounded(value: float | None) -> float | None:
-    """Return an estimate to 6 significant digits: more would only weigh down the page."""
-    return None if value is None else float(f"{value:.6g}")

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from tvm.relax import Call
 
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to, op_name, operand_vars
+from ..graph.channels import channel_axis
+from ..graph.dataflow import DataflowView, op_name, operand_vars
 from ..identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, QuantParams
 from ..numerics.statistics.ranges import symmetric_params
@@ -140,14 +141,6 @@ class Experiments:
         steps = np.maximum((high - low) / (qmax - qmin), np.finfo(np.float32).tiny)
         return self.simulation.with_values(name, [np.rint(value / steps) * steps for value in values])
 
-    def _channel_axis(self, rank: int) -> int | None:
-        """Return the axis of channels in a tensor: that of the model's convolutions in one of four dimensions, else the last."""
-        if rank < 2:
-            return None
-        calls = (call_to(binding.value, "nn.conv2d") for binding in self._view.bindings)
-        layout = next((str(call.attrs.data_layout) for call in calls if call is not None), "NCHW")
-        return layout.index("C") if rank == 4 else rank - 1
-
     # ----------------------------------------------------------------------------------------------------------- weights
 
     def are_unfit(self, name: TensorId) -> bool:
@@ -238,7 +231,7 @@ class Experiments:
         """Return what the weights of a layer do to the outputs where the mean error of each channel is taken off its results."""
         exact = self.simulation.values(name)
         rounded = self.simulation.results(name, constants=self._variant("weights"))
-        axis = self._channel_axis(exact[0].ndim)
+        axis = channel_axis(self._view, exact[0].ndim)
         if axis is None:
             return float("inf")
         others = tuple(each for each in range(exact[0].ndim) if each != axis)

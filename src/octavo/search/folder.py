@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import QuantizationError
 from ..quantize import QuantizationPlan
-from .result import Candidate, Change
+from .result import Candidate, Change, SearchResult
 from .scoring import Score
 
 _FORMAT, _VERSION = "octavo-search", 1
@@ -127,6 +127,29 @@ class SearchFolder:
         if other is not None:
             raise QuantizationError(f"{path}: a search with another {other.replace('_', ' ')}; {advice}")
         self._known, self.facts = entries, facts
+
+
+def read_search(folder: Path, fingerprint: str) -> SearchResult:
+    """Return what a search has found so far, from its folder alone: its limit is not known, `best` is the most accurate one.
+
+    Raises
+    ------
+    QuantizationError
+        The folder holds no search, or that of another model.
+    """
+    path = folder / _LIST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        header = {name: content[name] for name in ("format", "schema_version", "fingerprint", "metric")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise QuantizationError(f"{folder}: it holds no search ({type(error).__name__}: {error})") from error
+    kept = SearchFolder(folder, {"fingerprint": fingerprint, "metric": header["metric"]})
+    changes = [Change.from_json(entry["change"]) for entry in content["candidates"]]
+    found = tuple(each for each in map(kept.known, changes) if each is not None)
+    if not found:
+        raise QuantizationError(f"{folder}: its search has measured nothing yet")
+    metric = kept.facts.get("float_metric")
+    return SearchResult(candidates=found, float_metric=metric, max_drop=None, finished=False)
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,37 +1,12 @@
 "use strict";
 // Draws a profile from the JSON in the page. Names are only ever set as text. Histograms are drawn when they scroll into view.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
 const state = { key: "place", descending: false, kind: "all", log: true, chosen: null, previewed: 0 };
 const rows = new Map();
 
-// ---- small makers
-
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
-function number(value, digits = 4) {
-  if (value === null || value === undefined) return "\u2013";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(Math.min(digits - 1, 2)) : String(Number(value.toPrecision(digits)));
-  return text.replace("-", "\u2212");
-}
-
-function percent(share) {
-  if (!share) return "0";
-  return share < 1e-4 ? "<0.01%" : `${(100 * share).toFixed(share < 0.1 ? 2 : 1)}%`;
-}
-
 const times = (value) => (value === null ? "\u2013" : `${number(value, 3)}\u00d7`);
 const decibels = (preview) => (preview ? (preview.sqnr === null ? "exact" : preview.sqnr.toFixed(1)) : "\u2013");
-const whole = (value) => value.toLocaleString("en");
 const shapeOf = (tensor) => `[${tensor.shape.join(", ")}]`;
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 // ---- histograms: bins are float32 numbers cut to a few bits of mantissa, kept as gaps between bins in use
 
@@ -79,16 +54,6 @@ function shownRange(tensor) {
   let high = Math.max(tensor.max ?? 0, 0);
   if (high === low) [low, high] = [-1, 1];
   return [low, high];
-}
-
-function context(canvas) {
-  const ratio = window.devicePixelRatio || 1;
-  const { width, height } = canvas.getBoundingClientRect();
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = Math.max(1, Math.round(height * ratio));
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  return [pen, width, height];
 }
 
 function drawBars(pen, totals, left, width, bottom, height) {

@@ -1,0 +1,280 @@
+"""What the page of a quantized model shows, measured: outputs, layers, causes, worst samples. It lays out nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..corrections import samples_of, sqnr_by_result
+from ..errors import ProfileError, QuantizationError
+from ..graph import Model
+from ..graph.dataflow import DataflowView
+from ..graph.inputs import input_specs, split_batch
+from ..layer_error import LayerError, layer_errors
+from ..pipeline import Executable, Profile, checked_model, compile, explain, quantize, quantize_with
+from ..quantize import QuantizationPlan, QuantizedModel, Remedies
+from ..root_cause import RootCause, root_causes
+from ..search import SearchResult, read_search
+from ..target_choice import TargetLike
+
+Array = npt.NDArray[Any]
+Samples = Sequence[Sequence[Array]]
+LAYER_SAMPLES = 8
+"""What layers are compared on: each takes a run of all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputFigures:
+    """One output of a model against the float model's.
+
+    Parameters
+    ----------
+    sqnr_db
+        Signal to noise ratio over all samples in dB, of a softmax that of its scores; None of an output that is not float.
+    agreement
+        Share of the samples with the same class; None where the output has no scores of classes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    sqnr_db: float | None
+    agreement: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VariantFigures:
+    """One form of the model: the float one, plain quantization, with more and more of what its plan has.
+
+    Parameters
+    ----------
+    name
+        What it is.
+    outputs
+        In the order of the model; () of the float model.
+    weight_bytes
+        Of its constants.
+    time
+        Modelled, as a share of the float model's.
+    """
+
+    name: str
+    outputs: tuple[OutputFigures, ...]
+    weight_bytes: int
+    time: float
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Of the worst output; None without a float one."""
+        found = [each.sqnr_db for each in self.outputs if each.sqnr_db is not None]
+        return min(found, default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleFigures:
+    """One sample: its number among those measured, the least SQNR of its outputs in dB, and the classes named."""
+
+    number: int
+    sqnr_db: float
+    float_class: int | None
+    quantized_class: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QuantizationFigures:
+    """All that was measured of a quantized model.
+
+    Parameters
+    ----------
+    variants
+        The float model first, the model as its plan has it last.
+    worst
+        The samples with the least SQNR, those whose class is another first.
+    layers
+        What `layer_errors` returns for the first samples; () where nothing can be compared.
+    causes
+        What `root_causes` returns; () where the model cannot be simulated.
+    notes
+        What could not be measured, and why.
+    """
+
+    model: Model
+    quantized: QuantizedModel
+    samples: int
+    variants: tuple[VariantFigures, ...]
+    worst: tuple[SampleFigures, ...]
+    layers: tuple[LayerError, ...]
+    causes: tuple[RootCause, ...]
+    search: SearchResult | None
+    summary: str
+    notes: tuple[str, ...]
+
+
+def quantization_figures(
+    model: Model,
+    quantized: QuantizedModel,
+    profile: Profile,
+    *,
+    data: Any = None,
+    search: str | Path | None = None,
+    target: TargetLike = None,
+    worst: int = 16,
+) -> QuantizationFigures:
+    """Measure a quantized model against the float one.
+
+    Parameters
+    ----------
+    model, quantized, profile
+        The float model, what `octavo.quantize` made of it, and its profile.
+    data
+        Batches as `octavo.profile` takes them; by default the samples that the profile keeps.
+    search
+        Folder of an `octavo.search` of the model.
+    target
+        As `quantized` was quantized for.
+    worst
+        How many samples are listed.
+
+    Raises
+    ------
+    ProfileError
+        There is no data, and the profile keeps no samples.
+    QuantizationError
+        `search` is no folder of a search of this model.
+    """
+    specs = input_specs(checked_model(model))
+    if data is None:
+        samples: Samples = samples_of(model, profile)
+        if not samples:
+            raise ProfileError("the profile keeps no samples to compare on: give data, or profile with keep_samples=64")
+    else:
+        listed = [data] if isinstance(data, (np.ndarray, Mapping)) else data
+        samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
+    found = None if search is None else read_search(Path(search), model.fingerprint)
+    names = [spec.source_name for spec in specs]
+    batches = [dict(zip(names, arrays, strict=True)) for arrays in samples]
+    measured = _Measured(model, batches)
+    variants = tuple(measured.variants(quantized, profile, target))
+    notes: list[str] = []
+    step = max(len(batches) // LAYER_SAMPLES, 1)
+    layers = _unless_refused(notes, lambda: layer_errors(model, quantized, batches[::step][:LAYER_SAMPLES]))
+    causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
+    return QuantizationFigures(
+        model=model,
+        quantized=quantized,
+        samples=len(samples),
+        variants=variants,
+        worst=measured.worst(worst),
+        layers=layers,
+        causes=causes,
+        search=found,
+        summary=explain(quantized, target=target).summary,
+        notes=tuple(notes),
+    )
+
+
+def _unless_refused(notes: list[str], measure: Any) -> tuple[Any, ...]:
+    try:
+        return measure()
+    except QuantizationError as error:
+        notes.append(str(error))
+        return ()
+
+
+class _Measured:
+    """Runs forms of a model on samples, and keeps what the float one and the last one gave."""
+
+    def __init__(self, model: Model, batches: Sequence[Mapping[str, Array]]) -> None:
+        self._model, self._batches = model, batches
+        self._view = DataflowView(model.module["main"])
+        executable = compile(model)
+        self._cycles = _cycles(executable)
+        self._floats = self._run(executable)
+        self._results = self._floats
+        self._specs = executable.outputs
+        self._float = VariantFigures(name="float", outputs=(), weight_bytes=executable.weight_bytes, time=1.0)
+
+    def variants(self, quantized: QuantizedModel, profile: Profile, target: TargetLike) -> list[VariantFigures]:
+        """Return the float model, plain quantization, and what the plan adds to that step by step."""
+        plain = replace(
+            quantized.plan.recipe,
+            range_estimator="min_max",
+            weight_rounding="nearest",
+            equalization="none",
+            bias_correction=False,
+            min_sqnr=None,
+            wide_activations=0,
+            wide_weights=0.0,
+        )
+        host = "cpu" if target is None else target
+        bare = quantize_with(self._model, profile, Remedies(), target=host, recipe=plain)
+        found = [self._float, self._variant("plain: min-max, weights to nearest", bare, target)]
+        for name, plan in _partial_plans(quantized.plan):
+            found.append(self._variant(name, quantize(self._model, plan=plan, target=host), target))
+        return [*found, self._variant("as it is", quantized, target)]
+
+    def _variant(self, name: str, quantized: QuantizedModel, target: TargetLike) -> VariantFigures:
+        executable = compile(quantized, target=target)
+        self._results = self._run(executable)
+        ratios = sqnr_by_result(self._view, self._floats, self._results)
+        outputs = [
+            OutputFigures(name=spec.source_name, shape=spec.shape, sqnr_db=ratio, agreement=self._agreement(place))
+            for place, (spec, ratio) in enumerate(zip(self._specs, ratios, strict=True))
+        ]
+        return VariantFigures(
+            name=name, outputs=tuple(outputs), weight_bytes=executable.weight_bytes, time=_cycles(executable) / self._cycles
+        )
+
+    def _run(self, executable: Executable) -> list[list[Array]]:
+        return [[np.array(value) for value in executable(batch).values()] for batch in self._batches]
+
+    def _classes(self, results: Sequence[Sequence[Array]], place: int) -> list[int] | None:
+        """Return the class that each sample's output names; None where it is no row of scores."""
+        values = [each[place] for each in results]
+        is_scores = all(value.dtype.kind == "f" and value.ndim == 2 and value.shape[0] == 1 < value.shape[1] for value in values)
+        return [int(value.argmax()) for value in values] if is_scores else None
+
+    def _agreement(self, place: int) -> float | None:
+        expected, found = self._classes(self._floats, place), self._classes(self._results, place)
+        return None if expected is None or found is None else float(np.mean(np.equal(expected, found)))
+
+    def worst(self, count: int) -> tuple[SampleFigures, ...]:
+        """Return the samples that the form measured last gets least right."""
+        expected, found = self._classes(self._floats, 0), self._classes(self._results, 0)
+        rows: list[SampleFigures] = []
+        for number, (real, made) in enumerate(zip(self._floats, self._results, strict=True)):
+            ratios = [each for each in sqnr_by_result(self._view, [real], [made]) if each is not None]
+            rows.append(
+                SampleFigures(
+                    number=number,
+                    sqnr_db=min(ratios, default=math.inf),
+                    float_class=None if expected is None else expected[number],
+                    quantized_class=None if found is None else found[number],
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: (row.float_class == row.quantized_class, row.sqnr_db, row.number))[:count])
+
+
+def _partial_plans(plan: QuantizationPlan) -> list[tuple[str, QuantizationPlan]]:
+    """Return a plan less its corrections, and with more and more of them; not the plan itself."""
+
+    def with_corrections(**less: Any) -> QuantizationPlan:
+        return replace(plan, corrections=replace(plan.corrections, **less), biases={}, weight_values={})
+
+    corrections = plan.corrections
+    found: list[tuple[str, QuantizationPlan]] = []
+    if corrections:
+        name = "ranges, widths and factors of the plan" if plan.equalization else "ranges and widths of the plan"
+        found.append((name, with_corrections(weight_values={}, bias_shifts={})))
+    if corrections.weight_values and corrections.bias_shifts:
+        found.append(("weights rounded by what their layers read", with_corrections(bias_shifts={})))
+    return found
+
+
+def _cycles(executable: Executable) -> float:
+    return sum(op.cycles(is_integer=op.integer) for op in explain(executable).ops) or 1.0

@@ -1,0 +1,168 @@
+"""A quantized model as one HTML page that needs nothing but itself. What the figures mean is `quantization_figures`' business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ..identity import TensorId
+from ..layer_error import LayerError
+from ..quantize import QuantizationPlan
+from ..root_cause import RootCause
+from ..search import SearchResult
+from .html import filled, rounded
+from .quantization_figures import LAYER_SAMPLES, QuantizationFigures, VariantFigures
+
+_PARTS = {
+    "/*STYLE*/": "page.css",
+    "/*MORE_STYLE*/": "quantization.css",
+    "/*MAKERS*/": "makers.js",
+    "/*DETAILS*/": "quantization_details.js",
+    "/*SCRIPT*/": "quantization.js",
+}
+
+
+def quantization_page(figures: QuantizationFigures, *, title: str) -> str:
+    """Return the page, ASCII but for the template's own characters.
+
+    Parameters
+    ----------
+    title
+        What the page calls the model, e.g. the file's name.
+    """
+    return filled("quantization.html", _PARTS, _page_data(figures, title))
+
+
+def _page_data(figures: QuantizationFigures, title: str) -> dict[str, Any]:
+    plan = figures.quantized.plan
+    return {
+        "title": title,
+        "fingerprint": figures.model.fingerprint,
+        "samples": figures.samples,
+        "layerSamples": min(LAYER_SAMPLES, figures.samples),
+        "summary": figures.summary,
+        "notes": list(figures.notes),
+        "variants": [_variant(each) for each in figures.variants],
+        "tensors": list(_tensors(figures)),
+        "causes": [{"id": row.id, "name": row.source_name or row.id, **_cause(row)} for row in figures.causes if row.cause],
+        "adjustments": [
+            {"id": each.tensor, "name": _name(figures, each.tensor), "said": each.message} for each in plan.adjustments
+        ],
+        "worst": [
+            {
+                "number": each.number,
+                "sqnr": _decibels(each.sqnr_db),
+                "floatClass": each.float_class,
+                "quantizedClass": each.quantized_class,
+            }
+            for each in figures.worst
+        ],
+        "search": None if figures.search is None else _search(figures.search),
+    }
+
+
+def _variant(variant: VariantFigures) -> dict[str, Any]:
+    return {
+        "name": variant.name,
+        "sqnr": _decibels(variant.sqnr_db),
+        "bytes": variant.weight_bytes,
+        "time": rounded(variant.time),
+        "outputs": [
+            {
+                "name": each.name,
+                "shape": list(each.shape),
+                "sqnr": _decibels(each.sqnr_db),
+                "agreement": rounded(each.agreement),
+            }
+            for each in variant.outputs
+        ],
+    }
+
+
+def _tensors(figures: QuantizationFigures) -> Iterator[dict[str, Any]]:
+    """Yield the tensors of which something is known, in the order of the graph; others behind them."""
+    plan = figures.quantized.plan
+    layers = {row.id: row for row in figures.layers}
+    causes: dict[TensorId, list[RootCause]] = {}
+    for row in figures.causes:
+        causes.setdefault(row.id, []).append(row)
+    reasons = {op.tensor: op for op in plan.float_ops}
+    made = {layer.output: layer.op for layer in plan.layers}
+    known = dict.fromkeys((*layers, *causes, *reasons, *made))
+    order = {name: place for place, name in enumerate(figures.model.tensors)}
+    for name in sorted(known, key=lambda name: order.get(name, len(order))):
+        entry = figures.model.tensors.get(name)
+        float_op = reasons.get(name)
+        yield {
+            "id": name,
+            "name": _name(figures, name),
+            "op": (entry.op if entry is not None else "") or made.get(name) or ("" if float_op is None else float_op.op),
+            "shape": None if entry is None else list(entry.shape),
+            "dtype": _dtype(plan, name),
+            "reason": "" if float_op is None else float_op.reason,
+            "adjustments": [each.message for each in plan.adjustments if each.tensor == name],
+            "causes": [_cause(row) for row in causes.get(name, ())],
+            **_layer(layers.get(name)),
+        }
+
+
+def _name(figures: QuantizationFigures, name: TensorId) -> str:
+    entry = figures.model.tensors.get(name)
+    return (entry.source_name if entry is not None else "") or str(name)
+
+
+def _dtype(plan: QuantizationPlan, name: TensorId) -> str:
+    params = plan.activations.get(name)
+    return "float32" if params is None else params.dtype
+
+
+def _layer(row: LayerError | None) -> dict[str, Any]:
+    if row is None:
+        return {"sqnr": None, "local": None, "inherited": None, "excess": None, "block": None, "blockShare": None, "channels": []}
+    return {
+        "sqnr": _decibels(row.sqnr_db),
+        "local": _decibels(row.local_sqnr_db),
+        "inherited": rounded(row.inherited),
+        "excess": rounded(row.scale_excess_db),
+        "block": row.block if row.is_inner else None,
+        "blockShare": rounded(row.block_share),
+        "channels": [rounded(each) for each in row.channel_errors],
+    }
+
+
+def _cause(row: RootCause) -> dict[str, Any]:
+    return {
+        "part": row.part,
+        "alone": _decibels(row.sqnr_db),
+        "share": rounded(row.share),
+        "cause": row.cause,
+        "remedy": row.remedy,
+        "gain": rounded(row.gain_db),
+    }
+
+
+def _search(search: SearchResult) -> dict[str, Any]:
+    front = {each.name for each in search.front}
+    return {
+        "float": rounded(search.float_metric),
+        "candidates": [
+            {
+                "name": each.name,
+                "cost": rounded(each.cost),
+                "metric": rounded(each.score.metric),
+                "divergence": rounded(each.score.divergence) if math.isfinite(each.score.divergence) else None,
+                "floats": len(each.float_tensors),
+                "isFront": each.name in front,
+            }
+            for each in search.candidates
+            if each.score is not None
+        ],
+    }
+
+
+def _decibels(value: float | None) -> float | str | None:
+    """Return a figure, or a word for one that JSON has not: "exact" without an error, "lost" where nothing is left."""
+    if value is None or math.isfinite(value):
+        return rounded(value)
+    return "exact" if value > 0 else "lost"

@@ -1,0 +1,294 @@
+"""The page of a quantized model: its numbers, and, in a headless Chromium, what it shows and how it answers to clicks."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import Browser, browser, find_chromium
+from tvm import relax
+
+import octavo
+from nets import model_of
+from octavo.cli.demo import DATA
+from octavo.cli.main import main
+from octavo.errors import ProfileError, QuantizationError
+from octavo.graph import Model
+from octavo.graph.dataflow import BodyWriter
+from octavo.identity import TensorId
+from octavo.numerics.statistics.metrics import sqnr_db
+from octavo.quantize import Adjustment
+from octavo.report import QuantizationFigures, quantization_figures, quantization_page
+
+NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028'
+SHOWN = "[...document.querySelectorAll('#rows .open-tensor')].map(e => e.textContent)"
+PANEL = "document.getElementById('details')"
+ROWS = "[...document.querySelectorAll('#rows tr')]"
+
+
+def named(model: Model, name: str, source_name: str) -> Model:
+    """Return a model one of whose tensors has another name in its source."""
+    tensors = {key: replace(each, source_name=source_name) if key == name else each for key, each in model.tensors.items()}
+    return replace(model, tensors=type(model.tensors)(tensors.values()))
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[octavo.Model, octavo.Profile, list[np.ndarray]]:
+    """Return conv, relu, conv, relu, mean, dense; its profile; its samples. A tensor has a nasty name."""
+    rng = np.random.default_rng(5)
+    shapes = {"w1": (8, 3, 3, 3), "b1": (8,), "w2": (8, 8, 1, 1), "b2": (8,), "w3": (8, 5)}
+    params = {name: (rng.normal(size=shape) / 3).astype(np.float32) for name, shape in shapes.items()}
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        value = v["x"]
+        for number, padding in ((1, 1), (2, 0)):
+            value = writer.emit(f"c{number}", relax.op.nn.conv2d(value, v[f"w{number}"], padding=padding))
+            shaped = writer.emit(f"_b{number}", relax.op.reshape(v[f"b{number}"], (1, -1, 1, 1)))
+            value = writer.emit(f"r{number}", relax.op.nn.relu(writer.emit(f"s{number}", relax.op.add(value, shaped))))
+        pooled = writer.emit("pooled", relax.op.mean(value, axis=[2, 3]))
+        return writer.emit("y", relax.op.matmul(pooled, v["w3"]), is_output=True)
+
+    model = named(model_of({"x": ((1, 3, 9, 9), "float32")}, params, body, ("y",)), "r1", NASTY)
+    samples = [rng.normal(size=(1, 3, 9, 9)).astype(np.float32) for _ in range(12)]
+    profile = octavo.profile(model, samples, keep_samples=12)
+    return model, profile, [arrays[0] for arrays in profile.kept_samples]
+
+
+@pytest.fixture(scope="module")
+def figures(net: Any, tmp_path_factory: pytest.TempPathFactory) -> QuantizationFigures:
+    """The figures of a model with a planted fault, and a search of it."""
+    model, profile, _ = net
+    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None))
+    params = quantized.plan.activations[TensorId("r1")]
+    plan = quantized.plan.with_params({TensorId("r1"): replace(params, scale=np.float32(params.scale * 4))})
+    said = Adjustment(tensor=TensorId("r1"), message=f"because {NASTY}")
+    folder = tmp_path_factory.mktemp("search")
+    octavo.search(model, profile, candidates=3, folder=folder)
+    faulty = octavo.quantize(model, plan=replace(plan, adjustments=(said,)))
+    return quantization_figures(model, faulty, profile, search=folder)
+
+
+@pytest.fixture(scope="module")
+def page(figures: QuantizationFigures, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "quantization.html"
+    path.write_bytes(quantization_page(figures, title=f"m {NASTY}.onnx").encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def content(page: Path) -> dict[str, Any]:
+    [text] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)
+    assert not set("<>&") & set(text)
+    assert text.isascii()
+    return json.loads(text)
+
+
+def test_the_page_needs_nothing_else(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"https?://|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|<script[^>]* src", text)
+    assert "default-src 'none'" in text
+    assert text.count("</script>") == 3
+    assert text.count(NASTY) == 0
+
+
+def test_layers_are_those_of_layer_errors(figures: QuantizationFigures, content: dict[str, Any], net: Any) -> None:
+    expected = {row.id: row for row in octavo.layer_errors(figures.model, figures.quantized, net[2][:8])}
+    shown = {TensorId(each["id"]): each for each in content["tensors"]}
+    assert {name for name, each in shown.items() if each["sqnr"] is not None} == set(expected)
+    for name, row in expected.items():
+        for key, value in (("sqnr", row.sqnr_db), ("local", row.local_sqnr_db), ("inherited", row.inherited)):
+            assert shown[name][key] == ("exact" if value == np.inf else pytest.approx(value, rel=1e-5))
+        assert shown[name]["channels"] == pytest.approx(row.channel_errors, rel=1e-5)
+    assert [each["name"] for each in content["tensors"] if each["id"] == "r1"] == [NASTY]
+    order = list(figures.model.tensors)
+    places = [order.index(each["id"]) for each in content["tensors"] if each["id"] in order]
+    assert places == sorted(places)
+
+
+def test_channel_errors_add_up(figures: QuantizationFigures) -> None:
+    checked = [row for row in figures.layers if len(row.channel_errors) > 1 and np.isfinite(row.sqnr_db)]
+    assert checked
+    for row in checked:
+        assert -10 * np.log10(np.mean(np.square(row.channel_errors))) == pytest.approx(row.sqnr_db)
+
+
+def test_causes_are_those_of_root_causes(figures: QuantizationFigures, content: dict[str, Any], net: Any) -> None:
+    expected = [row for row in octavo.root_causes(figures.model, figures.quantized, net[2]) if row.cause]
+    assert [(each["id"], each["part"], each["cause"], each["remedy"]) for each in content["causes"]] == [
+        (row.id, row.part, row.cause, row.remedy) for row in expected
+    ]
+    for each, row in zip(content["causes"], expected, strict=True):
+        assert (each["share"], each["gain"]) == (pytest.approx(row.share, rel=1e-5), pytest.approx(row.gain_db, rel=1e-5))
+    assert content["causes"][0]["cause"] == "coarse scale"
+    assert content["adjustments"] == [{"id": "r1", "name": NASTY, "said": f"because {NASTY}"}]
+
+
+def test_outputs_are_those_of_the_executables(figures: QuantizationFigures, content: dict[str, Any], net: Any) -> None:
+    model, _, samples = net
+    real, made = (
+        np.concatenate([next(iter(executable(x).values())) for x in samples])
+        for executable in map(octavo.compile, (model, figures.quantized))
+    )
+    first, *_, last = content["variants"]
+    assert (first["name"], first["outputs"], first["time"]) == ("float", [], 1)
+    [output] = last["outputs"]
+    assert output["sqnr"] == pytest.approx(sqnr_db(real, made), rel=1e-5)
+    assert output["agreement"] == pytest.approx(np.mean(real.argmax(axis=1) == made.argmax(axis=1)))
+    assert last["bytes"] < first["bytes"]
+    assert 0 < last["time"] < 1
+    assert len(content["variants"]) == 5
+    ratios = {number: sqnr_db(a, b) for number, (a, b) in enumerate(zip(real, made, strict=True))}
+    assert len(content["worst"]) == len(samples)
+    for sample in content["worst"]:
+        assert sample["sqnr"] == pytest.approx(ratios[sample["number"]], rel=1e-5)
+        assert (sample["floatClass"], sample["quantizedClass"]) == (
+            real[sample["number"]].argmax(),
+            made[sample["number"]].argmax(),
+        )
+    wrong = [sample["floatClass"] != sample["quantizedClass"] for sample in content["worst"]]
+    assert wrong == sorted(wrong, reverse=True)
+
+
+def test_the_front_is_that_of_the_search(figures: QuantizationFigures, content: dict[str, Any]) -> None:
+    assert figures.search is not None
+    shown = content["search"]["candidates"]
+    assert [each["name"] for each in shown] == [each.name for each in figures.search.candidates]
+    assert {each["name"] for each in shown if each["isFront"]} == {each.name for each in figures.search.front}
+    assert all(
+        each["cost"] == pytest.approx(other.cost, rel=1e-5) for each, other in zip(shown, figures.search.candidates, strict=True)
+    )
+
+
+def test_what_cannot_be_shown_is_one_error(net: Any, tmp_path: Path) -> None:
+    model, profile, _ = net
+    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None))
+    with pytest.raises(ProfileError, match="keeps no samples to compare on"):
+        quantization_figures(model, quantized, replace(profile, kept_samples=()))
+    with pytest.raises(QuantizationError, match="it holds no search"):
+        quantization_figures(model, quantized, profile, search=tmp_path)
+
+
+def test_other_samples_can_be_given(net: Any) -> None:
+    model, profile, samples = net
+    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None))
+    found = quantization_figures(model, quantized, replace(profile, kept_samples=()), data=np.concatenate(samples[:4]))
+    assert found.samples == len(found.worst) == 4
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(DATA / "digits.npz") as digits:
+        np.savez(tmp_path / "x.npz", x=digits["images"][:20, None].astype(np.float32) / 16)
+    model, profile, output = str(DATA / "digits.onnx"), str(tmp_path / "p.json"), tmp_path / "page.html"
+    assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
+    assert main(["report", model, "--profile", profile, "--no-corrections", "-o", str(output)]) == 0
+    assert "roundings" in capsys.readouterr().out
+    assert "<title>Octavo quantization</title>" in output.read_text()
+    assert main(["report", profile, "-o", str(output)]) == 0
+    assert "<title>Octavo profile</title>" in output.read_text()
+    for code, given in ((1, [model]), (2, [profile, "--no-corrections"]), (2, [profile, "--search", str(tmp_path)])):
+        assert main(["report", *given, "-o", str(output)]) == code
+        assert "give --profile FILE too" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed (apt-get install chromium, or set OCTAVO_CHROMIUM to its path)")
+    with browser(program, tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
+    """The page, fresh. Whatever a test does with it: no complaint on the console, no request but for the page itself."""
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.size(1280, 800)
+    chromium.scheme("light")
+    chromium.open(page)
+    chromium.wait("document.querySelector('#rows tr')")
+    yield chromium
+    assert chromium.evaluate("document.body.dataset.hacked") is None
+    assert chromium.complaints == []
+    assert [url for url in chromium.requests if url != page.as_uri() and not url.startswith("data:")] == []
+
+
+def inked(element: str) -> str:
+    """JavaScript: how many pixels of a canvas are drawn on."""
+    return f"""(() => {{ const c = {element};
+        const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {{willReadFrequently: true}});
+        copy.drawImage(c, 0, 0);
+        const d = copy.getImageData(0, 0, c.width, c.height).data;
+        let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }})()"""
+
+
+def test_all_parts_are_shown(opened: Browser, content: dict[str, Any]) -> None:
+    assert opened.evaluate(SHOWN) == [each["name"] for each in content["tensors"]]
+    for table, count in (("causes", len(content["causes"])), ("worst", len(content["worst"])), ("adjustments", 1)):
+        assert opened.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") == count
+    assert opened.evaluate("document.querySelectorAll('#variants tbody tr').length") == len(content["variants"])
+    assert f"because {NASTY}" in opened.evaluate("document.getElementById('adjustments').textContent")
+    assert opened.evaluate("document.querySelector('#facts b').textContent") == "1 parameter does not fit"
+    assert opened.evaluate(inked("document.getElementById('ranges')")) > 500
+    assert opened.evaluate(inked("document.getElementById('front')")) > 100
+    worst = content["variants"][-1]["sqnr"]
+    assert opened.evaluate("document.querySelector('.card b').textContent") == f"{worst:.1f} dB"
+
+
+def test_columns_sort_and_what_has_no_figure_comes_last(opened: Browser, content: dict[str, Any]) -> None:
+    opened.click("document.querySelector('#heads .c-sqnr button')")
+    shown = opened.evaluate(SHOWN)
+    by_name = {each["name"]: each["sqnr"] for each in content["tensors"]}
+    found = [by_name[name] for name in shown if isinstance(by_name[name], float)]
+    assert found == sorted(found)
+    missing = sum(value is None for value in by_name.values())
+    assert all(by_name[name] is None for name in shown[len(shown) - missing :])
+
+
+def test_a_cause_opens_its_tensor(opened: Browser, content: dict[str, Any]) -> None:
+    opened.click("document.querySelector('#causes .open-tensor')")
+    assert opened.evaluate(f"{PANEL}.hidden") is False
+    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == NASTY
+    assert content["causes"][0]["remedy"] in opened.evaluate(f"{PANEL}.textContent")
+    assert opened.evaluate(f"{PANEL}.querySelector('.warning').textContent") == content["causes"][0]["remedy"]
+    assert opened.evaluate(inked("document.getElementById('channels')")) > 300
+    opened.key("Escape", 27)
+    opened.wait(f"{PANEL}.hidden")
+
+
+def test_each_tensor_opens(opened: Browser, content: dict[str, Any]) -> None:
+    for place, tensor in enumerate(content["tensors"]):
+        opened.click(f"{ROWS}[{place}]")
+        assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == tensor["name"]
+        assert (opened.evaluate(f"{PANEL}.querySelector('#channels')") is not None) == (len(tensor["channels"]) > 1)
+
+
+def test_search_and_kinds(opened: Browser, content: dict[str, Any]) -> None:
+    opened.click("document.querySelectorAll('#kinds button')[3]")
+    caused = {each["id"] for each in content["causes"]}
+    assert opened.evaluate("document.querySelectorAll('#rows tr').length") == len(caused)
+    opened.key("/", 191)
+    opened.type("coarse")
+    opened.wait("document.querySelectorAll('#rows tr').length === 1")
+    opened.type(" nothing")
+    opened.wait("!document.getElementById('none').hidden")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_is_wider_than_the_window(opened: Browser, width: int, scheme: str) -> None:
+    opened.scheme(scheme)
+    opened.size(width, 800)
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    opened.click(f"{ROWS}[1]")
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) > 3 * 128) == (scheme == "light")
