@@ -15,8 +15,9 @@ MODEL ?= $(DEMO_DIR)/digits.int8.onnx
 AGAINST ?= onnxruntime,openvino,tvm
 THREADS ?= 1,2
 
-# Test files that run at once.
+# Test files that run at once. One that crashes its process ends the run, which says so; to go on without it would wait for ever.
 JOBS ?= 2
+SPREAD := --dist loadfile --max-worker-restart 0
 
 # pyright looks for a newer release of itself unless it is told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -36,7 +37,7 @@ demo: $(RUNTIME) ## Profile, quantize, compile and run a small network on real d
 	$(BIN)/octavo demo -o $(DEMO_DIR)
 
 test: lint ## Lint, check types, run every test
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD)
 
 # What compiles models and compares their results. Left out: what compiles none, what times peers, profiles (their bytes don't depend
 # on the ISA), and the slowest, post-training quantization of MobileNetV2, whose kernels the others run too.
@@ -45,12 +46,12 @@ AVX2_TESTS := $(filter-out tests/e2e/test_benchmark_networks.py tests/e2e/test_e
   --deselect tests/e2e/test_shared_models.py::test_post_training_quantization_of_mobilenet_v2
 
 test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no more
-	OCTAVO_TARGET=x86.avx2 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(AVX2_TESTS)
+	OCTAVO_TARGET=x86.avx2 $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(AVX2_TESTS)
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 
 test-torch: $(TORCH) ## Install PyTorch and run the tests that need it, alone
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests/importer/torch
+	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) tests/importer/torch
 
 lint: $(TOOLS) ## Ruff's rules and format, pyright strict on src
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Which ISAs a target has, and the host as a target."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,14 @@ from octavo.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KN
 from octavo.errors import TargetError
 from octavo.target import llvm_host
 from octavo.target.llvm_host import host_target
+
+
+@pytest.fixture
+def other_hosts() -> Iterator[None]:
+    """Forgets the host of before, and what the test makes of it: another's code would crash later tests of the process."""
+    llvm_host._target_of.cache_clear()
+    yield
+    llvm_host._target_of.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -40,11 +49,13 @@ def test_host_is_named() -> None:
     assert isas_of(target)[-1] == GENERIC
 
 
+@pytest.mark.usefixtures("other_hosts")
 def test_cpu_that_llvm_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codegen, "llvm_get_system_cpu", lambda: "abacus9")
     assert "mcpu" not in host_target().attrs
 
 
+@pytest.mark.usefixtures("other_hosts")
 @pytest.mark.skipif("x86" not in codegen.llvm_get_system_triple(), reason="x86 features")
 def test_features_that_the_machine_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     def offered(flags: str) -> tuple[str, ...]:
