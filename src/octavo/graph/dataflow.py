@@ -85,6 +85,10 @@ class DataflowView:
         """Return whether the value of `var` is there before that of `other`; a parameter's is before any other."""
         return self._places.get(var, -1) < self._places.get(other, -1)
 
+    def place_of(self, var: Var) -> int:
+        """Return which of the bindings binds a variable."""
+        return self._places[var]
+
     def only_user(self, var: Var) -> Var | None:
         """Return the single reader of `var`, or None if it is returned, unread or read more than once."""
         users = self.users(var)

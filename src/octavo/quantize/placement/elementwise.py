@@ -6,6 +6,8 @@ table of its own.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,23 +54,43 @@ def _longest(view: DataflowView, run: _Run, first: Var, *, beside: bool) -> Func
     """Return the longest run; with `beside` it takes ops that read the source itself, too, as the parts of an ELU do."""
     if not run.takes(first):
         return None
+    assert run.source is not None, "an op was taken"
     longest: FunctionOfOne | None = None
-    position = next(index for index, binding in enumerate(view.bindings) if binding.var.same_as(first))
-    for binding in view.bindings[position:]:
-        var = binding.var
-        if not var.same_as(first):
-            roots = _roots(view, binding.value)
-            is_beside = beside and any(run.source is not None and operand.same_as(run.source) for operand in roots)
-            if not is_beside and not any(operand in run.members for operand in roots):
-                continue
-            if not run.takes(var):
-                continue
-        run.members.append(var)
-        open_ends = [member for member in run.members if _is_read_outside(view, member, run.members)]
-        if len(open_ends) == 1 and open_ends[0].same_as(var) and dtype_of(var) == "float32":
-            assert run.source is not None, "an op was taken"
-            longest = FunctionOfOne(source=run.source, members=tuple(run.members), has_rows=bool(run.rows))
+    ahead = _Ahead(view, after=first)
+    if beside:
+        ahead.add_readers(run.source)
+    var: Var | None = first
+    while var is not None:
+        if var.same_as(first) or run.takes(var):
+            run.members[var] = None
+            ahead.add_readers(var)
+            open_ends = [member for member in run.members if _is_read_outside(view, member, run.members)]
+            if len(open_ends) == 1 and open_ends[0].same_as(var) and dtype_of(var) == "float32":
+                longest = FunctionOfOne(source=run.source, members=tuple(run.members), has_rows=bool(run.rows))
+        var = ahead.next()
     return longest
+
+
+class _Ahead:
+    """What reads given variables, also by other names, behind a first one: each once, in the order of the graph."""
+
+    def __init__(self, view: DataflowView, *, after: Var) -> None:
+        self._view, self._first = view, after
+        self._heap: list[int] = []
+        self._seen: set[Var] = {after}
+
+    def add_readers(self, var: Var) -> None:
+        """Add what reads a variable."""
+        for user in self._view.users(var):
+            if user not in self._seen and self._view.is_bound_before(self._first, user):
+                self._seen.add(user)
+                heapq.heappush(self._heap, self._view.place_of(user))
+                if isinstance(self._view.bindings[self._view.place_of(user)].value, Var):
+                    self.add_readers(user)
+
+    def next(self) -> Var | None:
+        """Take the first of them; None where none is left."""
+        return self._view.bindings[heapq.heappop(self._heap)].var if self._heap else None
 
 
 class _Run:
@@ -76,7 +98,7 @@ class _Run:
 
     def __init__(self, *, view: DataflowView, constants: Constants, with_rows: bool) -> None:
         self.source: Var | None = None
-        self.members: list[Var] = []
+        self.members: dict[Var, None] = {}
         self.rows: list[npt.NDArray[Any]] = []
         self._view = view
         self._constants = constants
@@ -153,9 +175,5 @@ def _is_number(operand: Expr) -> bool:
     return isinstance(getattr(operand, "value", None), (int, float))
 
 
-def _roots(view: DataflowView, value: Expr) -> list[Var]:
-    return [root_of(view, operand) for operand in operand_vars(value)]
-
-
-def _is_read_outside(view: DataflowView, var: Var, members: list[Var]) -> bool:
+def _is_read_outside(view: DataflowView, var: Var, members: Collection[Var]) -> bool:
     return view.is_returned(var) or any(user not in members for user in view.users(var))
