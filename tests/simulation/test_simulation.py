@@ -1,5 +1,6 @@
 """Roundings one by one in float, and what `quantize` does where a few of them ruin a model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from octavo.numerics import dequantize, quantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize.simplify import simplify
 from octavo.simulation import Simulation
+from octavo.simulation.mean_shifts import channel_axes
+from octavo.simulation.ranges import RangeTuning
+from octavo.simulation.schemes import range_of
 from octavo.simulation.simulation import measured_outputs
 from octavo.target_choice import resolve_target
 
@@ -110,6 +114,69 @@ def test_one_rounding_alone_and_all_together(rng: np.random.Generator) -> None:
     effects = simulation.effects()
     assert effects.together == together
     assert effects.activations.keys() == set(simulation.activations)
+
+
+def test_what_corrected_biases_take_out_again(rng: np.random.Generator) -> None:
+    """Of what the second product reads, its mean shift, sample by sample of all; of what the first reads, that too."""
+    model = mlp(rng)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(12)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    plain, centred = (
+        Simulation(model, plan, [[sample] for sample in samples], resolve_target(None), is_centred=each) for each in (False, True)
+    )
+    assert plain.samples == centred.samples == 8, "not all are kept"
+    x, p = np.concatenate(samples).astype(np.float64), model.params
+    hidden = np.maximum(x @ p["w1"] + p["b1"], 0)
+    cut = replace(plan.activations["h"], scale=np.float32(hidden.max() / 2 / 255))
+    off = dequantize(quantize(hidden.astype(np.float32), cut), cut) - hidden
+    exact, moved = hidden @ p["w2"] + p["b2"], off @ p["w2"]
+    assert plain.alone_on_all([{TensorId("h"): cut}]) == pytest.approx([power_ratio(moved, exact)], rel=1e-3)
+    left = moved - moved.mean(axis=0)
+    [found] = centred.alone_on_all([{TensorId("h"): cut}])
+    assert found == pytest.approx(power_ratio(left, exact), rel=1e-3)
+    kept = moved[:8] - moved[:8].mean(axis=0)
+    assert centred.alone({TensorId("h"): cut}) == pytest.approx(power_ratio(kept, exact[:8]), rel=1e-3)
+    assert centred.together({TensorId("h"): cut}, []) == pytest.approx(power_ratio(kept, exact[:8]), rel=1e-3)
+    assert plain.together({TensorId("h"): cut}, []) == pytest.approx(power_ratio(moved[:8], exact[:8]), rel=1e-3)
+
+
+def test_a_range_for_few_samples_is_none_for_all(rng: np.random.Generator) -> None:
+    """What only the last sample has counts, though few samples are kept."""
+    model = mlp(rng)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) / 8 for _ in range(16)]
+    samples[-1] *= 80
+    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
+    given = [[sample] for sample in samples]
+    few, every = (Simulation(model, quantized.plan, each, resolve_target(None)) for each in (given[:8], given))
+    ends = [
+        RangeTuning(simulation=each, plan=quantized.plan, effects=each.effects()).run()[0].get(TensorId("h"))
+        for each in (few, every)
+    ]
+    assert ends[0] is not None, "the range of all samples is too wide for the first"
+    assert ends[0][1] < range_of(quantized.plan.activations["h"])[1] / 4
+    assert ends[1] is None or ends[1][1] > 2 * ends[0][1]
+
+
+def test_channels_that_products_see(rng: np.random.Generator) -> None:
+    """Through sums and what leaves channels apart; not behind a function, in front of an output, or of two activations."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first = writer.emit("first", relax.op.nn.conv2d(v["x"], v["w1"]))
+        total = writer.emit("total", relax.op.add(first, first))
+        bent = writer.emit("bent", relax.op.nn.relu(total))
+        pooled = writer.emit("pooled", relax.op.mean(bent, axis=[2, 3]))
+        flat = writer.emit("flat", relax.op.reshape(pooled, (1, 3)))
+        scores = writer.emit("scores", relax.op.matmul(flat, v["w2"]))
+        turned = writer.emit("turned", relax.op.permute_dims(scores))
+        square = writer.emit("square", relax.op.matmul(turned, scores))
+        return writer.emit("y", relax.op.matmul(square, v["w3"]), is_output=True)
+
+    values = {"w1": rng.normal(size=(3, 2, 1, 1)), "w2": rng.normal(size=(3, 4)), "w3": rng.normal(size=(4, 2))}
+    model = model_of(
+        {"x": ((1, 2, 5, 5), "float32")}, {name: value.astype(np.float32) for name, value in values.items()}, body, ("y",)
+    )
+    axes = channel_axes(DataflowView(model.module["main"]), model.params)
+    assert {name: axes[name] for name in axes if name not in values} == {"x": 1, "bent": 1, "pooled": 1, "flat": 1, "square": 1}
 
 
 def test_every_rounding_is_felt(rng: np.random.Generator) -> None:

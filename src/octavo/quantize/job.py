@@ -271,11 +271,12 @@ class Job:
             corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
             if not number:
                 self.corrections = Corrections()
-            wanted = 0.0 if goal is None or is_near else goal
+            # What simulation leaves out made the round before fall short: the next asks for as much more.
+            wanted = 0.0 if goal is None or is_near else goal + (goal - self.sqnr_db if number else 0.0)
             more = find(exact, best if number else quantized, wanted, partial(self._planned, remedies))
             self.remedies, self.corrections = remedies.with_more(more), Corrections()
             if self.remedies != remedies:
-                remedied = self._corrected(self.run(), corrector)
+                remedied = self._remedied(corrector, sqnr)
                 if self.sqnr_db > sqnr:
                     best = remedied
                     if self.sqnr_db < sqnr + _WORTH_DB:
@@ -286,28 +287,40 @@ class Job:
                 break
         return replace(best, plan=replace(best.plan, corrections=replace(best.plan.corrections, sqnr_db=self.sqnr_db)))
 
-    def _corrected(self, quantized: QuantizedModel, corrector: Corrector) -> QuantizedModel:
+    def _corrected(self, quantized: QuantizedModel, corrector: Corrector, *, has_own_ranges: bool = False) -> QuantizedModel:
         """Return the model with what running it tells."""
-        unclipped = self._unclipped(quantized)
+        unclipped = self._unclipped(quantized, has_own_ranges=has_own_ranges)
         self.corrections = corrector.corrections(unclipped, self.wishes)
         found = self.run() if self.corrections else quantized
         is_measured = unclipped is quantized and bool(self.corrections)
         self.sqnr_db = self.corrections.sqnr_db if is_measured else corrector.sqnr_db(found)
         return found
 
+    def _remedied(self, corrector: Corrector, least_db: float) -> QuantizedModel:
+        """Return the model with remedies, corrected with the ranges that they chose, or with observed ones."""
+        quantized = self.run()
+        found = self._corrected(quantized, corrector, has_own_ranges=True)
+        if self.sqnr_db > least_db or not self.remedies.ranges:
+            return found
+        self.corrections = Corrections()
+        return self._corrected(quantized, corrector)
+
     def _planned(self, remedies: Remedies, more: Remedies) -> QuantizationPlan:
         self.remedies = remedies.with_more(more)
         return self.run().plan
 
-    def _unclipped(self, quantized: QuantizedModel) -> QuantizedModel:
+    def _unclipped(self, quantized: QuantizedModel, *, has_own_ranges: bool) -> QuantizedModel:
         """Return the model with ranges that hold all that was observed.
 
         Clipping moves means, too: by what outliers are beyond the range. A bias that made up for it would move all other values.
+        Ranges that remedies chose may stay: they are the best with that in the biases, as they were tried.
         """
-        if self.recipe.has_plain_ranges and not self.remedies.ranges:
+        if self.recipe.has_plain_ranges and (has_own_ranges or not self.remedies.ranges):
             return quantized
         recipe, self.recipe = self.recipe, replace(self.recipe, range_estimator=_WIDEST)
-        remedies, self.remedies = self.remedies, replace(self.remedies, ranges={})
+        remedies = self.remedies
+        if not has_own_ranges:
+            self.remedies = replace(remedies, ranges={})
         try:
             return self.run()
         finally:

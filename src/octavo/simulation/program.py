@@ -100,13 +100,12 @@ def run_calls(
     calls: Iterable[tuple[int, KernelCall]],
     state: dict[Var, Any],
     constants: Mapping[int, Sequence[Any]],
-    after: Any,
 ) -> None:
-    """Run calls on a state, some with other constants; `after(var, value)` says what to go on with."""
+    """Run calls on a state, some with other constants."""
     for number, call in calls:
         others = iter(constants[number]) if number in constants else None
         values = [_value(state, each, others) for each in call.operands]
-        state[call.var] = after(call.var, call.run(values))
+        state[call.var] = call.run(values)
 
 
 def _value(state: Mapping[Var, Any], operand: Any, others: Any) -> Any:

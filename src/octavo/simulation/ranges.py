@@ -12,8 +12,10 @@ from .simulation import Effects, Simulation
 
 _SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """Of one end of a range: what is tried in its place."""
-_PATIENCE = 2
-"""So many worse ones in a row end the trial of an end."""
+_PATIENCE = 4
+"""So many worse ones in a row end the trial of an end: what is clipped costs much at first, where few samples have it all."""
+_WAYS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the way from a plan's range to the one that a few samples found: what is tried on all of them."""
 _MIN_SHARE = 0.02
 """A tensor whose rounding makes less than this share of the error keeps its range."""
 _WORTH = 0.8
@@ -88,4 +90,13 @@ class RangeTuning:
                     worse += 1
                 if worse == _PATIENCE:
                     break
-        return best if least < _WORTH * first else None
+        return self._range_of_all(group, best) if least < _WORTH * first else None
+
+    def _range_of_all(self, group: Sequence[TensorId], found: Range) -> Range | None:
+        """Return the range, on the way to one that was found on a few samples, that costs all of them least."""
+        params = self.plan.activations[group[0]]
+        scheme, first = scheme_of(params), range_of(params)
+        ways = [(first[0] + (found[0] - first[0]) * way, first[1] + (found[1] - first[1]) * way) for way in _WAYS]
+        effects = self.simulation.alone_on_all([dict.fromkeys(group, scheme.params(*each)) for each in ways])
+        least = min(effects)
+        return ways[effects.index(least)] if least < _WORTH * effects[0] else None

@@ -38,7 +38,8 @@ def remedies(
     As few stay float as it takes; none where their rounding is not what costs it.
     """
     try:
-        simulation = Simulation(simple, quantized.plan, samples, target)
+        is_centred = quantized.plan.recipe.bias_correction
+        simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
         return Remedies()
     search = _Search(simulation, quantized.plan, replan, 10 ** (-goal_db / 10), goal_db)
@@ -48,7 +49,8 @@ def remedies(
 def costliest(simple: Model, quantized: QuantizedModel, *, samples: Samples, target: ResolvedTarget) -> list[TensorId]:
     """Return the activations of a quantized model, those first whose rounding alone costs the worst output most."""
     try:
-        simulation = Simulation(simple, quantized.plan, samples, target)
+        is_centred = quantized.plan.recipe.bias_correction
+        simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
         return []
     effects = simulation.effects().activations

@@ -8,7 +8,7 @@ to int32 biases, products to multipliers) is left out: the verdict over a model 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,13 @@ from ..identity import TensorId
 from ..numerics import QuantParams
 from ..quantize import QuantizationPlan
 from ..target_choice import ResolvedTarget
+from .mean_shifts import channel_axes, mean_shift
 from .program import FloatProgram, as_array, run_calls, with_constants
 
 Samples = Sequence[Sequence[npt.NDArray[Any]]]
 Constants = Sequence[list[Any]]
 """Of each call."""
+Array = npt.NDArray[np.float64]
 _SQUASHES = ("nn.softmax", "nn.log_softmax", "sigmoid")
 """What hides at the end of a model how far its scores are off."""
 _STATE_BYTES = 2**29
@@ -66,6 +68,8 @@ class Simulation:
         The model's inputs, sample by sample: the first few, as many as fit in memory with all that is computed of them.
     rounded
         The float model with the constants that integers stand for; by default as the plan has them.
+    is_centred
+        Whether biases are corrected: then what rounding moves on average is taken out again, where products alone would see it.
 
     Raises
     ------
@@ -80,8 +84,11 @@ class Simulation:
         samples: Samples,
         target: ResolvedTarget,
         rounded: Model | None = None,
+        *,
+        is_centred: bool = False,
     ) -> None:
         self._target = target
+        self._given = samples
         view = DataflowView(simple.module["main"])
         self._params: dict[str, QuantParams] = {str(name): params for name, params in plan.activations.items()}
         self.outputs: tuple[str, ...] = tuple(measured_outputs(view))
@@ -94,7 +101,9 @@ class Simulation:
         self._outputs = [program.variables[name] for name in self.outputs]
         makers = {call.var: number for number, call in enumerate(program.calls)}
         self._needed = _behind(program, makers, self._outputs, ())
+        self._unread_after = _unread_after(self._needed, self._outputs)
         self._rounds = {program.variables[name]: name for name in self._params if name in program.variables}
+        self._axes = self._channel_axes(view, simple.params) if is_centred else {}
         seen = set(program.variables.values())
         self._layers: dict[TensorId, tuple[int, ...]] = {}
         """By a layer's output the calls that read its weights."""
@@ -151,7 +160,7 @@ class Simulation:
             numbers = sorted(others)
             last = max(number for number, call in self._needed if call.var.same_as(var))
             calls = [(number, call) for number, call in self._needed if numbers[0] <= number <= last]
-            run_calls(calls, values, others, lambda _, value: value)
+            run_calls(calls, values, others)
             value = as_array(values[var])
             found.append(value if order is None else value.transpose(np.argsort(order)))
         return found
@@ -161,7 +170,7 @@ class Simulation:
         found: dict[TensorId, tuple[float, float]] = {}
         for arrays in samples:
             state = self._start(arrays)
-            self._run(state, {}, ())
+            self._run(state)
             for var, name in self._rounds.items():
                 value, (low, high) = as_array(state[var]), found.get(TensorId(name), (math.inf, -math.inf))
                 found[TensorId(name)] = min(low, float(value.min())), max(high, float(value.max()))
@@ -202,17 +211,40 @@ class Simulation:
         float
             Power of the error of the worst output, as a share of its power.
         """
-        error = np.zeros(len(self._outputs))
         others = self._of_layers(weights, self._rounded if constants is None else constants)
         states = self._exact[: _SCREENING_SAMPLES if few else None]
-        for state in states:
-            changed = {
-                var: _rounded(state[var], activations[TensorId(name)])
-                for var, name in self._rounds.items()
-                if TensorId(name) in activations
-            }
-            error += self._changed(state, changed, others)
+        changed: list[dict[Var, Any]] = [{} for _ in states]
+        for var, params in self._params_of(activations).items():
+            exact = [state[var] for state in states]
+            for each, value in zip(changed, self._rounded_to(var, params, exact, exact), strict=True):
+                each[var] = value
+        error = sum((self._changed(*each, others) for each in zip(states, changed, strict=True)), np.zeros(len(self._outputs)))
         return _worst(error, np.sum(self._powers[: len(states)], axis=0))
+
+    def alone_on_all(self, tries: Sequence[Mapping[TensorId, QuantParams]]) -> list[float]:
+        """Return what `alone` does of several parameters of the same activations, on all samples that were given."""
+        wanted = [self._params_of(each) for each in tries]
+        shifts = self._shifts_on_all(wanted)
+        errors, powers = np.zeros((len(tries), len(self._outputs))), np.zeros(len(self._outputs))
+        for state in self._states_of_all():
+            powers += [_power(as_array(state[var])) for var in self._outputs]
+            for number, params in enumerate(wanted):
+                changed = {var: _shifted(_rounded(state[var], each), shifts[number].get(var)) for var, each in params.items()}
+                errors[number] += self._changed(state, changed, {})
+        return [_worst(error, powers) for error in errors]
+
+    def _shifts_on_all(self, tries: Sequence[Mapping[Var, QuantParams]]) -> list[dict[Var, npt.NDArray[np.float32]]]:
+        """Return what corrected biases take out, for each of several parameters of the same activations."""
+        shifts: list[dict[Var, list[npt.NDArray[np.float32]]]] = [
+            {var: [] for var in params if var in self._axes} for params in tries
+        ]
+        for state in self._states_of_all() if shifts[0] else ():
+            for params, found in zip(tries, shifts, strict=True):
+                for var, each in found.items():
+                    each.append(
+                        mean_shift([as_array(_rounded(state[var], params[var]))], [as_array(state[var])], self._axes[var])
+                    )
+        return [{var: np.asarray(np.mean(each, axis=0, dtype=np.float32)) for var, each in found.items()} for found in shifts]
 
     def together(
         self,
@@ -221,11 +253,24 @@ class Simulation:
         others: Mapping[TensorId, Constants] | None = None,
     ) -> float:
         """Return what rounding these does, each of what the others make of its values; `others`: constants of single layers."""
+        constants = self._of_layers(weights, self._rounded)
+        for name, each in (others or {}).items():
+            constants |= self._of_layers([name], each)
+        params = self._params_of(activations)
+        states: list[dict[Var, Any]] = [{param: state[param] for param in self._program.params} for state in self._exact]
+        for param in params.keys() & set(self._program.params):
+            self._round_all(param, params[param], states)
+        for number, call in self._needed:  # all samples side by side: a mean is over all
+            for state in states:
+                run_calls([(number, call)], state, constants)
+            if call.var in params:
+                self._round_all(call.var, params[call.var], states)
+            for state in states:
+                for var in self._unread_after[number]:
+                    state.pop(var, None)
         error = np.zeros(len(self._outputs))
-        for state in self._exact:
-            rounded = {param: state[param] for param in self._program.params}
-            self._run(rounded, activations, weights, others)
-            error += [_power(_difference(rounded[var], state[var])) for var in self._outputs]
+        for state, exact in zip(states, self._exact, strict=True):
+            error += [_power(_difference(state[var], exact[var])) for var in self._outputs]
         return _worst(error, np.sum(self._powers, axis=0))
 
     def effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> Effects:
@@ -247,7 +292,7 @@ class Simulation:
         size = 0
         for arrays in samples[:MAX_SAMPLES]:
             state = self._start(arrays)
-            self._run(state, {}, ())
+            self._run(state)
             size += sum(as_array(value).nbytes for value in state.values() if isinstance(value, tvm.runtime.Tensor))
             if size > _STATE_BYTES and len(found) >= _MIN_SAMPLES:
                 break
@@ -258,28 +303,49 @@ class Simulation:
         params = self._program.params
         return dict(zip(params, (tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays), strict=True))
 
-    def _run(
-        self,
-        state: dict[Var, Any],
-        activations: Mapping[TensorId, QuantParams],
-        weights: Collection[TensorId],
-        others: Mapping[TensorId, Constants] | None = None,
-    ) -> None:
-        def after(var: Var, value: Any) -> Any:
-            params = activations.get(TensorId(self._rounds.get(var, "")))
-            return value if params is None else _rounded(value, params)
+    def _run(self, state: dict[Var, Any]) -> None:
+        """Compute the float model from its inputs."""
+        run_calls(self._needed, state, {})
 
-        for param in self._program.params:
-            state[param] = after(param, state[param])
-        constants = self._of_layers(weights, self._rounded)
-        for name, each in (others or {}).items():
-            constants |= self._of_layers([name], each)
-        run_calls(self._needed, state, constants, after)
+    def _states_of_all(self) -> Iterator[dict[Var, Any]]:
+        """Give what the float model computes of each sample that was given; only one that was not kept is computed again."""
+        yield from self._exact
+        for arrays in self._given[len(self._exact) :]:
+            state = self._start(arrays)
+            self._run(state)
+            yield state
+
+    def _params_of(self, activations: Mapping[TensorId, QuantParams]) -> dict[Var, QuantParams]:
+        return {var: activations[TensorId(name)] for var, name in self._rounds.items() if TensorId(name) in activations}
+
+    def _round_all(self, var: Var, params: QuantParams, states: Sequence[dict[Var, Any]]) -> None:
+        rounded = self._rounded_to(var, params, [state[var] for state in states], [state[var] for state in self._exact])
+        for state, value in zip(states, rounded, strict=True):
+            state[var] = value
+
+    def _rounded_to(self, var: Var, params: QuantParams, values: Sequence[Any], exact: Sequence[Any]) -> list[Any]:
+        """Return a tensor rounded, sample by sample, without what corrected biases take out of it."""
+        rounded = [_rounded(value, params) for value in values]
+        axis = self._axes.get(var)
+        if axis is None:
+            return rounded
+        shift = mean_shift([as_array(each) for each in rounded], [as_array(each) for each in exact], axis)
+        return [_shifted(each, shift) for each in rounded]
+
+    def _channel_axes(self, view: DataflowView, constants: Collection[str]) -> dict[Var, int]:
+        """Return the axes of the channels, in the program's layouts, of the tensors whose mean shifts biases take out."""
+        axes = channel_axes(view, constants)
+        found: dict[Var, int] = {}
+        for var, name in self._rounds.items():
+            if name in axes:
+                order = self._program.orders.get(name)
+                found[var] = axes[name] if order is None else order.index(axes[name])
+        return found
 
     def _of_layers(self, layers: Collection[TensorId], constants: Constants) -> dict[int, list[Any]]:
         return {number: constants[number] for name in layers for number in self._layers[name]}
 
-    def _changed(self, state: Mapping[Var, Any], changed: dict[Var, Any], constants: Mapping[int, list[Any]]) -> list[float]:
+    def _changed(self, state: Mapping[Var, Any], changed: dict[Var, Any], constants: Mapping[int, list[Any]]) -> Array:
         """Return the power of what changes at the outputs with these tensors, or these constants."""
         values = {**state, **changed}
         dirty = set(changed)
@@ -290,8 +356,8 @@ class Simulation:
             ):
                 dirty.add(call.var)
                 calls.append((number, call))
-        run_calls(calls, values, constants, lambda _, value: value)
-        return [_power(_difference(values[var], state[var])) if var in dirty else 0.0 for var in self._outputs]
+        run_calls(calls, values, constants)
+        return np.array([_power(_difference(values[var], state[var])) if var in dirty else 0.0 for var in self._outputs])
 
 
 def measured_outputs(view: DataflowView) -> list[str]:
@@ -320,6 +386,16 @@ def _behind(
     return [(number, program.calls[number]) for number in sorted(found)]
 
 
+def _unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Sequence[Var]) -> dict[int, list[Var]]:
+    """Return the variables that nothing reads behind a call, by its number."""
+    last = {var: number for number, call in calls for var in (*call.operands, call.var) if isinstance(var, Var)}
+    found: dict[int, list[Var]] = {number: [] for number, _ in calls}
+    for var, number in last.items():
+        if var not in kept:
+            found[number].append(var)
+    return found
+
+
 def _rounded(value: Any, params: QuantParams) -> Any:
     """Return a tensor rounded to the steps of its parameters (per tensor), and clipped to their range."""
     scale, zero_point = np.float32(params.scale), int(params.zero_point)
@@ -328,6 +404,11 @@ def _rounded(value: Any, params: QuantParams) -> Any:
     np.clip(steps, params.qmin - zero_point, params.qmax - zero_point, out=steps)
     steps *= scale
     return tvm.runtime.tensor(steps)
+
+
+def _shifted(value: Any, shift: npt.NDArray[np.float32] | None) -> Any:
+    """Return a tensor less what it is off on average."""
+    return value if shift is None else tvm.runtime.tensor(as_array(value) - shift)
 
 
 def _difference(value: Any, other: Any) -> npt.NDArray[Any]:
