@@ -10,8 +10,8 @@ from ..quantize import QuantizationPlan
 from .schemes import Range, range_of, scheme_of
 from .simulation import Effects, Simulation
 
-_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
-"""Of one end of a range: what is tried in its place."""
+_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+"""Of one end of a range: what is tried in its place. Less would clip what other samples, or a recurrent state, may need."""
 _PATIENCE = 4
 """So many worse ones in a row end the trial of an end: what is clipped costs much at first, where few samples have it all."""
 _WAYS = (0.0, 0.25, 0.5, 0.75, 1.0)
