@@ -16,6 +16,7 @@ import octavo.importer
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile import Profile
 from octavo.quantize import Recipe, export_onnx, quantize
+from octavo.target.tensor_support import TensorSupport
 from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
@@ -66,6 +67,26 @@ def test_mobilenet_v2_s_plan_gives_the_same_bytes(mobilenet: tuple[Path, Profile
     again = octavo.quantize(model, plan=tmp_path / "plan.json")
     assert tvm.ir.save_json(again.bound()) == tvm.ir.save_json(first.bound())
     assert again.fingerprint == first.fingerprint
+
+
+def test_mobilenet_v1_in_4_and_16_bits_comes_back_from_its_file(shared: Path, tmp_path: Path) -> None:
+    path = shared / "models/onnx/mobilenet_v1_0.25_224_fp32.onnx"
+    model = octavo.importer.load(path)
+    (name,) = (entry.source_name for entry in model.tensors.values() if entry.id in model.input_ids)
+    samples = [image.reshape(model.tensors[model.input_ids[0]].shape) for image in images(shared, calibration=False)[:2]]
+    profile = octavo.profile(model, samples, keep_samples=0)
+    first = quantize(model, profile).plan.layers[0]
+    quantized = quantize(
+        model, profile, recipe=Recipe(weight_bits=4, tensors={str(first.output): TensorSupport(dtypes=("int16",))})
+    )
+    assert quantized.plan.activations[first.output].dtype == "int16"
+    export_onnx(quantized, tmp_path / "w4.onnx")
+    assert (tmp_path / "w4.onnx").stat().st_size < 0.22 * path.stat().st_size
+    ours, again = (octavo.compile(each)(samples[0]) for each in (quantized, octavo.load(tmp_path / "w4.onnx")))
+    theirs = reference_session(tmp_path / "w4.onnx").run(None, {name: samples[0]})
+    for mine, back, other in zip(ours.values(), again.values(), theirs, strict=True):
+        assert np.array_equal(mine, back)
+        assert sqnr_db(mine, other) > 25, "steps at ties, and what the layers behind make of them"
 
 
 def images(shared: Path, *, calibration: bool) -> list[np.ndarray]:

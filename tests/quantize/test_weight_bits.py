@@ -62,8 +62,10 @@ def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: 
     assert extremes(again) == extremes(quantized)
     assert again.fingerprint == quantized.fingerprint
     export_onnx(quantized, tmp_path / "int8.onnx")
-    stored = [onnx.numpy_helper.to_array(each) for each in onnx.load(tmp_path / "int8.onnx").graph.initializer]
-    assert max(int(np.abs(each.astype(int)).max()) for each in stored if each.dtype == np.int8 and each.ndim > 1) == most
+    kind = onnx.TensorProto.INT4 if bits <= 4 else onnx.TensorProto.INT8
+    initializers = [each for each in onnx.load(tmp_path / "int8.onnx").graph.initializer if each.data_type == kind]
+    stored = [onnx.numpy_helper.to_array(each) for each in initializers if len(each.dims) > 1]
+    assert max(int(np.abs(each.astype(int)).max()) for each in stored) == most
     simulate, runtime = tvm_alone(quantized.bound()), reference_session(tmp_path / "int8.onnx", optimized=False, threads=1)
     kernels = octavo.compile(quantized)
     name = runtime.get_inputs()[0].name

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ from ...errors import QuantizationError, check_path, check_type
 from ...graph import Model
 from ...graph.dataflow import DataflowView, call_to, static_shape
 from ...identity import TensorId
-from ...numerics import PerAxis, QuantParams, dequantize
+from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
 """First version whose QuantizeLinear and DequantizeLinear have an axis, and the IR version that came with it."""
-INT16_OPSET, INT16_IR_VERSION = 21, 10
-"""The first ones that have int16."""
+WIDTHS_OPSET, WIDTHS_IR_VERSION = 21, 10
+"""The first ones that have integers of 16 and of 4 bits."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _WEIGHTED = (*_CONVOLUTIONS, "Gemm", "MatMul")
 
@@ -51,8 +51,8 @@ def export_onnx(model: Model, path: str | Path) -> None:
     Raises
     ------
     QuantizationError
-        If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (int16: 21), or the path cannot be
-        written.
+        If the model is not quantized, did not come from ONNX, cannot be raised to opset 13 (21 where activations have 16 bits
+        or weights 4 and fewer), or the path cannot be written.
     """
     data = onnx_model(model).SerializeToString()
     target = check_path(path, QuantizationError, "the path of the ONNX file to write")
@@ -75,12 +75,14 @@ def onnx_model(model: Model) -> Any:
         raise QuantizationError(
             f"only a model loaded from ONNX can be written as ONNX, this one came from {model.source_format}; compile it instead"
         )
-    is_wide = any(params.dtype == "int16" for params in model.plan.activations.values())
-    proto = _at_least(INT16_OPSET if is_wide else MIN_OPSET, model.source)
-    _Exporter(model=model, plan=model.plan, graph=OnnxGraph(proto)).run()
+    plan = model.plan
+    is_wide = any(params.dtype in ("int16", "uint16") for params in plan.activations.values())
+    is_new = is_wide or any(_fits_int4(params) for params in plan.weights.values())
+    proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
+    _Exporter(model=model, plan=plan, graph=OnnxGraph(proto)).run()
     proto.producer_name = "octavo"
     # Files of IR version 3 must list every initializer among the inputs.
-    proto.ir_version = max(proto.ir_version, INT16_IR_VERSION if is_wide else MIN_IR_VERSION)
+    proto.ir_version = max(proto.ir_version, WIDTHS_IR_VERSION if is_new else MIN_IR_VERSION)
     _state_output_ranks(model, proto)
     try:
         onnx.checker.check_model(proto)
@@ -98,6 +100,15 @@ def _state_output_ranks(model: Model, proto: Any) -> None:
             value.type.tensor_type.shape.SetInParent()
             for _ in static_shape(result) or ():
                 value.type.tensor_type.shape.dim.add()
+
+
+def _fits_int4(params: QuantParams) -> bool:
+    """Return whether 4 bits hold a weight: all that its integers may be, and its zero points."""
+    low, high = INTEGER_RANGE["int4"]
+    points = params.zero_point
+    return (
+        params.dtype == "int8" and params.qmin >= low and params.qmax <= high and bool(((points >= low) & (points <= high)).all())
+    )
 
 
 def _at_least(opset: int, source: Any) -> Any:
@@ -122,11 +133,16 @@ class _Exporter:
     graph: OnnxGraph
     _layer_of: dict[TensorId, IntegerLayer] = field(default_factory=dict[TensorId, IntegerLayer])
     _dequantized: dict[TensorId, str] = field(default_factory=dict[TensorId, str])
+    _read_float: set[TensorId] = field(default_factory=set[TensorId])
+    """Tensors of the module that something reads besides their QuantizeLinear."""
     _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict[tuple[TensorId, bool], str])
 
     def run(self) -> None:
         """Edit the graph."""
         self._layer_of = {layer.output: layer for layer in self.plan.layers}
+        view = DataflowView(self.model.module["main"])
+        quantized = [binding.value.args[0] for binding in view.bindings if call_to(binding.value, "quantize") is not None]
+        self._read_float = {TensorId(var.name) for var in quantized if view.only_user(var) is None}
         for fold in self.plan.folds:
             if fold.op == "nn.pad":
                 self._fold_padding(fold)
@@ -381,19 +397,18 @@ class _Exporter:
             if transposed:
                 axis = params.granularity
                 flipped = PerAxis(1 - axis.axis) if isinstance(axis, PerAxis) else axis
-                params = QuantParams(
-                    dtype=params.dtype, scale=params.scale, zero_point=params.zero_point, granularity=flipped, qmin=params.qmin
-                )
+                params = replace(params, granularity=flipped)
                 values = values.T
             self._weights[weight, transposed] = self._dequantize(str(weight), values, params)
         return self._weights[weight, transposed]
 
     def _dequantize(self, name: str, values: npt.NDArray[Any], params: QuantParams) -> str:
         """Add integers and their DequantizeLinear; return the name of its result."""
-        integers = self.graph.add_constant(f"{name}_quantized", values)
+        add = self.graph.add_int4 if _fits_int4(params) else self.graph.add_constant
+        integers = add(f"{name}_quantized", values)
         inputs = [integers, self.graph.add_constant(f"{name}_scale", params.scale)]
         if params.dtype != "int32":
-            inputs.append(self.graph.add_constant(f"{name}_zero_point", params.zero_point.astype(params.dtype)))
+            inputs.append(add(f"{name}_zero_point", params.zero_point.astype(params.dtype)))
         output = self.graph.fresh(f"{name}_dequantized")
         axis: dict[str, Any] = {"axis": params.granularity.axis} if isinstance(params.granularity, PerAxis) else {}
         self.graph.add_first(helper.make_node("DequantizeLinear", inputs, [output], name=output, **axis))
@@ -404,9 +419,14 @@ class _Exporter:
     def _quantize_made(self, layer: IntegerLayer) -> None:
         """Put Q and DQ behind an integer op; the DQ takes over the name, so that every reader reads it.
 
-        A result that is not quantized stays as it is; of one that is moved within its node, the move's result is quantized.
+        A result that is not quantized stays as it is; so does one that is left in float for some of its readers, while others
+        quantize it. Of one that is moved within its node, the move's result is quantized.
         """
-        if layer.output not in self.plan.activations or layer.output not in self.model.tensors:
+        if (
+            layer.output not in self.plan.activations
+            or layer.output not in self.model.tensors
+            or layer.output in self._read_float
+        ):
             return
         name = self._first_name(layer.output)
         before = self.graph.fresh(f"{name}_float")

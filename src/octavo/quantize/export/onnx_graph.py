@@ -80,6 +80,12 @@ class OnnxGraph:
         self._initializers[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
         return name
 
+    def add_int4(self, wish: str, value: npt.NDArray[Any]) -> str:
+        """Add an initializer of 4-bit integers, two to a byte, as `add_constant` does others."""
+        name = self.fresh(wish)
+        self._initializers[name] = helper.make_tensor(name, onnx.TensorProto.INT4, value.shape, value.reshape(-1))
+        return name
+
     def add_first(self, node: Node) -> None:
         """Put a node, of constants alone, before all others."""
         self.nodes.insert(0, node)
