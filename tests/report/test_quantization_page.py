@@ -158,6 +158,8 @@ def test_the_front_is_that_of_the_search(figures: QuantizationFigures, content: 
     shown = content["search"]["candidates"]
     assert [each["name"] for each in shown] == [each.name for each in figures.search.candidates]
     assert {each["name"] for each in shown if each["isFront"]} == {each.name for each in figures.search.front}
+    metrics = {each["metric"] for each in shown if each["isFront"]}
+    assert content["search"]["isByMetric"] == (len(metrics) > 1)
     assert all(
         each["cost"] == pytest.approx(other.cost, rel=1e-5) for each, other in zip(shown, figures.search.candidates, strict=True)
     )

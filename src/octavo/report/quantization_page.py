@@ -144,8 +144,11 @@ def _cause(row: RootCause) -> dict[str, Any]:
 
 def _search(search: SearchResult) -> dict[str, Any]:
     front = {each.name for each in search.front}
+    metrics = {each.score.metric for each in search.front if each.score is not None}
     return {
         "float": rounded(search.float_metric),
+        # All on the front may decide as the float model does, and differ in how near they come to it.
+        "isByMetric": len(metrics) > 1,
         "candidates": [
             {
                 "name": each.name,

@@ -97,18 +97,22 @@ function drawFront() {
   if (data.search === null) return;
   const canvas = byId("front");
   const [pen, width, height] = context(canvas);
-  const found = [...data.search.candidates].sort((a, b) => a.cost - b.cost);
+  const { isByMetric, float } = data.search;
+  canvas.setAttribute("aria-label", `Candidates of the search: ${isByMetric ? "metric" : "divergence"} over cost`);
+  // Better is higher: a divergence of less.
+  const worth = (each) => (isByMetric ? each.metric : -each.divergence);
+  const found = data.search.candidates.filter((each) => isByMetric || each.divergence !== null).sort((a, b) => a.cost - b.cost);
   const costs = found.map((each) => each.cost);
-  const metrics = [...found.map((each) => each.metric), ...(data.search.float === null ? [] : [data.search.float])];
-  const [low, high, least, most] = [Math.min(...costs), Math.max(...costs), Math.min(...metrics), Math.max(...metrics)];
+  const values = [...found.map(worth), ...(isByMetric && float !== null ? [float] : [])];
+  const [low, high, least, most] = [Math.min(...costs), Math.max(...costs), Math.min(...values), Math.max(...values)];
   const x = (cost) => 52 + ((cost - low) / (high - low || 1)) * (width - 70);
-  const y = (metric) => height - 24 - ((metric - least) / (most - least || 1)) * (height - 40);
+  const y = (value) => height - 24 - ((value - least) / (most - least || 1)) * (height - 40);
   pen.font = "11px system-ui, sans-serif";
-  for (const metric of new Set([least, most])) {
+  for (const value of new Set([least, most])) {
     pen.fillStyle = colour("line");
-    pen.fillRect(48, y(metric), width - 48, 1);
+    pen.fillRect(48, y(value), width - 48, 1);
     pen.fillStyle = colour("quiet");
-    pen.fillText(number(metric, 3), 0, y(metric) + 4);
+    pen.fillText(number(Math.abs(value), 3), 0, y(value) + 4);
   }
   pen.fillStyle = colour("quiet");
   pen.fillText(percent(low), 48, height - 5);
@@ -117,12 +121,12 @@ function drawFront() {
   pen.strokeStyle = colour("accent");
   pen.lineWidth = 1.5;
   pen.beginPath();
-  found.filter((each) => each.isFront).forEach((each, index) => pen[index ? "lineTo" : "moveTo"](x(each.cost), y(each.metric)));
+  found.filter((each) => each.isFront).forEach((each, index) => pen[index ? "lineTo" : "moveTo"](x(each.cost), y(worth(each))));
   pen.stroke();
   for (const each of found) {
     pen.fillStyle = colour(each.isFront ? "accent" : "bar-soft");
     pen.beginPath();
-    pen.arc(x(each.cost), y(each.metric), each.isFront ? 4 : 3, 0, 2 * Math.PI);
+    pen.arc(x(each.cost), y(worth(each)), each.isFront ? 4 : 3, 0, 2 * Math.PI);
     pen.fill();
   }
 }
