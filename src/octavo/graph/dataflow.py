@@ -6,6 +6,7 @@ Knows nothing of quantization: it answers "who defines this, who reads it", and 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,50 +45,57 @@ class DataflowView:
         self.function = function
         self.bindings: list[relax.VarBinding] = []
         for block in function.body.blocks:
-            for binding in block.bindings:
+            for binding in elements(block.bindings):
                 if not isinstance(binding, relax.VarBinding):
                     raise CompileError(f"{binding.var.name}: match_cast cannot be compiled; export a graph of static shapes")
                 self.bindings.append(binding)
         self.result: Expr = function.body.body
-        self._definition: dict[Var, Expr] = {binding.var: binding.value for binding in self.bindings}
-        self._places: dict[Var, int] = {binding.var: place for place, binding in enumerate(self.bindings)}
-        self._users: dict[Var, list[Var]] = {}
-        for binding in self.bindings:
-            for operand in operand_vars(binding.value):
-                self._users.setdefault(operand, []).append(binding.var)
-        self._returned: set[Var] = set(operand_vars(self.result))
+        # By hash, which is the variable's address: `==` of TVM's expressions first asks for their types, which takes ten times as
+        # long. The function keeps its variables alive, so no other has the address of one.
+        self._definition: dict[int, Expr] = {}
+        self._places: dict[int, int] = {}
+        self._users: dict[int, list[Var]] = {}
+        for place, binding in enumerate(self.bindings):
+            var, value = binding.var, binding.value
+            key = hash(var)
+            self._definition[key], self._places[key] = value, place
+            for operand in operand_vars(value):
+                self._users.setdefault(hash(operand), []).append(var)
+        self._returned = {hash(var) for var in operand_vars(self.result)}
 
     def definition(self, expr: Expr) -> Expr:
         """Return the value bound to a variable, following renames; other expressions and parameters are returned as they are."""
-        while isinstance(expr, Var) and expr in self._definition:
-            expr = self._definition[expr]
-        return expr
+        while True:
+            bound = self._definition.get(hash(expr))
+            if bound is None:
+                return expr
+            expr = bound
 
     def binding_of(self, expr: Expr) -> Var | None:
         """Return the variable whose bound value is a call, following renames; None for parameters and constants."""
-        while isinstance(expr, Var) and isinstance(self._definition.get(expr), Var):
-            expr = self._definition[expr]
-        return expr if isinstance(expr, Var) and expr in self._definition else None
+        while isinstance(bound := self._definition.get(hash(expr)), Var):
+            expr = bound
+        return expr if isinstance(expr, Var) and bound is not None else None
 
     def users(self, var: Var) -> list[Var]:
         """Return the variables whose bound values read `var`, once for each reading."""
-        return self._users.get(var, [])
+        return self._users.get(hash(var), [])
 
     def is_returned(self, var: Var) -> bool:
         """Return whether the function returns `var`."""
-        return var in self._returned
+        return hash(var) in self._returned
 
     def is_unread(self, var: Var) -> bool:
         """Return whether neither a binding nor the result reads `var`."""
-        return var not in self._users and var not in self._returned
+        return hash(var) not in self._users and hash(var) not in self._returned
 
     def is_bound_before(self, var: Var, other: Var) -> bool:
         """Return whether the value of `var` is there before that of `other`; a parameter's is before any other."""
-        return self._places.get(var, -1) < self._places.get(other, -1)
+        return self._places.get(hash(var), -1) < self._places.get(hash(other), -1)
 
     def place_of(self, var: Var) -> int:
         """Return which of the bindings binds a variable."""
-        return self._places[var]
+        return self._places[hash(var)]
 
     def only_user(self, var: Var) -> Var | None:
         """Return the single reader of `var`, or None if it is returned, unread or read more than once."""
@@ -95,43 +103,68 @@ class DataflowView:
         return users[0] if len(users) == 1 and not self.is_returned(var) else None
 
 
+def elements(array: Any) -> list[Any]:
+    """Return the elements of a TVM array; to iterate over it takes three times as long."""
+    return array[:]
+
+
 def operand_vars(expr: Expr) -> list[Var]:
     """Return the variables that an A-normal expression reads, in order, with repetitions."""
-    if isinstance(expr, Var):
-        return [expr]
-    if isinstance(expr, Call):
-        return [var for part in (*_local_callee(expr), *expr.args) for var in operand_vars(part)]
-    if isinstance(expr, relax.Tuple):
-        return [var for field in expr.fields for var in operand_vars(field)]
-    if isinstance(expr, relax.TupleGetItem):
-        return operand_vars(expr.tuple_value)
-    return list(relax.analysis.free_vars(expr)) if isinstance(expr, _NESTED) else []
+    found: list[Var] = []
+    _collect(expr, found)
+    return found
+
+
+def _collect(expr: Any, found: list[Var]) -> None:
+    kind = _kind(type(expr))
+    if kind is Var:
+        found.append(expr)
+    elif kind is Call:
+        found.extend(_local_callee(expr))
+        for arg in elements(expr.args):
+            _collect(arg, found)
+    elif kind is relax.Tuple:
+        for field in elements(expr.fields):
+            _collect(field, found)
+    elif kind is relax.TupleGetItem:
+        _collect(expr.tuple_value, found)
+    elif kind is relax.If or kind is relax.Function:
+        found.extend(relax.analysis.free_vars(expr))
+
+
+@functools.cache
+def _kind(kind: type) -> type | None:
+    """Return which class of those that read variables a class is derived from; `isinstance` of TVM's classes is slow."""
+    return next((each for each in (Var, Call, relax.Tuple, relax.TupleGetItem, *_NESTED) if issubclass(kind, each)), None)
 
 
 _NESTED = (relax.If, relax.Function)
 
 
 def _local_callee(call: Call) -> tuple[Var, ...]:
-    return (call.op,) if isinstance(call.op, Var) else ()
+    callee: Any = call.op
+    return (callee,) if _kind(type(callee)) is Var else ()
 
 
-def replace_operands(expr: Expr, replace: Callable[[Var], Expr]) -> Expr:
+def replace_operands(expr: Any, replace: Callable[[Var], Expr]) -> Any:
     """Return `expr` with each variable it reads replaced; the expression itself when nothing changes."""
-    if isinstance(expr, Var):
+    kind = _kind(type(expr))
+    if kind is None:
+        return expr
+    if kind is Var:
         return replace(expr)
-    if isinstance(expr, _NESTED):
-        return _replace_free(expr, {var: replace(var) for var in operand_vars(expr)})
-    if isinstance(expr, Call):
-        args = [replace_operands(arg, replace) for arg in expr.args]
+    if kind is Call:
+        old = elements(expr.args)
+        args = [replace_operands(arg, replace) for arg in old]
         op = next((replace(callee) for callee in _local_callee(expr)), expr.op)
-        if op.same_as(expr.op) and all(new.same_as(old) for new, old in zip(args, expr.args, strict=True)):
+        if op.same_as(expr.op) and all(new.same_as(arg) for new, arg in zip(args, old, strict=True)):
             return expr
         return Call(op, args, expr.attrs, expr.ty_args)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([replace_operands(field, replace) for field in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
+    if kind is relax.Tuple:
+        return relax.Tuple([replace_operands(field, replace) for field in elements(expr.fields)])
+    if kind is relax.TupleGetItem:
         return relax.TupleGetItem(replace_operands(expr.tuple_value, replace), expr.index)
-    return expr
+    return _replace_free(expr, {var: replace(var) for var in operand_vars(expr)})
 
 
 def _replace_free(expr: Any, new: Mapping[Var, Expr]) -> Any:
@@ -188,11 +221,12 @@ def op_name(expr: Expr) -> str:
 
 def static_shape(expr: Expr) -> tuple[int, ...] | None:
     """Return the shape of a tensor expression as integers, or None if it isn't a tensor of fully known shape."""
-    shape = getattr(expr.ty, "shape", None)
-    if not isinstance(expr.ty, relax.TensorType) or not isinstance(shape, relax.ShapeExpr):
+    ty: Any = expr.ty
+    shape = ty.shape if isinstance(ty, relax.TensorType) else None
+    if not isinstance(shape, relax.ShapeExpr):
         return None
     dims: list[int] = []
-    for dim in shape.values:
+    for dim in elements(shape.values):
         if not isinstance(dim, tvm.tirx.IntImm):
             return None
         dims.append(int(dim.value))

@@ -28,7 +28,8 @@ class ElementMath:
         return B.Bind(value)
 
     def keep(self, value: Expr) -> Expr:
-        """Return the result of a step: in a long chain of bound values TVM's simplifier would have no end."""
+        """Return a value that a long chain reads: TVM's simplifier writes bound ones out wherever they are read, and would have
+        no end."""
         variable: Any = B.alloc_buffer((self.lanes,), "float32", scope="local")
         store(variable, 0, value, self.lanes)
         return load(variable, 0, self.lanes)
@@ -55,11 +56,11 @@ class ElementMath:
         low, high = within
         value = self.bind(x)
         value = self.bind(B.Select(value > self.constant(high), self.constant(high), value))
-        value = self.bind(B.Select(value < self.constant(low), self.constant(low), value))
-        shifted = self.bind(self.fused(value, self.constant(numerics.LOG2_E), self.constant(numerics.MAGIC)))
+        value = self.keep(B.Select(value < self.constant(low), self.constant(low), value))
+        shifted = self.keep(self.fused(value, self.constant(numerics.LOG2_E), self.constant(numerics.MAGIC)))
         full = self.bind(shifted - self.constant(numerics.MAGIC))
         rest = self.fused(full, self.constant(-numerics.LN2_HIGH), value)
-        rest = self.bind(self.fused(full, self.constant(-numerics.LN2_LOW), rest))
+        rest = self.keep(self.fused(full, self.constant(-numerics.LN2_LOW), rest))
         bits = B.reinterpret(self._type("int32"), shifted)
         power = self.bind(bits - splat(B.int32(numerics.MAGIC_BITS), self.lanes))
         return self._series(rest, numerics.EXP_SERIES), power
@@ -67,7 +68,7 @@ class ElementMath:
     def sigmoid(self, x: Expr) -> Expr:
         """Return 1 / (1 + exp(-x))."""
         series, power = self._parts_of_exp(x, numerics.SIGMOID_RANGE)
-        exponential = self.bind(series * self._two_to(power))
+        exponential = self.keep(series * self._two_to(power))
         return exponential / (self.constant(1.0) + exponential)
 
     def tanh(self, x: Expr) -> Expr:
@@ -110,8 +111,8 @@ class ElementMath:
     def _rational(self, x: Expr, numerator: tuple[float, ...], denominator: tuple[float, ...], limit: float) -> Expr:
         value = self.bind(x)
         one, minus = self.constant(1.0), self.constant(-1.0)
-        square = self.bind(value * value)
-        quotient = self.bind((value * self._series(square, numerator)) / self._series(square, denominator))
+        square = self.keep(value * value)
+        quotient = self.keep((value * self._series(square, numerator)) / self._series(square, denominator))
         quotient = self.bind(B.Select(quotient > one, one, quotient))
         quotient = self.bind(B.Select(quotient < minus, minus, quotient))
         beyond = B.Select(value < self.constant(-limit), minus, quotient)
