@@ -1,4 +1,4 @@
-"""Integers of 16 and of 4 bits in the ONNX file: its opset, what ONNX Runtime makes of it, and the same bytes when it comes back."""
+"""16 and 4 bits in the ONNX file: its opset, what ONNX Runtime makes of it, and the same bytes when it comes back."""
 
 from __future__ import annotations
 

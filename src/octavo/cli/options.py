@@ -64,6 +64,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the options that make a Recipe."""
     group = parser.add_argument_group("how to quantize")
+    group.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="fields of octavo.Recipe, JSON, its overrides for single ops and tensors among them; other options count before it",
+    )
     _add_preset(group)
     add_method(group)
     group.add_argument("--activation", choices=("uint8", "int8", "int16"), help="dtype of activations (default: the target's)")

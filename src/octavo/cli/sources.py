@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields, replace
 
 from ..errors import OctavoError
 from ..graph import Model
 from ..pipeline import load, quantize
 from ..profile import Profile
-from ..quantize import Recipe
+from ..quantize import Recipe, read_recipe
 
 
 class UsageError(OctavoError):
@@ -31,7 +32,7 @@ def method_of(args: argparse.Namespace) -> str:
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """Return what the options of `add_recipe` ask for."""
-    return Recipe(
+    said = Recipe(
         range_estimator=method_of(args),
         activation_dtype=args.activation,
         weight_granularity="per_tensor" if args.per_tensor else "per_axis",
@@ -44,7 +45,13 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         bias_correction=not args.no_corrections,
         min_sqnr=args.min_sqnr,
         float_tensors=tuple(args.float_tensor),
-    ).with_preset(args.preset)
+    )
+    if args.recipe is not None:
+        usual = Recipe()
+        names = [each.name for each in fields(Recipe)]
+        options = {name: value for name in names if (value := getattr(said, name)) != getattr(usual, name)}
+        said = replace(read_recipe(args.recipe), **options)
+    return said.with_preset(args.preset)
 
 
 def load_quantized(args: argparse.Namespace) -> Model:
@@ -69,7 +76,7 @@ def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Re
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     if recipe != Recipe() and not args.profile:
         raise UsageError(
-            "--preset, --method, --percentile, --activation, --per-tensor, --exclude, --float-tensor, --min-sqnr and "
+            "--recipe, --preset, --method, --percentile, --activation, --per-tensor, --exclude, --float-tensor, --min-sqnr and "
             "--no-corrections say how to quantize; give --profile too"
         )
     profile = Profile.load(args.profile) if args.profile else None

@@ -5,9 +5,11 @@ from .corrections import Corrections
 from .equalization import Equalization
 from .equalized_float import equalized_float
 from .export import export_onnx
+from .override import Override
 from .plan import Adjustment, FloatOp, Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .quantize import quantize
 from .recipe import Recipe
+from .recipe_file import read_recipe
 from .remedies import Remedies
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "FloatOp",
     "Fold",
     "IntegerLayer",
+    "Override",
     "QuantizationPlan",
     "QuantizedModel",
     "Recipe",
@@ -25,4 +28,5 @@ __all__ = [
     "equalized_float",
     "export_onnx",
     "quantize",
+    "read_recipe",
 ]

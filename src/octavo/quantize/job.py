@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm.relax import Var
 
 from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name, static_shape
@@ -27,8 +28,9 @@ from .choice import ParamsOf, TensorChoice, ask
 from .constraints import TensorConstraints, Wish
 from .corrections import Corrections
 from .equalize import Equalization, EqualizedStatistics, check_factors, scaled
+from .override import Override
 from .parameters import ParameterChooser, Parameters, Statistics
-from .placement import NamedOps, Placement, Placer, rejected_layers, split_enclosed
+from .placement import NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
 from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .qdq import Emitted, QdqWriter
 from .ranges import RangeSources
@@ -116,6 +118,8 @@ class Job:
     _folds: tuple[Fold, ...] = field(init=False)
     _view: DataflowView = field(init=False)
     _sources: RangeSources = field(init=False)
+    _overridden: dict[Var, Override] = field(default_factory=dict[Var, Override])
+    """What overrides say of the activations that were placed last."""
 
     def __post_init__(self) -> None:
         """Bring the model into the form that is quantized, and check what comes with it."""
@@ -218,6 +222,9 @@ class Job:
         if run.equalize is not None and params is None and self.recipe.equalization != "none":
             self.equalize(run.equalize)
         quantized = self.run_equalized()
+        if asked := self._asked_by_overrides():
+            self.wishes |= asked
+            quantized = self.run_equalized()
         wishes = {} if params is None else ask(params, self.choices(quantized.plan))
         if wishes:
             self.wishes |= wishes
@@ -232,6 +239,11 @@ class Job:
             while self.keeps_clips_of(quantized):
                 quantized = self.corrected(self.run_equalized(), run.corrector_of, run.find_remedies)
         return quantized
+
+    def _asked_by_overrides(self) -> dict[str, Wish]:
+        """Return what overrides want of activations that were placed, where nothing that comes before them does."""
+        asked = {var.name: entry for var, said in self._overridden.items() if (entry := said.activation) is not None}
+        return {name: Wish(who="an override", tensor=entry) for name, entry in asked.items() if name not in self.wishes}
 
     def widened(self, quantized: QuantizedModel, names: Sequence[TensorId], most: int | None = None) -> QuantizedModel:
         """Return the model with some activations in 16 bits: of those that its targets take, all, or as many of the first."""
@@ -317,7 +329,7 @@ class Job:
         """
         if self.recipe.has_plain_ranges and (has_own_ranges or not self.remedies.ranges):
             return quantized
-        recipe, self.recipe = self.recipe, replace(self.recipe, range_estimator=_WIDEST)
+        recipe, self.recipe = self.recipe, self.recipe.with_ranges(_WIDEST)
         remedies = self.remedies
         if not has_own_ranges:
             self.remedies = replace(remedies, ranges={})
@@ -331,12 +343,11 @@ class Job:
         simple, view, recipe, replay = self._simple, self._view, self.recipe, self.replay
         constants = Constants(view, simple.params)
         exclusion = NamedOps(recipe.exclude, simple.tensors, self._folds, view)
-        bits_of, scales = widths(recipe, simple, self._folds, view, self.remedies.wide_weights), self.corrections.weight_scales
+        overrides = NamedOverrides(recipe.overrides, simple.tensors, self._folds, view)
+        weights_of = self._weights_of(constants, overrides)
         refusals = Refusals(last=self.targets[-1].name)
         while True:
-            weights = WeightParameters(
-                constants=constants, params=simple.params, recipe=recipe, wishes=self.wishes, bits_of=bits_of, scales=scales
-            )
+            weights = weights_of()
             constraints = TensorConstraints(target=self.target, recipe=recipe, wishes=self.wishes)
             chooser = ParameterChooser(
                 params=simple.params,
@@ -346,6 +357,7 @@ class Job:
                 wishes=self.wishes,
                 sources=self._sources,
                 weights=weights,
+                overrides=overrides,
                 corrections=self.corrections,
                 remedies=self.remedies,
             )
@@ -354,6 +366,7 @@ class Job:
                 constants=constants,
                 tensors=simple.tensors,
                 exclusion=exclusion,
+                overrides=overrides,
                 targets=self.targets,
                 recipe=recipe,
                 preferred=constraints.preferred,
@@ -384,7 +397,28 @@ class Job:
             emitted = writer.write()
             claims = None if self.claims_of is None else self.claims_of(emitted.model.bound())
             if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
+                self._overridden = overrides.of_activations(placement.layers)
                 return placement, parameters, emitted, claims
+
+    def _weights_of(self, constants: Constants, overrides: NamedOverrides) -> Callable[[], WeightParameters]:
+        """Return what makes a chooser of weights that has seen no layer yet."""
+        bits_of = widths(
+            self.recipe,
+            self._simple,
+            self._folds,
+            self._view,
+            self.remedies.wide_weights,
+            lambda layer: overrides.of_layer(layer).weight_bits,
+        )
+        return lambda: WeightParameters(
+            constants=constants,
+            params=self._simple.params,
+            recipe=self.recipe,
+            wishes=self.wishes,
+            bits_of=bits_of,
+            scales=self.corrections.weight_scales,
+            granularity_of=lambda layer: overrides.of_layer(layer).weight_granularity,
+        )
 
     def choices(self, plan: QuantizationPlan) -> dict[TensorId, TensorChoice]:
         """Return what a callback is asked: each activation and weight of a plan, in the order of the graph."""

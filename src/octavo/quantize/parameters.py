@@ -16,9 +16,10 @@ from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
 from .constraints import TensorConstraints, Wishes
 from .corrections import Corrections
-from .placement import Layer, Placement
+from .override import Override
+from .placement import Layer, NamedOverrides, Placement
 from .plan import Adjustment
-from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange
+from .ranges import QuantScheme, RangeSources, SharedRanges, TensorRange, range_estimator
 from .recipe import Recipe
 from .remedies import Remedies
 from .weights.convolution import Bias
@@ -85,6 +86,8 @@ class ParameterChooser:
         None where wishes say the parameters of all.
     sources
         Says which tensor of the profile tells a variable's range.
+    overrides
+        Say which tensors have an estimator of their own.
     corrections
         What is known from running the model.
     remedies
@@ -98,8 +101,10 @@ class ParameterChooser:
     wishes: Wishes
     sources: RangeSources
     weights: WeightParameters
+    overrides: NamedOverrides
     corrections: Corrections = field(default_factory=Corrections)
     remedies: Remedies = field(default_factory=Remedies)
+    _overridden: Mapping[Var, Override] = field(default_factory=dict[Var, Override])
 
     def has_range(self, var: Var) -> bool:
         """Return whether the profile tells a range of the variable."""
@@ -107,6 +112,7 @@ class ParameterChooser:
 
     def choose(self, placement: Placement) -> Parameters:
         """Return the parameters of everything in a placement."""
+        self._overridden = self.overrides.of_activations(placement.layers)
         constraints = self._constraints(placement)
         ranges = self._shared_ranges(placement, constraints)
         activations: dict[Var, QuantParams] = {}
@@ -186,10 +192,12 @@ class ParameterChooser:
         chosen = self.remedies.ranges.get(TensorId(var.name))
         if chosen is not None:
             return chosen
-        low, high = self.recipe.estimator.range_of(entry, scheme)
+        own = self._overridden.get(var, Override()).range_estimator
+        estimator = self.recipe.estimator if own is None else range_estimator(own, {"percentile": self.recipe.percentile})
+        low, high = estimator.range_of(entry, scheme)
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise QuantizationError(
-                f"{var.name}: the range [{low}; {high}] of {self.recipe.range_estimator} is not finite or not in order; "
+                f"{var.name}: the range [{low}; {high}] of {own or self.recipe.range_estimator} is not finite or not in order; "
                 "profile the model again, or choose another range_estimator"
             )
         return low, high

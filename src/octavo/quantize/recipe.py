@@ -12,6 +12,8 @@ from ..errors import QuantizationError
 from ..numerics import QuantParams
 from ..target import TargetDescription
 from ..target.tensor_support import TensorSupport
+from .override import Override
+from .patterns import fits
 from .ranges import RangeEstimator, range_estimator
 
 ActivationDtype = Literal["uint8", "int8", "int16"]
@@ -79,10 +81,10 @@ class Recipe:
         costs; so it is, too, where neither weights nor biases are corrected.
     float_tensors
         TensorIds or source names of activations that are not to be integer: an op that reads one stays float, and so does one
-        that makes it, unless it is a product, which can end in float.
+        that makes it, unless it is a product, which can end in float. * and ? stand for other characters, as in `exclude`.
     exclude
-        TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float. One
-        that fits nothing in the model is an error.
+        TensorIds, source names of tensors, or op names (source "Conv" or Relax "nn.conv2d") that stay float; in each * stands
+        for any characters and ? for one. One that fits nothing in the model is an error.
     float_ops
         Relax op names that stay float even where the target has an integer kernel. By default softmax: 8 bits tie the classes of
         like probability and make the small ones 0, and its cost is small. "batch_matmul" stands for products of two activations.
@@ -90,6 +92,9 @@ class Recipe:
         What single activations and weights must be, by TensorId or source name: a TensorSupport (a fixed scale and zero point,
         dtypes, schemes), or QuantParams, which are then exactly these. What the ops of the target ask besides still counts; where
         both can't be, the op stays float with the reason. A bias has the scales of its input and its weight, multiplied.
+    overrides
+        What is otherwise for some ops and tensors: an Override, or a mapping of its fields, by a name of the kinds that `exclude`
+        takes, or of an input or a weight. Of several that fit the later one counts, field by field; `tensors` before all.
 
     Raises
     ------
@@ -116,6 +121,7 @@ class Recipe:
     tensors: Mapping[str, TensorSupport | QuantParams] = field(
         default_factory=dict[str, "TensorSupport | QuantParams"], hash=False
     )
+    overrides: Mapping[str, Override] = field(default_factory=dict[str, Override], hash=False)
 
     def __post_init__(self) -> None:
         """Check each field against its supported values."""
@@ -152,6 +158,7 @@ class Recipe:
             isinstance(entry, TensorSupport | QuantParams) for entry in tensors.values()
         ):
             raise QuantizationError("recipe: tensors must be a mapping of names to TensorSupport or QuantParams")
+        object.__setattr__(self, "overrides", _overrides(self.overrides))
 
     def with_preset(self, preset: str) -> Recipe:
         """Return the recipe for more or less effort, as `PRESETS` has it; what it says other than by default stays.
@@ -170,7 +177,12 @@ class Recipe:
     @property
     def has_plain_ranges(self) -> bool:
         """Whether ranges of activations are those that were observed: no other statistics count."""
-        return self.range_estimator == "min_max"
+        return {self.range_estimator, *(each.range_estimator or "min_max" for each in self.overrides.values())} == {"min_max"}
+
+    def with_ranges(self, estimator: str) -> Recipe:
+        """Return the recipe with another range estimator, for all tensors."""
+        overrides = {name: replace(each, range_estimator=None) for name, each in self.overrides.items()}
+        return replace(self, range_estimator=estimator, overrides=overrides)
 
     @property
     def corrects(self) -> bool:
@@ -187,14 +199,17 @@ class Recipe:
 
     def resolved(self, ids: Mapping[str, str]) -> Recipe:
         """Return the recipe with the tensors by TensorId; `ids` maps all names that a tensor has to its id."""
+        floats = {name: [entry for known, entry in ids.items() if fits(name, known)] for name in self.float_tensors}
         for field_name, names in (("tensors", self.tensors), ("float_tensors", self.float_tensors)):
-            unknown = next((name for name in names if name not in ids), None)
+            unknown = next((name for name in names if name not in ids and not floats.get(name)), None)
             if unknown is not None:
                 near = get_close_matches(unknown, ids, n=1)
                 advice = f"; did you mean {near[0]!r}?" if near else ""
                 raise QuantizationError(f"recipe: {field_name}: the model has no tensor {unknown!r}{advice}")
         tensors = {ids[name]: entry for name, entry in self.tensors.items()}
-        return replace(self, tensors=tensors, float_tensors=tuple(ids[name] for name in self.float_tensors))
+        return replace(
+            self, tensors=tensors, float_tensors=tuple(dict.fromkeys(each for found in floats.values() for each in found))
+        )
 
     @property
     def estimator(self) -> RangeEstimator:
@@ -214,6 +229,25 @@ fewer than 8 bits of weights leaves 8 to those that cost most."""
 def _check(field: str, value: object, supported: tuple[str, ...]) -> None:
     if value not in supported:
         raise QuantizationError(f"recipe: {field} must be one of {', '.join(supported)}, got {value!r}")
+
+
+def _overrides(value: Any) -> dict[str, Override]:
+    if not isinstance(value, Mapping):
+        raise QuantizationError(f"recipe: overrides must be a mapping of names to Override, got {value!r}")
+    overrides = {str(name): Override.of(str(name), each) for name, each in cast("Mapping[Any, Any]", value).items()}
+    for name, override in overrides.items():
+        if override.range_estimator == AUTO:
+            raise QuantizationError(
+                f"recipe: overrides: {name}: range_estimator {AUTO!r} chooses for all tensors; name one for these"
+            )
+        said = {key: each for key, each in override.given.items() if key not in ("exclude", "activation_scheme")}
+        if isinstance(said.get("weight_bits"), Mapping):
+            raise QuantizationError(f"recipe: overrides: {name}: weight_bits must be a whole number from 2 to {WEIGHT_BITS}")
+        try:
+            Recipe(**said)  # which checks the fields that it has, too
+        except QuantizationError as error:
+            raise QuantizationError(f"recipe: overrides: {name}: {str(error).removeprefix('recipe: ')}") from error
+    return overrides
 
 
 def _check_sqnr(value: Any) -> None:

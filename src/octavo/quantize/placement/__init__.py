@@ -4,6 +4,7 @@ from .agreement import rejected_layers, split_enclosed
 from .float_function import function_results
 from .layer import Declined, Layer, Placement
 from .named_ops import NamedOps
+from .named_overrides import NamedOverrides
 from .placement import Placer
 from .reasons import together
 
@@ -11,6 +12,7 @@ __all__ = [
     "Declined",
     "Layer",
     "NamedOps",
+    "NamedOverrides",
     "Placement",
     "Placer",
     "function_results",

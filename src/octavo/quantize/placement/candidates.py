@@ -5,6 +5,7 @@ An op comes with what runs in the same kernel: its bias, a clamp, the elementwis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,8 @@ class Candidates:
         The inputs of the function and every variable that is computed of them.
     is_wide
         Whether activations have 16 bits where the target lets them.
+    is_included
+        Says of an op, by its kind and the tensors in it, whether it is to be integer though the recipe keeps its kind float.
     """
 
     view: DataflowView
@@ -48,6 +51,7 @@ class Candidates:
     recipe: Recipe
     computed: frozenset[Var]
     is_wide: bool
+    is_included: Callable[[str, list[str]], bool]
 
     def find(self, var: Var) -> Layer | str:
         """Return the op at a variable with what runs in its kernel, or why the target has none."""
@@ -62,7 +66,7 @@ class Candidates:
             return f"the description of {self.target.name} keeps {kind} float (never)"
         if support is None or name in ("quantize", "dequantize"):
             return f"{self.target.name} has no integer {kind}"
-        if not {name, kind}.isdisjoint(self.recipe.float_ops):
+        if not {name, kind}.isdisjoint(self.recipe.float_ops) and not self.is_included(kind, [var.name]):
             return f"the recipe keeps {kind} float"
         if name in _EXTREMES:
             # Of operands with parameters of their own it is a table: the result needs a range that holds both.
@@ -122,7 +126,9 @@ class Candidates:
             return None
         members = found.members
         names = {op_name(self.view.definition(member)) for member in members}
-        if not names.isdisjoint((*self.recipe.float_ops, *self.target.never)):
+        if not names.isdisjoint(self.target.never):
+            return None
+        if not names.isdisjoint(self.recipe.float_ops) and not self.is_included(one.op, [member.name for member in members]):
             return None
         kind = pair if found.has_rows and pair is not None else one
         return Layer(support=kind, core=var, output=members[-1], inputs=(found.source,), members=members)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from ...errors import QuantizationError
 from ...graph.dataflow import DataflowView, op_name
 from ...identity import TensorEntry, TensorId, TensorTable
+from ..patterns import fits
 from ..plan import Fold
 
 
@@ -17,13 +18,15 @@ class NamedOps:
     Parameters
     ----------
     names
-        TensorIds, source names of tensors, or op names in the source's terms or Relax's.
+        TensorIds, source names of tensors, or op names in the source's terms or Relax's; * and ? stand for other characters.
     tensors
         Of the model as it was imported.
     folds
         What was folded since: a convolution that took over a normalization still answers to its own name.
     field
         Of the recipe, as errors name it.
+    takes_tensors
+        Whether names may be those of inputs and constants, too.
 
     Raises
     ------
@@ -32,13 +35,20 @@ class NamedOps:
     """
 
     def __init__(
-        self, names: Iterable[str], tensors: TensorTable, folds: Iterable[Fold], view: DataflowView, *, field: str = "exclude"
+        self,
+        names: Iterable[str],
+        tensors: TensorTable,
+        folds: Iterable[Fold],
+        view: DataflowView,
+        *,
+        field: str = "exclude",
+        takes_tensors: bool = False,
     ) -> None:
         self._names = tuple(dict.fromkeys(names))
         self._field = field
         self._tensors = tensors
         self._gone = {str(fold.tensor): fold.gone for fold in folds if fold.op == "nn.batch_norm"}
-        self._check(view)
+        self._check(view, takes_tensors)
 
     def hit(self, op: str, members: Iterable[str]) -> str | None:
         """Return the first name that is an op's, made of the variables `members`, or None."""
@@ -46,7 +56,7 @@ class NamedOps:
         for name in members:
             for entry in self._entries(name):
                 names.update(_names_of(entry))
-        return next((name for name in self._names if name in names), None)
+        return next((name for name in self._names if any(fits(name, each) for each in names)), None)
 
     def _entries(self, name: str) -> Iterator[TensorEntry]:
         for key in (name, self._gone.get(name)):
@@ -54,18 +64,19 @@ class NamedOps:
             if entry is not None:
                 yield entry
 
-    def _check(self, view: DataflowView) -> None:
+    def _check(self, view: DataflowView, takes_tensors: bool) -> None:
         known = {name for binding in view.bindings for name in (binding.var.name, op_name(binding.value))}
         for entry in self._tensors.values():
-            if entry.kind == "activation":
+            if takes_tensors or entry.kind == "activation":
                 known.update(_names_of(entry))
-        unknown = [name for name in self._names if name not in known]
+        unknown = [name for name in self._names if not any(fits(name, each) for each in known)]
         if unknown:
             near = difflib.get_close_matches(unknown[0], sorted(known), n=3)
             hint = (
                 f"did you mean {' or '.join(near)}?" if near else "give the name of an op's result, or a kind of op such as Conv"
             )
-            raise QuantizationError(f"recipe: {self._field} names {unknown[0]!r}, but the model has no such op or result; {hint}")
+            what = "op or tensor" if takes_tensors else "op or result"
+            raise QuantizationError(f"recipe: {self._field} names {unknown[0]!r}, but the model has no such {what}; {hint}")
 
 
 def _names_of(entry: TensorEntry) -> Iterator[str]:

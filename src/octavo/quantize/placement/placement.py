@@ -26,6 +26,7 @@ from .float_function import is_float_function
 from .layer import NORMS, Declined, Layer, Placement
 from .limits import beyond_limits
 from .named_ops import NamedOps
+from .named_overrides import NamedOverrides
 from .reasons import together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
@@ -41,6 +42,8 @@ class Placer:
         Of the source.
     exclusion
         Says which ops the recipe leaves in float by name.
+    overrides
+        Say so of single ops, or that they must not.
     has_range
         Says of a variable whether the profile holds a range for it.
     refuse
@@ -65,6 +68,7 @@ class Placer:
     constants: Constants
     tensors: TensorTable
     exclusion: NamedOps
+    overrides: NamedOverrides
     targets: Sequence[TargetDescription]
     recipe: Recipe
     preferred: str
@@ -108,6 +112,7 @@ class Placer:
                 recipe=self.recipe,
                 computed=computed,
                 is_wide=is_wide,
+                is_included=lambda op, members: self.overrides.of_op(op, members).exclude is False,
             )
             for target in self.targets
         ]
@@ -144,6 +149,9 @@ class Placer:
         return together(reasons)
 
     def _excluded(self, layer: Layer) -> str | None:
+        own = self.overrides.of_layer(layer).exclude
+        if own is not None:
+            return "an override of the recipe excludes it" if own else None
         hit = self.exclusion.hit(layer.support.op, [var.name for var in layer.members])
         return None if hit is None else f"the recipe excludes {hit}"
 

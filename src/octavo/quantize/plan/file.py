@@ -26,6 +26,7 @@ from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams
 from ...target.vocabulary import ROUNDINGS
 from ..corrections import Corrections
 from ..equalization import Equalization
+from ..override import Override
 from ..recipe import Recipe
 from .contents import PlanContents
 from .entries import Adjustment, FloatOp, Fold, IntegerLayer
@@ -113,6 +114,10 @@ def _list_by_line(values: Iterable[Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, Override):
+        return value.given
     return [_plain(each) for each in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
 
 

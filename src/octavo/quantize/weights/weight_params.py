@@ -47,6 +47,8 @@ class WeightParameters:
         Says the width of a layer's weights; one that several layers read has the width of the first.
     scales
         Of weights, in place of those that their values ask for.
+    granularity_of
+        Returns the granularity that is asked for a layer alone, in place of the recipe's.
     """
 
     constants: Constants
@@ -55,6 +57,7 @@ class WeightParameters:
     wishes: Wishes
     bits_of: Callable[[Layer], int]
     scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
+    granularity_of: Callable[[Layer], str | None] = lambda _: None
     _bits: dict[TensorId, int] = field(default_factory=dict[TensorId, int])
     _axis_of_weight: dict[TensorId, int | None] = field(default_factory=dict[TensorId, "int | None"])
 
@@ -192,7 +195,8 @@ class WeightParameters:
         if given is not None:
             return given.granularity.axis if isinstance(given.granularity, PerAxis) else None
         allowed = self._granularities(layer)
-        per_axis = "per_axis" in allowed and (self.recipe.weight_granularity == "per_axis" or "per_tensor" not in allowed)
+        wanted = self.granularity_of(layer) or self.recipe.weight_granularity
+        per_axis = "per_axis" in allowed and (wanted == "per_axis" or "per_tensor" not in allowed)
         return layer.op.weight_axis if per_axis and layer.op.has_channels else None
 
     def _room(self, layer: Layer, params: QuantParams, span: int, bits: int) -> npt.NDArray[np.int64]:

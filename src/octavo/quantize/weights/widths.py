@@ -15,7 +15,12 @@ from .convolution import weighted
 
 
 def widths(
-    recipe: Recipe, simple: Model, folds: Iterable[Fold], view: DataflowView, wide: Collection[TensorId]
+    recipe: Recipe,
+    simple: Model,
+    folds: Iterable[Fold],
+    view: DataflowView,
+    wide: Collection[TensorId],
+    own_bits: Callable[[Layer], int | None] = lambda _: None,
 ) -> Callable[[Layer], int]:
     """Return what says the width of a layer's weights.
 
@@ -25,6 +30,8 @@ def widths(
         The float model as it is quantized; `folds` became of the imported one, `view` shows its "main".
     wide
         The weights that keep 8 bits; those of the smallest layers without any.
+    own_bits
+        Returns the width that is asked for a layer alone.
     """
     bits = recipe.weight_bits
     named = NamedOps(
@@ -38,6 +45,9 @@ def widths(
     spared = wide or _smallest(recipe.wide_weights, simple, view)
 
     def bits_of(layer: Layer) -> int:
+        own = own_bits(layer)
+        if own is not None:
+            return own
         name = named.hit(layer.support.op, [var.name for var in layer.members])
         if isinstance(bits, Mapping) and name is not None:
             return bits[name]
