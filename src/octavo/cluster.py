@@ -7,31 +7,23 @@ every machine. How a part is profiled is `pipeline.profile`'s business.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
-import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
-from .errors import DataError, OctavoError, ProfileError, check_path
+from .errors import DataError, ProfileError, check_path
 from .graph.inputs import input_specs, split_batch
 from .graph.model import Model
 from .pipeline import Profile, load, profile, resolve_threads
 from .profile import KEEP_SAMPLES, check_keep, checked_batches, preprocessing_of, select
-
-DEATHS = 10
-"""How often one part may take its worker down before the run is given up: the part itself is to blame then."""
-
-TFLITE = b"TFL3"
-"""At byte 4 of every TFLite file, as its schema says."""
+from .ray_cluster import DEATHS, connected, model_content, result_of
 
 Runs = list[dict[str, npt.NDArray[Any]]]
 
@@ -98,7 +90,7 @@ def profile_on_ray(
     model = load(path, shapes=shapes)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     select(model, chosen)
-    content = _content(path)
+    content = model_content(path)
     work = Work(
         digest=hashlib.sha256(content).hexdigest(),
         shapes=None if shapes is None else dict(shapes),
@@ -106,17 +98,11 @@ def profile_on_ray(
         threads=resolve_threads(threads),
         keep_samples=keep_samples,
     )
-    with _connected(address) as ray:
+    with connected(address, what="profiling", error_of=ProfileError) as ray:
         merged = _merged(ray, work, content, _parts(model, batches, samples_per_task), progress)
     if merged is None:
         raise DataError("no samples: the data set is empty; give at least one batch")
     return replace(merged, preprocessing=preprocessing_of(batches))
-
-
-def _content(path: Path) -> bytes:
-    """Return the model as one file's bytes: what an ONNX file keeps beside it is drawn in."""
-    content = path.read_bytes()
-    return content if content[4:8] == TFLITE else onnx.load(path).SerializeToString()
 
 
 def _parts(model: Model, batches: Any, samples: int) -> Iterator[tuple[list[int], Runs]]:
@@ -150,7 +136,7 @@ def _merged(
     def take() -> None:
         nonlocal merged, pending
         (ready, *_), pending = ray.wait(pending, num_returns=1)
-        part = _result(ray, ready)
+        part: Profile = result_of(ray, ready, lost=_lost)
         merged = part if merged is None else merged.merge(part)
         if progress is not None:
             progress(merged.samples)
@@ -164,19 +150,11 @@ def _merged(
     return merged
 
 
-def _result(ray: Any, reference: Any) -> Profile:
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        # What a task raised: ours is to be shown as it would be without a cluster.
-        if isinstance(error.cause, OctavoError):
-            raise error.cause from None
-        raise
-    except ray.exceptions.RayError as error:
-        raise ProfileError(
-            f"the cluster lost one part of the samples {DEATHS + 1} times ({type(error).__name__}); look at the workers' memory, "
-            "or give fewer samples to a task"
-        ) from error
+def _lost(name: str) -> ProfileError:
+    return ProfileError(
+        f"the cluster lost one part of the samples {DEATHS + 1} times ({name}); look at the workers' memory, "
+        "or give fewer samples to a task"
+    )
 
 
 _MODELS: dict[str, Model] = {}
@@ -195,26 +173,3 @@ def _profile_part(work: Work, content: list[Any], numbers: list[int], runs: Runs
     return profile(
         _MODELS[key], runs, tensors=work.tensors, threads=work.threads, numbers=numbers, keep_samples=work.keep_samples
     )
-
-
-@contextlib.contextmanager
-def _connected(address: str | None) -> Generator[Any]:
-    """Yield Ray, connected; a connection made here ends here."""
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise ProfileError("profiling on a cluster needs Ray: pip install 'octavo[ray]'") from error
-    if ray.is_initialized():
-        yield ray
-        return
-    # A cluster that runs already has its dashboard, or none.
-    started: dict[str, Any] = {} if address or os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
-    try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, **started)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ProfileError(f"cannot reach a Ray cluster at {address or 'this machine'}: {first}") from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()

@@ -6,11 +6,12 @@ import argparse
 import importlib.util
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..pipeline import Executable, Profile
 from ..report import markdown_table
-from ..search import Candidate, SearchResult, search
+from ..search import Candidate, SearchResult, search, search_on_ray
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target, positive_seconds
 from .progress import progress_bar
 from .samples import read_samples
@@ -49,6 +50,14 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="folder for the plans; a search found there goes on"
     )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="measure candidates on a Ray cluster, the one at ADDRESS or one started here; the same result (pip install "
+        "'octavo[ray]')",
+    )
     add_target(parser)
     add_json(parser)
     add_recipe(parser)
@@ -59,11 +68,14 @@ def call(args: argparse.Namespace) -> int:
     if args.plan is not None:
         raise UsageError("a plan leaves nothing to search; give --profile alone")
     evaluate = None if args.evaluate is None else _function(args.evaluate)
-    model, profile = load_model(args), Profile.load(args.profile)
+    profile = Profile.load(args.profile)
     data = None if args.data is None else read_samples(args.data)
+    if args.ray is None:
+        run = partial(search, load_model(args))
+    else:
+        run = partial(search_on_ray, args.model, address=args.ray or None, shapes=dict(args.shape) or None)
     with progress_bar("search", args.candidates, "candidate") as advance:
-        result = search(
-            model,
+        result = run(
             profile,
             data,
             evaluate=evaluate,

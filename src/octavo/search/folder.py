@@ -49,6 +49,11 @@ class SearchFolder:
         if path is not None:
             self._open(path)
 
+    def has(self, change: Change) -> bool:
+        """Return whether `known` would return a candidate."""
+        key = _key(change)
+        return key in self._known or any(_key(each.change) == key for each in self.candidates)
+
     def known(self, change: Change) -> Candidate | None:
         """Return a candidate that was measured before, in this run or another; None of a new one."""
         key = _key(change)

@@ -10,33 +10,51 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..corrections import samples_of
 from ..errors import ProfileError, QuantizationError, check_path, check_type
 from ..graph import Model
 from ..graph.inputs import input_specs, split_batch
 from ..identity import TensorId
-from ..pipeline import Executable, Profile, Recipe, checked_model, compile, explain, quantize, quantize_with
+from ..pipeline import Profile, Recipe, checked_model, quantize
 from ..quantize import QuantizedModel, Remedies
 from ..target_choice import TargetLike
-from .cost import cycles_of
+from .bench import Bench, Cost, Measurement, Samples
 from .folder import SearchFolder
+from .halving import Halving
 from .interruption import Interruption
 from .result import Candidate, Change, SearchResult, checked_limit
 from .scoring import Evaluate, Scorer
 from .sensitivity import Sensitivity, sensitivity_of
 
-Samples = Sequence[Sequence[npt.NDArray[Any]]]
-Cost = Callable[[Executable], float]
 _ESTIMATORS = ("mean", "mse", "percentile:99.99")
 """Tried besides the recipe's."""
-_PRECISION = 0.05
-"""Of the number of float activations, as a share of it: where halving ends."""
+
+
+class Elsewhere(Protocol):
+    """Measures candidates on other machines, several at a time."""
+
+    @property
+    def width(self) -> int:
+        """How many at a time."""
+        ...
+
+    def start(self, bench: Bench, float_metric: float, /) -> None:
+        """Take what candidates are measured with; before any is."""
+        ...
+
+    def begin(self, changes: Sequence[Change], /) -> None:
+        """Begin to measure what is not being measured yet: each may be asked for later, or not."""
+        ...
+
+    def measure(self, change: Change, check: Callable[[], None], /) -> Measurement:
+        """Return what a candidate is; `check`, called while it waits, may raise."""
+        ...
 
 
 def search(
@@ -104,6 +122,40 @@ def search(
     checked_model(model)
     check_type(profile, Profile, ProfileError, "a Profile, which octavo.profile returns and Profile.load reads")
     check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
+    return search_with(
+        None,
+        model,
+        profile,
+        data,
+        evaluate=evaluate,
+        max_drop=max_drop,
+        seconds=seconds,
+        candidates=candidates,
+        target=target,
+        recipe=recipe,
+        cost=cost,
+        folder=folder,
+        progress=progress,
+    )
+
+
+def search_with(
+    elsewhere: Elsewhere | None,
+    model: Model,
+    profile: Profile,
+    data: Iterable[Any] | None,
+    *,
+    evaluate: Evaluate | None,
+    max_drop: float | None,
+    seconds: float | None,
+    candidates: int,
+    target: TargetLike,
+    recipe: Recipe | None,
+    cost: Cost | None,
+    folder: str | Path | None,
+    progress: Callable[[Candidate], None] | None,
+) -> SearchResult:
+    """Search with candidates measured elsewhere; None measures them here."""
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise QuantizationError(f"candidates must be a number of them, 1 or more, got {candidates!r}")
     path = None if folder is None else check_path(folder, QuantizationError, "the path of a folder for the search")
@@ -120,6 +172,7 @@ def search(
             cost=cost,
             interruption=interruption,
             progress=progress,
+            elsewhere=elsewhere,
         )
         run.prepare(data, evaluate, path)
         interruption.ready = True
@@ -145,9 +198,10 @@ class _Search:
     cost: Cost | None
     interruption: Interruption
     progress: Callable[[Candidate], None] | None
+    elsewhere: Elsewhere | None = None
     finished: bool = False
     _samples: Samples = field(init=False)
-    _evaluate: Evaluate | None = field(init=False)
+    _bench: Bench = field(init=False)
     _folder: SearchFolder = field(init=False)
     _plain: QuantizedModel = field(init=False)
     _first: Candidate = field(init=False)
@@ -167,9 +221,17 @@ class _Search:
             if listed is None
             else [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
         )
-        self._evaluate = evaluate
         plain = Change(corrects=False)
-        self._plain = quantized = self._quantized(plain)
+        self._bench = Bench(
+            model=self.model,
+            profile=self.profile,
+            target=self.target,
+            recipe=self.recipe,
+            samples=self._samples,
+            evaluate=evaluate,
+            cost=self.cost,
+        )
+        self._plain = quantized = self._bench.quantized(plain)
         self._folder = SearchFolder(
             path,
             {
@@ -195,6 +257,9 @@ class _Search:
 
     def _steps(self) -> None:
         self._scorer = self._float_model()
+        if self.elsewhere is not None:
+            self.elsewhere.start(self._bench, self._scorer.float_metric)
+        self._ahead([self._first.change, *([Change()] if self.recipe.corrects else [])])
         tried = [self._try(self._first.change)]
         if self.recipe.corrects:
             tried.append(self._try(Change()))
@@ -226,16 +291,15 @@ class _Search:
 
     def _halve(self, base: Candidate, sensitivity: Sensitivity) -> Candidate | None:
         """Return the candidate with the fewest activations in float that is accurate enough; None where none is."""
-        low, high = 0, len(sensitivity.order)
         enough: Candidate | None = None
         count = sensitivity.count_for(self._wanted_share(base))
-        while high - low > max(1, int(_PRECISION * high)):
-            candidate = self._with_floats(base, sensitivity, sensitivity.order[:count])
-            if self._is_enough(candidate):
-                enough, high = candidate, count
-            else:
-                low = count
-            count = (low + high) // 2 if enough is not None else min(2 * low, (low + high) // 2)
+        stage = Halving(low=0, high=len(sensitivity.order), count=count)
+        while not stage.is_over:
+            self._ahead(self._change(base, sensitivity, sensitivity.order[:count]) for count in stage.ahead())
+            candidate = self._try(self._change(base, sensitivity, sensitivity.order[: stage.count]))
+            is_enough = self._is_enough(candidate)
+            enough = candidate if is_enough else enough
+            stage = stage.after(is_enough)
         return enough
 
     def _wanted_share(self, base: Candidate) -> float:
@@ -246,10 +310,13 @@ class _Search:
     def _spare(self, enough: Candidate, sensitivity: Sensitivity) -> None:
         """Try to do without the float activations that cost most for what they bring, one by one."""
         kept = list(enough.float_tensors)
-        for name in reversed(sensitivity.order):
-            if name in kept and len(kept) > 1:
-                fewer = [each for each in kept if each != name]
-                candidate = self._with_floats(enough, sensitivity, fewer)
+        names = [name for name in reversed(sensitivity.order) if name in kept]
+        for place, name in enumerate(names):
+            if len(kept) > 1:
+                without = (_less(kept, each) for each in names[place:])
+                self._ahead(self._change(enough, sensitivity, fewer) for fewer in without)
+                fewer = _less(kept, name)
+                candidate = self._try(self._change(enough, sensitivity, fewer))
                 if candidate.cost < enough.cost and self._is_enough(candidate):
                     kept, enough = fewer, candidate
 
@@ -257,13 +324,15 @@ class _Search:
         """Try more and more activations in float, up to half of them; then what lies between."""
         counts = [2**power for power in range(len(sensitivity.order)) if 2**power <= len(sensitivity.order) // 2]
         between = [count + count // 2 for count in counts if count > 1]
-        for count in (*counts, *between):
-            self._with_floats(base, sensitivity, sensitivity.order[:count])
+        changes = [self._change(base, sensitivity, sensitivity.order[:count]) for count in (*counts, *between)]
+        for place, change in enumerate(changes):
+            self._ahead(changes[place:])
+            self._try(change)
 
-    def _with_floats(self, base: Candidate, sensitivity: Sensitivity, names: Sequence[TensorId]) -> Candidate:
+    def _change(self, base: Candidate, sensitivity: Sensitivity, names: Sequence[TensorId]) -> Change:
         floats = Remedies(float_tensors={name: sensitivity.reasons[name] for name in names})
         remedies = Remedies(ranges=base.change.remedies.ranges).with_more(floats)
-        return self._try(replace(base.change, corrects=self.recipe.corrects, remedies=remedies))
+        return replace(base.change, corrects=self.recipe.corrects, remedies=remedies)
 
     def _is_enough(self, candidate: Candidate) -> bool:
         return self.max_drop is not None and self._drop(candidate) <= self.max_drop
@@ -274,6 +343,12 @@ class _Search:
         return self._scorer.float_metric - candidate.score.metric
 
     # ----------------------------------------------------------------------------------------------------- what they do
+
+    def _ahead(self, changes: Iterable[Change]) -> None:
+        """Let what is or may be tried next be measured elsewhere, in this order."""
+        if self.elsewhere is not None:
+            room = min(self.elsewhere.width, self.most - len(self._folder.candidates))
+            self.elsewhere.begin(list(islice((each for each in changes if not self._folder.has(each)), max(0, room))))
 
     def _try(self, change: Change) -> Candidate:
         """Quantize, compile and measure; what is known is not measured again."""
@@ -291,30 +366,21 @@ class _Search:
             raise _AllTried
         if self.ends_at is not None and self._folder.candidates and begun + self._seconds > self.ends_at:
             raise _OutOfTime
-        quantized = self._plain if change == self._first.change else self._quantized(change)
-        self.interruption.check()
-        executable = compile(quantized, target=self.target)
-        self.interruption.check()
-        score, cost = self._scorer.score(executable), self._cost_of(executable) / self._folder.facts["float_cost"]
+        if self.elsewhere is not None:
+            found = self.elsewhere.measure(change, self.interruption.check)
+        else:
+            quantized = self._plain if change == self._first.change else self._bench.quantized(change)
+            self.interruption.check()
+            found = self._bench.measure(quantized, self.interruption.check)
         self.interruption.check()
         self._seconds = max(self._seconds, time.monotonic() - begun)
-        return self._folder.add(change, quantized.plan, score, cost)
-
-    def _quantized(self, change: Change) -> QuantizedModel:
-        recipe = replace(self.recipe, range_estimator=change.range_estimator or self.recipe.range_estimator)
-        if not change.corrects:
-            recipe = replace(recipe, weight_rounding="nearest", bias_correction=False)
-        return quantize_with(self.model, self.profile, change.remedies, target=self.target, recipe=recipe)
-
-    def _cost_of(self, executable: Executable) -> float:
-        return cycles_of(explain(executable)).total if self.cost is None else float(self.cost(executable))
+        return self._folder.add(change, found.plan, found.score, found.cost / self._folder.facts["float_cost"])
 
     def _float_model(self) -> Scorer:
-        executable = compile(self.model)
-        scorer = Scorer(self.model, executable, self._samples, self._evaluate, self._folder.facts.get("float_metric"))
+        scorer, executable = self._bench.compare_with_float(self._folder.facts.get("float_metric"))
         self.interruption.check()
         if "float_cost" not in self._folder.facts:
-            self._folder.facts |= {"float_metric": scorer.float_metric, "float_cost": self._cost_of(executable)}
+            self._folder.facts |= {"float_metric": scorer.float_metric, "float_cost": self._bench.cost_of(executable)}
             self._folder.write()
         return scorer
 
@@ -322,13 +388,17 @@ class _Search:
         known = self._folder.facts.get("sensitivity")
         if known is not None:
             return Sensitivity.from_json(known)
-        plans = {name: self._quantized(replace(self._first.change, range_estimator=name)).plan for name in _ESTIMATORS}
+        plans = {name: self._bench.quantized(replace(self._first.change, range_estimator=name)).plan for name in _ESTIMATORS}
         self.interruption.check()
         found = sensitivity_of(self.model, quantize(self.model, plan=of.plan, target=self.target), plans, self.kept)
         self.interruption.check()
         self._folder.facts["sensitivity"] = found.to_json()
         self._folder.write()
         return found
+
+
+def _less(names: Sequence[TensorId], name: TensorId) -> list[TensorId]:
+    return [each for each in names if each != name]
 
 
 def _nearest(candidates: Sequence[Candidate]) -> Candidate:
