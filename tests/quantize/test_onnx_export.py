@@ -161,6 +161,40 @@ def test_normalizations_before_convolutions_gates_and_constants_are_integer_and_
     assert sqnr_db(simulated[0], ours) > 35, "a step of one tensor at most"
 
 
+def recurrent() -> Any:
+    """Convolutions of rows with channels of unlike ranges, which a recurrent op reads."""
+    net, rng = OnnxWriter(), np.random.default_rng(1)
+    uneven = (2.0 ** np.arange(-3, 5)).astype(np.float32)
+    weights = [
+        net.value("w1", rng.standard_normal((8, 3, 3)).astype(np.float32) * uneven[:, None, None]),
+        net.value("w2", rng.standard_normal((8, 8, 3)).astype(np.float32) / uneven[None, :, None] * uneven[:, None, None]),
+    ]
+    a = net.node("Relu", [net.node("Conv", ["x", weights[0]], "c1", pads=[1, 1])], "r1")
+    b = net.node("Relu", [net.node("Conv", [a, weights[1]], "c2", pads=[1, 1])], "r2")
+    gates = [net.constant(name, 1, 24, size) for name, size in (("W", 8), ("R", 6))]
+    net.node("LSTM", [net.node("Transpose", [b], "turned", perm=[2, 0, 1]), *gates], "y", hidden_size=6)
+    return net.model({"x": [1, 3, 5]}, {"y": [5, 1, 1, 6]})
+
+
+def test_recurrent_ops_stay_float_and_read_their_input_as_it_was(tmp_path: Path) -> None:
+    model = load(recurrent(), tmp_path)
+    shape = input_specs(model)[0].shape
+    samples = np.random.default_rng(4).standard_normal((12, *shape[1:])).astype(np.float32)
+    profile = octavo.profile(model, samples, keep_samples=12)
+    quantized = octavo.quantize(model, profile, recipe=Recipe(min_sqnr=None))
+    assert {"r1", "turned"} <= set(quantized.plan.equalization.factors)
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    nodes = onnx.load(tmp_path / "int8.onnx").graph.node
+    assert [node.op_type for node in nodes].count("LSTM") == [node.input[0] for node in nodes].count("turned") == 1
+    kernels, again = octavo.compile(quantized), octavo.compile(octavo.load(tmp_path / "int8.onnx"))
+    session, exact = reference_session(tmp_path / "int8.onnx", optimized=False, threads=1), octavo.compile(model)
+    rows = [row[None] for row in samples]
+    theirs = np.concatenate([session.run(None, {"x": row})[0] for row in rows])
+    ours, back, real = (np.concatenate([each(row)["y"] for row in rows]) for each in (kernels, again, exact))
+    assert sqnr_db(back, theirs) > 100
+    assert sqnr_db(real, back) > sqnr_db(real, ours) - 1, "the recurrent op is float there, in integers here"
+
+
 def test_layer_normalizations_are_integer_where_integers_are_read(tmp_path: Path) -> None:
     model = load(normalized_rows(), tmp_path)
     profile, samples = profiled(model)

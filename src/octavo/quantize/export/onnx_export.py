@@ -25,16 +25,19 @@ from tvm import relax
 from ...errors import QuantizationError, check_path, check_type
 from ...graph import Model
 from ...graph.dataflow import DataflowView, call_to, static_shape
+from ...graph.moving import MOVED_CONSTANTS
 from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
+from .undivided import undivided_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
 """First version whose QuantizeLinear and DequantizeLinear have an axis, and the IR version that came with it."""
 WIDTHS_OPSET, WIDTHS_IR_VERSION = 21, 10
 """The first ones that have integers of 16 and of 4 bits."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
+_RECURRENT = ("LSTM", "GRU", "RNN")
 _WEIGHTED = (*_CONVOLUTIONS, "Gemm", "MatMul")
 
 
@@ -268,15 +271,18 @@ class _Exporter:
     def _divide(self, done: set[TensorId]) -> None:
         """Give float ops the constants that equalization left them, and clips bounds that all channels are within."""
         factors, folded = self.plan.equalization.factors, {name for fold in self.plan.folds for name in (fold.weight, fold.bias)}
+        restored = self._restore_for_recurrent()
         for layer in self.plan.layers:
-            if layer.output not in done and not factors.keys().isdisjoint((layer.output, *layer.inputs)):
+            reads_restored = layer.weight is not None and self._origin(layer.inputs[0]) in restored
+            is_known = layer.output in done or layer.op in MOVED_CONSTANTS or reads_restored
+            if not is_known and not factors.keys().isdisjoint((layer.output, *layer.inputs)):
                 self._refuse(layer.output)
-        inverses = self._inverses()
+        inverses, undivided = self._inverses(), undivided_constants(self.model, factors)
         for name, value in self.model.params.items():
             if name in inverses:
                 self._multiply(inverses[name], value)
                 continue
-            if value.dtype != np.float32 or name in folded or not value.ndim:
+            if value.dtype != np.float32 or name in folded or name in undivided or not value.ndim:
                 continue
             if name not in self.model.tensors:
                 self._refuse(name)
@@ -290,6 +296,22 @@ class _Exporter:
                 else:
                     wide = np.asarray((bound / factors[tensor]).max(), np.float32)
                     self.graph.set_input(node, 2, self.graph.add_constant(f"{tensor}_max", wide))
+
+    def _restore_for_recurrent(self) -> set[TensorId]:
+        """Let recurrent ops, which keep their weights, read what was divided multiplied again; return which tensors that are."""
+        restored: set[TensorId] = set()
+        for tensor, factor in self.plan.equalization.factors.items():
+            names = self._names(tensor) if tensor in self.model.tensors else []
+            for node in [each for name in names for each in self.graph.readers(name) if each.op_type in _RECURRENT]:
+                name = self.graph.fresh(f"{tensor}_restored")
+                constant = self.graph.add_constant(f"{tensor}_factors", np.asarray(factor, np.float32))
+                place = next(index for index, read in enumerate(node.input) if read in names)
+                self.graph.add_after(
+                    node.input[place], [helper.make_node("Mul", [node.input[place], constant], [name], name=name)]
+                )
+                self.graph.set_input(node, place, name)
+                restored.add(tensor)
+        return restored
 
     def _inverses(self) -> dict[TensorId, TensorId]:
         """Return the constants by which results of functions are multiplied, and these results."""
