@@ -195,6 +195,34 @@ def test_recurrent_ops_stay_float_and_read_their_input_as_it_was(tmp_path: Path)
     assert sqnr_db(real, back) > sqnr_db(real, ours) - 1, "the recurrent op is float there, in integers here"
 
 
+def uneven_dense() -> Any:
+    """A convolution, a Gemm of a transposed weight and a MatMul, square ones, between channels of unlike ranges."""
+    net, rng = OnnxWriter(), np.random.default_rng(1)
+    uneven = (2.0 ** np.arange(-4, 4)).astype(np.float32)
+    first = net.value("first", rng.standard_normal((8, 3, 1, 1)).astype(np.float32) * uneven[:, None, None, None])
+    pool = net.node("GlobalAveragePool", [net.node("Relu", [net.node("Conv", ["x", first], "c")], "r")], "gap")
+    across = net.value("wa", rng.standard_normal((8, 8)).astype(np.float32) / uneven[None] * uneven[:, None])
+    h = net.node("Relu", [net.node("Gemm", [net.node("Flatten", [pool], "f"), across], "h", transB=1)], "hr")
+    net.node("MatMul", [h, net.value("wb", rng.standard_normal((8, 8)).astype(np.float32) / uneven[:, None])], "y")
+    return net.model({"x": [1, 3, 6, 6]}, {"y": [1, 8]})
+
+
+@pytest.mark.parametrize("excluded", ["h", "y"])
+def test_dense_layers_that_stay_float_are_written_with_their_factors(excluded: str, tmp_path: Path) -> None:
+    model = load(uneven_dense(), tmp_path)
+    samples = np.random.default_rng(4).standard_normal((12, 3, 6, 6)).astype(np.float32)
+    profile = octavo.profile(model, samples, keep_samples=12)
+    quantized = octavo.quantize(model, profile, recipe=Recipe(exclude=(excluded,), min_sqnr=None))
+    assert {"f", "hr"} <= set(quantized.plan.equalization.factors)
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    kernels, again = octavo.compile(quantized), octavo.compile(octavo.load(tmp_path / "int8.onnx"))
+    session = reference_session(tmp_path / "int8.onnx", optimized=False, threads=1)
+    for row in samples:
+        ours = kernels(row[None])["y"]
+        assert np.array_equal(ours, again(row[None])["y"])
+        assert sqnr_db(ours, session.run(None, {"x": row[None]})[0]) > 100
+
+
 def test_layer_normalizations_are_integer_where_integers_are_read(tmp_path: Path) -> None:
     model = load(normalized_rows(), tmp_path)
     profile, samples = profiled(model)

@@ -30,7 +30,7 @@ from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
-from .undivided import undivided_constants
+from .undivided import is_divided, undivided_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
 """First version whose QuantizeLinear and DequantizeLinear have an axis, and the IR version that came with it."""
@@ -342,9 +342,14 @@ class _Exporter:
             source = self.graph.constant(name)
             if source is None or any(np.array_equal(source.reshape(-1), each.reshape(-1)) for each in (value, value.T)):
                 continue
-            if source.squeeze().shape != value.squeeze().shape or source.ndim == 2:  # a matrix may lie transposed in the module
+            # A matrix may lie transposed in the module.
+            fits = [each for each in ((value, value.T) if source.ndim == 2 else (value,)) if is_divided(source, each)]
+            # The module's constants may hold a Gemm's own factors, too.
+            if not fits or any(
+                attribute(node, each, 1.0) != 1.0 for node in self.graph.readers(name) for each in ("alpha", "beta")
+            ):
                 self._refuse(constant)
-            new = self.graph.add_constant(f"{constant}_divided", value.reshape(source.shape))
+            new = self.graph.add_constant(f"{constant}_divided", fits[0].reshape(source.shape))
             for node in self.graph.readers(name):
                 for index, read in enumerate(node.input):
                     if read == name:

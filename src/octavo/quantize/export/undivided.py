@@ -1,9 +1,12 @@
-"""Which constants of a module equalization left as they were, among those that the source file does not have."""
+"""Which constants of a module equalization left as they were, and whether one is what it made of another."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tvm.relax import Var
 
 from ...graph import Model
@@ -26,6 +29,24 @@ def undivided_constants(model: Model, divided: Collection[TensorId]) -> set[Tens
         if read.isdisjoint(divided):
             found.add(TensorId(param.name))
     return found
+
+
+def is_divided(source: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Return whether a constant holds the values of another, in its layout, multiplied by factors of channels.
+
+    Of a matrix these are positive numbers for rows and for columns, which tells it from one that is transposed.
+    """
+    if source.squeeze().shape != value.squeeze().shape:
+        return False
+    if source.ndim != 2:
+        return True
+    known = source != 0
+    if (value[~known] != 0).any() or not known.any(axis=0).all() or not known.any(axis=1).all():
+        return False
+    ratio = np.ma.masked_array(np.divide(value, source, where=known, out=np.ones(value.shape)), ~known)
+    rows = np.ma.median(ratio, axis=1).filled(1.0)[:, None]
+    columns = np.ma.median(ratio / rows, axis=0).filled(1.0)[None]
+    return bool((ratio > 0).all() and np.ma.allclose(ratio, rows * columns, rtol=1e-4, atol=0))
 
 
 def _before_rounding(view: DataflowView, var: Var) -> TensorId:
