@@ -144,8 +144,9 @@ def normalized_first() -> Any:
     k = net.node("Concat", [g, net.constant("joined", 1, 2, 24, 32)], "k", axis=1)
     m = net.node("Mul", [k, net.constant("factors", 6, 1, 1)], "m")
     o = net.node("Add", [m, net.constant("places", 1, 6, 24, 32)], "o")
-    net.node("ReduceMean", [net.node("Relu", [norm(o, "last", 6)], "l")], "y", axes=[1], keepdims=0)
-    return net.model({"x": [1, 3, 24, 32]}, {"y": [1, 24, 32]})
+    h = net.node("ReduceMean", [net.node("Relu", [norm(o, "last", 6)], "l")], "h", axes=[1], keepdims=1)
+    net.node("Conv", [h, net.constant("e.weight", 2, 1, 3, 3)], "y", pads=[1, 1, 1, 1])
+    return net.model({"x": [1, 3, 24, 32]}, {"y": [1, 2, 24, 32]})
 
 
 def normalized_rows() -> Any:

@@ -442,3 +442,33 @@ def test_a_mean_that_the_model_ends_in_stays_float(rng: np.random.Generator, end
     model = model_of({"x": ((1, 3, 4, 4), "float32")}, params, body, ("m" if ends else "y",))
     plan = quantize(model, ranged(model)).plan
     assert set(plan.activations) == ({"x"} if ends else {"x", "c", "m"})
+
+
+def decoding_net(rng: np.random.Generator) -> Model:
+    """Two heads as detectors have them: corners from what a product says of both, scores behind a sigmoid, all in one output."""
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        near, far = (writer.emit(name, relax.op.matmul(v["x"], v[f"w_{name}"])) for name in ("near", "far"))
+        corner = writer.emit("corner", relax.op.subtract(far, near))
+        middle = writer.emit("middle", relax.op.add(near, far))
+        boxes = writer.emit("boxes", relax.op.multiply(corner, middle))
+        scores = writer.emit("scores", relax.op.sigmoid(writer.emit("logits", relax.op.matmul(v["x"], v["w_logits"]))))
+        rest = writer.emit("rest", relax.op.add(scores, writer.emit("kept", relax.op.nn.relu(v["x"]))))
+        return writer.emit("y", relax.op.concat([boxes, rest], axis=1), is_output=True)
+
+    params = {f"w_{name}": weights(rng, 8, 8) for name in ("near", "far", "logits")}
+    return model_of({"x": ((1, 8), "float32")}, params, body, ("y",))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_is_computed_of_products_for_the_outputs_alone_stays_float(rng: np.random.Generator, ends: bool) -> None:
+    """Where they can end in float32: else 8 bits, of one scale for boxes and scores, would be left of all."""
+    model = decoding_net(rng)
+    target = CPU if ends else replace(CPU, ops=tuple(replace(op, float_output=False) for op in CPU.ops))
+    quantized = quantize(model, ranged(model), target=target)
+    made = {output for _, output, _ in layers(quantized)}
+    if ends:
+        assert made == {"near", "far", "logits", "kept"}, "what reads integers alone may be integer"
+        assert set(quantized.plan.activations) == {"x", "kept"}
+    else:
+        assert {"near", "far", "corner", "middle", "boxes", "scores", "y"} <= made

@@ -58,7 +58,7 @@ def plain(result: SearchResult) -> str:
 def test_the_front_trades_cost_for_accuracy(found: SearchResult) -> None:
     assert found.finished
     front = found.front
-    assert len(front) >= 3
+    assert len(front) >= 2
     assert [each.cost for each in front] == sorted({each.cost for each in front})
     assert all(a.rank < b.rank for a, b in pairwise(front))
     for each in found.candidates:  # whatever is not on the front, something on it is as good for as little

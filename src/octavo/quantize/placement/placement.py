@@ -30,6 +30,7 @@ from .named_overrides import NamedOverrides
 from .reasons import together, without_range
 
 _MEANS = ("mean", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
+_OF_TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -231,7 +232,7 @@ class Placer:
         floats = {layer.output for layer in layers if self._may_leave_float(layer) or self._passes(layer)}
         while True:  # the largest set of which no integer op reads any, and in which what passes on reads only the set
             needed = {data for layer in layers if layer.pulls or layer.output not in floats for data in layer.inputs}
-            needed |= {layer.output for layer in layers if not layer.pulls and not floats.issuperset(layer.inputs)}
+            needed |= {layer.output for layer in layers if not layer.pulls and not self._reads(layer, floats)}
             if floats.isdisjoint(needed):
                 break
             floats -= needed
@@ -239,6 +240,11 @@ class Placer:
         integer.difference_update(layer.output for layer in passed)
         self.reasons.update({layer.core: "no integer op needs its result, and what it reads is float" for layer in passed})
         return {layer.output for layer in layers if layer.output in floats and layer.pulls}
+
+    def _reads(self, layer: Layer, floats: Collection[Var]) -> bool:
+        """Return whether an op reads float32 results of products: all that it reads, or one of two."""
+        read = [var in floats for var in layer.inputs]
+        return any(read) if layer.support.op in _OF_TWO else all(read)
 
     def _summed(self, candidates: list[Layer], integer: set[Var]) -> set[Var]:
         """Return the products whose results go into additions alone, which read them in float32: 8 bits would only lose some."""
@@ -290,9 +296,11 @@ class Placer:
         return QuantScheme(dtype=self.preferred).num_bits > 8
 
     def _passes(self, layer: Layer) -> bool:
-        """Return whether a layer may as well work in float: on one tensor and constants, a mean, or a move that adds nothing."""
+        """Return whether a layer may as well work in float: element by element, a mean, or a move that adds nothing."""
         if layer.output.name in self.wished:
             return False
+        if layer.support.op in _OF_TWO:
+            return True
         if layer.support.op in (ELEMENTWISE, ELEMENTWISE_PAIR, *_MEANS) or layer.constants:
             return len(layer.inputs) == 1
         shapes = [static_shape(var) for var in (*layer.inputs, layer.output)]
