@@ -14,7 +14,7 @@ from tvm_ffi import structural_hash
 from nets import residual_net
 from octavo import pipeline
 from octavo.build import codegen
-from octavo.build.objects import named_function
+from octavo.build.objects import named_functions
 from octavo.build.tir_passes import llvm_module
 from octavo.target.llvm_host import host_target
 
@@ -27,7 +27,7 @@ def function_of(*args):
 
 
 def key_of(function):
-    return named_function("f", function, host_target()).key
+    return named_functions({"f": function}, host_target()).key
 
 
 def test_functions_that_share_a_hash_have_keys_of_their_own():

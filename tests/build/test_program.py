@@ -189,7 +189,7 @@ def test_results_of_earlier_calls_stay_as_they_were(executable):
 def test_kernels_stay_calls(executable):
     """TVM marks the buffers of one function as distinct by their variables, so kernels must not be merged into their caller."""
     entry = executable._code.functions[ENTRY]
-    module = llvm_module({ENTRY: entry.function}, host_target())
+    module = llvm_module(entry.functions, host_target())
     called = {name for name in executable._code.functions if name != ENTRY}
     source = module.inspect_source("ll")
     calls = re.findall(r"call i32 @(\w+)\(", source)

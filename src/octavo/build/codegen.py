@@ -25,9 +25,9 @@ from tvm_ffi import structural_map
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
 from .cache import user_cache
-from .objects import Compilable, distinct_functions, named_function, object_code
+from .objects import Compilable, distinct_functions, named_functions, object_code
 from .program import OWN_SYMBOLS, Program, native_program
-from .tir_passes import is_linux_x86, llvm_module
+from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module
 from .worker_pool_code import Layout
 
 # TVM annotates its constructors more narrowly than what they take.
@@ -74,7 +74,7 @@ class Code:
     def assembly(self, target: tvm.target.Target) -> str | None:
         """Return the machine code as assembly text, compiled anew where it came from the cache; None for a loaded library."""
         if self.functions:
-            modules = (llvm_module({each.symbol: each.function}, target) for each in self.functions.values())
+            modules = (llvm_module(each.functions, target) for each in self.functions.values())
             return "".join(str(module.inspect_source("asm")) for module in modules)
         root = getattr(self.library, "mod", self.library)
         return next((str(module.inspect_source("asm")) for module in [root, *root.imports] if module.kind == "llvm"), None)
@@ -199,12 +199,15 @@ def _native(
             return call
         return tirx.call_extern("int32", kernels[call.op.name_hint].symbol, *call.args)
 
-    own = [
-        named_function(str(var.name_hint), structural_map(function, (Call, renamed)), target)
+    own = {
+        str(var.name_hint): structural_map(function, (Call, renamed))
         for var, function in module.functions_items()
         if var.name_hint in entries
-    ]
-    functions = {each.symbol: each for each in (*kernels.values(), *own)}
+    }
+    callers = {symbol: function for symbol, function in own.items() if CALLS_ATTR in function.attrs}
+    named = [{symbol: function} for symbol, function in own.items() if symbol not in callers]
+    named += [callers] if callers else []
+    functions = {each.symbol: each for each in (*kernels.values(), *(named_functions(some, target) for some in named))}
     if external:
         if not cc.get_cc():
             raise RuntimeError("the code of another back end is linked by a C compiler (gcc or clang), which is not on PATH")
@@ -216,7 +219,8 @@ def _native(
     if library is None:
         config = json.loads(str(target))
         config["cl-opt"] = [*config.get("cl-opt", []), _NEVER_INLINE]
-        code = llvm_module({each.symbol: each.function for each in functions.values()}, tvm.target.Target(config))
+        every = {symbol: function for each in functions.values() for symbol, function in each.functions.items()}
+        code = llvm_module(every, tvm.target.Target(config))
         return code, None, functions
     return library, image, functions
 

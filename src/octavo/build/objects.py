@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +33,24 @@ _INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.resul
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Compilable:
-    """One distinct function: its symbol, the key of its machine code, its size in leaves, and itself less what names its use."""
+    """What becomes one object file: a distinct function, or several that are small.
+
+    Parameters
+    ----------
+    symbol
+        The first function's.
+    key
+        Of the machine code.
+    size
+        In leaves.
+    functions
+        By symbol, less what names their use.
+    """
 
     symbol: str
     key: str
     size: int
-    function: tvm.tirx.PrimFunc
+    functions: Mapping[str, tvm.tirx.PrimFunc]
 
 
 def distinct_functions(
@@ -59,15 +71,19 @@ def distinct_functions(
         if content not in by_content:
             stem = re.sub(r"\W+", "_", f"octavo_{plain.attrs[KERNEL_ATTR]}" if KERNEL_ATTR in plain.attrs else name)
             key, size = _key(platform, stem, content)
-            by_content[content] = Compilable(symbol=f"{stem}_{key[:16]}", key=key, size=size, function=plain)
+            symbol = f"{stem}_{key[:16]}"
+            by_content[content] = Compilable(symbol=symbol, key=key, size=size, functions={symbol: plain})
         by_name[name] = by_content[content]
     return by_name
 
 
-def named_function(symbol: str, function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Compilable:
-    """Return a function that keeps its symbol."""
-    key, size = _key(_platform(target), symbol, StructuralKey(function))
-    return Compilable(symbol=symbol, key=key, size=size, function=function)
+def named_functions(functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> Compilable:
+    """Return functions that keep their symbols, as one object file: each of its own would cost more than what they hold."""
+    platform = _platform(target)
+    keys = {symbol: _key(platform, symbol, StructuralKey(function)) for symbol, function in functions.items()}
+    content = "\0".join(key for key, _ in keys.values())
+    key = hashlib.sha256(content.encode()).hexdigest()
+    return Compilable(symbol=next(iter(functions)), key=key, size=sum(size for _, size in keys.values()), functions=functions)
 
 
 def _key(platform: str, name: str, function: StructuralKey) -> tuple[str, int]:
@@ -132,7 +148,7 @@ def object_code(functions: Iterable[Compilable], target: tvm.target.Target, cach
 
 
 def _compiled(each: Compilable, target: tvm.target.Target) -> bytes:
-    module = llvm_module({each.symbol: each.function}, target)
+    module = llvm_module(each.functions, target)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "function.o"
         module.write_to_file(str(path))

@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from ..errors import CompileError
@@ -190,6 +191,8 @@ def _plain(value: Any) -> Any:
     """Return maps and lists of an attribute as Python's."""
     if value is None or isinstance(value, (bool, int, float)):  # nearly all are; asking for abstract classes takes longer
         return value
+    if isinstance(value, tvm_ffi.Array):  # a slice is a list; to iterate checks the bounds of each element
+        return [_plain(each) for each in cast("list[Any]", value[:])]
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
