@@ -15,9 +15,9 @@ def drawn(rng: np.random.Generator, mixing: np.ndarray, samples: int) -> list[np
 
 
 def sums_of(samples: list[np.ndarray]) -> CovarianceSums:
-    sums = CovarianceSums()
+    sums = CovarianceSums(samples[0])
     for rows in samples:
-        sums.add(rows)
+        sums.add(sums.of(rows))
     return sums
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -26,9 +27,10 @@ from ..backends.cpu.lowering import lower_composites
 from ..build.kernel_calls import KernelCall, KernelCalls
 from ..errors import CompileError, DataError, ProfileError
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to
+from ..graph.dataflow import DataflowView, call_to, operand_vars
 from ..graph.inputs import check_inputs, input_specs
 from ..graph.lineage import lineage_paused
+from ..graph.products import with_bias
 from ..graph.results import with_results
 from ..identity import TensorId
 from ..partition.pipeline import partition_module
@@ -90,14 +92,20 @@ class Corrector:
         None where the model cannot be run call by call. The parameters of what is `kept` stay as they are.
         """
         with lineage_paused():  # what is built here is none of the model's own steps
-            try:
-                run = _Run(self._simple, quantized, self._target, kept)
-            except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+            run = _Run(self._simple, quantized, self._target, kept)
+            cores = {binding.var.name: binding.var for binding in self._view.bindings}
+            wanted = {bias: with_bias(self._view, cores[layer.core]).name for bias, layer in run.layers.items()}
+            if not wanted:
                 return Corrections()
-            if not run.layers:
-                return Corrections()
-            wanted = {layer.bias: _before_clamp(self._view, layer) for layer in run.layers.values()}
-            floats = self._run_float({name: run.layers[bias].channel_axis for bias, name in wanted.items()})
+            # The float model is built and run beside the integer program: LLVM and kernels work outside Python's lock.
+            with ThreadPoolExecutor(1) as beside:
+                axes = {name: run.layers[bias].channel_axis for bias, name in wanted.items()}
+                running = beside.submit(self._run_float, axes)
+                try:
+                    run.build()
+                except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+                    return Corrections()
+            floats = running.result()
             results = run.correct(self._samples, {bias: floats.means[name] for bias, name in wanted.items()})
         corrected = [
             layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts
@@ -119,16 +127,9 @@ class Corrector:
     def _run_float(self, axes: dict[str, int]) -> FloatRun:
         """Run the float model, unless it was run for all of these means."""
         if self._floats is None or not axes.keys() <= self._floats.means.keys():
-            self._floats = run_float(self._simple, axes, self._samples, self._target)
+            with tvm.transform.PassContext(opt_level=3):  # a thread has its own
+                self._floats = run_float(self._simple, axes, self._samples, self._target)
         return self._floats
-
-
-def _before_clamp(view: DataflowView, layer: WeightedLayer) -> str:
-    """Return the variable of a layer's result with its bias, before a clamp."""
-    core = next(binding.var for binding in view.bindings if binding.var.name == layer.core)
-    user = view.only_user(core)
-    added = None if user is None else call_to(view.definition(user), "add")
-    return layer.core if user is None or added is None else str(user.name)
 
 
 class _Run:
@@ -136,6 +137,8 @@ class _Run:
 
     Parameters
     ----------
+    layers
+        Those that can be corrected, by their biases.
     shifts
         What was added to biases, by these.
     weights
@@ -146,17 +149,19 @@ class _Run:
 
     def __init__(self, simple: Model, quantized: QuantizedModel, target: ResolvedTarget, kept: Collection[str]) -> None:
         self._target = target
-        self._parts = partition_module(_with_all_integers(quantized.bound()), target.host, quantized.tensors)
-        layers = weighted_layers(self._parts)
-        lowered = lower_composites(self._parts, target.host, target.isas, 1)
-        self._program = KernelCalls(link(lowered, target.llvm), target.llvm)
-        called = {bias_of(call.attrs) for call in self._program.calls}
-        self.layers = {bias: layer for bias, layer in layers.items() if bias in called}
+        self._parts = _with_all_pixels(quantized, target)
+        self.layers = weighted_layers(self._parts)
+        self._program: KernelCalls
         self._sources = WeightSources(simple, quantized, kept) if quantized.plan.recipe.weight_rounding == "gram" else None
         self._moves_biases = quantized.plan.recipe.bias_correction
         self.shifts = Shifts()
         self.weights: dict[TensorId, npt.NDArray[Any]] = {}
         self.scales: dict[TensorId, npt.NDArray[np.float32]] = {}
+
+    def build(self) -> None:
+        """Compile the program. NotImplementedError or CompileError where that cannot be."""
+        lowered = lower_composites(self._parts, self._target.host, self._target.isas, 1)
+        self._program = KernelCalls(link(lowered, self._target.llvm), self._target.llvm)
 
     def correct(self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]]) -> list[list[Array]]:
         """Run all samples through one call after the other; before that of a layer, correct it. Return the results."""
@@ -218,8 +223,15 @@ def _value(state: Mapping[Var, Any], operand: Any) -> Any:
     return operand.value if isinstance(operand, GenericConst) else operand
 
 
-def _with_all_integers(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a QDQ module that returns the integers of every quantized tensor, too: so all of their pixels are computed."""
+def _with_all_pixels(quantized: QuantizedModel, target: ResolvedTarget) -> tvm.IRModule:
+    """Return a partitioned model in which all pixels of every quantized tensor are computed, whether anybody reads them or not.
+
+    Partition computes those of results. What it made of them returns the model's own results alone, or each tensor would be
+    brought into the source's layout.
+    """
+    module = quantized.bound()
     view = DataflowView(module["main"])
-    quantized = [binding.var.name for binding in view.bindings if call_to(binding.value, "quantize") is not None]
-    return with_results(module, quantized, keep=True)
+    names = [binding.var.name for binding in view.bindings if call_to(binding.value, "quantize") is not None]
+    parts = partition_module(with_results(module, names, keep=True), target.host, quantized.tensors)
+    own = operand_vars(DataflowView(parts["main"]).result)[: len(operand_vars(view.result))]
+    return with_results(parts, [var.name for var in own])

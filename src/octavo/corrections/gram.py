@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -14,23 +16,28 @@ from ..numerics.statistics.covariance import CovarianceSums
 ROWS_PER_INPUT = 4
 """Positions that are looked at for each input of a layer: as many as tell how the inputs vary."""
 _MIN_ROWS = 8192
+_THREADS = 2
+"""That look at samples: what they find are exact sums, the same in any order."""
+_AT_ONCE = 8
+"""Samples whose sums wait to be added: there may be a large matrix of each."""
 MAX_INPUTS = 4608
 """Of a layer whose weights are rounded so: the work grows with the third power."""
 
 
-def covariances(op: Conv2dOp | MatmulOp, inputs: Iterable[npt.NDArray[Any]], samples: int) -> CovarianceSums:
+def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]]) -> CovarianceSums:
     """Return how the inputs of each group of a layer vary together.
 
     Parameters
     ----------
     inputs
         The layer's inputs as kernels hold them, channels last, sample by sample.
-    samples
-        How many they are.
     """
-    sums = CovarianceSums()
-    for value in inputs:
-        sums.add(_rows(op, value, samples))
+    rows_of = partial(_rows, op, samples=len(inputs))
+    sums = CovarianceSums(rows_of(inputs[0]))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(inputs), _AT_ONCE):
+            for sample in pool.map(lambda value: sums.of(rows_of(value)), inputs[start : start + _AT_ONCE]):
+                sums.add(sample)
     return sums
 
 

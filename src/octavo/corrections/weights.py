@@ -128,7 +128,7 @@ def rounded_weights(
     if columns.shape[0] > MAX_INPUTS:
         return None
     scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,))
-    rows, gram = columns.T.reshape(groups, outputs // groups, -1), covariances(op, inputs, len(inputs)).shrunk()
+    rows, gram = columns.T.reshape(groups, outputs // groups, -1), covariances(op, inputs).shrunk()
     bounds, given = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params
     if source.is_free:
         found, scales = gptq_round_and_scale(rows, gram, scale.reshape(groups, -1), **bounds)

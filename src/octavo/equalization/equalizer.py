@@ -15,6 +15,7 @@ from ..float_values import float_values
 from ..graph import Model
 from ..graph.dataflow import DataflowView, operand_vars
 from ..graph.lineage import lineage_paused
+from ..graph.products import products_with_bias
 from ..identity import TensorId
 from ..profile import Profile
 from ..quantize.equalize import (
@@ -148,8 +149,11 @@ class _Equalizer:
         return Equalization(factors=factors, clamps=clamps, sites=shared, statistics=made)
 
     def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[list[Array]]:
-        target = self._target
-        return float_values(model, names, samples, host=target.host, isas=target.isas, llvm=target.llvm)
+        # What later stages look at in float models, the sums before clamps, too, though nobody reads them here: so the kernels
+        # are the same, and compiled once.
+        sums = [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
+        run = {"host": self._target.host, "isas": self._target.isas, "llvm": self._target.llvm}
+        return (values[: len(names)] for values in float_values(model, [*names, *sums], samples, **run))
 
 
 def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,44 +20,65 @@ SHRINKAGE = 0.5
 other samples with about half, measured on clamped and on linear inputs."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSums:
+    """What one sample adds: sums, the sum of squares outside the diagonal of its product, and that or the rows it is made of."""
+
+    total: Floats
+    squares: Floats
+    positions: int
+    product: Floats | None
+    waiting: npt.NDArray[np.float32] | None
+
+
 class CovarianceSums:
     """Sums over samples from which covariances follow, of each group of inputs alone.
 
     Sums and products of whole numbers are exact in float64 as long as they stay below 2^53, so they depend on no order.
+
+    Parameters
+    ----------
+    first
+        The first sample's rows, (groups, positions, inputs): not added, what is added is taken from whole numbers near its mean.
+        Products stay exact, and what single samples differ by shows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: npt.NDArray[np.generic]) -> None:
+        groups, _, inputs = first.shape
         self._samples = 0
         self._positions = 0
-        self._centre: Floats = np.zeros((1, 1, 1))
-        self._total: Floats = np.zeros((1, 1))
-        self._product: Floats = np.zeros((1, 1, 1))
-        self._squares: Floats = np.zeros(1)
+        self._centre = np.rint(first.mean(axis=1, dtype=np.float64, keepdims=True)).astype(np.float32)
+        self._total: Floats = np.zeros((groups, inputs))
+        self._product: Floats = np.zeros((groups, inputs, inputs))
+        self._squares: Floats = np.zeros(groups)
         self._waiting: list[npt.NDArray[np.float32]] = []
         """Rows whose products are still to be added: of several samples at once, where one has fewer than inputs."""
 
-    def add(self, rows: npt.NDArray[np.generic]) -> None:
-        """Add a sample, (groups, positions, inputs), of as many positions as the others."""
-        if not self._samples:
-            # Whole numbers near the mean: products stay exact, and what single samples differ by shows.
-            self._centre = np.rint(rows.mean(axis=1, dtype=np.float64, keepdims=True))
-            self._product = np.zeros((rows.shape[0], rows.shape[2], rows.shape[2]))
-        values = rows.astype(np.float32) - self._centre.astype(np.float32)
-        self._total = self._total + _summed(values)
-        self._samples += 1
-        self._positions += values.shape[1]
-        if values.shape[1] < values.shape[2]:
+    def of(self, rows: npt.NDArray[np.generic]) -> SampleSums:
+        """Return what a sample, (groups, positions, inputs), adds. Several threads may ask at once."""
+        values = rows.astype(np.float32) - self._centre
+        total, positions = _summed(values), values.shape[1]
+        if positions < values.shape[2]:
             # The squares of X^T X and of X X^T, the smaller one, have the same sum.
             wide = values.astype(np.float64)
             sum_of_squares = np.square(wide @ wide.transpose(0, 2, 1)).sum(axis=(1, 2))
-            self._squares = self._squares + sum_of_squares - np.square(np.square(wide).sum(axis=1)).sum(axis=1)
-            self._waiting.append(values)
-            if sum(each.shape[1] for each in self._waiting) >= values.shape[2]:
-                self._add_waiting()
-            return
+            squares = sum_of_squares - np.square(np.square(wide).sum(axis=1)).sum(axis=1)
+            return SampleSums(total, squares, positions, None, values)
         product = _product(values)
-        self._product += product
-        self._squares = self._squares + _off_diagonal(product)
+        return SampleSums(total, _off_diagonal(product), positions, product, None)
+
+    def add(self, sample: SampleSums) -> None:
+        """Add a sample, of as many positions as the others."""
+        self._total += sample.total
+        self._squares += sample.squares
+        self._samples += 1
+        self._positions += sample.positions
+        if sample.product is not None:
+            self._product += sample.product
+        if sample.waiting is not None:
+            self._waiting.append(sample.waiting)
+            if sum(each.shape[1] for each in self._waiting) >= sample.waiting.shape[2]:
+                self._add_waiting()
 
     def _add_waiting(self) -> None:
         if self._waiting:
