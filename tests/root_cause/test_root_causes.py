@@ -104,6 +104,14 @@ def test_a_planted_fault_is_named_first(
         assert first.gain_db > 0 or plant is swapped_scales, "a channel that nothing reads may have any scale"
 
 
+def test_what_the_module_has_counts_and_not_the_plan(rng: np.random.Generator) -> None:
+    model, samples = net(weights(rng)), pictures(rng)
+    sound = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
+    faulty, name = swapped_scales(model, sound, rng)
+    first = root_causes(model, replace(faulty, plan=sound.plan), samples)[0]
+    assert (first.id, first.part, first.cause) == (name, "weights", "weight scale")
+
+
 def test_an_unequalized_pair_is_named_first(rng: np.random.Generator) -> None:
     params, samples = weights(rng), pictures(rng)
     factors = np.float32(2) ** rng.integers(-4, 4, 8).astype(np.float32)
