@@ -23,7 +23,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -222,12 +222,14 @@ def trial(planting: Planting, fault: str, number: int, least_effect: float) -> T
     )
 
 
-def planted_trials(evaluation: Evaluation, *, rounds: int, seed: int, least_effect: float) -> list[Trial]:
+def planted_trials(
+    evaluation: Evaluation, *, rounds: int, seed: int, least_effect: float, faults: Sequence[str] = tuple(FAULTS_PLANTED)
+) -> list[Trial]:
     """Return the trials of one network: each fault in each round, and one without any."""
     planting = Planting(evaluation, np.random.default_rng(seed))
     trials = [sound_trial(planting)]
     for number in range(rounds):
-        trials += [trial(planting, fault, number, least_effect) for fault in FAULTS_PLANTED]
+        trials += [trial(planting, fault, number, least_effect) for fault in faults]
     return trials
 
 

@@ -1,14 +1,14 @@
 """From plain min-max to nearly the float model's average precision: `octavo.search` on YOLOX-nano and labelled scenes.
 
     python benchmarks/search_detector.py
-    python benchmarks/search_detector.py --judge calibration --max-drop 2 --seconds 300 --json search.json
+    python benchmarks/search_detector.py --min-max --judge calibration --max-drop 2 --seconds 300 --json search.json
 
 The profile is of 20 scenes; `evaluate` is the average precision at 50% overlap on the scenes behind them, and a candidate may
 lose --max-drop points of the float model's. One row for the float model, for plain min-max (nothing evened out, nothing
 corrected), and for each candidate in the order of the search: what stays float, average precision on the judged scenes in
 percent, and the cost as a share of the float model's; the best is marked. With --judge calibration the search sees the scenes of
-calibration alone. Then what the best is worth on both sets of scenes, and what the search took: wall time, and CPU time of all
-threads.
+calibration alone; with --min-max each candidate is plain but for its ranges and for what stays float. Then what the best is worth
+on both sets of scenes, and what the search took: wall time, and CPU time of all threads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Detector:
         executable = octavo.compile(model)
         return {name: self.precision(executable, name) for name in SETS}
 
-    def search(self, judge: str, max_drop: float, seconds: float, candidates: int) -> Found:
+    def search(self, judge: str, max_drop: float, seconds: float, candidates: int, recipe: octavo.Recipe) -> Found:
         """Search, and measure what it found."""
         wall, cpu = time.perf_counter(), time.process_time()
         result = octavo.search(
@@ -81,6 +81,7 @@ class Detector:
             max_drop=max_drop,
             seconds=seconds,
             candidates=candidates,
+            recipe=recipe,
         )
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         models = {
@@ -114,12 +115,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-drop", type=float, default=1.0, help="points that may be lost (default: 1)")
     parser.add_argument("--seconds", type=float, default=600, help="that the search may take (default: 600)")
     parser.add_argument("--candidates", type=int, default=24, help="to try at most (default: 24)")
+    parser.add_argument("--min-max", action="store_true", help="even out and correct nothing: ranges and floats alone must do")
     parser.add_argument("--limit", type=int, help="scenes of each set (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there, too")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         detector = Detector(Path(folder), options.limit)
-        found = detector.search(options.judge, options.max_drop, options.seconds, options.candidates)
+        recipe = MIN_MAX if options.min_max else octavo.Recipe()
+        found = detector.search(options.judge, options.max_drop, options.seconds, options.candidates, recipe)
     print(markdown_table(("model", "change", "AP50 %", "cost"), rows(found, options.judge), numbers=(2, 3)))
     worth = [(name, *(f"{each[which]:.2f}" for which in SETS)) for name, each in found.precision.items()]
     print(markdown_table(("AP50 %", *SETS), worth, numbers=(1, 2)))

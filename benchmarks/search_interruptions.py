@@ -6,8 +6,8 @@
 The network is the demo's, on handwritten digits; each search runs in a process of its own. First two run undisturbed: they must
 find the same, to the last byte of every plan. Then searches get SIGINT, each at a moment drawn from the whole duration of one (so
 many that end before theirs are not counted): each must return a result, with candidates that are among the undisturbed search's
-in its order, and every candidate's plan must compile and run. Last, one search with a folder is killed at random moments and
-begun again until it ends: it must find the same, and measure nothing twice that was kept.
+in its order, and every candidate's plan must compile and run. Last, searches with a folder are killed at random
+moments and begun again until they end: they must find the same, and measure nothing twice that was kept.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -66,11 +67,11 @@ class Outcome:
 class Searching:
     """One network, and searches over it in children."""
 
-    def __init__(self, folder: Path, *, candidates: int, recipe: octavo.Recipe, seed: int) -> None:
-        self.folder, self._random, self._candidates, self._recipe = folder, random.Random(seed), candidates, recipe
-        with np.load(DATA / "digits.npz") as digits:
-            self.samples = digits["images"][:64, None].astype(np.float32) / 16
-        self.model = octavo.load(DATA / "digits.onnx")
+    def __init__(
+        self, model: octavo.Model, samples: np.ndarray, folder: Path, *, candidates: int, recipe: octavo.Recipe, seed: int
+    ) -> None:
+        self.model, self.samples, self.folder = model, samples, folder
+        self._random, self._candidates, self._recipe = random.Random(seed), candidates, recipe
         self.profile = octavo.profile(self.model, self.samples, keep_samples=16)
 
     def search(self, folder: Path | None = None) -> SearchResult:
@@ -128,39 +129,39 @@ class Searching:
         assert status == 0, "a search that got SIGINT returned nothing"
         return found
 
-    def killed(self, wanted: int, longest: float) -> tuple[dict[str, Any], int]:
-        """Kill a search at random moments, and let it go on; return what it finds in the end, and the number of kills."""
+    def killed(self, wanted: int, longest: float) -> tuple[list[dict[str, Any]], int]:
+        """Kill searches at random moments, and let each go on; return what they find that end, and the number of kills."""
         path = self.folder / "search"
+        ended: list[dict[str, Any]] = []
         kills = 0
 
         def disturb(child: int) -> None:
             if kills < wanted:
-                # The moments lie close enough together for several kills before the end.
-                time.sleep(self._random.uniform(0, longest * 2 / max(wanted, 1)))
+                time.sleep(self._random.uniform(0, longest))
                 os.kill(child, signal.SIGKILL)
 
-        for _ in range(10 * wanted + 1):
-            known = {each.name: each.stat().st_mtime_ns for each in path.glob("*.plan.json")} if self._has_list(path) else {}
-            found, _, status = self._run(lambda: as_found(self.search(path)), disturb)
+        while kills < wanted or not ended:
             listed = self._listed(path)
-            assert all((path / name).stat().st_mtime_ns == time_ for name, time_ in known.items() if name in listed)
+            found, _, status = self._run(lambda: as_found(self.search(path)), disturb)
+            kept = self._listed(path)
+            assert listed.items() <= kept.items(), "a search that goes on measured again what was kept"
             if status == 0:
-                return found, kills
-            assert os.WIFSIGNALED(status), "a killed search did not go on"
-            kills += 1
-        raise AssertionError("the search does not come to its end")
+                ended.append(found)
+                shutil.rmtree(path)
+            else:
+                assert os.WIFSIGNALED(status), "a killed search did not go on"
+                kills += 1
+        return ended, kills
 
     @staticmethod
-    def _has_list(path: Path) -> bool:
-        return (path / "search.json").exists()
-
-    def _listed(self, path: Path) -> set[str]:
-        """Return the plans that the list of a search names: with every one that it names there, whenever it was killed."""
-        if not self._has_list(path):
-            return set()
-        listed = {each["plan"] for each in json.loads((path / "search.json").read_text())["candidates"]}
-        assert all(octavo.QuantizationPlan.load(path / name) for name in listed)
-        return listed
+    def _listed(path: Path) -> dict[str, int]:
+        """Return the plans that the list of a search names, and when each was written: all can be read."""
+        if not (path / "search.json").exists():
+            return {}
+        listed = [path / each["plan"] for each in json.loads((path / "search.json").read_text())["candidates"]]
+        for plan in listed:
+            octavo.QuantizationPlan.load(plan)
+        return {plan.name: plan.stat().st_mtime_ns for plan in listed}
 
 
 def as_found(result: SearchResult) -> dict[str, Any]:
@@ -199,7 +200,7 @@ def searches(searching: Searching, *, interruptions: int, kills: int) -> Outcome
         returned_after=returned,
         ended_before=ended,
         kills=killed,
-        same_after_kills=after == first,
+        same_after_kills=all(found == first for found in after),
     )
 
 
@@ -207,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--interruptions", type=int, default=20, help="searches that get SIGINT (default: 20)")
-    parser.add_argument("--kills", type=int, default=5, help="of one search that goes on each time (default: 5)")
+    parser.add_argument("--kills", type=int, default=5, help="of searches that go on each time (default: 5)")
     parser.add_argument("--candidates", type=int, default=12, help="of each search at most (default: 12)")
     parser.add_argument("--plain", action="store_true", help="without corrections, which are most of the time")
     parser.add_argument("--seed", type=int, default=0)
@@ -215,7 +216,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         recipe = PLAIN if options.plain else octavo.Recipe()
-        searching = Searching(Path(folder), candidates=options.candidates, recipe=recipe, seed=options.seed)
+        with np.load(DATA / "digits.npz") as digits:
+            samples = digits["images"][:64, None].astype(np.float32) / 16
+        model, candidates = octavo.load(DATA / "digits.onnx"), options.candidates
+        searching = Searching(model, samples, Path(folder), candidates=candidates, recipe=recipe, seed=options.seed)
         outcome = searches(searching, interruptions=options.interruptions, kills=options.kills)
     print(markdown_table(("searches", "", "found"), outcome.rows()))
     if options.json is not None:
