@@ -82,13 +82,13 @@ class Trial:
 
 
 class Planting:
-    """A network, as it is by default, and what can be planted in it."""
+    """A network, as it is by default or by a recipe, and what can be planted in it."""
 
-    def __init__(self, evaluation: Evaluation, rng: np.random.Generator) -> None:
+    def __init__(self, evaluation: Evaluation, rng: np.random.Generator, recipe: octavo.Recipe | None = None) -> None:
         self.name, self._rng, self._evaluation = evaluation.name, rng, evaluation
         self.model, self._profile, _ = evaluation.profiled
         self.batches = [octavo_input(feed) for feed in evaluation.calibration]
-        self.sound = octavo.quantize(self.model, self._profile)
+        self.sound = octavo.quantize(self.model, self._profile, recipe=recipe)
         self._simple = equalized_float(self.model, Equalization())
         sites = find_sites(find_groups(self._simple))
         self._sites = [site for site in sites if site.rounded and site.readers and site.groups.size > 1]
@@ -223,10 +223,9 @@ def trial(planting: Planting, fault: str, number: int, least_effect: float) -> T
 
 
 def planted_trials(
-    evaluation: Evaluation, *, rounds: int, seed: int, least_effect: float, faults: Sequence[str] = tuple(FAULTS_PLANTED)
+    planting: Planting, *, rounds: int, least_effect: float, faults: Sequence[str] = tuple(FAULTS_PLANTED)
 ) -> list[Trial]:
     """Return the trials of one network: each fault in each round, and one without any."""
-    planting = Planting(evaluation, np.random.default_rng(seed))
     trials = [sound_trial(planting)]
     for number in range(rounds):
         trials += [trial(planting, fault, number, least_effect) for fault in faults]
@@ -257,8 +256,8 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in NETWORKS:
             parser.error(f"--networks: {name!r} is none of {', '.join(NETWORKS)}")
         with tempfile.TemporaryDirectory() as folder:
-            evaluation = Evaluation(name, Path(folder), limit=None)
-            found = planted_trials(evaluation, rounds=options.rounds, seed=options.seed, least_effect=options.effect)
+            planting = Planting(Evaluation(name, Path(folder), limit=None), np.random.default_rng(options.seed))
+            found = planted_trials(planting, rounds=options.rounds, least_effect=options.effect)
         trials += found
         print(markdown_table(COLUMNS, [cells(each) for each in found], numbers=(3, 4)))
         right = [each.is_right for each in found if each.planted]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -99,14 +100,16 @@ def _quality(evaluation: Evaluation, quantized: QuantizedModel) -> Quality:
 
 def cells(result: Result, rows: int) -> tuple[str, ...]:
     """Return one row of the table."""
-    named = "; ".join(f"{_short(row)} ({row.op}), {row.part}: {row.cause}, {row.gain_db:.1f} dB" for row in result.rows[:rows])
+    named = "; ".join(f"{_short(row)}, {row.part}: {row.cause}, {row.gain_db:.1f} dB" for row in result.rows[:rows])
     fixed = "" if result.fixed is None else f"{result.fixed} ({len(result.kept)} kept)"
     return result.network, result.recipe, named, f"{result.cpu_seconds:.1f}", str(result.quality), fixed
 
 
 def _short(row: RootCause) -> str:
-    """Return the first of the names that a TFLite converter joined, without its scopes."""
-    return (row.source_name or str(row.id)).split(";")[0].removeprefix("/")
+    """Return a tensor's name, the first of those that a TFLite converter joined, and the ops around it if the remedy has them."""
+    around = re.search(r" \([\w., ]+( -> [\w., ]+)+\)", row.remedy)
+    name = (row.source_name or str(row.id)).split(";")[0].removeprefix("/")
+    return f"{name} ({row.op})" if around is None else f"{name}{around[0]}"
 
 
 COLUMNS = ("network", "quantized", "named first", "CPU s", "agreement % / dB", "after fix")

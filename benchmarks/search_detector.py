@@ -31,6 +31,8 @@ from quantization_quality import Evaluation, octavo_input
 
 NETWORK = "yolox_nano"
 SETS = ("others", "calibration")
+NAMED = 6
+"""Of the tensors that stay float those that the table names."""
 MIN_MAX = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none", min_sqnr=None)
 
 
@@ -97,7 +99,8 @@ def rows(found: Found, judge: str) -> list[tuple[str, ...]]:
     """Return the rows of the table."""
     shown = [(name, "", f"{found.precision[name][judge]:.2f}", "") for name in ("float", "min-max")]
     for each in found.result.candidates:
-        change, floats = each.change, ", ".join(each.float_tensors)
+        change, more = each.change, len(each.float_tensors) - NAMED
+        floats = ", ".join(each.float_tensors[:NAMED]) + (f" and {more} more" if more > 0 else "")
         corrected = "corrected" if change.corrects else "not corrected"
         ranged = f", ranges of {len(change.remedies.ranges)} by simulation" if change.remedies.ranges else ""
         kept = f", {len(each.float_tensors)} float: {floats}" if floats else ""
