@@ -4,10 +4,10 @@
     python benchmarks/search_interruptions.py --interruptions 5 --kills 2 --candidates 6 --plain --json table.json
 
 The network is the demo's, on handwritten digits; each search runs in a process of its own. First two run undisturbed: they must
-find the same, to the last byte of every plan. Then searches get SIGINT, each at a moment drawn from the whole duration of one (so
-many that end before theirs are not counted): each must return a result, with candidates that are among the undisturbed search's
-in its order, and every candidate's plan must compile and run. Last, searches with a folder are killed at random
-moments and begun again until they end: they must find the same, and measure nothing twice that was kept.
+find the same, to the last byte of every plan. Then searches get SIGINT, the k-th at a moment drawn from the k-th of equal parts
+of the time that one takes (one that ends before its moment is not counted): each must return a result, with candidates that are
+those of the undisturbed search in its order, and every candidate's plan must compile and run. Last, searches with a folder are
+killed at random moments and begun again until they end: they must find the same, and measure nothing twice that was kept.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Searching:
         assert status == 0, "the undisturbed search failed"
         return found, seconds
 
-    def interrupted(self, longest: float) -> dict[str, Any]:
-        """Send SIGINT at a random moment; return what was found so far, and compile all of it."""
+    def interrupted(self, earliest: float, latest: float) -> dict[str, Any]:
+        """Send SIGINT at a random moment between two; return what was found so far, and compile all of it."""
 
         def work() -> dict[str, Any]:
             result = self.search()
@@ -122,7 +122,7 @@ class Searching:
             return {**as_found(result), "finished": result.finished, "best": result.best.name}
 
         def disturb(child: int) -> None:
-            time.sleep(self._random.uniform(0, longest))
+            time.sleep(self._random.uniform(earliest, latest))
             os.kill(child, signal.SIGINT)
 
         found, _, status = self._run(work, disturb)
@@ -181,14 +181,16 @@ def searches(searching: Searching, *, interruptions: int, kills: int) -> Outcome
     first, longest = searching.undisturbed()
     again, seconds = searching.undisturbed()
     returned: list[int] = []
-    ended = 0
+    duration, ended = min(longest, seconds), 0
     while len(returned) < interruptions:
-        found = searching.interrupted(min(longest, seconds))
+        part = duration / interruptions
+        found = searching.interrupted(len(returned) * part, (len(returned) + 1) * part)
         count = len(found["measured"])
         assert found["measured"] == first["measured"][:count], "a search that got SIGINT measured something else"
         assert found["plans"] == first["plans"][:count]
         if found["finished"]:
             ended += 1
+            duration *= 0.95  # the two were slower than most
         else:
             returned.append(count)
     after, killed = searching.killed(kills, longest)
