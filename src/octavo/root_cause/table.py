@@ -180,8 +180,10 @@ def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tup
             gain_db=gain,
             fitting=None if finding is None else finding.fitting,
         )
-        rank = 3 if finding is None else finding.rank
-        is_sure = finding is not None and finding.cause in FAULTS and name not in experiments.wrong_biases
-        rank = 2 if rank < 2 and not is_sure and gain < _MIN_GAIN_DB else rank
+        # That a bias is better left as it was, samples alone tell: what certainly does not fit comes before it.
+        is_suspected = not is_activation and name in experiments.wrong_biases
+        is_sure = finding is not None and finding.cause in FAULTS and not is_suspected
+        rank = 3 if finding is None else max(finding.rank, 0 if is_sure else 1)
+        rank = 2 if rank == 1 and gain < _MIN_GAIN_DB else rank
         rows.append(((rank, -(gain if rank < 2 else share)), row))
     return tuple(row for _, row in sorted(rows, key=lambda each: each[0]))
