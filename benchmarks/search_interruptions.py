@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--interruptions", type=int, default=20, help="searches that get SIGINT (default: 20)")
     parser.add_argument("--kills", type=int, default=5, help="of searches that go on each time (default: 5)")
-    parser.add_argument("--candidates", type=int, default=12, help="of each search at most (default: 12)")
+    parser.add_argument("--candidates", type=int, default=8, help="of each search at most (default: 8)")
     parser.add_argument("--plain", action="store_true", help="without corrections, which are most of the time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of it there, too")
