@@ -97,17 +97,18 @@ def _octavo(recipe: octavo.Recipe | None = None) -> Quantizer:
         model, profile, profiling = evaluation.profiled
         with measured() as quantizing:
             quantized = octavo.quantize(model, profile, recipe=recipe)
-        executable = octavo.compile(_relax_without_softmax(quantized))
-
-        def run(feed: Feed) -> list[np.ndarray]:
-            return list(executable(_octavo_input(feed)).values())
-
-        return Quantized(run, quantizing, profiling)
+        return Quantized(octavo_run(quantized), quantizing, profiling)
 
     return quantize
 
 
-def _octavo_input(feed: Feed) -> Feed | np.ndarray:
+def octavo_run(model: octavo.Model) -> Run:
+    """Run a quantized model, without its softmax."""
+    executable = octavo.compile(_relax_without_softmax(model))
+    return lambda feed: list(executable(octavo_input(feed)).values())
+
+
+def octavo_input(feed: Feed) -> Feed | np.ndarray:
     """Return the array of a single input: a TFLite file calls it otherwise than its ONNX form."""
     return next(iter(feed.values())) if len(feed) == 1 else feed
 
@@ -266,7 +267,7 @@ class Evaluation:
         """Octavo's model, its profile, and what that took. It keeps the default number of samples, whatever tests change."""
         model = octavo.load(self.network.path if self.network.path.suffix == ".tflite" else self.source)
         with measured() as cost:
-            profile = octavo.profile(model, [_octavo_input(feed) for feed in self.calibration], keep_samples=KEEP_SAMPLES)
+            profile = octavo.profile(model, [octavo_input(feed) for feed in self.calibration], keep_samples=KEEP_SAMPLES)
         return model, profile, cost
 
     def float_row(self) -> Result:

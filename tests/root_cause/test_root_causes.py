@@ -104,6 +104,30 @@ def test_a_planted_fault_is_named_first(
         assert first.gain_db > 0 or plant is swapped_scales, "a channel that nothing reads may have any scale"
 
 
+def test_what_the_module_has_counts_and_not_the_plan(rng: np.random.Generator) -> None:
+    model, samples = net(weights(rng)), pictures(rng)
+    sound = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
+    faulty, name = swapped_scales(model, sound, rng)
+    first = root_causes(model, replace(faulty, plan=sound.plan), samples)[0]
+    assert (first.id, first.part, first.cause) == (name, "weights", "weight scale")
+
+
+def test_a_correction_that_harms_comes_behind_what_does_not_fit(rng: np.random.Generator) -> None:
+    model, samples = net(weights(rng)), pictures(rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=CORRECTED)
+    plan = quantized.plan
+    shifts = {**plan.corrections.bias_shifts, TensorId("r3"): plan.corrections.bias_shifts[TensorId("r3")] + np.float32(0.2)}
+    scale = {TensorId("r2"): replace(plan.activations[TensorId("r2")], scale=plan.activations[TensorId("r2")].scale * 4)}
+    for params, named in (({}, ["r3"]), (scale, ["r2", "r3"])):
+        edited = replace(plan, corrections=replace(plan.corrections, bias_shifts=shifts)).with_params(params)
+        rows = root_causes(model, octavo.quantize(model, plan=edited), samples)
+        assert [row.id for row in rows[: len(named)]] == named
+        bias = rows[len(named) - 1]
+        assert bias.cause == "bias"
+        assert "the correction of its bias makes the outputs worse" in bias.remedy
+        assert bias.gain_db > rows[0].gain_db or bias is rows[0]
+
+
 def test_an_unequalized_pair_is_named_first(rng: np.random.Generator) -> None:
     params, samples = weights(rng), pictures(rng)
     factors = np.float32(2) ** rng.integers(-4, 4, 8).astype(np.float32)

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +161,19 @@ def test_an_interruption_before_anything_is_made_waits_for_the_first(model: octa
     assert not result.finished
     assert [each.score for each in result.candidates] == [None]
     assert octavo.quantize(model, plan=result.best.plan).plan.activations == result.best.plan.activations
+
+
+def test_an_interruption_while_the_result_is_made_loses_nothing(
+    model: octavo.Model, profile: octavo.Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(**fields: Any) -> SearchResult:
+        signal.raise_signal(signal.SIGINT)
+        return SearchResult(**fields)
+
+    monkeypatch.setattr(sys.modules["octavo.search.search"], "SearchResult", interrupted)
+    result = octavo.search(model, profile, recipe=PLAIN, candidates=1)
+    assert result.finished
+    assert result.best.score is not None
 
 
 def test_a_search_runs_in_a_thread_that_gets_no_signals(model: octavo.Model, profile: octavo.Profile) -> None:

@@ -213,6 +213,8 @@ class Experiments:
         nearest = alone({}, [name], constants=self._variant("nearest"))
         if self.has_wrong_bias(name):
             said = "its bias is not the float one's: quantize it anew, as an int32 of the scale of input times weight"
+            if name in self.wrong_biases:
+                said = "the correction of its bias makes the outputs worse: take the float one's"
             return Finding(cause="bias", remedy=said, effect=alone({}, [name]), left=of_weights)
         if unfit:
             listed = ", ".join(f"{index} ({ratio:.3g} times)" for index, ratio in unfit[:4])

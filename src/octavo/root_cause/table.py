@@ -15,7 +15,7 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, dtype_of
 from ..graph.inputs import input_specs, split_batch
 from ..identity import TensorId
-from ..numerics import QuantParams, dequantize
+from ..numerics import dequantize
 from ..pipeline import checked_model
 from ..qdq.values import params_of
 from ..quantize import QuantizationPlan, QuantizedModel, equalized_float
@@ -107,8 +107,7 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     listed = [batches] if isinstance(batches, (np.ndarray, Mapping)) else batches
     samples = [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
     simple = equalized_float(model, quantized.plan.equalization)
-    activations, values = _parameters(quantized)
-    plan = _with_activations(quantized.plan, activations)
+    plan, values = _as_it_is(quantized)
     try:
         simulation = Simulation(simple, plan, _spread(samples), resolve_target(None), with_values(simple, values))
     except NotImplementedError:
@@ -126,28 +125,28 @@ def _spread(samples: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
     return [samples[index] for index in sorted(range(len(samples)), key=lambda index: index % step)]
 
 
-def _parameters(quantized: QuantizedModel) -> tuple[dict[TensorId, QuantParams], dict[TensorId, Array]]:
-    """Return what a module in QDQ form really has: parameters of activations, and the numbers that constants stand for."""
-    activations: dict[TensorId, QuantParams] = {}
+def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorId, Array]]:
+    """Return a plan with what a module in QDQ form really has, which may be another; and the numbers that constants stand for."""
+    plan = quantized.plan
+    activations, weights, biases = dict(plan.activations), dict(plan.weights), dict(plan.biases)
     values: dict[TensorId, Array] = {}
     view = DataflowView(quantized.module["main"])
     for binding in view.bindings:
         made, read = call_to(binding.value, "quantize"), call_to(binding.value, "dequantize")
         if made is not None:
-            params = params_of(made, dtype_of(binding.var))
-            if params is not None:
-                activations[TensorId(str(made.args[0].name))] = params
+            name, params = TensorId(str(made.args[0].name)), params_of(made, dtype_of(binding.var))
+            if params is not None and name in activations:
+                activations[name] = params
         elif read is not None and TensorId(str(getattr(read.args[0], "name", ""))) in quantized.params:
             params = params_of(read, dtype_of(read.args[0]))
             if params is not None:
-                name = binding.var.name
-                known = name if TensorId(name) in quantized.plan.weights else name.removesuffix("_weight")
-                values[TensorId(known)] = dequantize(quantized.params[TensorId(str(read.args[0].name))], params)
-    return activations, values
-
-
-def _with_activations(plan: QuantizationPlan, activations: Mapping[TensorId, QuantParams]) -> QuantizationPlan:
-    return replace(plan, activations={name: activations.get(name, each) for name, each in plan.activations.items()})
+                name = TensorId(binding.var.name)
+                known = name if name in weights else TensorId(name.removesuffix("_weight"))
+                values[known] = dequantize(quantized.params[TensorId(str(read.args[0].name))], params)
+                for each in (weights, biases):  # their widths are the plan's: a module has dtypes alone
+                    if known in each and np.size(each[known].scale) == np.size(params.scale):
+                        each[known] = replace(each[known], scale=np.reshape(params.scale, np.shape(each[known].scale)))
+    return replace(plan, activations=activations, weights=weights, biases=biases), values
 
 
 def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
@@ -181,8 +180,10 @@ def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tup
             gain_db=gain,
             fitting=None if finding is None else finding.fitting,
         )
-        rank = 3 if finding is None else finding.rank
-        is_sure = finding is not None and finding.cause in FAULTS and name not in experiments.wrong_biases
-        rank = 2 if rank < 2 and not is_sure and gain < _MIN_GAIN_DB else rank
+        # That a bias is better left as it was, samples alone tell: what certainly does not fit comes before it.
+        is_suspected = not is_activation and name in experiments.wrong_biases
+        is_sure = finding is not None and finding.cause in FAULTS and not is_suspected
+        rank = 3 if finding is None else max(finding.rank, 0 if is_sure else 1)
+        rank = 2 if rank == 1 and gain < _MIN_GAIN_DB else rank
         rows.append(((rank, -(gain if rank < 2 else share)), row))
     return tuple(row for _, row in sorted(rows, key=lambda each: each[0]))

@@ -179,6 +179,7 @@ def search_with(
         try:
             interruption.check()
             run.run()
+            interruption.ready = False  # from here on SIGINT changes nothing: what was found is returned
         except BaseException:  # what comes up through TVM's code may be another error than KeyboardInterrupt
             if not interruption.asked:
                 raise
