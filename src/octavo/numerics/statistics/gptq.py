@@ -108,7 +108,7 @@ class _Layer:
             end = min(start + _BLOCK, inputs)
             errors = np.empty((left.shape[0], end - start, left.shape[2]))
             for index in range(start, end):
-                row = np.clip(np.rint(left[:, index] / scale), qmin, qmax)
+                row = _clamped(np.rint(left[:, index] / scale), qmin, qmax)
                 rounded[:, index] = row
                 error = (left[:, index] - row * scale) / upper[:, index, index, None]
                 left[:, index + 1 : end] -= upper[:, index, index + 1 : end, None] * error[:, None]
@@ -127,8 +127,10 @@ class _Layer:
                 end = min(start + _BLOCK, inputs)
                 for index in range(start, end):
                     curvature = self.gram[:, index, index, None] * scale
-                    wanted = np.clip(np.rint(-slope[:, index] / curvature), -1, 1)
-                    moved = np.clip(rounded[:, index] + wanted, qmin, qmax)
+                    wanted = np.rint(-slope[:, index] / curvature)
+                    if not wanted.any():  # as nearly always behind the first pass
+                        continue
+                    moved = _clamped(rounded[:, index] + _clamped(wanted, -1, 1), qmin, qmax)
                     change = (moved - rounded[:, index]) * scale
                     rounded[:, index] = moved
                     slope[:, index + 1 : end] += self.gram[:, index, index + 1 : end, None] * change[:, None]
@@ -157,3 +159,8 @@ class _Layer:
         result = np.empty(integers.shape, np.int64)
         np.put_along_axis(result, self.order[:, :, None], integers.astype(np.int64), axis=1)
         return result.transpose(0, 2, 1)
+
+
+def _clamped(values: Floats, low: int, high: int) -> Floats:
+    """Return values within [low; high]: of few values np.clip takes three times as long."""
+    return np.minimum(np.maximum(values, low), high)
