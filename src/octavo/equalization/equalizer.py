@@ -152,8 +152,9 @@ class _Equalizer:
         # What later stages look at in float models, the sums before clamps, too, though nobody reads them here: so the kernels
         # are the same, and compiled once.
         sums = [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
-        run = {"host": self._target.host, "isas": self._target.isas, "llvm": self._target.llvm}
-        return (values[: len(names)] for values in float_values(model, [*names, *sums], samples, **run))
+        target = self._target
+        found = float_values(model, [*names, *sums], samples, host=target.host, isas=target.isas, llvm=target.llvm)
+        return (values[: len(names)] for values in found)
 
 
 def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:
