@@ -26,7 +26,7 @@ PARALLEL_SIZE = 40_003
 ISAS = isas_of(host_target())
 
 EACH_NARROW_ISA = each_isa((AVX_VNNI, AVX2))
-"""Those whose kernels are the ones of 512 bits cut in two; test_narrow_kernels.py is about the cut."""
+"""Those of 256 bits: kernels of 512 cut in two, but for what AVX2 multiplies in words; test_narrow_kernels.py is about both."""
 
 EACH_ISA = each_isa((AVX512_VNNI, GENERIC))
 """The others, one test for each."""

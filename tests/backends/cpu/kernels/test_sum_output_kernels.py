@@ -41,6 +41,16 @@ def sum_case(layers: Layers, spec: Conv2dSpec, isa: str, mode: str) -> Case:
     return Case(kernel=kernel, inputs=inputs, expected=np.concatenate(sums), about=(kernel.name, spec, w_zero_point))
 
 
+def sum_case_of(spec: Conv2dSpec, isa: str, x: np.ndarray, w: np.ndarray, w_zero_point: int) -> Case:
+    """A layer with the operands given, without a bias."""
+    spec = dataclasses.replace(spec, output=SumOutput())
+    bias = np.zeros(spec.out_channels, np.int32)
+    kernel = conv2d(spec, weight=w, weight_zero_point=w_zero_point, bias=bias, multiplier=np.float32(1), isa=isa)
+    layer = {"x_zero_point": spec.input_zero_point, "w_zero_point": w_zero_point, "bias": bias, "groups": spec.groups}
+    expected = numerics.conv2d_accumulate(x, w, window=numerics.Window(), **layer)
+    return Case(kernel=kernel, inputs=(x,), expected=expected, about=(kernel.name, spec, w_zero_point))
+
+
 @every_isa
 @every_mode
 def test_pointwise_over_channel_counts(isa: str, mode: str) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
+from ..isa import AVX512_VNNI, AVX_VNNI
 from ..rounding import MAGIC_BITS, MAGIC_REACH
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
@@ -45,9 +45,9 @@ from .wide_epilogue import epilogue_of
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
 INPUT_BYTES = 128 * 1024  # of the input rows themselves, where they are read in place
-MAX_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2, AVX2: 1}  # neighbouring pixels at once: four accumulator registers each
-WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32, AVX2: 32}  # channels at once: four registers of int32
-MAX_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0, AVX2: 0}  # that interleaved rows and sums may take together, for rows to stay
+MAX_OUTPUTS = {AVX512_VNNI: 4, AVX_VNNI: 2}  # neighbouring pixels at once: four accumulator registers each
+WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32}  # channels at once: four registers of int32
+MAX_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0}  # that interleaved rows and sums may take together, for rows to stay
 
 
 class Depthwise:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..rounding import scaled
@@ -45,10 +46,13 @@ class Epilogue:
         Zero point and clamp of the result.
     may_exceed_int32
         Whether |accumulator * multiplier| could reach 2**31, so that it must be clamped before it becomes an integer.
+    packs_alone
+        Whether a single vector is narrowed by packing instructions of 256 bits: without AVX-512 nothing else truncates lanes.
     """
 
     output: Output
     may_exceed_int32: bool
+    packs_alone: bool = False
     out_dtype: ClassVar[str] = "uint8"
 
     def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
@@ -69,6 +73,8 @@ class Epilogue:
 
     def _narrow(self, reals: list[Expr], lanes: int) -> Expr:
         """Return one group's outputs in channel order, uint8 x (len(reals) * lanes)."""
+        if len(reals) == 1 and self.packs_alone and lanes == v.LANES:
+            return self._clamp(self._packed_alone(reals[0]), lanes)
         if len(reals) == 1:
             low, high = self.output.qmin, self.output.qmax
             limit = T.int32(1 << 16)  # keeps the sum with the zero point in int32
@@ -82,6 +88,13 @@ class Epilogue:
             low, high = (T.broadcast(T.int16(bound), 2 * lanes) for bound in (self.output.qmin, self.output.qmax))
             return T.cast(T.min(T.max(words[0], low), high), f"uint8x{2 * lanes}")
         return self._clamp(v.pack_uint8(words[0], words[1], lanes), 4 * lanes)
+
+    def _packed_alone(self, real: Expr) -> Expr:
+        """Return 16 int32 plus the zero point, saturated to uint8, in their order."""
+        low, high = (tirx.Shuffle([real], [T.int32(lane) for lane in range(first, first + 8)]) for first in (0, 8))
+        words = T.Bind(self._words(low, high, 8))
+        packed = v.pack_uint8(words, words, 8)  # by dwords: low's first, high's first, both again, then their second ones
+        return tirx.Shuffle([packed], [T.int32(4 * dword + byte) for dword in (0, 4, 1, 5) for byte in range(4)])
 
     def _scale(self, acc: Expr, multiplier: Expr, bias: Expr | None, lanes: int) -> Expr:
         """Return rint(float32(acc) * multiplier), or rint of a fused multiply-add with a bias.

@@ -21,7 +21,7 @@ from ..vectors import Expr, interior
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
 from .packing import panel_widths
-from .scratch import Scratch
+from .scratch import Scratch, WidenedPixels
 from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
 from .tiles import Core, Tile, layer_cycles, ranked_tiles
 from .vector import LANES
@@ -109,8 +109,8 @@ class GemmLoops(ABC):
         What was chosen, and the tiles that could be chosen instead.
     threads, cycles
         Chunks of the outermost loop; estimate of all its work.
-    element_bytes
-        Of the input.
+    element_bytes, step_bytes
+        Of the input; of a lane's weights for one step.
     is_copied, scratch, block
         Whether blocks read a padded copy of their rows, that copy (None without padding), and the output rows of a block.
     is_walked_before
@@ -128,8 +128,9 @@ class GemmLoops(ABC):
     threads: int
     cycles: float
     element_bytes: int
+    step_bytes: int = 4
     is_copied: bool
-    scratch: Scratch | None
+    scratch: Scratch | WidenedPixels | None
     block: int
     is_walked_before: bool = False
     borders: Borders | None = None
@@ -223,7 +224,7 @@ class GemmLoops(ABC):
         rows_share = longest_share(total, 1, geometry.images, threads) / (total * geometry.images)
         most = max(last - first for first, last in chunk_bounds(panels, threads))
         panels_share = min(1.0, most * tile.vectors / geometry.group_vectors)
-        weight_bytes = geometry.reduction.steps * 4 * LANES * geometry.group_vectors * geometry.groups
+        weight_bytes = geometry.reduction.steps * self.step_bytes * LANES * geometry.group_vectors * geometry.groups
         input_bytes = geometry.images * geometry.rows * geometry.row_stride * self.element_bytes
         by_rows = rows_share * self.cycles + (weight_bytes + rows_share * input_bytes) / COPY_BYTES
         by_panels = panels_share * self.cycles + (input_bytes + panels_share * weight_bytes) / COPY_BYTES

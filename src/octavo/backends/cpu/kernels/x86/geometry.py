@@ -65,13 +65,20 @@ class Geometry:
         return -(-self.group_outputs // LANES)
 
 
-def geometry_of(spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: int, *, padded_width: int | None) -> Geometry:
+def is_pointwise(spec: Conv2dSpec | FloatConv2dSpec) -> bool:
+    """Whether output pixels are input pixels, so that one without padding is one long column of them."""
+    return spec.kernel == (1, 1) and spec.strides == (1, 1)
+
+
+def geometry_of(
+    spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: int, *, padded_width: int | None, step: int = 4
+) -> Geometry:
     """Lay out a convolution over its input (padded_width None) or over a scratch of `padded_width` columns."""
     kernel_h, kernel_w = spec.kernel
     channels = spec.in_channels
     group_outputs = spec.out_channels // groups
     interleave = spec.interleave if isinstance(spec, FloatConv2dSpec) else None
-    if padded_width is None and spec.kernel == (1, 1) and spec.strides == (1, 1) and interleave is None:
+    if padded_width is None and is_pointwise(spec) and interleave is None:
         pixels = spec.batch * spec.in_height * spec.in_width  # no border between rows or images: one long column
         return Geometry(
             images=1,
@@ -80,7 +87,7 @@ def geometry_of(spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: i
             row_stride=channels,
             column_stride=0,
             image_stride=0,
-            reduction=Reduction(taps=(), run=group_inputs),
+            reduction=Reduction(taps=(), run=group_inputs, step=step),
             groups=groups,
             group_inputs=group_inputs,
             group_outputs=group_outputs,
@@ -88,9 +95,9 @@ def geometry_of(spec: Conv2dSpec | FloatConv2dSpec, groups: int, group_inputs: i
     row_size = (spec.in_width if padded_width is None else padded_width) * channels
     row_tap = (kernel_h, spec.dilation[0] * row_size)
     if groups == 1 and (spec.dilation[1] == 1 or kernel_w == 1):
-        reduction = Reduction(taps=(row_tap,), run=kernel_w * channels)
+        reduction = Reduction(taps=(row_tap,), run=kernel_w * channels, step=step)
     else:
-        reduction = Reduction(taps=(row_tap, (kernel_w, spec.dilation[1] * channels)), run=group_inputs)
+        reduction = Reduction(taps=(row_tap, (kernel_w, spec.dilation[1] * channels)), run=group_inputs, step=step)
     return Geometry(
         images=spec.batch,
         rows=spec.out_height,

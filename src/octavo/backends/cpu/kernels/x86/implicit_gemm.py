@@ -34,8 +34,8 @@ from .gemm_loops import GemmLoops, Panel, TilePlace
 from .geometry import geometry_of
 from .lane_order import groups_of
 from .narrow import narrowed
-from .packing import ExtraSteps, Int8Array, Weights, merge_groups, pack_lanes, pack_weights, split_terms
-from .scratch import Scratch, padding_value
+from .packing import ExtraSteps, Weights, merge_groups, pack_lanes, pack_weights, split_terms
+from .scratch import Scratch, WidenedPixels, padding_value
 from .tiles import CORES
 from .vector import LANES
 from .weight_zero_points import SumLanes, ZeroPoints, zero_points_of
@@ -53,6 +53,7 @@ class ImplicitGemm(GemmLoops):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     element_bytes = 1
+    step_elements = 4
     sums_windows = False
 
     def __init__(
@@ -62,8 +63,7 @@ class ImplicitGemm(GemmLoops):
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.isa = isa
         self.core = CORES[isa]
-        terms = split_terms(weights.centered)
-        self._lay_out([merge_groups(term, spec.groups) for term in terms], schedules)
+        self._lay_out([merge_groups(term, spec.groups) for term in self._terms(weights)], schedules)
         geometry = self.geometry
         self.extra = ExtraSteps.of(self.terms[1:], geometry.reduction, geometry.groups, self.tile.vectors)
         bias = weights.folded_bias(spec.folded_zero_point)
@@ -71,7 +71,7 @@ class ImplicitGemm(GemmLoops):
         self.sum_lanes: SumLanes | None = None
         if self.extra.places and not self._are_extra_steps_cheap():
             self._sum_windows(weights, bias, schedules)
-        self.epilogue = epilogue_of(spec, weights)
+        self.epilogue = epilogue_of(spec, weights, isa)
         groups, vectors = self.geometry.groups, self.tile.vectors
         values, bias = self.terms[0], bias + np.int32(self.zero_points.bias_start)
         if self.sum_lanes is not None:
@@ -87,6 +87,14 @@ class ImplicitGemm(GemmLoops):
             self.constants["minus_zero_point"] = pack_lanes(self.zero_points.minus, groups, vectors)
         if self.extra.places:
             self.constants["extra_weights"] = self.extra.weights
+
+    def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
+        """Return what the weights less their zero points are the sum of: what products can take, and the rest."""
+        return [*split_terms(weights.centered)]
+
+    def _copy_of(self, spec: Conv2dSpec) -> Scratch | WidenedPixels | None:
+        """Return the copy of the input that tiles read, of a block of one row; None where they read it in place."""
+        return Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
 
     def _sum_windows(self, weights: Weights, bias: npt.NDArray[np.int32], schedules: Schedules) -> None:
         """Let products take the weights as they are, and sums of the windows correct them: a lane's, if one is idle."""
@@ -110,15 +118,15 @@ class ImplicitGemm(GemmLoops):
         """Whether all steps are written out and accumulators start from the bias."""
         return self.geometry.reduction.runs == 1 and self.geometry.reduction.steps <= SHORT_REDUCTION
 
-    def _lay_out(self, terms: list[tuple[Int8Array, int]], schedules: Schedules) -> None:
-        """Decide the loop nest for weights of these int8 terms, each (values, groups)."""
+    def _lay_out(self, terms: list[tuple[npt.NDArray[Any], int]], schedules: Schedules) -> None:
+        """Decide the loop nest for weights of these terms, each (values, groups)."""
         spec = self.spec
         self.terms, groups = [values for values, _ in terms], terms[0][1]
-        padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
-        self.is_copied = padded is not None
-        width = padded.width if padded is not None else None
-        self.geometry = geometry = geometry_of(spec, groups, self.terms[0].shape[2], padded_width=width)
-        self.borders = Borders.of(spec, self.terms[0].shape[2], 4)
+        copy, inputs = self._copy_of(spec), self.terms[0].shape[2]
+        self.is_copied = copy is not None
+        width = copy.width if isinstance(copy, Scratch) else None
+        self.geometry = geometry = geometry_of(spec, groups, inputs, padded_width=width, step=self.step_elements)
+        self.borders = Borders.of(spec, inputs, self.step_elements)
         shape: dict[str, Any] = {
             "rows": geometry.rows,
             "columns": geometry.columns,
@@ -129,7 +137,7 @@ class ImplicitGemm(GemmLoops):
         self._choose_tile(self.key, schedules, self.core, shape)
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.block = self._block_rows()
-        self.scratch = dataclasses.replace(padded, block=self.block) if padded is not None else None
+        self.scratch = dataclasses.replace(copy, block=self.block) if copy is not None else None
 
     # ---- emission, from the outside in
 
@@ -266,6 +274,14 @@ class ImplicitGemm(GemmLoops):
         run = self.geometry.reduction.run
         return v.splat_dword(v.dword_of(source, byte, run)) if run < 4 else v.splat_bytes(source, byte)
 
+    def _column(self, index: Expr) -> Expr:
+        """Return the weights of a step and a vector, which begin at `index`."""
+        return v.load(self.operands["weights"], index, 4 * LANES)
+
+    def _product(self, acc: Expr, values: Expr, weights: Expr) -> Expr:
+        """Return a vector of sums and the products of one step."""
+        return v.dot(acc, values, weights)
+
     def _emit_reduction(self, acc: Expr, source: Expr, at: Expr, starts: list[int], panel: Panel) -> None:
         """Emit the loops over taps and steps."""
         reduction = self.geometry.reduction
@@ -281,7 +297,11 @@ class ImplicitGemm(GemmLoops):
                 nest(byte, weights, rest)
                 return
             with T.serial(0, extent) as tap:
-                nest(T.Bind(byte + tap * distance), T.Bind(weights + tap * (inner * panel.vectors * 4 * LANES)), rest)
+                nest(
+                    T.Bind(byte + tap * distance),
+                    T.Bind(weights + tap * (inner * panel.vectors * self.step_elements * LANES)),
+                    rest,
+                )
 
         nest(at, self._weights_at(panel), reduction.taps)
 
@@ -291,10 +311,10 @@ class ImplicitGemm(GemmLoops):
         """Emit the loops over those taps that some row of the tile, and each of these columns, reads outside the padding."""
         assert self.borders is not None
         reduction, weights_at = self.geometry.reduction, self._weights_at(panel)
-        row_bytes = reduction.steps // self.borders.rows.count * panel.vectors * 4 * LANES
+        row_weights = reduction.steps // self.borders.rows.count * panel.vectors * self.step_elements * LANES
 
         def tap_row(tap: Expr) -> None:
-            byte, weights = T.Bind(at + tap * reduction.taps[0][1]), T.Bind(weights_at + tap * row_bytes)
+            byte, weights = T.Bind(at + tap * reduction.taps[0][1]), T.Bind(weights_at + tap * row_weights)
             for run in place.runs:
                 self._emit_column_taps(acc, source, byte, weights, run, place.read_in(run, starts), panel)
 
@@ -306,15 +326,16 @@ class ImplicitGemm(GemmLoops):
         """Emit the column taps of one run, over the pixels that read them."""
         assert self.borders is not None
         reduction, taps = self.geometry.reduction, self.borders.columns
-        step_bytes = panel.vectors * 4 * LANES
+        step_weights = panel.vectors * self.step_elements * LANES
         if len(reduction.taps) == 1:  # the taps of a row lie side by side: one walk over all of them
-            tap_bytes = reduction.run // taps.count
-            interior_run = range(run.first * tap_bytes, run.last * tap_bytes)
+            tap_elements, size = reduction.run // taps.count, self.step_elements
+            interior_run = range(run.first * tap_elements, run.last * tap_elements)
             is_full = len(interior_run) == reduction.run
-            walk = reduction.step_starts if is_full else tuple(interior_run)[::4]
-            self._emit_run(acc, source, byte, weights + run.first * tap_bytes // 4 * step_bytes, walk, pixels, panel)
+            walk = reduction.step_starts if is_full else tuple(interior_run)[::size]
+            first = weights + run.first * tap_elements // size * step_weights
+            self._emit_run(acc, source, byte, first, walk, pixels, panel)
             return
-        inner = len(reduction.step_starts) * step_bytes
+        inner = len(reduction.step_starts) * step_weights
 
         def tap(index: Expr) -> None:
             start, packed = T.Bind(byte + index * reduction.taps[1][1]), T.Bind(weights + index * inner)
@@ -327,7 +348,7 @@ class ImplicitGemm(GemmLoops):
                 tap(index)
 
     def _weights_at(self, panel: Panel) -> Expr:
-        return T.Bind(panel.first * (self.geometry.reduction.steps * 4 * LANES))
+        return T.Bind(panel.first * (self.geometry.reduction.steps * self.step_elements * LANES))
 
     def _emit_run(
         self,
@@ -339,28 +360,28 @@ class ImplicitGemm(GemmLoops):
         pixels: list[tuple[int, int]],
         panel: Panel,
     ) -> None:
-        """Emit the steps that start at the bytes of `walk`, 4 apart but for the last, over pixels (number, first byte)."""
-        step_bytes = panel.vectors * 4 * LANES
+        """Emit the steps that start at the elements of `walk`, side by side but for the last, over pixels (number, first one)."""
+        size = self.step_elements
+        step_weights = panel.vectors * size * LANES
 
         def step(byte: Expr, weights: Expr) -> None:
-            packed = self.operands["weights"]
-            columns = [T.Bind(v.load(packed, weights + j * 4 * LANES, 4 * LANES)) for j in range(panel.vectors)]
+            columns = [T.Bind(self._column(weights + j * size * LANES)) for j in range(panel.vectors)]
             for i, start in pixels:
                 values = T.Bind(self._splat(source, byte + start))
                 for j, column in enumerate(columns):
                     index = (i * panel.vectors + j) * LANES
-                    v.store(acc, index, v.dot(v.load(acc, index, LANES), values, column), LANES)
+                    v.store(acc, index, self._product(v.load(acc, index, LANES), values, column), LANES)
 
         if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 else UNROLLED_STEPS):
             for index, start in enumerate(walk):
-                step(byte + start, weights + index * step_bytes)
+                step(byte + start, weights + index * step_weights)
             return
-        is_even = walk[-1] - walk[0] == 4 * (len(walk) - 1)
+        is_even = walk[-1] - walk[0] == size * (len(walk) - 1)
         full = len(walk) if is_even else len(walk) - 1
         with T.serial(0, full) as index:
-            step(byte + walk[0] + index * 4, weights + index * step_bytes)
+            step(byte + walk[0] + index * size, weights + index * step_weights)
         if not is_even:
-            step(byte + walk[-1], weights + full * step_bytes)
+            step(byte + walk[-1], weights + full * step_weights)
 
     def _emit_finish(self, acc: Expr, out_at: Expr, pixels: list[int], totals: list[Expr | None], panel: Panel) -> None:
         """Emit requantization and the stores of the panel's channels of each pixel."""

@@ -2,7 +2,7 @@
 
 LLVM splits loads, sums and shuffles of 512 bits by itself; it does not split an instruction that is called by name. Each of those
 is written here as two of 256 bits, or for AVX2 as instructions that give the same integers. Nothing else of a kernel changes;
-its tile should be one for 16 registers, see `tiles`.
+its tile should be one for 16 registers, see `tiles`. Convolutions and products with constants have kernels of their own for AVX2.
 """
 
 from __future__ import annotations

@@ -20,26 +20,29 @@ Int8Array = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reduction:
-    """The walk over the inputs of one output pixel: nested loops over taps, then `run` contiguous bytes, 4 to a step.
+    """The walk over the inputs of one output pixel: nested loops over taps, then `run` contiguous elements, `step` to a step.
 
     Parameters
     ----------
     taps
-        (extent, distance in bytes) of each loop over taps, outermost first; their product counts the runs.
+        (extent, distance in elements) of each loop over taps, outermost first; their product counts the runs.
     run
-        Contiguous bytes at each tap.
+        Contiguous elements at each tap.
+    step
+        Elements that one product of a lane adds up: 4 bytes, or 2 words.
     """
 
     taps: tuple[tuple[int, int], ...]
     run: int
+    step: int = 4
 
     @property
     def step_starts(self) -> tuple[int, ...]:
-        """First byte of each step of a run. The last one overlaps its neighbour where run % 4 != 0, so as not to read past
-        the run (a run shorter than 4 has one step, which reads `run` bytes)."""
-        starts = list(range(0, self.run - 3, 4))
-        if self.run % 4:
-            starts.append(max(self.run - 4, 0))
+        """First element of each step of a run. The last one overlaps its neighbour where the run is no whole steps, so as not
+        to read past the run (a run shorter than a step has one, which reads `run` elements)."""
+        starts = list(range(0, self.run - self.step + 1, self.step))
+        if self.run % self.step:
+            starts.append(max(self.run - self.step, 0))
         return tuple(starts)
 
     @property
@@ -49,15 +52,15 @@ class Reduction:
 
     @property
     def distances(self) -> tuple[int, ...]:
-        """Distance of each step's first byte from the window's first byte, in the order of the walk."""
+        """Distance of each step's first element from the window's first one, in the order of the walk."""
         starts = [0]
         for extent, distance in self.taps:
             starts = [start + tap * distance for start in starts for tap in range(extent)]
-        return tuple(start + byte for start in starts for byte in self.step_starts)
+        return tuple(start + element for start in starts for element in self.step_starts)
 
     @property
     def steps(self) -> int:
-        """Number of 4-byte steps over all runs."""
+        """Number of steps over all runs."""
         return self.runs * len(self.step_starts)
 
 
@@ -147,20 +150,20 @@ def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
     return terms
 
 
-def merge_groups(values: Int8Array, groups: int) -> tuple[Int8Array, int]:
+def merge_groups(values: npt.NDArray[Any], groups: int) -> tuple[npt.NDArray[Any], int]:
     """Join neighbouring groups into one with zeros between them, until the 16 lanes of a vector are used.
 
     Parameters
     ----------
     values
-        int8 (kernel_h, kernel_w, inputs of a group, out_channels), symmetric: a 0 must be no weight.
+        (kernel_h, kernel_w, inputs of a group, out_channels), symmetric: a 0 must be no weight.
     groups
         How many groups there are.
 
     Returns
     -------
     values
-        int8 (kernel_h, kernel_w, inputs of a joined group, out_channels).
+        The same type, (kernel_h, kernel_w, inputs of a joined group, out_channels).
     groups
         How many joined groups remain.
     """
@@ -171,7 +174,7 @@ def merge_groups(values: Int8Array, groups: int) -> tuple[Int8Array, int]:
         factor *= 2
     if factor == 1:
         return values, groups
-    joined = np.zeros((kernel_h, kernel_w, inputs * factor, channels), np.int8)
+    joined = np.zeros((kernel_h, kernel_w, inputs * factor, channels), values.dtype)
     for group in range(groups):
         rows = slice(group % factor * inputs, (group % factor + 1) * inputs)
         columns = slice(group * outputs, (group + 1) * outputs)
@@ -204,25 +207,25 @@ def pack_lanes(values: npt.NDArray[Any], groups: int, vectors: int) -> npt.NDArr
     return np.ascontiguousarray(padded[:, order.ravel()].ravel())
 
 
-def pack_weights(values: Int8Array, reduction: Reduction, groups: int, vectors: int) -> Int8Array:
-    """Return the weights in the order group, panel, step, vector, lane, byte; one-dimensional.
+def pack_weights(values: npt.NDArray[Any], reduction: Reduction, groups: int, vectors: int) -> npt.NDArray[Any]:
+    """Return the weights in the order group, panel, step, vector, lane, element of the step; one-dimensional.
 
     `values` is (kernel_h, kernel_w, inputs of a group, out_channels); its first three axes are `reduction.runs` runs of
-    `reduction.run` bytes. A byte that two steps read counts in the first.
+    `reduction.run` elements. One that two steps read counts in the first.
     """
     channels = values.shape[-1] // groups
     runs = values.reshape(reduction.runs, reduction.run, groups, channels)
     starts = reduction.step_starts
     order = lane_channels(channels, vectors)
-    steps = np.zeros((reduction.runs, len(starts), 4, groups, order.size), np.int8)
+    steps = np.zeros((reduction.runs, len(starts), reduction.step, groups, order.size), values.dtype)
     covered = 0
     for index, start in enumerate(starts):
-        end = min(start + 4, reduction.run)
+        end = min(start + reduction.step, reduction.run)
         steps[:, index, covered - start : end - start, :, :channels] = runs[:, covered:end]
         covered = end
-    lanes = steps.reshape(reduction.steps, 4, groups, order.size)[..., order]  # steps, byte, group, vector, lane
-    lanes = lanes.transpose(2, 0, 3, 4, 1)  # group, step, vector, lane, byte
-    panels: list[Int8Array] = []
+    lanes = steps.reshape(reduction.steps, reduction.step, groups, order.size)[..., order]  # steps, element, group, vector, lane
+    lanes = lanes.transpose(2, 0, 3, 4, 1)  # group, step, vector, lane, element
+    panels: list[npt.NDArray[Any]] = []
     for group in lanes:
         start = 0
         for width in panel_widths(channels, vectors):

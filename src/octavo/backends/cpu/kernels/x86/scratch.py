@@ -41,12 +41,15 @@ class Scratch:
         Channels of a pixel in the copy: each input channel `spread` times in a row, then filled up with the padding's value.
     spread
         How often each input channel is repeated (a depthwise convolution with a channel multiplier).
+    is_widened
+        Whether bytes become int16.
     """
 
     spec: Conv2dSpec | FloatConv2dSpec
     block: int
     channels: int
     spread: int = 1
+    is_widened: bool = False
 
     @property
     def width(self) -> int:
@@ -70,7 +73,7 @@ class Scratch:
             return "uint16"
         if isinstance(self.spec, FloatConv2dSpec):
             return "float32"
-        return self.spec.dtype
+        return "int16" if self.is_widened else self.spec.dtype
 
     def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
         """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer.
@@ -80,6 +83,8 @@ class Scratch:
         spec = self.spec
         if padding is None:
             padding = tirx.const(0 if isinstance(spec, FloatConv2dSpec) else spec.input_zero_point, self.dtype)
+        elif self.is_widened:
+            padding = T.cast(padding, "int16")
         scratch = T.alloc_buffer((self.rows * self.row_size + SLACK,), self.dtype)
         left, skipped = min(max(spec.padding[1], 0), self.width), max(-spec.padding[1], 0)
         columns = min(spec.in_width - skipped, self.width - left)
@@ -98,6 +103,9 @@ class Scratch:
                     self._fill(scratch, start, self.row_size, padding)
         return scratch
 
+    def _element(self, value: Expr) -> Expr:
+        return T.cast(value, "int16") if self.is_widened else value
+
     def _fill(self, scratch: Expr, start: Expr, count: int, value: Expr) -> None:
         if count > 0:
             with T.serial(0, count) as i:
@@ -110,11 +118,31 @@ class Scratch:
         inputs = self.spec.in_channels
         if self.spread == 1 and self.channels == inputs:
             with T.serial(0, columns * inputs) as i:
-                T.buffer_store(scratch, x[source + i], [start + i])
+                T.buffer_store(scratch, self._element(x[source + i]), [start + i])
             return
         with T.serial(0, columns) as column:
             with T.serial(0, inputs) as channel, T.serial(0, self.spread) as copy:
                 target = start + column * self.channels + channel * self.spread + copy
-                T.buffer_store(scratch, x[source + column * inputs + channel], [target])
+                T.buffer_store(scratch, self._element(x[source + column * inputs + channel]), [target])
             filled = inputs * self.spread
             self._fill(scratch, start + column * self.channels + filled, self.channels - filled, padding)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidenedPixels:
+    """Bytes of `block` pixels as int16, of an image that is one long column of `pixels`, `channels` each."""
+
+    pixels: int
+    block: int
+    channels: int
+
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it with the pixels from `first_row` on, and return its buffer."""
+        del image, padding
+        copy = T.alloc_buffer((self.block * self.channels + SLACK,), "int16")
+        start = T.Bind(first_row * self.channels)
+        is_even = self.pixels % self.block == 0
+        count = T.int32(self.block) if is_even else T.min(T.int32(self.block), self.pixels - first_row)
+        with T.serial(0, T.Bind(count * self.channels)) as index:
+            T.buffer_store(copy, T.cast(x[start + index], "int16"), [index])
+        return copy

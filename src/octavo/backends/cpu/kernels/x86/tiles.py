@@ -31,23 +31,23 @@ class Core:
         Vectors: more of them gain nothing.
     registers
         Vectors of accumulators and of one step's weights, beside the activation: beyond that, accumulators are spilled.
-    weight_vectors
-        Vectors that the weights of one vector take up.
     product_cycles, weight_cycles, activation_cycles
         Of each product of a vector, and to prepare a vector of weights and the activation of a pixel in each step.
+    end_factor
+        How much longer than with 512 bits it takes to initialise, requantize and store accumulators.
     """
 
     accumulators: int
     registers: int
-    weight_vectors: int = 1
     product_cycles: float = 1.0
     weight_cycles: float = 0.0
     activation_cycles: float = 0.0
+    end_factor: float = 1.0
 
     def most_pixels(self, vectors: int) -> int:
         """Return how many pixels fit beside the weights of `vectors`, 0 if the weights alone are too many."""
         accumulators = self.accumulators if vectors > 1 else min(self.accumulators, MAX_PIXELS)
-        return max(0, min(accumulators, self.registers - vectors * self.weight_vectors)) // vectors
+        return max(0, min(accumulators, self.registers - vectors)) // vectors
 
     def step_cycles(self, pixels: int, vectors: int) -> float:
         """Estimate the cycles of the arithmetic of one step."""
@@ -57,8 +57,8 @@ class Core:
 CORES = {
     AVX512_VNNI: Core(accumulators=24, registers=31),
     AVX_VNNI: Core(accumulators=7, registers=7),
-    # Weights and activations are widened to words, even and odd bytes apart: two multiplications and two sums a register.
-    AVX2: Core(accumulators=6, registers=6, weight_vectors=2, product_cycles=8 / 3, weight_cycles=2.0, activation_cycles=1.0),
+    # Words: two multiplications of the two ports that have them, and two sums.
+    AVX2: Core(accumulators=6, registers=7, product_cycles=1.25, weight_cycles=0.5, activation_cycles=0.1, end_factor=2.0),
 }
 """By ISA."""
 
@@ -82,13 +82,13 @@ class Tile:
 
 
 def step_cycles(pixels: int, vectors: int, core: Core) -> float:
-    """Estimate the cycles of one 4-byte step: products, or loads, or the latency, whichever is longest."""
+    """Estimate the cycles of one step: products, or loads, or the latency, whichever is longest."""
     return max(core.step_cycles(pixels, vectors), vectors + 0.5 * pixels, LATENCY)
 
 
-def end_cycles(pixels: int, vectors: int) -> float:
+def end_cycles(pixels: int, vectors: int, core: Core) -> float:
     """Estimate the cycles of a tile beside its steps."""
-    return pixels * sum(group * NARROW_CYCLES[group] for group in groups_of(vectors)) + TILE_CYCLES
+    return pixels * sum(group * NARROW_CYCLES[group] for group in groups_of(vectors)) * core.end_factor + TILE_CYCLES
 
 
 def layer_cycles(
@@ -114,7 +114,7 @@ def layer_cycles(
             for width, column_tiles in ((tile.columns, columns // tile.columns), (columns % tile.columns, 1)):
                 if height and width:
                     pixels = height * width
-                    cycles = steps * step_cycles(pixels, vectors, core) + end_cycles(pixels, vectors)
+                    cycles = steps * step_cycles(pixels, vectors, core) + end_cycles(pixels, vectors, core)
                     total += panels * row_tiles * column_tiles * cycles
     return total
 
@@ -133,7 +133,7 @@ def _bordered_cycles(tile: Tile, vectors: int, rows: int, steps: int, borders: B
                 (run.last - run.first) * tap_steps * step_cycles(height * len(run.columns), vectors, core) + RUN_CYCLES
                 for run in tiles.runs
             )
-            total += tiles.count * (row_taps * row_tap + row_tiles * end_cycles(height * tiles.width, vectors))
+            total += tiles.count * (row_taps * row_tap + row_tiles * end_cycles(height * tiles.width, vectors, core))
     return total
 
 
@@ -167,7 +167,7 @@ def ranked_tiles(
     channels
         Output channels of one group.
     steps
-        4-byte steps of the reduction.
+        Steps of the reduction, of 4 bytes or 2 words.
     borders
         Which of its taps are left out where they lie in the padding; None where none are.
     core

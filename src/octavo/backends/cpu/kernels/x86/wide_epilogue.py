@@ -16,6 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
+from ..isa import AVX2, AVX512_VNNI
 from ..rounding import scaled
 from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, SumOutput
 from ..vectors import Expr, splat
@@ -118,7 +119,7 @@ def emit_groups(epilogue: AnyEpilogue, groups: Iterable[Group], vectors: int, la
         epilogue.emit(group)
 
 
-def epilogue_of(spec: Conv2dSpec, weights: Weights) -> AnyEpilogue:
+def epilogue_of(spec: Conv2dSpec, weights: Weights, isa: str = AVX512_VNNI) -> AnyEpilogue:
     """Return the epilogue of a layer's output."""
     if isinstance(spec.output, FunctionOutput):
         return FunctionEpilogue(output=spec.output)
@@ -126,7 +127,7 @@ def epilogue_of(spec: Conv2dSpec, weights: Weights) -> AnyEpilogue:
         return FloatEpilogue(output=spec.output, channels=spec.out_channels)
     if isinstance(spec.output, SumOutput):
         return SumEpilogue(output=spec.output, channels=spec.out_channels)
-    return Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32())
+    return Epilogue(output=spec.output, may_exceed_int32=weights.may_exceed_int32(), packs_alone=isa == AVX2)
 
 
 def _less_zero_points(group: Group, zero_point: Expr) -> list[Expr]:

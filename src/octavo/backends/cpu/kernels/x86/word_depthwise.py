@@ -1,0 +1,220 @@
+"""Depthwise convolution for AVX2: taps in pairs, words of 16 channels of two of them woven together for vpmaddwd.
+
+    for each block of output rows          (its input rows as words, padded)
+      for each block of 16 channels        (its weights stay in registers, where there are few taps)
+        for each row, for each column
+          for each pair of taps:  weave their words, acc[half] += pairs of products
+          requantize, narrow, store
+
+Any two taps make a pair, whatever the strides and the dilation: nothing is shared between outputs, and nothing computed for
+columns that no output reads. Words hold asymmetric weights less their zero points, 9 bits, as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..isa import AVX2
+from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
+from ..schedule_key import schedule_key
+from ..spec import Conv2dSpec, Kernel
+from ..vectors import Expr, chunks_for, load, prim_func, store
+from . import vector as v
+from .depthwise_windows import channel_blocks
+from .epilogue import Group
+from .lane_order import channel_order
+from .narrow import narrowed
+from .packing import Weights
+from .scratch import Scratch, padding_value
+from .shares import balanced_block
+from .wide_epilogue import emit_groups, epilogue_of
+
+WIDTH = 16  # channels at once: a register of words, two of sums
+LANES = WIDTH // 2
+SCRATCH_BYTES = 256 * 1024  # of the widened rows that one block reads once for each block of channels
+UNROLLED_TAPS = 25  # taps that are written out; of more, the kernel's rows are a loop
+PAIR_CYCLES, END_CYCLES = 1.5, 4.0  # to weave, multiply and add a pair of taps; to start, requantize and store 16 channels
+
+
+class WordDepthwise:
+    """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
+
+    def __init__(self, spec: Conv2dSpec, weights: Weights, *, schedules: Schedules = NO_SCHEDULES) -> None:
+        assert spec.groups == spec.in_channels, "a depthwise convolution has one input channel to a group"
+        self.spec = spec
+        self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
+        self.channels = max(spec.out_channels, WIDTH)  # fewer are filled up in the scratch
+        self.blocks_of_channels = channel_blocks(self.channels, WIDTH)
+        kernel_h, kernel_w = spec.kernel
+        is_flat = kernel_h * kernel_w <= UNROLLED_TAPS
+        self.parts, self.taps = (1, kernel_h * kernel_w) if is_flat else (kernel_h, kernel_w)
+        self.pairs = -(-self.taps // 2)
+        self.schedule = self._choose(schedules)
+        blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
+        cycles = blocks * (self.parts * self.pairs * PAIR_CYCLES + END_CYCLES)
+        self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
+        self.block = self._block_rows()
+        spread = spec.out_channels // spec.in_channels
+        self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread, is_widened=True)
+        self.epilogue = epilogue_of(spec, weights, AVX2)
+        self.channel_values = self.epilogue.channel_values(weights)
+        centered = weights.values[:, :, 0, :].astype(np.int16) - weights.zero_points.astype(np.int16)
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            "weights": self._pack_weights(centered),
+            "bias": self._pack_lanes(weights.folded_bias(spec.folded_zero_point)),
+            **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
+        }
+
+    def _choose(self, schedules: Schedules) -> WindowSchedule:
+        """Take what was measured to be best; there is one window, blocks may differ."""
+        measured = schedules.get(self.key)
+        if measured is None:
+            return WindowSchedule(outputs=1)
+        is_window = isinstance(measured, WindowSchedule) and measured.outputs == 1
+        is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
+        check_schedule(self.key, measured, fits=is_window and is_block)
+        return WindowSchedule(outputs=1, block=measured.block)
+
+    def _tunable(self) -> Tunable:
+        rows = self.spec.out_height
+        sizes = dict.fromkeys(min(rows, size) for size in (self.block * 2, self.block // 2, rows, self.block // 4) if size)
+        others = [WindowSchedule(outputs=1, block=size) for size in sizes if size != self.block]
+        return Tunable.of(self.key, self.schedule, others)
+
+    def _block_rows(self) -> int:
+        """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
+        spec = self.spec
+        if self.schedule.block is not None and self.threads == 1:  # what was measured; threads need blocks of their own
+            return self.schedule.block
+        row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels * 2
+        extra = spec.dilation[0] * (spec.kernel[0] - 1)
+        affordable = max(1, (SCRATCH_BYTES // row_bytes - extra) // spec.strides[0])
+        return balanced_block(spec.out_height, affordable, spec.batch, self.threads)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows of one image."""
+        return -(-self.spec.out_height // self.block)
+
+    # ---- constants
+
+    def _lane_channels(self) -> npt.NDArray[np.int64]:
+        """Return the channel of each lane, (blocks of channels, halves, 8)."""
+        return np.stack([start + channel_order(2, LANES) for start, _ in self.blocks_of_channels])
+
+    def _pack_lanes(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return per-channel values in the order of each block's lanes; channels that fill up hold 0."""
+        padded = np.zeros(self.channels, values.dtype)
+        padded[: values.size] = values
+        return padded[self._lane_channels()].ravel()
+
+    def _pack_weights(self, centered: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+        """Return weights (kernel_h, kernel_w, channels) by block, part, pair, half, lane and tap; an odd tap's partner is 0."""
+        padded = np.zeros((self.parts, 2 * self.pairs, self.channels), np.int16)
+        padded[:, : self.taps, : centered.shape[2]] = centered.reshape(self.parts, self.taps, -1)
+        lanes = padded.reshape(self.parts, self.pairs, 2, self.channels)[..., self._lane_channels()]
+        return np.ascontiguousarray(lanes.transpose(3, 0, 1, 4, 5, 2)).ravel()
+
+    # ---- emission, from the outside in
+
+    def build(self, name: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        spec = self.spec
+        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
+        out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
+        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
+        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
+        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
+        return Kernel(
+            name=f"{name} 1x{WIDTH}",
+            isa=AVX2,
+            func=narrowed(func, AVX2),
+            constants=tuple(self.constants.values()),
+            tunable=self._tunable(),
+        )
+
+    def _emit(self, x: Expr, *others: Expr) -> None:
+        self.x, self.out = x, others[-1]
+        self.parameters = others[0] if self.spec.scales else None
+        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
+        threads, units = self.threads, self.spec.batch * self.blocks
+        if threads == 1:
+            self._emit_units(0, units)
+            return
+        with T.parallel(0, threads) as chunk:
+            self._emit_units(T.Bind(chunk * units // threads), T.Bind((chunk + 1) * units // threads))
+
+    def _emit_units(self, first: Expr, last: Expr) -> None:
+        """Emit the loop over blocks of rows, all images in one sequence."""
+        spec = self.spec
+        with T.serial(0, last - first) as index:
+            unit = T.Bind(first + index)
+            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
+            first_row = T.Bind(block * self.block)
+            source = self.scratch.emit(self.x, image, first_row, padding_value(spec, self.parameters, image))
+            out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
+            rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
+            full = self.channels // WIDTH
+            with T.serial(0, full) as number:
+                self._emit_pixels(source, out_base, rows, number, T.Bind(number * WIDTH))
+            for number, (start, _) in enumerate(self.blocks_of_channels[full:], full):
+                self._emit_pixels(source, out_base, rows, number, start)
+
+    def _emit_pixels(self, source: Expr, out_base: Expr, rows: Expr, number: Expr, start: Expr) -> None:
+        """Emit all pixels of one block of channels."""
+        spec, scratch = self.spec, self.scratch
+        weights = T.Bind(number * T.int32(self.parts * self.pairs * 2 * WIDTH))
+        with T.serial(0, rows) as row:
+            at_row = T.Bind(start + row * (spec.strides[0] * scratch.row_size))
+            out_row = T.Bind(out_base + start + row * (spec.out_width * spec.out_channels))
+            with T.serial(0, spec.out_width) as column:
+                at = T.Bind(at_row + column * (spec.strides[1] * scratch.channels))
+                acc = T.alloc_buffer((WIDTH,), "int32", scope="local")
+                for half in range(2):
+                    store(acc, half * LANES, self._lanes("bias", number, half), LANES)
+                self._emit_taps(acc, source, at, weights)
+                groups = self._groups(acc, T.Bind(out_row + column * spec.out_channels), number)
+                emit_groups(self.epilogue, groups, 2, LANES)
+
+    def _emit_taps(self, acc: Expr, source: Expr, at: Expr, weights: Expr) -> None:
+        """Emit the sums of all taps."""
+        spec, scratch = self.spec, self.scratch
+        row, column = spec.dilation[0] * scratch.row_size, spec.dilation[1] * scratch.channels
+        if self.parts == 1:
+            self._emit_part(acc, source, at, weights, [y * row + x * column for y, x in np.ndindex(*spec.kernel)])
+            return
+        with T.serial(0, self.parts) as part:
+            packed = T.Bind(weights + part * (self.pairs * 2 * WIDTH))
+            self._emit_part(acc, source, T.Bind(at + part * row), packed, [x * column for x in range(self.taps)])
+
+    def _emit_part(self, acc: Expr, source: Expr, at: Expr, weights: Expr, places: list[int]) -> None:
+        """Emit the sums of the taps at these places, two by two."""
+        for pair in range(self.pairs):
+            first, second = places[2 * pair], places[min(2 * pair + 1, len(places) - 1)]
+            words = [T.Bind(load(source, at + place, WIDTH)) for place in (first, second)]
+            for half in range(2):
+                order = [8 * block + 4 * half + lane + WIDTH * tap for block in range(2) for lane in range(4) for tap in range(2)]
+                woven = tirx.Shuffle(words, [T.int32(index) for index in order])
+                packed = load(self.operands["weights"], weights + (pair * 2 + half) * WIDTH, WIDTH)
+                store(acc, half * LANES, load(acc, half * LANES, LANES) + v.multiply_pairs(woven, packed, LANES), LANES)
+
+    def _groups(self, acc: Expr, target: Expr, number: Expr) -> Iterator[Group]:
+        """Yield the sums of one pixel's channels."""
+        yield Group(
+            out=self.out,
+            target=target,
+            accumulators=[load(acc, half * LANES, LANES) for half in range(2)],
+            values={label: [T.Bind(self._lanes(label, number, half)) for half in range(2)] for label in self.channel_values},
+            valid=min(WIDTH, self.spec.out_channels),
+            parameters=self.parameters,
+            lanes=LANES,
+        )
+
+    def _lanes(self, label: str, number: Expr, half: int) -> Expr:
+        return load(self.operands[label], number * WIDTH + half * LANES, LANES)

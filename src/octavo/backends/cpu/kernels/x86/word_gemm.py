@@ -1,0 +1,60 @@
+"""The implicit matrix product for AVX2: bytes are widened to words before the loops, which multiply pairs of words (vpmaddwd).
+
+AVX2's one product of bytes saturates pairs to int16: weights beyond half their range make it inexact. Words are exact, and hold
+asymmetric weights less their zero points, 9 bits, as they are. Activations are widened once for each block of rows and read by
+all panels; weights are packed as words, or as bytes where few pixels read them: then their size is what costs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ..spec import Conv2dSpec
+from ..vectors import Expr, load
+from . import vector as v
+from .geometry import is_pointwise
+from .implicit_gemm import ImplicitGemm
+from .packing import Weights
+from .scratch import Scratch, WidenedPixels
+from .vector import LANES
+
+WORDS_FROM = 64
+"""Output pixels from which on weights are packed as words."""
+
+
+class WordGemm(ImplicitGemm):
+    """Emits one layer's PrimFunc, in steps of two words."""
+
+    element_bytes = 2
+    step_elements = 2
+
+    def _terms(self, weights: Weights) -> list[npt.NDArray[Any]]:
+        spec, centered = self.spec, weights.centered
+        pixels = spec.batch * spec.out_height * spec.out_width
+        fits = bool((np.abs(2 * centered + 1) <= 255).all())  # [-128; 127]
+        dtype = np.int8 if fits and pixels < WORDS_FROM else np.int16
+        self.step_bytes = 2 * np.dtype(dtype).itemsize
+        return [centered.astype(dtype)]
+
+    def _copy_of(self, spec: Conv2dSpec) -> Scratch | WidenedPixels:
+        if is_pointwise(spec) and not any(spec.padding):
+            pixels = spec.batch * spec.in_height * spec.in_width
+            return WidenedPixels(pixels=pixels, block=1, channels=spec.in_channels)
+        return Scratch(spec=spec, block=1, channels=spec.in_channels, is_widened=True)
+
+    def _splat(self, source: Expr, byte: Expr) -> Expr:
+        if self.geometry.reduction.run == 1:
+            pair = T.cast(source[byte], "int32")
+        else:
+            pair = T.reinterpret("int32", load(source, byte, 2))
+        return T.reinterpret(f"int16x{2 * LANES}", T.broadcast(pair, LANES))
+
+    def _column(self, index: Expr) -> Expr:
+        return load(self.operands["weights"], index, 2 * LANES, "int16")
+
+    def _product(self, acc: Expr, values: Expr, weights: Expr) -> Expr:
+        return v.dot_int16(acc, values, weights)
