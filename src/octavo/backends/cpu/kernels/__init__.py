@@ -27,6 +27,9 @@ from .group_norm import GroupNormSpec, group_norm
 from .half_cast import HalfCastSpec, half_cast
 from .half_pool2d import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
 from .isa import (
+    ARM_DOTPROD,
+    ARM_I8MM,
+    ARM_NEON,
     AVX2,
     AVX512_BF16,
     AVX512_VNNI,
@@ -76,6 +79,9 @@ from .tuning import Tuning, Winner, tuning_of
 from .x86.table import without_vbmi
 
 __all__ = [
+    "ARM_DOTPROD",
+    "ARM_I8MM",
+    "ARM_NEON",
     "AVX2",
     "AVX512_BF16",
     "AVX512_VNNI",

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
+from .arm import conv2d_arm, matmul_arm
 from .generic.conv2d import conv2d_generic
 from .generic.wide_conv2d import wide_conv2d_generic
 from .isa import checked_isa
@@ -27,9 +28,12 @@ _MIN_INPUTS = 8
 """Inputs of a group of int16 below which pairs and panels are mostly padding, unless one group has them all."""
 
 
-def _implementation(x86: Callable[..., Kernel], isa: str, schedules: Schedules) -> Callable[..., Kernel]:
-    if checked_isa(isa).family == "x86":
-        return partial(x86, isa=isa, schedules=schedules)
+def _implementation(
+    x86: Callable[..., Kernel], arm: Callable[..., Kernel], isa: str, schedules: Schedules
+) -> Callable[..., Kernel]:
+    family = checked_isa(isa).family
+    if family != "generic":
+        return partial(x86 if family == "x86" else arm, isa=isa, schedules=schedules)
     return lambda *args, **options: replace(conv2d_generic(*args, **options), isa=isa)
 
 
@@ -82,7 +86,7 @@ def conv2d(
         real = bias.astype(np.float32) if isinstance(spec.output, FloatOutput) else None
         sums = bias.astype(np.int64) if real is None else np.zeros(bias.shape, np.int64)
         return _wide_conv2d(spec, centered, sums, multiplier, real, isa, schedules)
-    return _implementation(conv2d_x86, isa, schedules)(
+    return _implementation(conv2d_x86, conv2d_arm, isa, schedules)(
         spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
     )
 
@@ -130,7 +134,7 @@ def matmul(
     operands: dict[str, Any] = {"weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}
     if dtype == "int16":
         return conv2d(spec, weight=kernel, **operands, isa=isa, schedules=schedules)
-    return _implementation(matmul_x86, isa, schedules)(spec, weight=kernel, **operands)
+    return _implementation(matmul_x86, matmul_arm, isa, schedules)(spec, weight=kernel, **operands)
 
 
 def _wide_conv2d(

@@ -17,6 +17,9 @@ from ....target.llvm_host import has_features
 AVX512_VNNI = "x86.avx512_vnni"
 AVX_VNNI = "x86.avx_vnni"
 AVX2 = "x86.avx2"
+ARM_I8MM = "arm.i8mm"
+ARM_DOTPROD = "arm.dotprod"
+ARM_NEON = "arm.neon"
 GENERIC = "generic"
 
 
@@ -31,14 +34,14 @@ class Isa:
     lanes
         8-bit elements that an elementwise kernel handles at once: those of one register, or of what most CPUs split evenly.
     family
-        Whose convolutions and matmuls it has: those of `x86`, or the generic ones that leave vectors to LLVM.
+        Whose convolutions and matmuls it has: those of `x86` or `arm`, or the generic ones that leave vectors to LLVM.
     absent
         Features of LLVM that a CPU with this ISA, and no better one, lacks.
     """
 
     features: tuple[tuple[str, ...], ...]
     lanes: int
-    family: Literal["x86", "generic"] = "generic"
+    family: Literal["x86", "arm", "generic"] = "generic"
     absent: tuple[str, ...] = ()
 
 
@@ -52,6 +55,9 @@ ISAS = {
         absent=("avx512f",),
     ),
     AVX2: Isa(features=(("avx2", "fma"),), lanes=32, family="x86", absent=("avx512f", "avxvnni")),
+    ARM_I8MM: Isa(features=(("neon", "dotprod", "i8mm"),), lanes=16, family="arm"),
+    ARM_DOTPROD: Isa(features=(("neon", "dotprod"),), lanes=16, family="arm", absent=("i8mm",)),
+    ARM_NEON: Isa(features=(("neon",),), lanes=16, family="arm", absent=("dotprod", "i8mm")),
     # 16 is what the vectors of nearly every CPU hold; LLVM splits or scalarizes it elsewhere.
     GENERIC: Isa(features=((),), lanes=16),
 }

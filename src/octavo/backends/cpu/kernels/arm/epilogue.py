@@ -1,0 +1,128 @@
+"""Epilogue: int32 sums in registers become outputs in memory, as `numerics.requantize` and its kin define.
+
+It takes sums in the order of their channels. Where the input was quantized at run time, its zero point is taken off here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
+from ..rounding import rounded, scaled
+from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, Output, SumOutput
+from ..vectors import Expr, load, splat
+from ..x86.packing import Weights
+from ..x86.vector import store_partial
+from . import vector as v
+
+_DTYPES = {Output: "uint8", FunctionOutput: "uint8", FloatOutput: "float32", SumOutput: "int32"}
+LANES = 16  # channels that are finished together
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finish:
+    """Sums of channels of one pixel and where they go.
+
+    Parameters
+    ----------
+    target
+        Index in the output of the first one.
+    channel
+        Place of the first one among the packed constants.
+    quads
+        Vectors of 4 sums; a multiple of 4, unless they are the last.
+    valid
+        How many of the sums are outputs.
+    """
+
+    target: Expr
+    channel: Expr
+    quads: list[Expr]
+    valid: int
+
+
+class Epilogue:
+    """Emits what becomes of the sums of one layer."""
+
+    def __init__(self, spec: Conv2dSpec, weights: Weights) -> None:
+        self.spec, self.output = spec, spec.output
+        self.out_dtype = _DTYPES[type(spec.output)]
+        self._values = self._channel_values(weights)
+
+    def _channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
+        output = self.output
+        values: dict[str, npt.NDArray[Any]] = {}
+        if not isinstance(output, SumOutput):
+            values["multiplier"] = weights.multiplier
+        if isinstance(output, FloatOutput | FunctionOutput) or output.real_bias:
+            values["real_bias"] = weights.real_bias
+        if isinstance(output, FunctionOutput) and len(output.factors) > 1:
+            values["factor"] = np.array(output.factors, np.float32)
+        if self.spec.scales:
+            values["weight_sum"] = weights.sums
+        return values
+
+    @property
+    def channel_values(self) -> dict[str, npt.NDArray[Any]]:
+        """The constants it reads, one value for each output channel."""
+        return self._values
+
+    def emit(self, out: Expr, operands: dict[str, Expr], parameters: Expr | None, finish: Finish) -> None:
+        """Emit the stores of one pixel's outputs, 16 channels at a time."""
+        per_vector = LANES // v.QUAD
+        for first in range(0, len(finish.quads), per_vector):
+            quads = finish.quads[first : first + per_vector]
+            valid = min(finish.valid - first * v.QUAD, LANES)
+            # The last ones stand for those that are missing: nothing is stored of them.
+            quads = [*quads, *[quads[-1]] * (per_vector - len(quads))]
+            target, channel = finish.target + first * v.QUAD, finish.channel + first * v.QUAD
+            values = {label: operands[label] for label in self._values}
+            if isinstance(self.output, Output):
+                result = self._requantized(quads, values, channel)
+            else:
+                result = self._other(v.concatenated(quads, v.QUAD), values, channel, parameters, target)
+            store_partial(out, target, result, LANES, valid, self.out_dtype)
+
+    def _requantized(self, quads: list[Expr], values: dict[str, Expr], channel: Expr) -> Expr:
+        """Return uint8x16; saturation on the way never changes what a clamp to uint8 gives."""
+        output = self.output
+        assert isinstance(output, Output)
+        integers: list[Expr] = []
+        for number, acc in enumerate(quads):
+            multiplier = load(values["multiplier"], channel + number * v.QUAD, v.QUAD)
+            bias = load(values["real_bias"], channel + number * v.QUAD, v.QUAD) if output.real_bias else None
+            integers.append(v.narrow_int16(v.round_half_even(scaled(acc, multiplier, bias, v.QUAD))))
+        halves: list[Expr] = []
+        for low, high in (integers[:2], integers[2:]):
+            words = v.concatenated([low, high], v.QUAD)
+            words = v.add_saturate_int16(words, output.zero_point) if output.zero_point else words
+            halves.append(v.narrow_uint8(words))
+        result = v.concatenated(halves, 8)
+        if output.qmin > 0:
+            result = T.max(result, T.broadcast(T.uint8(output.qmin), LANES))
+        if output.qmax < 255:
+            result = T.min(result, T.broadcast(T.uint8(output.qmax), LANES))
+        return result
+
+    def _other(self, acc: Expr, values: dict[str, Expr], channel: Expr, parameters: Expr | None, target: Expr) -> Expr:
+        """Return 16 results that are no plain integers of a real multiple."""
+        output, scale = self.output, None
+        constants = {label: load(buffer, channel, LANES) for label, buffer in values.items()}
+        if parameters is not None:
+            index = T.Bind(T.floordiv(target, self.spec.out_channels * self.spec.pixels_per_scale))
+            acc = acc - splat(input_zero_point(parameters, index), LANES) * constants["weight_sum"]
+            scale = input_scale(parameters, index)
+        if isinstance(output, SumOutput):
+            return acc
+        if isinstance(output, FloatOutput):
+            return float_result(output, acc, constants["multiplier"], constants["real_bias"], scale, LANES)
+        assert isinstance(output, FunctionOutput)
+        value = function_value(output, scaled(acc, constants["multiplier"], constants["real_bias"], LANES), LANES)
+        value = in_steps(output, value, constants.get("factor"), LANES)
+        of = output.integers
+        return rounded(value, zero_point=of.zero_point, qmin=of.qmin, qmax=of.qmax, dtype="uint8", lanes=LANES)

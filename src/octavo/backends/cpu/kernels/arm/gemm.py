@@ -1,0 +1,243 @@
+"""Convolution and matmul on ARM64 as an implicit matrix product: register tiles of pixels x channels, walking NHWC bytes in place.
+
+The loops around the tiles are those of `x86.gemm_loops`, whose vectors of 16 lanes are four registers here. A layer multiplies in
+one of the ways of `products`. Where that takes int8, activations lose their 128 when they are read, or when a padded copy of them
+is made; the bias accounts for it. Weights less a zero point that have 9 bits are multiplied as they are: a vector of ones beside
+the channels sums the window, and that sum times the zero point is taken off at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ..isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
+from ..schedule import NO_SCHEDULES, Schedules
+from ..schedule_key import schedule_key
+from ..spec import Conv2dSpec, Kernel
+from ..vectors import Expr, chunks_for, load, prim_func, store
+from ..x86.gemm_loops import GemmLoops, Panel, TilePlace
+from ..x86.geometry import geometry_of
+from ..x86.packing import Weights, merge_groups
+from ..x86.scratch import Scratch, padding_value
+from ..x86.tiles import Core
+from ..x86.vector import LANES
+from . import vector as v
+from .epilogue import Epilogue, Finish
+from .products import DotProduct, MatrixProduct, Product, Tile, WideningProduct, adds_words
+
+QUADS = LANES // v.QUAD
+
+CORES = {
+    # 24 accumulators, 4 registers of weights and the pixels': 6 x 16 or 3 x 32.
+    ARM_DOTPROD: Core(accumulators=6, registers=7, product_cycles=2.0),
+    ARM_I8MM: Core(accumulators=6, registers=7, product_cycles=1.0, activation_cycles=0.25),
+    # The sums of each channel have a register of their own until the end.
+    ARM_NEON: Core(accumulators=1, registers=2, product_cycles=8.0),
+}
+"""By ISA, of a core with two pipes for vectors; in vectors of 16 channels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlippedScratch(Scratch):
+    """A padded copy of x - 128, as int8 in bytes of uint8."""
+
+    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int, padding: Expr) -> None:
+        del padding
+        if columns > 0:
+            with T.serial(0, columns * self.spec.in_channels) as i:
+                T.buffer_store(scratch, x[source + i] ^ T.uint8(128), [start + i])
+
+
+class ArmGemm(GemmLoops):
+    """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
+
+    element_bytes = 1
+
+    def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> None:
+        self.spec, self.isa = spec, isa
+        values, groups = self._int8_values(weights)
+        padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        self.is_copied = padded is not None
+        width = None if padded is None else padded.width
+        self.geometry = geometry = geometry_of(spec, groups, values.shape[2], padded_width=width)
+        self.product = self._product(values)
+        self.key = schedule_key(spec, asymmetric=self.is_asymmetric)
+        steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
+        shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
+        self._choose_tile(self.key, schedules, CORES[isa], {**shape, "steps": steps})
+        pieces = max(geometry.images * geometry.rows, len(self.panels))
+        self.threads = chunks_for(spec.threads, self.cycles, pieces)
+        self.block = self._block_rows()
+        kind = FlippedScratch if self.is_signed else Scratch
+        self.scratch = None if padded is None else kind(spec=spec, block=self.block, channels=spec.in_channels)
+        self.epilogue = Epilogue(spec, weights)
+        bias = weights.folded_bias(spec.folded_zero_point - (128 if self.is_signed else 0))
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            "weights": self._packed(values, groups),
+            "bias": self._by_lane(bias),
+            **{label: self._by_lane(each) for label, each in self.epilogue.channel_values.items()},
+        }
+        if self.is_asymmetric:
+            self.constants["zero_point"] = self._by_lane(weights.zero_points)
+
+    # ---- what is multiplied
+
+    def _int8_values(self, weights: Weights) -> tuple[npt.NDArray[np.int8], int]:
+        """Return int8 weights (kernel_h, kernel_w, inputs of a group, out_channels) and the groups."""
+        centered = weights.centered
+        self.is_asymmetric = bool(centered.min(initial=0) < -128 or centered.max(initial=0) > 127)
+        if self.is_asymmetric:
+            return weights.values, self.spec.groups
+        return merge_groups(centered.astype(np.int8), self.spec.groups)
+
+    def _product(self, values: npt.NDArray[np.int8]) -> Product:
+        geometry = self.geometry
+        run, is_one = geometry.reduction.run, geometry.rows * geometry.columns == 1
+        self.is_signed = self.isa != ARM_I8MM
+        flips = self.is_signed and not self.is_copied
+        if self.isa == ARM_NEON:
+            return WideningProduct(flips=flips, adds_words=adds_words(values.reshape(-1, values.shape[-1]), run))
+        if self.isa == ARM_I8MM and run >= v.BYTES and not is_one:
+            return MatrixProduct(flips=False)
+        return DotProduct(flips=flips, is_mixed=self.isa == ARM_I8MM)
+
+    def _quads(self, panel_channels: int) -> int:
+        """Return a panel's vectors of 4 channels, with the one that sums the window."""
+        return -(-panel_channels // v.QUAD) + self.is_asymmetric
+
+    def _packed(self, values: npt.NDArray[np.int8], groups: int) -> npt.NDArray[np.int8]:
+        reduction = self.geometry.reduction
+        by_group = values.reshape(reduction.runs, reduction.run, groups, -1)
+        width, packed = self.tile.vectors * LANES, [np.zeros(0, np.int8)]
+        for group in range(groups):
+            for first in range(0, by_group.shape[3], width):
+                panel = by_group[:, :, group, first : first + width]
+                panel = np.pad(panel, ((0, 0), (0, 0), (0, -panel.shape[2] % v.QUAD)))
+                if self.is_asymmetric:
+                    panel = np.concatenate([panel, np.ones((*panel.shape[:2], v.QUAD), np.int8)], axis=2)
+                packed.append(self.product.packed(panel))
+        return np.concatenate(packed)
+
+    def _by_lane(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a value for each lane of each group's vectors, 0 where it holds no channel."""
+        by_group = values.reshape(self.geometry.groups, -1)
+        missing = self.geometry.group_vectors * LANES - by_group.shape[1]
+        return np.ascontiguousarray(np.pad(by_group, ((0, 0), (0, missing))).ravel())
+
+    # ---- emission, from the outside in
+
+    def build(self, name: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        spec, geometry = self.spec, self.geometry
+        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
+        out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
+        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
+        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
+        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
+        return Kernel(
+            name=f"{name} {self.tile}",
+            isa=self.isa,
+            func=func,
+            constants=tuple(self.constants.values()),
+            tunable=self._tunable(self.key),
+        )
+
+    def _emit(self, x: Expr, *others: Expr) -> None:
+        self.x, self.out = x, others[-1]
+        self.parameters = others[0] if self.spec.scales else None
+        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
+        self._emit_threads()
+
+    def _padding_value(self, image: Expr) -> Expr | None:
+        value = padding_value(self.spec, self.parameters, image)
+        if not self.is_signed:
+            return value
+        return T.uint8(self.spec.input_zero_point ^ 128) if value is None else value ^ T.uint8(128)
+
+    def _weights_at(self, panel: Panel) -> Expr:
+        """Return where a panel's weights begin: all panels of a group but the last are as wide as the tile."""
+        reduction, widths = self.geometry.reduction, self.panels
+        full = reduction.runs * self.product.packed_bytes(reduction.run, self._quads(self.tile.vectors * LANES))
+        if self.geometry.groups == 1:
+            return T.Bind(T.int32(0) + panel.number * full)
+        last_channels = self.geometry.group_outputs - (len(widths) - 1) * self.tile.vectors * LANES
+        last = reduction.runs * self.product.packed_bytes(reduction.run, self._quads(last_channels))
+        group, index = T.floordiv(panel.number, len(widths)), T.floormod(panel.number, len(widths))
+        return T.Bind(group * ((len(widths) - 1) * full + last) + index * full)
+
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit all tiles of one panel over one block."""
+        del shared
+        geometry, quads = self.geometry, self._quads(panel.channels)
+
+        def body(place: TilePlace) -> None:
+            pixel = T.Bind(place.row * geometry.columns + place.column)
+            at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
+            starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in place.pixels]
+            registers = self.product.accumulators(len(starts), quads)
+            acc = T.alloc_buffer((registers * v.QUAD,), "int32", scope="local")
+            for register in range(registers):
+                store(acc, register * v.QUAD, T.broadcast(T.int32(0), v.QUAD), v.QUAD)
+            tile = Tile(acc=acc, source=source, starts=starts, weights=self.operands["weights"], quads=quads)
+            self._emit_reduction(tile, at, self._weights_at(panel))
+            out_at = T.Bind(out_base + pixel * geometry.channels)
+            for number, (y, x) in enumerate(place.pixels):
+                target = out_at + (y * geometry.columns + x) * geometry.channels
+                self._emit_finish(tile, number, target, panel)
+
+        self._for_tiles(block, body)
+
+    # ---- one tile
+
+    def _emit_reduction(self, tile: Tile, at: Expr, weights: Expr) -> None:
+        """Emit the loops over taps and steps."""
+        reduction = self.geometry.reduction
+        run_bytes = self.product.packed_bytes(reduction.run, tile.quads)
+
+        def nest(byte: Expr, weights: Expr, taps: tuple[tuple[int, int], ...]) -> None:
+            if not taps:
+                self._emit_run(tile, byte, weights)
+                return
+            (extent, distance), rest = taps[0], taps[1:]
+            inner = int(np.prod([size for size, _ in rest], dtype=np.int64)) * run_bytes
+            if extent == 1:
+                nest(byte, weights, rest)
+                return
+            with T.serial(0, extent) as tap:
+                nest(T.Bind(byte + tap * distance), T.Bind(weights + tap * inner), rest)
+
+        nest(at, weights, reduction.taps)
+
+    def _emit_run(self, tile: Tile, byte: Expr, weights: Expr) -> None:
+        """Emit the blocks of 16 bytes of one run, then its small steps."""
+        product, run = self.product, self.geometry.reduction.run
+        blocks, channels = run // v.BYTES, tile.quads * v.QUAD
+        if blocks == 1:
+            product.emit_block(tile, byte, weights)
+        elif blocks:
+            with T.serial(0, blocks) as index:
+                product.emit_block(tile, byte + index * v.BYTES, weights + index * (v.BYTES * channels))
+        done = blocks * v.BYTES * channels
+        for number, start in enumerate(product.starts_of(run)):
+            count = min(product.step, run - start)
+            product.emit_step(tile, byte + start, weights + done + number * (product.step * channels), count)
+
+    def _emit_finish(self, tile: Tile, number: int, target: Expr, panel: Panel) -> None:
+        """Emit bias, zero points and the stores of one pixel's channels."""
+        channel = panel.first * LANES
+        sums = self.product.sums(tile.acc, number, tile.quads)
+        window = T.Bind(sums.pop()) if self.is_asymmetric else None
+        quads: list[Expr] = []
+        for quad, total in enumerate(sums):
+            place = channel + quad * v.QUAD
+            value = total + load(self.operands["bias"], place, v.QUAD)
+            if window is not None:
+                value = value - window * load(self.operands["zero_point"], place, v.QUAD)
+            quads.append(value)
+        finish = Finish(target=target, channel=channel, quads=quads, valid=panel.channels)
+        self.epilogue.emit(self.out, self.operands, self.parameters, finish)
