@@ -26,7 +26,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 torch test-torch lint format bench clean
+.PHONY: help demo test test-avx2 test-arm torch test-torch lint format bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -47,6 +47,17 @@ AVX2_TESTS := $(filter-out tests/e2e/test_benchmark_networks.py tests/e2e/test_e
 
 test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no more
 	OCTAVO_TARGET=x86.avx2 $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(AVX2_TESTS)
+
+# What emulates ARM64 and RISC-V and what links for them, of Debian and its kin; elsewhere install the same by its own means.
+EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
+EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
+ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_arm_machine_code.py)
+
+test-arm: $(TOOLS) ## Install QEMU and cross compilers, run kernels for ARM64 and RISC-V, look at their loops
+	@for tool in $(EMULATORS); do command -v $$tool; done | wc -l | grep -qx $(words $(EMULATORS)) || { \
+	  echo "installing $(EMULATION)"; \
+	  { apt-get update && apt-get install --yes --no-install-recommends $(EMULATION); } >/dev/null; }
+	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(ARM_TESTS)
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 

@@ -28,7 +28,7 @@ LAYERS = {
     "pointwise 14x14x96 to 64": {"in_channels": 96, "out_channels": 64, "kernel": (1, 1)},
     "3x3 14x14x64 to 64": {"in_channels": 64, "out_channels": 64, "kernel": (3, 3), "padding": (1, 1, 1, 1)},
 }
-MACS = {"sdot": 16, "udot": 16, "sudot": 16, "usdot": 16, "usmmla": 32, "smmla": 32, "smull": 8, "smull2": 8, "smlal": 8, "smlal2": 8}
+MACS = {"sdot": 16, "sudot": 16, "usmmla": 32, "smull": 8, "smull2": 8, "smlal": 8, "smlal2": 8}
 PRODUCT = rf"\b({'|'.join(MACS)})\b"
 ITERATIONS = 200
 

@@ -55,7 +55,7 @@ def run(program: str, source: Path) -> list[str]:
             "Add an instruction set",
             {"src/octavo/backends/cpu/kernels/isa.py"},
             ["('generic',)", "generic True"],
-            ["('arm.neon', 'generic')", "arm.neon True"],
+            ["('riscv.v', 'generic')", "riscv.v True"],
         ),
     ],
 )

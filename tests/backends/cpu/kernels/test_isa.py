@@ -6,10 +6,22 @@ from pathlib import Path
 import pytest
 from tvm.target import Target, codegen
 
-from octavo.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, KNOWN_ISAS, isas_of, target_for
+from octavo.backends.cpu.kernels import (
+    ARM_DOTPROD,
+    ARM_I8MM,
+    ARM_NEON,
+    AVX2,
+    AVX512_VNNI,
+    AVX_VNNI,
+    GENERIC,
+    isas_of,
+    target_for,
+)
 from octavo.errors import TargetError
 from octavo.target import llvm_host
 from octavo.target.llvm_host import host_target
+
+X86_ISAS = (AVX512_VNNI, AVX_VNNI, AVX2, GENERIC)
 
 
 @pytest.fixture
@@ -23,22 +35,39 @@ def other_hosts() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("config", "isas"),
     [
-        ({"mcpu": "znver4"}, KNOWN_ISAS),
-        ({"mcpu": "cascadelake"}, KNOWN_ISAS),
+        ({"mcpu": "znver4"}, X86_ISAS),
+        ({"mcpu": "cascadelake"}, X86_ISAS),
         ({"mcpu": "alderlake"}, (AVX_VNNI, AVX2, GENERIC)),
         ({"mcpu": "skylake-avx512"}, (AVX2, GENERIC)),
         ({"mcpu": "haswell"}, (AVX2, GENERIC)),
         ({"mcpu": "sandybridge"}, (GENERIC,)),
         ({"mcpu": "znver4", "mattr": ["-avx512vnni"]}, (AVX2, GENERIC)),
-        ({"mcpu": "x86-64", "mattr": ["+avx512f", "+avx512bw", "+avx512vl", "+avx512vnni", "+fma"]}, KNOWN_ISAS),
+        ({"mcpu": "x86-64", "mattr": ["+avx512f", "+avx512bw", "+avx512vl", "+avx512vnni", "+fma"]}, X86_ISAS),
     ],
 )
 def test_x86_targets(config: dict[str, object], isas: tuple[str, ...]) -> None:
     assert isas_of(Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", **config})) == isas
 
 
+@pytest.mark.parametrize(
+    ("config", "isas"),
+    [
+        ({}, (ARM_NEON, GENERIC)),
+        ({"mcpu": "cortex-a53"}, (ARM_NEON, GENERIC)),
+        ({"mattr": ["+dotprod"]}, (ARM_DOTPROD, ARM_NEON, GENERIC)),
+        ({"mcpu": "cortex-a55"}, (ARM_DOTPROD, ARM_NEON, GENERIC)),
+        ({"mcpu": "cortex-a76"}, (ARM_DOTPROD, ARM_NEON, GENERIC)),
+        ({"mcpu": "neoverse-v1"}, (ARM_I8MM, ARM_DOTPROD, ARM_NEON, GENERIC)),
+        ({"mcpu": "neoverse-v1", "mattr": ["-i8mm"]}, (ARM_DOTPROD, ARM_NEON, GENERIC)),
+    ],
+)
+def test_arm_targets(config: dict[str, object], isas: tuple[str, ...]) -> None:
+    assert isas_of(Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", **config})) == isas
+
+
 def test_other_targets() -> None:
-    assert isas_of(Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})) == (GENERIC,)
+    riscv = {"mtriple": "riscv64-linux-gnu", "mattr": ["+m", "+a", "+f", "+d", "+c"]}
+    assert isas_of(Target({"kind": "llvm", **riscv})) == (GENERIC,)
     with pytest.raises(TargetError, match="kind 'llvm', got 'c'"):
         isas_of(Target({"kind": "c"}))
 
@@ -73,12 +102,12 @@ def test_features_that_the_machine_hides(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("mcpu", "isa", "left"),
     [
-        ("sapphirerapids", AVX512_VNNI, KNOWN_ISAS),
+        ("sapphirerapids", AVX512_VNNI, X86_ISAS),
         ("sapphirerapids", AVX_VNNI, (AVX_VNNI, AVX2, GENERIC)),
         ("sapphirerapids", AVX2, (AVX2, GENERIC)),
-        ("cascadelake", AVX_VNNI, KNOWN_ISAS),
+        ("cascadelake", AVX_VNNI, X86_ISAS),
         ("cascadelake", AVX2, (AVX2, GENERIC)),
-        ("cascadelake", GENERIC, KNOWN_ISAS),
+        ("cascadelake", GENERIC, X86_ISAS),
     ],
 )
 def test_a_target_without_the_wider_vectors(mcpu: str, isa: str, left: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Convolution and matmul on ARM64 as an implicit matrix product: register tiles of pixels x channels, walking NHWC bytes in place.
+"""Convolution and matmul on ARM64 as an implicit matrix product: register tiles of pixels x channels, walking NHWC in place.
 
 The loops around the tiles are those of `x86.gemm_loops`, whose vectors of 16 lanes are four registers here. A layer multiplies in
 one of the ways of `products`. Where that takes int8, activations lose their 128 when they are read, or when a padded copy of them
@@ -32,6 +32,7 @@ from .products import DotProduct, MatrixProduct, Product, Tile, WideningProduct,
 
 QUADS = LANES // v.QUAD
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmCore(Core):
     """A core whose products take so many `pixels_together`, of which an odd one counts as two; weights pass one by one."""
@@ -52,7 +53,7 @@ class ArmCore(Core):
 CORES = {
     # 20 accumulators: with 24, LLVM reads ahead so much on a Neoverse N1 that it spills some.
     ARM_DOTPROD: ArmCore(accumulators=5, registers=5, product_cycles=2.0, weight_cycles=0.5),
-    ARM_I8MM: ArmCore(accumulators=6, registers=6, product_cycles=1.0, weight_cycles=0.5, activation_cycles=0.25, pixels_together=2),
+    ARM_I8MM: ArmCore(accumulators=6, registers=6, weight_cycles=0.5, activation_cycles=0.25, pixels_together=2),
     # The sums of each channel have a register of their own until the end.
     ARM_NEON: ArmCore(accumulators=1, registers=1, product_cycles=8.0),
 }

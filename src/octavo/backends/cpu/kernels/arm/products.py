@@ -141,11 +141,13 @@ class DotProduct(Product):
         return v.sdot(acc, weights, v.repeated_dword(values, lane, "int8"))
 
     def emit_block(self, tile: Tile, byte: Expr, weights: Expr) -> None:
+        """Emit acc += 16 bytes times their weights."""
         values = [self._block(tile, byte, pixel) for pixel in range(len(tile.starts))]
         for lane in range(v.BYTES // self.step):
             self._emit(tile, values, lane, weights + lane * (tile.quads * v.BYTES))
 
     def emit_step(self, tile: Tile, byte: Expr, weights: Expr, count: int) -> None:
+        """Emit acc += one small step."""
         values: list[Expr] = []
         for start in tile.starts:
             if count < self.step:
@@ -179,6 +181,7 @@ class MatrixProduct(Product):
         return np.ascontiguousarray(step.T)
 
     def emit_block(self, tile: Tile, byte: Expr, weights: Expr) -> None:
+        """Emit acc += 16 bytes times their weights."""
         pairs: list[tuple[Expr, Expr]] = []
         for first, second in self._pairs(tile):
             a, b = self._block(tile, byte, first), self._block(tile, byte, second)
@@ -189,6 +192,7 @@ class MatrixProduct(Product):
             self._emit(tile, [pair[part] for pair in pairs], weights + part * (8 * v.QUAD * tile.quads))
 
     def emit_step(self, tile: Tile, byte: Expr, weights: Expr, count: int) -> None:
+        """Emit acc += one small step."""
         assert count == self.step, "shorter runs have another product"
         halves = [load(tile.source, byte + start, self.step) for start in tile.starts]
         self._emit(tile, [T.Bind(v.concatenated([halves[a], halves[b]], 8)) for a, b in self._pairs(tile)], weights)
@@ -235,6 +239,7 @@ class WideningProduct(Product):
         return np.ascontiguousarray(step.T)
 
     def emit_block(self, tile: Tile, byte: Expr, weights: Expr) -> None:
+        """Emit acc += 16 bytes times their weights."""
         values = [self._block(tile, byte, pixel) for pixel in range(len(tile.starts))]
         for channel in range(tile.quads * v.QUAD):
             column = T.Bind(load(tile.weights, weights + channel * v.BYTES, v.BYTES))
@@ -246,6 +251,7 @@ class WideningProduct(Product):
                 store(tile.acc, at, total, v.QUAD)
 
     def emit_step(self, tile: Tile, byte: Expr, weights: Expr, count: int) -> None:
+        """Emit acc += one small step."""
         for pixel, start in enumerate(tile.starts):
             if count == self.step:
                 value = load(tile.source, byte + start, self.step)

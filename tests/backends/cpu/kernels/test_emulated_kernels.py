@@ -1,0 +1,74 @@
+"""Kernels for other machines than this one give the oracle's bits, at each level of features, under QEMU."""
+
+import itertools
+
+import numpy as np
+import pytest
+from conv2d_cases import CHANNELS, Layers, exact_case, matmul_case
+from emulated_kernels import DOTPROD, I8MM, NEON, RISCV, Emulated, call_of, check_emulated
+from kernel_runner import Case
+
+from octavo.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, Conv2dSpec, Output
+
+MACHINES = {ARM_NEON: NEON, ARM_DOTPROD: DOTPROD, ARM_I8MM: I8MM}
+EACH = pytest.mark.parametrize("isa", MACHINES)
+SAME = {"padding": (1, 1, 1, 1)}
+
+
+def check(cases: list[Case], machine: Emulated) -> None:
+    assert check_emulated([call_of(case) for case in cases], machine) == len(cases)
+
+
+def windows(layers: Layers) -> list[Conv2dSpec]:
+    """Convolutions of every kind: strides, paddings, dilations, groups, batches, threads."""
+    return [
+        layers.spec((9, 7), (3, 16), (3, 3), strides=(2, 2), **SAME),
+        layers.spec((8, 8), (16, 33), (3, 3), **SAME),
+        layers.spec((7, 9), (20, 24), (5, 3), padding=(0, 1, 2, 1), dilation=(1, 2)),
+        layers.spec((6, 6), (17, 20), (1, 1), strides=(2, 2), batch=2),
+        layers.spec((8, 8), (12, 24), (3, 3), groups=2, **SAME),
+        layers.spec((8, 8), (64, 64), (3, 3), groups=4),
+        layers.spec((8, 8), (17, 17), (3, 3), groups=17, **SAME),
+        layers.spec((12, 12), (32, 96), (3, 3), threads=2, **SAME),
+    ]
+
+
+@EACH
+def test_pointwise(isa: str) -> None:
+    layers = Layers(31)
+    pairs = list(itertools.product(CHANNELS, CHANNELS))[::7]
+    check([layers.case(layers.spec((5, 3), pair), isa) for pair in pairs], MACHINES[isa])
+
+
+@EACH
+def test_windows(isa: str) -> None:
+    layers = Layers(32)
+    check([layers.case(spec, isa, w_zero_point=point) for spec in windows(layers) for point in (0, "axis")], MACHINES[isa])
+
+
+@EACH
+def test_matmul(isa: str) -> None:
+    layers = Layers(33)
+    sizes = [(1, 1, 33), (1, 7, 16), (1, 129, 100), (2, 64, 17), (3, 40, 1), (16, 31, 65)]
+    check([matmul_case(layers, *size, isa) for size in sizes], MACHINES[isa])
+
+
+@EACH
+def test_extremes_in_every_pairing(isa: str) -> None:
+    """Products of the least and greatest bytes, which 16 bits don't hold two of."""
+    rng = np.random.default_rng(34)
+    sizes = {"batch": 1, "in_height": 8, "in_width": 1, "in_channels": 48, "out_channels": 20, "kernel": (1, 1)}
+    spec = Conv2dSpec(**sizes, input_zero_point=128, output=Output(zero_point=128))
+    cases: list[Case] = []
+    for values in ((-128,), (127,), (-128, 127), (-127, 127), (-128, -127)):
+        x = rng.choice([0, 255], (1, 8, 1, 48)).astype(np.uint8)
+        x[0, 0], x[0, 1] = 0, 255
+        w = rng.choice(values, (1, 1, 48, 20)).astype(np.int8)
+        cases.append(exact_case(spec, isa, x, w, 0, np.zeros(20, np.int32), np.full(20, 1e-4, np.float32)))
+    check(cases, MACHINES[isa])
+
+
+@pytest.mark.parametrize("machine", [NEON, RISCV], ids=["aarch64", "riscv64"])
+def test_generic(machine: Emulated) -> None:
+    layers = Layers(35)
+    check([layers.case(spec, GENERIC) for spec in windows(layers)], machine)
