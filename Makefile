@@ -51,7 +51,7 @@ test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no mor
 # What emulates ARM64 and RISC-V and what links for them, of Debian and its kin; elsewhere install the same by its own means.
 EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
 EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
-ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_arm_machine_code.py)
+ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_executables.py test_arm_machine_code.py)
 
 test-arm: $(TOOLS) ## Install QEMU and cross compilers, run kernels for ARM64 and RISC-V, look at their loops
 	@for tool in $(EMULATORS); do command -v $$tool; done | wc -l | grep -qx $(words $(EMULATORS)) || { \

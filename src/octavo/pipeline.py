@@ -43,7 +43,7 @@ from .quantize.recipe import Preset
 from .simulation import costliest, remedies, wide_weights
 from .target import TargetDescription
 from .target.precision import Precision
-from .target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
+from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, resolve_target
 
 __all__ = [
     "BoundCall",
@@ -367,7 +367,7 @@ def compile(
         An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
     """
     chosen = resolve_target(target)
-    check_runs_here(chosen)
+    check_compiles_here(chosen)
     count = resolve_threads(threads)
     model, wanted = prepared(model, chosen, precision, profile, recipe)
     measured = tuning_of(tuning)

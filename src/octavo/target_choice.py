@@ -6,8 +6,10 @@ It compiles nothing and decides for no op; the description and the ISAs that it 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from .backends.cpu.kernels import KNOWN_ISAS, isas_of, target_for
 from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, OpSupport, TargetDescription
-from .target.llvm_host import host_target
+from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, triple_of
 
 OneTarget = None | str | Path | TargetDescription | Backend | tvm.target.Target
 TargetLike = OneTarget | Sequence[OneTarget]
@@ -26,9 +28,9 @@ TARGET_VARIABLE = "OCTAVO_TARGET"
 """The environment variable that names the ISA to compile for where no target is given."""
 
 SPELLINGS = (
-    f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an LLVM target ('llvm -mcpu=...', or a tvm Target), a TargetDescription or "
-    "the path of one (JSON), or a Backend; or a list of Backends and TargetDescriptions that choose one after the other, "
-    "any of these last"
+    f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an ARM64 CPU as LLVM names it ('cortex-a76'), an LLVM target ('llvm -mcpu=...', "
+    "or a tvm Target), a TargetDescription or the path of one (JSON), or a Backend; or a list of Backends and "
+    "TargetDescriptions that choose one after the other, any of these last"
 )
 
 
@@ -86,6 +88,8 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
         return resolve_target(_llvm_target(target))
     if isinstance(target, str) and target in KNOWN_ISAS:
         return ResolvedTarget(description=CPU, llvm=target_for(target, machine or host_target()), isas=(target,), host=CPU)
+    if isinstance(target, str) and _is_arm_cpu(target):
+        return resolve_target(_arm_target(target))
     description = CPU if target is None or target == "cpu" else _description(target)
     machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
@@ -127,12 +131,22 @@ def _merged(descriptions: Sequence[TargetDescription]) -> TargetDescription:
     return TargetDescription(name="+".join(each.name for each in descriptions), ops=tuple(supports.values()))
 
 
+def check_compiles_here(target: ResolvedTarget) -> None:
+    """Raise TargetError unless code for a target can be linked here: it runs here, or a cross compiler is on PATH."""
+    if not is_foreign(target.llvm):
+        check_runs_here(target)
+    elif shutil.which(compiler := cross_compiler(target.llvm)) is None:
+        raise TargetError(
+            f"target {triple_of(target.llvm)}: this machine is {host_triple()}, and {compiler} is not on PATH; "
+            "install it, which links for that, compile on a machine of that kind, or hand octavo.relax_pipeline to tvm.compile"
+        )
+
+
 def check_runs_here(target: ResolvedTarget) -> None:
     """Raise TargetError unless this machine can run code for a target: an Executable is loaded as it is made."""
-    triple = str(target.llvm.attrs.get("mtriple") or _host_triple())
-    if triple.split("-")[0] != _host_triple().split("-")[0]:
+    if is_foreign(target.llvm):
         raise TargetError(
-            f"target {triple}: this machine is {_host_triple()}; compile on a machine of that kind, "
+            f"target {triple_of(target.llvm)}: this machine is {host_triple()}; compile on a machine of that kind, "
             "or hand octavo.relax_pipeline to tvm.compile"
         )
     if len(target.isas) == 1 and target.isas[0] not in (offered := isas_of(host_target())):
@@ -165,6 +179,25 @@ def _is_path(target: object) -> bool:
     return isinstance(target, Path) or (isinstance(target, str) and (target.endswith(".json") or os.path.isfile(target)))
 
 
+_ARM = "aarch64-linux-gnu"
+
+
+def _is_arm_cpu(name: str) -> bool:
+    """Return whether LLVM knows a CPU for ARM64 by this name."""
+    return name.replace("-", "").isalnum() and name in _arm_cpus()
+
+
+@cache
+def _arm_cpus() -> frozenset[str]:
+    target = tvm.target.Target({"kind": "llvm", "mtriple": _ARM})
+    return frozenset(str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(target)) - {"generic"}
+
+
+def _arm_target(cpu: str) -> tvm.target.Target:
+    triple = host_triple() if host_triple().startswith("aarch64") else _ARM
+    return tvm.target.Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
+
+
 def _llvm_target(text: str) -> tvm.target.Target:
     """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..."; TargetError where an option or the CPU is unknown."""
     kind, *options = text.split()
@@ -174,13 +207,9 @@ def _llvm_target(text: str) -> tvm.target.Target:
         if not option.startswith("-") or not equals or key not in ("mcpu", "mattr", "mtriple"):
             raise TargetError(f"target {text!r}: expected options -mcpu=, -mattr=, -mtriple=, got {option!r}")
         config[key] = value.split(",") if key == "mattr" else value
-    if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], _host_triple()):
-        raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {_host_triple()}")
+    if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], host_triple()):
+        raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {host_triple()}")
     try:
         return tvm.target.Target(config)
     except (ValueError, TypeError, RuntimeError) as error:
         raise TargetError(f"target {text!r}: {str(error).strip().splitlines()[-1]}") from error
-
-
-def _host_triple() -> str:
-    return str(tvm.target.codegen.llvm_get_system_triple())

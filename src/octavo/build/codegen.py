@@ -24,6 +24,7 @@ from tvm_ffi import structural_map
 
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
+from ..target.llvm_host import cross_compiler, is_foreign
 from .cache import user_cache
 from .objects import Compilable, distinct_functions, named_functions, object_code
 from .program import OWN_SYMBOLS, Program, native_program
@@ -47,7 +48,7 @@ class Code:
     Parameters
     ----------
     library
-        A tvm.runtime.Module with the entry of a Program, or a tvm.relax.VMExecutable.
+        A tvm.runtime.Module with the entry of a Program, or a tvm.relax.VMExecutable; None where it is for another architecture.
     image
         The bytes of the shared library that `library` was loaded from; None where LLVM compiled in memory.
     functions
@@ -120,6 +121,8 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
     try:
         with target:
             objects = _external_objects(module)
+            if program is None and is_foreign(target):
+                raise CompileError("symbolic shapes need TVM's virtual machine, for which there is no cross compilation yet")
             if program is None:
                 return _machine_code(module, target, has_objects=bool(objects))
             library, image, functions = _native(program.module, OWN_SYMBOLS, target, objects)
@@ -208,6 +211,9 @@ def _native(
     named = [{symbol: function} for symbol, function in own.items() if symbol not in callers]
     named += [callers] if callers else []
     functions = {each.symbol: each for each in (*kernels.values(), *(named_functions(some, target) for some in named))}
+    if is_foreign(target):
+        objects = object_code(functions.values(), target, user_cache())
+        return None, _linked([*objects.values(), *external], compiler=cross_compiler(target)), functions
     if external:
         if not cc.get_cc():
             raise RuntimeError("the code of another back end is linked by a C compiler (gcc or clang), which is not on PATH")
@@ -243,7 +249,7 @@ def _image(functions: Collection[Compilable], target: tvm.target.Target) -> byte
     return image
 
 
-def _linked(objects: Sequence[bytes], options: Sequence[str] = ()) -> bytes:
+def _linked(objects: Sequence[bytes], options: Sequence[str] = (), compiler: str | None = None) -> bytes:
     """Return the shared library of the objects. OSError or RuntimeError where this machine can't link them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -252,7 +258,7 @@ def _linked(objects: Sequence[bytes], options: Sequence[str] = ()) -> bytes:
             path = folder / f"{number}.o"
             path.write_bytes(code)
             paths.append(str(path))
-        _link(folder / "library.so", paths, options)
+        _link(folder / "library.so", paths, options, compiler)
         return (folder / "library.so").read_bytes()
 
 
@@ -264,8 +270,10 @@ _C_LIBRARIES = ("-lm", "-lgcc", "-lc")
 calls nothing of theirs. What LLVM writes about source lines goes, too, since a kernel has none: a third of a small library."""
 
 
-def _link(library: Path, objects: Sequence[str], options: Sequence[str]) -> None:
+def _link(library: Path, objects: Sequence[str], options: Sequence[str], compiler: str | None) -> None:
     """Link objects to a shared library. OSError or RuntimeError where that fails."""
+    if compiler is not None:
+        return cc.create_shared(str(library), list(objects), options=list(options), cc=compiler)
     if sys.platform == "linux":
         # Most kernels call no C library, and to look through libc takes most of the time that linking takes. Without these
         # libraries at all, as where LLVM brings its own in place of libgcc, the usual way remains.

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
+from ..errors import ExecutableError
 from .codegen import Code
 from .huge_pages import empty_bytes, tensor_of
 from .program import ENTRY, takes_table
@@ -45,9 +46,23 @@ class Runner(Protocol):
 
 def runner_of(code: Code) -> Runner:
     """Return what calls this code."""
+    if code.library is None:
+        return ForeignRunner()
     if code.constants is None or code.workspace is None or code.outputs is None:
         return MachineRunner(code.library)
     return NativeRunner(code.library, code.constants, code.workspace, code.outputs, code.control)
+
+
+class ForeignRunner:
+    """Stands for code of another architecture, which can be saved and not called."""
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Raise ExecutableError."""
+        raise ExecutableError("the executable is for another machine: save it, and load it there")
+
+    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+        """Raise ExecutableError."""
+        raise ExecutableError("the executable is for another machine: save it, and load it there")
 
 
 class NativeRunner:

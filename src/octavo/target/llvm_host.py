@@ -61,6 +61,26 @@ def _hidden_features(target: Target) -> list[str]:
     return [feature for feature, flag in _HIDEABLE.items() if flag not in flags and codegen.target_has_features(feature, target)]
 
 
+def host_triple() -> str:
+    """Return LLVM's name of this machine and its system."""
+    return str(codegen.llvm_get_system_triple())
+
+
+def triple_of(target: Target) -> str:
+    """Return the triple of a target: this machine's where it names none."""
+    return str(target.attrs.get("mtriple") or host_triple())
+
+
+def is_foreign(target: Target) -> bool:
+    """Return whether code for a target is for another architecture than this machine's."""
+    return triple_of(target).split("-")[0] != host_triple().split("-")[0]
+
+
+def cross_compiler(target: Target) -> str:
+    """Return what the C compiler that links for a foreign target is called, as Debian and others name it."""
+    return f"{triple_of(target)}-gcc"
+
+
 def processor_name() -> str:
     """Return the processor's name as the operating system tells it."""
     try:

@@ -17,7 +17,9 @@ import pytest
 import tvm
 from tvm_ffi import StructuralKey
 
+import octavo
 from octavo.build import llvm_module
+from octavo.build.file import read_executable
 from octavo.graph.kernel_attributes import KERNEL_ATTR
 
 PROGRAM = Path(__file__).parent / "run_kernels.c"
@@ -70,7 +72,7 @@ RISCV = Emulated(
 class Call:
     """A kernel's function with its operands, and what it must write."""
 
-    function: tvm.tirx.PrimFunc
+    function: tvm.tirx.PrimFunc | None
     operands: tuple[np.ndarray, ...]
     expected: np.ndarray
     about: object
@@ -111,18 +113,40 @@ def _run(machine: Emulated, functions: Mapping[str, tvm.tirx.PrimFunc], calls: l
         folder = Path(name)
         named = {symbol: function.with_attr(KERNEL_ATTR, symbol) for symbol, function in functions.items()}
         llvm_module(named, machine.llvm).write_to_file(str(folder / "kernels.o"))
-        (folder / "kernels.h").write_text(_header(list(functions)))
-        with (folder / "input").open("wb") as file:
-            for number, call in calls:
-                file.write(_record(number, call))
-        program = folder / "run_kernels"
-        command = [machine.compiler, "-O1", "-static", "-I", str(folder), str(PROGRAM), str(folder / "kernels.o"), "-lm"]
-        subprocess.run([*command, "-o", str(program)], check=True)
-        command = [machine.emulator, "-cpu", machine.cpu, str(program), str(folder / "input"), str(folder / "output")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        assert done.returncode == 0, f"{machine.cpu}: exit code {done.returncode}: {last}"
-        return np.fromfile(folder / "output", np.uint8)
+        records = b"".join(_record(number, call) for number, call in calls)
+        return _linked_run(machine, folder, list(functions), [str(folder / "kernels.o"), "-static", "-lm"], records)
+
+
+def run_executable(
+    executable: octavo.Executable, inputs: Mapping[str, np.ndarray], expected: np.ndarray, machine: Emulated
+) -> None:
+    """Run a model of one output from its file, and compare with what is expected, byte for byte."""
+    machine.skip_unless_installed()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "model.so"
+        executable.save(file)
+        constants, description = read_executable(file)
+        workspace = np.zeros(max(description["workspace"], 1), np.uint8)
+        arrays = [inputs[spec.source_name] for spec in executable.inputs]
+        call = Call(function=None, operands=(*arrays, constants, workspace), expected=expected, about=str(file))
+        linked = [str(file), "-rdynamic", f"-Wl,-rpath,{folder}"]  # what it takes from TVM's runtime is the program's
+        results = _linked_run(machine, folder, ["octavo_main"], linked, _record(0, call))
+        assert np.array_equal(results[:-GUARD], np.ascontiguousarray(expected).reshape(-1).view(np.uint8))
+
+
+def _linked_run(machine: Emulated, folder: Path, symbols: list[str], linked: list[str], records: bytes) -> np.ndarray:
+    """Link the program with code that defines these symbols, run it, and return the bytes that it writes."""
+    (folder / "kernels.h").write_text(_header(symbols))
+    (folder / "input").write_bytes(records)
+    program = folder / "run_kernels"
+    subprocess.run([machine.compiler, "-O1", "-I", str(folder), str(PROGRAM), *linked, "-o", str(program)], check=True)
+    root = Path("/usr") / machine.compiler.removesuffix("-gcc")
+    command = [machine.emulator, "-L", str(root), "-cpu", machine.cpu, str(program)]
+    done = subprocess.run([*command, str(folder / "input"), str(folder / "output")], capture_output=True, text=True, check=False)
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    assert done.returncode == 0, f"{machine.cpu}: exit code {done.returncode}: {last}"
+    return np.fromfile(folder / "output", np.uint8)
 
 
 def _header(symbols: list[str]) -> str:
