@@ -8,7 +8,7 @@ the channels sums the window, and that sum times the zero point is taken off at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from . import vector as v
 from .epilogue import Epilogue, Finish
 from .products import DotProduct, MatrixProduct, Product, Tile, WideningProduct, adds_words
 
-QUADS = LANES // v.QUAD
+COPY_CHANNELS = 64  # outputs for which a copy of the input costs less than to flip its bytes for each panel of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,14 +77,19 @@ class ArmGemm(GemmLoops):
     element_bytes = 1
 
     def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> None:
-        self.spec, self.isa = spec, isa
+        key_of = spec
+        if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+            # No border between rows or images: one long column.
+            pixels = spec.batch * spec.in_height * spec.in_width
+            spec = replace(spec, batch=1, in_height=pixels, in_width=1)
+        self.spec, self.isa, self.is_signed = spec, isa, isa != ARM_I8MM
         values, groups = self._int8_values(weights)
-        padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if any(spec.padding) else None
+        padded = Scratch(spec=spec, block=1, channels=spec.in_channels) if self._copies else None
         self.is_copied = padded is not None
         width = None if padded is None else padded.width
         self.geometry = geometry = geometry_of(spec, groups, values.shape[2], padded_width=width)
         self.product = self._product(values)
-        self.key = schedule_key(spec, asymmetric=self.is_asymmetric)
+        self.key = schedule_key(key_of, asymmetric=self.is_asymmetric)
         steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
         shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
         self._choose_tile(self.key, schedules, CORES[isa], {**shape, "steps": steps})
@@ -103,6 +108,14 @@ class ArmGemm(GemmLoops):
         if self.is_asymmetric:
             self.constants["zero_point"] = self._by_lane(weights.zero_points)
 
+    @property
+    def _copies(self) -> bool:
+        """Whether blocks read a copy of their rows: padded, or flipped once for many channels instead of once for each panel."""
+        spec = self.spec
+        return any(spec.padding) or (
+            self.is_signed and spec.kernel == (1, 1) and spec.out_channels >= COPY_CHANNELS * spec.groups
+        )
+
     # ---- what is multiplied
 
     def _int8_values(self, weights: Weights) -> tuple[npt.NDArray[np.int8], int]:
@@ -116,7 +129,6 @@ class ArmGemm(GemmLoops):
     def _product(self, values: npt.NDArray[np.int8]) -> Product:
         geometry = self.geometry
         run, is_one = geometry.reduction.run, geometry.rows * geometry.columns == 1
-        self.is_signed = self.isa != ARM_I8MM
         flips = self.is_signed and not self.is_copied
         if self.isa == ARM_NEON:
             return WideningProduct(flips=flips, adds_words=adds_words(values.reshape(-1, values.shape[-1]), run))
