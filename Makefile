@@ -26,7 +26,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 test-arm torch test-torch lint format bench clean
+.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -53,10 +53,12 @@ EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-l
 EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
 ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_executables.py test_arm_machine_code.py)
 
-test-arm: $(TOOLS) ## Install QEMU and cross compilers, run kernels for ARM64 and RISC-V, look at their loops
+emulation: ## Install QEMU and the cross compilers; `make test` then runs the tests that need them, too
 	@for tool in $(EMULATORS); do command -v $$tool; done | wc -l | grep -qx $(words $(EMULATORS)) || { \
 	  echo "installing $(EMULATION)"; \
 	  { apt-get update && apt-get install --yes --no-install-recommends $(EMULATION); } >/dev/null; }
+
+test-arm: $(TOOLS) emulation ## Run kernels and models for ARM64 and RISC-V under QEMU, look at their loops
 	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(ARM_TESTS)
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
