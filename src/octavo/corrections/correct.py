@@ -94,12 +94,13 @@ class Corrector:
         with lineage_paused():  # what is built here is none of the model's own steps
             run = _Run(self._simple, quantized, self._target, kept)
             cores = {binding.var.name: binding.var for binding in self._view.bindings}
-            wanted = {bias: with_bias(self._view, cores[layer.core]).name for bias, layer in run.layers.items()}
+            layers = {bias: layer for bias, layer in run.layers.items() if layer.core in cores}
+            wanted = {bias: with_bias(self._view, cores[layer.core]).name for bias, layer in layers.items()}
             if not wanted:
                 return Corrections()
             # The float model is built and run beside the integer program: LLVM and kernels work outside Python's lock.
             with ThreadPoolExecutor(1) as beside:
-                axes = {name: run.layers[bias].channel_axis for bias, name in wanted.items()}
+                axes = {name: layers[bias].channel_axis for bias, name in wanted.items()}
                 running = beside.submit(self._run_float, axes)
                 try:
                     run.build()
