@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 
 from .backends.cpu.backend import Simulation
-from .backends.cpu.kernels import KNOWN_ISAS, isas_of, target_for
+from .backends.cpu.kernels import KNOWN_ISAS, isas_of, scheduled, target_for
 from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, OpSupport, TargetDescription
@@ -83,18 +83,19 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     if isinstance(target, Backend):
         return replace(resolve_target(None, machine), description=check_backend(target).description, backends=(target,))
     if isinstance(target, tvm.target.Target):
-        return ResolvedTarget(description=CPU, llvm=target, isas=isas_of(target), host=CPU)
+        return ResolvedTarget(description=CPU, llvm=scheduled(target), isas=isas_of(target), host=CPU)
     if isinstance(target, str) and target.split()[:1] == ["llvm"]:
         return resolve_target(_llvm_target(target))
     if isinstance(target, str) and target in KNOWN_ISAS:
-        return ResolvedTarget(description=CPU, llvm=target_for(target, machine or host_target()), isas=(target,), host=CPU)
+        llvm = scheduled(target_for(target, machine or host_target()))
+        return ResolvedTarget(description=CPU, llvm=llvm, isas=(target,), host=CPU)
     if isinstance(target, str) and _is_arm_cpu(target):
         return resolve_target(_arm_target(target))
     description = CPU if target is None or target == "cpu" else _description(target)
     machine, offered = _this_machine() if machine is None else (machine, isas_of(machine))
     # Where none is left, lowering says what the description lists and what the machine offers.
     isas = tuple(isa for isa in offered if not description.isas or isa in description.isas) or offered
-    return ResolvedTarget(description=description, llvm=machine, isas=isas, host=description)
+    return ResolvedTarget(description=description, llvm=scheduled(machine), isas=isas, host=description)
 
 
 def _several(targets: Sequence[Any], machine: tvm.target.Target | None) -> ResolvedTarget:

@@ -25,6 +25,7 @@ from octavo.backends.cpu.kernels import (
     Bfloat16Conv2dSpec,
     bfloat16_conv2d,
     isas_of,
+    scheduled,
     target_for,
 )
 from octavo.backends.cpu.peaks import integer_peak_loop
@@ -57,7 +58,8 @@ TARGETS = {
     "alderlake": (cpu("alderlake"), AVX_VNNI),
     "cascadelake in 256 bits": (cpu("cascadelake"), AVX_VNNI),
     "haswell": (cpu("haswell"), AVX2),
-    "znver3": (cpu("znver3"), AVX2),
+    "znver3": (scheduled(cpu("znver3")), AVX2),
+    "znver4 without AVX-512": (scheduled(target_for(AVX2, cpu("znver4"))), AVX2),
     "cascadelake without AVX-512": (target_for(AVX2, cpu("cascadelake")), AVX2),
 }
 """Name -> the target, and the ISA whose kernels are compiled for it."""
@@ -69,12 +71,8 @@ FEWEST = {AVX512_VNNI: 12, AVX_VNNI: 12, AVX2: 10}
 STRAIGHT_FEWEST = {AVX512_VNNI: 48, AVX_VNNI: 48, AVX2: 10}
 """Products of a depthwise layer: two sides of the image, 24 or more each; with AVX2 five pairs of taps of 16 channels."""
 
-SPILLS = {
-    ("alderlake", "depthwise", 3),
-    *(("znver3", name, point) for name in ("pointwise", "grouped", "padded with zeros") for point in WEIGHT_ZERO_POINTS),
-}
-"""Target, layer and zero point of the weights whose accumulators don't all stay in the 16 registers of 256 bits: for Zen 3 LLVM
-loads ahead what the words are multiplied by, and has no register left."""
+SPILLS = {("alderlake", "depthwise", 3)}
+"""Target, layer and zero point of the weights whose accumulators don't all stay in the 16 registers of 256 bits."""
 
 STRAIGHT_SPILLS = {("alderlake", STRAIGHT, 3)}
 
@@ -136,7 +134,8 @@ def test_inner_loops_are_integer_dot_products_alone(target: str, name: str, w_ze
     assembly = assembly_of(target, name, w_zero_point)
     inner = innermost_loops(assembly, PRODUCT[isa])
     most = max(inner, key=lambda loop: count(PRODUCT[isa], loop))
-    assert count(PRODUCT[isa], most) >= FEWEST[isa]
+    # One pixel's products of words wait for no sum, and sums for a cycle: a register of each of its channels is enough.
+    assert count(PRODUCT[isa], most) >= (6 if (name, isa) == ("dense", AVX2) else FEWEST[isa])
     assert set(re.findall(rf"{PRODUCT[isa]}.*%(\wmm)", most)) == {"zmm" if isa == AVX512_VNNI else "ymm"}
     for body in inner:
         assert not re.search(r"\bv(mul|fn?m(add|sub)\d*|cvt)\w*[ps][sd]", body), body

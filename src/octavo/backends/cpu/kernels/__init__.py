@@ -39,6 +39,7 @@ from .isa import (
     extensions_of,
     isas_of,
     multiplies_bfloat16,
+    scheduled,
     target_for,
 )
 from .l2_normalize import L2NormalizeSpec, l2_normalize
@@ -189,6 +190,7 @@ __all__ = [
     "requantize",
     "requantize_sums",
     "resize_bilinear",
+    "scheduled",
     "softmax",
     "take",
     "takes_views",

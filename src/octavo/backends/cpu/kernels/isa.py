@@ -5,8 +5,8 @@ It decides from the target alone and picks no kernel: each kernel takes the ISA 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tvm.target import Target
@@ -37,13 +37,19 @@ class Isa:
         Whose convolutions and matmuls it has: those of `x86` or `arm`, or the generic ones that leave vectors to LLVM.
     absent
         Features of LLVM that a CPU with this ISA, and no better one, lacks.
+    schedules
+        A CPU of this ISA, and that with the same vectors for whose pipeline LLVM orders its instructions.
     """
 
     features: tuple[tuple[str, ...], ...]
     lanes: int
     family: Literal["x86", "arm", "generic"] = "generic"
     absent: tuple[str, ...] = ()
+    schedules: Mapping[str, str] = field(default_factory=dict[str, str])
 
+
+# For Zen 3 and later LLVM loads words so far ahead of their products that no register is left for them.
+_AS_ZEN2 = {"znver3": "znver2", "znver4": "znver2", "znver5": "znver2"}
 
 ISAS = {
     AVX512_VNNI: Isa(features=(("avx512f", "avx512bw", "avx512vl", "avx512vnni"),), lanes=64, family="x86"),
@@ -54,7 +60,7 @@ ISAS = {
         family="x86",
         absent=("avx512f",),
     ),
-    AVX2: Isa(features=(("avx2", "fma"),), lanes=32, family="x86", absent=("avx512f", "avxvnni")),
+    AVX2: Isa(features=(("avx2", "fma"),), lanes=32, family="x86", absent=("avx512f", "avxvnni"), schedules=_AS_ZEN2),
     ARM_I8MM: Isa(features=(("neon", "dotprod", "i8mm"),), lanes=16, family="arm"),
     ARM_DOTPROD: Isa(features=(("neon", "dotprod"),), lanes=16, family="arm", absent=("i8mm",)),
     ARM_NEON: Isa(features=(("neon",),), lanes=16, family="arm", absent=("dotprod", "i8mm")),
@@ -131,3 +137,9 @@ def target_for(isa: str, host: Target) -> Target:
     has_own = has_features(ISAS[isa].features[0], host)
     absent = [f"-{feature}" for feature in ISAS[isa].absent] if has_own else []
     return Target(config | {"mattr": [*config.get("mattr", ()), *absent]}) if absent else host
+
+
+def scheduled(target: Target) -> Target:
+    """Return `target` with the pipeline of another CPU where LLVM orders the kernels of its best ISA better for that one."""
+    other = ISAS[isas_of(target)[0]].schedules.get(str(target.attrs.get("mcpu")))
+    return Target(dict(target.export()) | {"mcpu": other}) if other else target
