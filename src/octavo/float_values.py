@@ -1,18 +1,22 @@
-"""The values of a float model's tensors on samples. It runs the model and keeps nothing."""
+"""The values of a float model's tensors on samples. It runs models, keeps the program of the last one, and no values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm_ffi import structural_equal
 
 from .backends.cpu.link import link
 from .backends.cpu.lowering import lower_composites
 from .build import generate, runner_of
 from .graph import Model
+from .graph.dataflow import DataflowView
 from .graph.results import with_results
 from .partition.pipeline import partition_module
 from .target import TargetDescription
@@ -20,26 +24,76 @@ from .target import TargetDescription
 Array = npt.NDArray[Any]
 
 
-def float_values(
-    model: Model,
-    names: Sequence[str],
-    samples: Iterable[Sequence[Array]],
-    *,
-    host: TargetDescription,
-    isas: tuple[str, ...],
-    llvm: tvm.target.Target,
-) -> Iterator[list[Array]]:
-    """Yield for each sample the values of variables, in the order of their names; what these don't need is not computed.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Program:
+    """A model that returns its own results and then variables of these names."""
+
+    model: Model
+    names: tuple[str, ...]
+    run: Any
+
+
+class FloatValues:
+    """Computes variables of float models.
+
+    One that is asked for again, whoever asks, is not built again: to lower and compile a large model takes as long as to run it
+    on many samples.
 
     Parameters
     ----------
-    samples
-        The model's inputs, sample by sample.
     host, isas, llvm
         Who computes it here.
     """
-    lowered = lower_composites(partition_module(with_results(model.bound(), names), host), host, isas, 1)
-    run = runner_of(generate(link(lowered, llvm), llvm))
-    for arrays in samples:
-        results = run([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
-        yield [np.from_dlpack(result) for result in results]
+
+    def __init__(self, host: TargetDescription, isas: tuple[str, ...], llvm: tvm.target.Target) -> None:
+        self._host, self._isas, self._llvm = host, isas, llvm
+        self._last: _Program | None = None
+        self._lock = Lock()
+
+    def on(
+        self, model: Model, names: Sequence[str], samples: Iterable[Sequence[Array]], *, also: Sequence[str] = ()
+    ) -> Iterator[tuple[list[Array], list[Array]]]:
+        """Yield for each sample the model's results, and the values of variables in the order of their names.
+
+        Parameters
+        ----------
+        samples
+            The model's inputs, sample by sample.
+        also
+            Other variables that the program is to return, for who asks for them later.
+        """
+        program = self._program(model, names, also)
+        places = [program.names.index(name) - len(program.names) for name in names]
+        for arrays in samples:
+            returned = program.run([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
+            values = [np.from_dlpack(value) for value in returned]
+            yield values[: len(values) - len(program.names)], [values[place] for place in places]
+
+    def _program(self, model: Model, names: Sequence[str], also: Sequence[str]) -> _Program:
+        with self._lock:
+            last = self._last
+            if last is None or not set(names) <= set(last.names) or not _is_same(last.model, model):
+                self._last = last = None  # its constants need not be there beside the next one's
+                self._last = last = self._built(model, tuple(dict.fromkeys((*names, *also))))
+            return last
+
+    def _built(self, model: Model, names: tuple[str, ...]) -> _Program:
+        parts = partition_module(with_results(model.bound(), names, keep=True), self._host)
+        lowered = lower_composites(parts, self._host, self._isas, 1)
+        return _Program(model=model, names=names, run=runner_of(generate(link(lowered, self._llvm), self._llvm)))
+
+
+def _is_same(one: Model, other: Model) -> bool:
+    """Return whether two models compute the same in variables of the same names."""
+    if one is other:
+        return True
+    return (
+        _names(one) == _names(other)
+        and one.params.keys() == other.params.keys()
+        and all(np.array_equal(value, other.params[name]) for name, value in one.params.items())
+        and structural_equal(one.module, other.module)
+    )
+
+
+def _names(model: Model) -> list[str]:
+    return [binding.var.name for binding in DataflowView(model.module["main"]).bindings]

@@ -24,6 +24,7 @@ from .corrections import Corrector, samples_of
 from .equalization import equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops
+from .float_values import FloatValues
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
@@ -274,10 +275,10 @@ def _quantized_for(
     vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
     samples = [] if profile is None else samples_of(model, profile)
     here, wishes = resolve_target(None), recipe or Recipe()
-    even_out = None
+    floats, even_out = FloatValues(here.host, here.isas, here.llvm), None
     if profile is not None and samples:
         has_functions = any(support.float_function for support in target.description.ops)
-        even_out = equalizer(profile, samples, here, only_ranges=wishes.has_plain_ranges, has_functions=has_functions)
+        even_out = equalizer(profile, samples, floats, only_ranges=wishes.has_plain_ranges, has_functions=has_functions)
     make = partial(quantize_model, model, profile, target=target.description, targets=targets, equalize=even_out)
     make = partial(make, claims_of=lambda module: integer_claims(module, *targets, vendors=vendors))
     return make(
@@ -285,7 +286,7 @@ def _quantized_for(
         params=params,
         plan=plan,
         changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
-        corrector_of=partial(Corrector, samples=samples, target=here) if samples else None,
+        corrector_of=partial(Corrector, samples=samples, target=here, floats=floats) if samples else None,
         find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
         find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
     )

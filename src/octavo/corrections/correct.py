@@ -26,6 +26,7 @@ from ..backends.cpu.link import link
 from ..backends.cpu.lowering import lower_composites
 from ..build.kernel_calls import KernelCall, KernelCalls
 from ..errors import CompileError, DataError, ProfileError
+from ..float_values import FloatValues
 from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, operand_vars
 from ..graph.inputs import check_inputs, input_specs
@@ -33,6 +34,7 @@ from ..graph.lineage import lineage_paused
 from ..graph.products import with_bias
 from ..graph.results import with_results
 from ..identity import TensorId
+from ..ops import WEIGHTED
 from ..partition.pipeline import partition_module
 from ..profile import Profile
 from ..quantize import Corrections, QuantizedModel
@@ -77,13 +79,16 @@ class Corrector:
         Its inputs, sample by sample; one at least.
     target
         Whose kernels compute it here.
+    floats
+        What else runs the float model, and need not build it twice.
     """
 
-    def __init__(self, simple: Model, *, samples: Samples, target: ResolvedTarget) -> None:
+    def __init__(self, simple: Model, *, samples: Samples, target: ResolvedTarget, floats: FloatValues | None = None) -> None:
         self._simple = simple
         self._view = DataflowView(simple.module["main"])
         self._samples = samples
         self._target = target
+        self._values = floats or FloatValues(target.host, target.isas, target.llvm)
         self._floats: FloatRun | None = None
 
     def corrections(self, quantized: QuantizedModel, kept: Collection[str] = ()) -> Corrections:
@@ -91,21 +96,19 @@ class Corrector:
 
         None where the model cannot be run call by call. The parameters of what is `kept` stay as they are.
         """
-        with lineage_paused():  # what is built here is none of the model's own steps
+        with lineage_paused(), ThreadPoolExecutor(1) as beside:  # what is built here is none of the model's own steps
+            # The float model runs beside all that is built of the integer program: kernels work outside Python's lock.
+            running = beside.submit(self._run_float)
             run = _Run(self._simple, quantized, self._target, kept)
             cores = {binding.var.name: binding.var for binding in self._view.bindings}
             layers = {bias: layer for bias, layer in run.layers.items() if layer.core in cores}
             wanted = {bias: with_bias(self._view, cores[layer.core]).name for bias, layer in layers.items()}
             if not wanted:
                 return Corrections()
-            # The float model is built and run beside the integer program: LLVM and kernels work outside Python's lock.
-            with ThreadPoolExecutor(1) as beside:
-                axes = {name: layers[bias].channel_axis for bias, name in wanted.items()}
-                running = beside.submit(self._run_float, axes)
-                try:
-                    run.build()
-                except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
-                    return Corrections()
+            try:
+                run.build()
+            except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
+                return Corrections()
             floats = running.result()
             results = run.correct(self._samples, {bias: floats.means[name] for bias, name in wanted.items()})
         corrected = [
@@ -122,15 +125,26 @@ class Corrector:
         """Return the signal to noise ratio of a quantized model's worst output, in dB; inf where it cannot be run."""
         with lineage_paused(), suppress(CompileError):
             results = Runner(partition_module(quantized.bound(), self._target.host), self._target).results(self._samples)
-            return worst_sqnr_db(self._view, self._run_float({}).results, results)
+            return worst_sqnr_db(self._view, self._run_float().results, results)
         return math.inf
 
-    def _run_float(self, axes: dict[str, int]) -> FloatRun:
-        """Run the float model, unless it was run for all of these means."""
-        if self._floats is None or not axes.keys() <= self._floats.means.keys():
+    def _run_float(self) -> FloatRun:
+        """Run the float model, unless that was done."""
+        if self._floats is None:
             with tvm.transform.PassContext(opt_level=3):  # a thread has its own
-                self._floats = run_float(self._simple, axes, self._samples, self._target)
+                self._floats = run_float(self._simple, _channel_axes(self._view), self._samples, self._values)
         return self._floats
+
+
+def _channel_axes(view: DataflowView) -> dict[str, int]:
+    """Return what products with weights come to, before any clamp, by name, and the axis of the channels in each."""
+    found: dict[str, int] = {}
+    for binding in view.bindings:
+        call: Any = call_to(binding.value, *WEIGHTED)
+        if call is not None:
+            layout = "" if call_to(call, "matmul") is not None else str(call.attrs.out_layout or call.attrs.data_layout)
+            found[with_bias(view, binding.var).name] = layout.find("C")  # -1, the last axis, of a matmul
+    return found
 
 
 class _Run:

@@ -13,9 +13,8 @@ import tvm
 from ..backends.cpu.link import link
 from ..backends.cpu.lowering import lower_composites
 from ..build import generate, runner_of
+from ..float_values import FloatValues
 from ..graph import Model
-from ..graph.results import with_results
-from ..partition.pipeline import partition_module
 from ..target_choice import ResolvedTarget
 
 Array = npt.NDArray[Any]
@@ -55,27 +54,23 @@ class Runner:
         return [[value.copy() for value in self(arrays)] for arrays in samples]
 
 
-def run_float(model: Model, axes: Mapping[str, int], samples: Samples, target: ResolvedTarget) -> FloatRun:
+def run_float(model: Model, axes: Mapping[str, int], samples: Samples, floats: FloatValues) -> FloatRun:
     """Run a float model.
 
     Parameters
     ----------
     axes
-        The variables whose means are wanted, each with the axis of its channels.
+        The variables whose means are wanted, each with the axis of its channels; -1: the last.
     samples
         The model's inputs, sample by sample.
     """
-    module = with_results(model.bound(), list(axes), keep=True)
-    run = Runner(partition_module(module, target.host), target)
     sums: dict[str, Any] = dict.fromkeys(axes, 0.0)
     counts = dict.fromkeys(axes, 0)
     results: list[list[Array]] = []
-    for arrays in samples:
-        values = run(arrays)
-        own = len(values) - len(axes)
-        results.append([value.copy() for value in values[:own]])
-        for (name, axis), value in zip(axes.items(), values[own:], strict=True):
-            others = tuple(each for each in range(value.ndim) if each != axis)
+    for own, values in floats.on(model, list(axes), samples):
+        results.append(own)
+        for (name, axis), value in zip(axes.items(), values, strict=True):
+            others = tuple(each for each in range(value.ndim) if each != axis % value.ndim)
             sums[name] = sums[name] + value.sum(axis=others, dtype=np.float64)
             counts[name] += value.size // value.shape[axis]
     return FloatRun(means={name: sums[name] / counts[name] for name in axes}, results=results)

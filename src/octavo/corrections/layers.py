@@ -47,13 +47,6 @@ class WeightedLayer:
     bias: TensorId
 
     @property
-    def channel_axis(self) -> int:
-        """Axis of the output channels in the source's layout."""
-        if isinstance(self.op, MatmulOp):
-            return len(self.op.y.shape) - 1
-        return 1 if self.op.layout == "NCHW" else 3
-
-    @property
     def unit(self) -> npt.NDArray[np.float64]:
         """Real value of one unit of the sums, (output channels,)."""
         assert isinstance(self.op.x, QuantizedTensor)

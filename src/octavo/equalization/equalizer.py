@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tvm.relax import Var
 
 from ..errors import CompileError
-from ..float_values import float_values
+from ..float_values import FloatValues
 from ..graph import Model
-from ..graph.dataflow import DataflowView, operand_vars
+from ..graph.dataflow import DataflowView
 from ..graph.lineage import lineage_paused
 from ..graph.products import products_with_bias
 from ..identity import TensorId
@@ -29,7 +29,6 @@ from ..quantize.equalize import (
     find_sites,
     scaled,
 )
-from ..target_choice import ResolvedTarget
 from .statistics import GroupValues, ScaledValues
 from .streams import MIN_STEPS, ChannelWidths, find_streams
 
@@ -45,7 +44,7 @@ _SAMPLES = 16
 
 
 def equalizer(
-    profile: Profile, samples: Samples, target: ResolvedTarget, *, only_ranges: bool = False, has_functions: bool = False
+    profile: Profile, samples: Samples, floats: FloatValues, *, only_ranges: bool = False, has_functions: bool = False
 ) -> Callable[[Model, Collection[str], int], Equalization]:
     """Return what says how a simplified model is to be equalized on samples.
 
@@ -57,7 +56,7 @@ def equalizer(
     def equalize(simple: Model, kept: Collection[str], weight_bits: int) -> Equalization:
         with lineage_paused():  # what is built here is none of the model's own steps
             try:
-                return _Equalizer(simple, profile, samples, target, only_ranges).run(kept, weight_bits, has_functions)
+                return _Equalizer(simple, profile, samples, floats, only_ranges).run(kept, weight_bits, has_functions)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
 
@@ -67,12 +66,10 @@ def equalizer(
 class _Equalizer:
     """One model on its samples."""
 
-    def __init__(self, simple: Model, profile: Profile, samples: Samples, target: ResolvedTarget, only_ranges: bool) -> None:
-        self._simple, self._profile, self._samples, self._target = simple, profile, samples, target
+    def __init__(self, simple: Model, profile: Profile, samples: Samples, floats: FloatValues, only_ranges: bool) -> None:
+        self._simple, self._profile, self._samples, self._floats = simple, profile, samples, floats
         self._only_ranges = only_ranges
-        self._view = view = DataflowView(simple.module["main"])
-        bound = {binding.var for binding in view.bindings}
-        self._outputs = [var.name for var in dict.fromkeys(operand_vars(view.result)) if var in bound]
+        self._view = DataflowView(simple.module["main"])
 
     def run(self, kept: Collection[str], weight_bits: int, has_functions: bool) -> Equalization:
         """Return the factors of all sites that gain, or of those whose factors change nothing in float."""
@@ -102,10 +99,10 @@ class _Equalizer:
         outputs: list[list[Array]] = []
         samples = self._samples[: _SAMPLES if all(total.is_profiled for total in totals.values()) else None]
         seen = [*totals.items(), *streams.items()]
-        for results in self._values(self._simple, [*(var.name for var, _ in seen), *self._outputs], samples):
-            for (_, total), value in zip(seen, results, strict=False):
+        for results, values in self._values(self._simple, [var.name for var, _ in seen], samples):
+            for (_, total), value in zip(seen, values, strict=True):
                 total.add(value)
-            outputs.append([value.copy() for value in results[len(seen) :]])
+            outputs.append(results)
         return {var: total.result() for var, total in totals.items()}, outputs
 
     def _proved(self, found: ChannelGroups, wanted: Chosen, before: list[list[Array]], *, has_functions: bool) -> Equalization:
@@ -117,8 +114,8 @@ class _Equalizer:
         if has_functions and wanted:
             # A factor behind a function parts it from the product's kernel, which then sums in another order: that is no change.
             ones = {TensorId(var.name): np.ones(found.of[var].shape, np.float32) for site, _ in wanted for var in site.tensors}
-            same = self._values(scaled(self._simple, ones, exact=True), self._outputs, self._samples[: len(before)])
-            before = [[value.copy() for value in results] for results in same]
+            same = self._values(scaled(self._simple, ones, exact=True), [], self._samples[: len(before)])
+            before = [results for results, _ in same]
         powers = [(site, np.exp2(np.ceil(np.log2(factors)))) for site, factors in wanted]
         for each in (powers,) if has_functions else (wanted, powers):
             if not each:
@@ -135,26 +132,23 @@ class _Equalizer:
         factors = {name: factors_of(found.of[var], by_group) for name, var in tensors.items()}
         statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
         unknown = {name: each for name, each in statistics.items() if not (self._only_ranges and each.has_range)}
-        names = [*map(str, unknown), *self._outputs]
         samples = self._samples if unknown else self._samples[: len(before)]
-        for number, results in enumerate(self._values(scaled(self._simple, factors, exact=True), names, samples)):
-            pairs = zip(before[number], results[len(unknown) :], strict=True) if number < len(before) else ()
+        seen = self._values(scaled(self._simple, factors, exact=True), [*map(str, unknown)], samples)
+        for number, (results, values) in enumerate(seen):
+            pairs = zip(before[number], results, strict=True) if number < len(before) else ()
             if not all(_is_same(*pair) for pair in pairs):
                 return None
-            for each, value in zip(unknown.values(), results, strict=False):
+            for each, value in zip(unknown.values(), values, strict=True):
                 each.add(value)
         clamps = {name: np.float32(found.clamps[var]) / factors[name] for name, var in tensors.items() if var in found.clamps}
         made = {name: each.result() for name, each in statistics.items()}
         shared = tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted)
         return Equalization(factors=factors, clamps=clamps, sites=shared, statistics=made)
 
-    def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[list[Array]]:
-        # What later stages look at in float models, the sums before clamps, too, though nobody reads them here: so the kernels
-        # are the same, and compiled once.
+    def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
+        # What corrections look at, the sums before clamps, too: so they find the program as it is, and kernels are the same.
         sums = [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
-        target = self._target
-        found = float_values(model, [*names, *sums], samples, host=target.host, isas=target.isas, llvm=target.llvm)
-        return (values[: len(names)] for values in found)
+        return self._floats.on(model, names, samples, also=sums)
 
 
 def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ..graph.dataflow import DataflowView
 from ..graph.lineage import announce, one_step
@@ -99,7 +100,8 @@ def quantize(
 
     given = recipe or Recipe()
     run = Experiments(equalize=equalize, find_costliest=find_costliest, corrector_of=corrector_of, find_remedies=find_remedies)
-    with one_step():
+    # BLAS rounds sums by its number of threads: with one, any number gives the same bytes. Corrections have their own threads.
+    with one_step(), threadpool_limits(1, "blas"):
         is_choice = given.range_estimator == AUTO and corrector_of is not None and plan is None
         quantized = with_best_ranges(given, made) if is_choice else made(given, False)
     announce("octavo.quantize", quantized.bound, {}, _announced(quantized))

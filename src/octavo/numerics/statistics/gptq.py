@@ -95,7 +95,7 @@ class _Layer:
         sorted_gram = np.take_along_axis(np.take_along_axis(gram, order[:, :, None], axis=1), order[:, None, :], axis=2)
         # Inputs that never vary leave nothing to be made up for: any positive diagonal gives rounding to nearest.
         sorted_gram[:, np.arange(inputs), np.arange(inputs)] += np.where(mean > 0, DAMPING * mean, 1.0)[:, None]
-        upper = np.linalg.cholesky(np.linalg.inv(sorted_gram)).transpose(0, 2, 1)
+        upper = _inverse_root(sorted_gram)
         by_input = np.ascontiguousarray(weight.transpose(0, 2, 1))
         return _Layer(np.take_along_axis(by_input, order[:, :, None], axis=1), sorted_gram, upper, order)
 
@@ -118,26 +118,26 @@ class _Layer:
         return rounded
 
     def polished(self, integers: Floats, scale: Floats, qmin: int, qmax: int) -> Floats:
-        """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less."""
-        rounded, inputs = integers.copy(), integers.shape[1]
+        """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less.
+
+        Few move: a row of slopes for each that does takes less than a product of matrices for all.
+        """
+        rounded = integers.copy()
+        error = rounded * scale[:, None] - self.weight
+        slope = error.transpose(0, 2, 1) @ self.gram  # half the error's, by each weight: (groups, outputs, inputs)
         for _ in range(_PASSES):
-            slope = self.gram @ (rounded * scale[:, None] - self.weight)  # half the error's, by each weight
-            before = rounded.copy()
-            for start in range(0, inputs, _BLOCK):
-                end = min(start + _BLOCK, inputs)
-                for index in range(start, end):
-                    curvature = self.gram[:, index, index, None] * scale
-                    wanted = np.rint(-slope[:, index] / curvature)
-                    if not wanted.any():  # as nearly always behind the first pass
-                        continue
-                    moved = _clamped(rounded[:, index] + _clamped(wanted, -1, 1), qmin, qmax)
-                    change = (moved - rounded[:, index]) * scale
-                    rounded[:, index] = moved
-                    slope[:, index + 1 : end] += self.gram[:, index, index + 1 : end, None] * change[:, None]
-                if end < inputs:
-                    change = (rounded[:, start:end] - before[:, start:end]) * scale[:, None]
-                    slope[:, end:] += self.gram[:, start:end, end:].transpose(0, 2, 1) @ change
-            if np.array_equal(before, rounded):
+            has_moved = False
+            for index in range(rounded.shape[1]):
+                wanted = np.rint(-slope[:, :, index] / (self.gram[:, index, index, None] * scale))
+                if not wanted.any():  # as nearly always behind the first pass
+                    continue
+                moved = _clamped(rounded[:, index] + _clamped(wanted, -1, 1), qmin, qmax)
+                change = (moved - rounded[:, index]) * scale
+                rounded[:, index] = moved
+                groups, outputs = np.nonzero(change)
+                slope[groups, outputs] += change[groups, outputs, None] * self.gram[groups, index]
+                has_moved = has_moved or groups.size > 0
+            if not has_moved:
                 break
         return rounded
 
@@ -159,6 +159,29 @@ class _Layer:
         result = np.empty(integers.shape, np.int64)
         np.put_along_axis(result, self.order[:, :, None], integers.astype(np.int64), axis=1)
         return result.transpose(0, 2, 1)
+
+
+def _inverse_root(matrices: Floats) -> Floats:
+    """Return the upper triangles U with U^T U the inverses of positive matrices.
+
+    A = R R^T, R upper, gives U = R^-1; R is what Cholesky's lower triangle is where rows and columns stand in reverse.
+    """
+    lower: Any = np.linalg.cholesky(matrices[:, ::-1, ::-1])
+    return np.ascontiguousarray(_lower_inverse(lower)[:, ::-1, ::-1])
+
+
+def _lower_inverse(lower: Floats) -> Floats:
+    """Return the inverses of lower triangles: halves first, so that most of the work is products of matrices."""
+    size = lower.shape[1]
+    found = np.zeros_like(lower)
+    if size <= _BLOCK:
+        found[:] = np.tril(np.linalg.inv(lower))
+        return found
+    half = size // 2
+    first, second = _lower_inverse(lower[:, :half, :half]), _lower_inverse(lower[:, half:, half:])
+    found[:, :half, :half], found[:, half:, half:] = first, second
+    found[:, half:, :half] = -second @ (lower[:, half:, :half] @ first)
+    return found
 
 
 def _clamped(values: Floats, low: int, high: int) -> Floats:
