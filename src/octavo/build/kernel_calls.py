@@ -7,6 +7,7 @@ timed. Kernels are those of a Program, from the same cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,9 @@ from .tir_passes import CALLS_ATTR
 tirx: Any = _tirx
 Value = Any
 """A tvm.runtime.Tensor, or a tuple of values."""
+
+_AT_ONCE = 16
+"""Kernels of one library: to link it takes as long as to compile two or three of them."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -69,12 +73,12 @@ class KernelCalls:
         view = DataflowView(module["main"])
         self.params: tuple[Var, ...] = tuple(view.function.params)
         self.results: tuple[Var, ...] = tuple(operand_vars(view.result))
-        self._library: Any = None
+        self._libraries: dict[str, Future[Any]] = {}
         try:
             self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
-            self._library = compile_calls(self._callers(), set(self._entries.values()), target)
         except NeedsMachine:
             raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
+        self._compile(target)
         last = {
             var: number for number, call in enumerate(self.calls) for var in (*call.operands, call.var) if isinstance(var, Var)
         }
@@ -110,16 +114,28 @@ class KernelCalls:
 
         def run(values: Sequence[Value]) -> Value:
             results = tuple(tvm.runtime.empty(shape, dtype) for shape, dtype in types)
-            self._library[symbol](*values, *results)
+            self._libraries[symbol].result()[symbol](*values, *results)
             return results if isinstance(out, TupleType) else results[0]
 
         attrs: Any = self._module[call.args[0]].attrs
         return KernelCall(var=var, operands=list(call.args[1].fields), attrs=dict(attrs.items()) if attrs else {}, run=run)
 
-    def _callers(self) -> tvm.IRModule:
-        """Return the kernels on pointers, and for each a function of tensors that calls it."""
+    def _compile(self, target: tvm.target.Target) -> None:
+        """Compile the kernels in their order, a few at a time, and return with the first: the others come while those run."""
+        entries = list(self._entries.items())
+        beside = ThreadPoolExecutor(1)
+        for start in range(0, len(entries), _AT_ONCE):
+            some = dict(entries[start : start + _AT_ONCE])
+            library = beside.submit(compile_calls, self._callers(some), set(some.values()), target)
+            self._libraries |= dict.fromkeys(some.values(), library)
+        beside.shutdown(wait=False)
+        for library in list(self._libraries.values())[:1]:
+            library.result()
+
+    def _callers(self, entries: Mapping[GlobalVar, str]) -> tvm.IRModule:
+        """Return kernels on pointers, and for each a function of tensors that calls it."""
         functions: dict[GlobalVar, Any] = {}
-        for kernel, symbol in self._entries.items():
+        for kernel, symbol in entries.items():
             function: Any = self._module[kernel]
             # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
             name = f"octavo_{kernel.name_hint.removeprefix('octavo_')}"

@@ -225,10 +225,11 @@ class _Run:
 def _shift(layer: WeightedLayer, inputs: Sequence[Array], mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return what the outputs of a layer are off, on what it reads now."""
     x: Any = layer.op.x
-    total = np.zeros(inputs[0].shape, np.int64)
+    is_narrow = len(inputs) * np.iinfo(inputs[0].dtype).max < np.iinfo(np.int32).max // 2  # half the memory to go through
+    sums = np.zeros(inputs[0].shape, np.int32 if is_narrow else np.int64)
     for values in inputs:
-        total += values
-    total -= x.zero_point * len(inputs)
+        sums += values
+    total = sums.astype(np.int64) - x.zero_point * len(inputs)
     return mean - (mean_accumulators(layer.op, total, len(inputs)) * layer.unit + layer.real_bias)
 
 

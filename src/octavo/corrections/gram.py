@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]]) -> 
     inputs
         The layer's inputs as kernels hold them, channels last, sample by sample.
     """
-    rows_of = partial(_rows, op, samples=len(inputs))
+    rows_of = _rows_of(op, inputs[0].shape, len(inputs))
     sums = CovarianceSums(rows_of(inputs[0]))
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(inputs), _AT_ONCE):
@@ -41,24 +41,45 @@ def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]]) -> 
     return sums
 
 
-def _rows(op: Conv2dOp | MatmulOp, value: npt.NDArray[Any], samples: int) -> npt.NDArray[Any]:
-    """Return what the weights of each group are multiplied by at some positions: (groups, positions, inputs)."""
+def _rows_of(op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+    """Return what gives, of one of so many samples, what the weights of each group are multiplied by at some positions.
+
+    That is (groups, positions, inputs), in the order of the weights: HWIO's of a convolution.
+    """
     if isinstance(op, MatmulOp):
-        rows = value.reshape(-1, value.shape[-1])
-        return rows[_places(rows.shape[0], rows.shape[1], samples)][np.newaxis]
+        inputs = shape[-1]
+        places = _places(math.prod(shape[:-1]), inputs, samples)
+        return lambda value: value.reshape(-1, inputs)[places][np.newaxis]
+    pixels, is_outside = _window_pixels(op, shape, samples)
+    zero_point, groups, channels = cast("Any", op.x).zero_point, op.groups, shape[3]
+
+    def rows(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        picked = np.take(value.reshape(-1, channels), pixels, axis=0)  # (positions, taps, channels)
+        if is_outside is not None:
+            picked[is_outside] = zero_point
+        by_group = picked.reshape(*pixels.shape, groups, channels // groups).transpose(2, 0, 1, 3)
+        return by_group.reshape(groups, pixels.shape[0], -1)
+
+    return rows
+
+
+def _window_pixels(
+    op: Conv2dOp, shape: tuple[int, ...], samples: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """Return the pixels under each tap at some positions, (positions, taps), and which lie outside the image; None: none do."""
     kernel_h, kernel_w, inputs, _ = op.weight.values.shape
+    batch, height, width, _ = shape
     top, left, bottom, right = op.padding
-    crop = value[:, max(-top, 0) : value.shape[1] - max(-bottom, 0), max(-left, 0) : value.shape[2] - max(-right, 0)]
-    around = ((0, 0), (max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)), (0, 0))
-    padded = np.pad(crop, around, constant_values=cast("Any", op.x).zero_point) if any(op.padding) else crop
-    reach = ((kernel_h - 1) * op.dilation[0] + 1, (kernel_w - 1) * op.dilation[1] + 1)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(1, 2))
-    windows = windows[:, :: op.strides[0], :: op.strides[1], :, :: op.dilation[0], :: op.dilation[1]]
-    positions = windows.shape[0] * windows.shape[1] * windows.shape[2]
-    at = np.unravel_index(_places(positions, kernel_h * kernel_w * inputs, samples), windows.shape[:3])
-    # (positions, channels, rows, columns) -> (groups, positions, rows x columns x channels of a group), the order of HWIO.
-    picked = windows[at].reshape(-1, op.groups, inputs, kernel_h * kernel_w)
-    return picked.transpose(1, 0, 3, 2).reshape(op.groups, -1, kernel_h * kernel_w * inputs)
+    out_h = (height + top + bottom - (kernel_h - 1) * op.dilation[0] - 1) // op.strides[0] + 1
+    out_w = (width + left + right - (kernel_w - 1) * op.dilation[1] - 1) // op.strides[1] + 1
+    image, row, column = np.unravel_index(
+        _places(batch * out_h * out_w, kernel_h * kernel_w * inputs, samples), (batch, out_h, out_w)
+    )
+    rows = (row * op.strides[0] - top)[:, None, None] + (np.arange(kernel_h) * op.dilation[0])[:, None]
+    columns = (column * op.strides[1] - left)[:, None, None] + np.arange(kernel_w) * op.dilation[1]
+    is_outside = ((rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)).reshape(len(image), -1)
+    inside = (image[:, None, None] * height + rows.clip(0, height - 1)) * width + columns.clip(0, width - 1)
+    return inside.reshape(len(image), -1), is_outside if is_outside.any() else None
 
 
 def _places(positions: int, inputs: int, samples: int) -> npt.NDArray[np.int64]:

@@ -115,11 +115,9 @@ def _peak(values: npt.NDArray[np.float32]) -> float:
 
 
 def _summed(values: npt.NDArray[np.float32]) -> Floats:
-    """Return the sums of whole numbers over positions: as a product where that is exact, which is faster."""
-    positions = values.shape[1]
-    if _peak(values) * positions > _EXACT:
-        return values.sum(axis=1, dtype=np.float64)
-    return (np.ones((1, 1, positions), np.float32) @ values)[:, 0].astype(np.float64)
+    """Return the sums of whole numbers over positions, in float32 where that is exact."""
+    is_exact = _peak(values) * values.shape[1] <= _EXACT
+    return values.sum(axis=1, dtype=np.float32 if is_exact else np.float64).astype(np.float64)
 
 
 def _product(values: npt.NDArray[np.float32]) -> Floats:
@@ -134,8 +132,17 @@ def _product(values: npt.NDArray[np.float32]) -> Floats:
 
 
 def _squared(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Of one group as matrices: NumPy then computes half of the symmetric product.
-    return values.transpose(0, 2, 1) @ values if len(values) > 1 else (values[0].T @ values[0])[np.newaxis]
+    groups, _, inputs = values.shape
+    if groups == 1:  # as matrices: NumPy then computes half of the symmetric product
+        return (values[0].T @ values[0])[np.newaxis]
+    if values.strides[0] != values.itemsize:
+        return values.transpose(0, 2, 1) @ values
+    # Groups lie side by side, as channels of a depthwise layer do: all of them at once, for one pair of inputs after the other.
+    across = values.transpose(1, 2, 0)
+    found = np.empty((inputs, inputs, groups), values.dtype)
+    for each in range(inputs):
+        found[each, each:] = found[each:, each] = np.einsum("pig,pg->ig", across[:, each:], across[:, each])
+    return found.transpose(2, 0, 1)
 
 
 def _off_diagonal(matrices: Floats) -> Floats:
