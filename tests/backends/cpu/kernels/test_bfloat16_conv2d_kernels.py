@@ -68,7 +68,7 @@ def test_groups_and_batches(rng: np.random.Generator) -> None:
     check(case(rng, spec) for spec in specs)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3])
 def test_addends_clamps_and_results_at_any_thread_count(rng: np.random.Generator, threads: int) -> None:
     specs = [
         spec_of((14, 14), (32, 40), adds=True, low=0.0, threads=threads),

@@ -18,14 +18,21 @@ def resnet(shared: Path) -> Model:
     return octavo.load(shared / "models" / "tflite" / "resnet8_cifar10_int8.tflite")
 
 
+@pytest.fixture(scope="module")
+def host(resnet: Model) -> octavo.Executable:
+    return octavo.compile(resnet)
+
+
 @pytest.mark.parametrize(("isa", "machine"), ISAS.items(), ids=ISAS)
-def test_results_are_the_same(isa: str, machine: Emulated, resnet: Model, rng: np.random.Generator) -> None:
+def test_results_are_the_same(
+    isa: str, machine: Emulated, resnet: Model, host: octavo.Executable, rng: np.random.Generator
+) -> None:
     machine.skip_unless_installed()
-    (x,) = octavo.compile(resnet).inputs
+    (x,) = host.inputs
     inputs = {x.source_name: rng.integers(-128, 128, x.shape).astype(np.int8)}
     compiled = octavo.compile(resnet, target=machine.llvm)
     assert isa in {op.isa for op in octavo.explain(compiled).ops}
-    (expected,) = octavo.compile(resnet)(inputs).values()
+    (expected,) = host(inputs).values()
     run_executable(compiled, inputs, expected, machine)
 
 

@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers
-from kernel_runner import EACH_ISA, Case, baseline_target, check
+from kernel_runner import EACH_ISA, Case, baseline_target, check, part
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import GENERIC, Conv2dSpec, FloatOutput, conv2d, matmul
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
-every_mode = pytest.mark.parametrize("mode", ["constant", "image", "tensor"])
 BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (-0.5, 0.75))
 
 
@@ -68,12 +67,10 @@ class FloatLayers(Layers):
 
 
 @every_isa
-@every_mode
-def test_pointwise_over_channel_counts(isa: str, mode: str) -> None:
-    layers = FloatLayers(1)
+def test_pointwise_over_channel_counts(isa: str) -> None:
+    layers, modes = FloatLayers(1), itertools.cycle(["constant", "image", "tensor"])  # they share the loops over channels
     pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    pairs = pairs[mode == "image" :: 2]  # the modes share the loops over channels
-    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, mode) for pair in pairs)
+    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, next(modes)) for pair in pairs)
 
 
 @every_isa
@@ -86,6 +83,8 @@ def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
         {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2)},
         {"kernel": (7, 7), "padding": (3, 3, 3, 3), "batch": 3},
     ]
+    if isa == GENERIC:
+        windows = windows[:2] if groups < channels[0] else windows[2:]
     modes = itertools.cycle(["constant", "image"])  # several images in the second of each two
     check(layers.float_case(layers.spec((9, 8), channels, groups=groups, **window), isa, next(modes)) for window in windows)
 
@@ -93,7 +92,7 @@ def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
 @every_isa
 def test_depthwise_over_channel_counts(isa: str) -> None:
     layers = FloatLayers(3)
-    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in CHANNELS[::2]]
+    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in part(CHANNELS[::2], isa)]
     check(layers.float_case(spec, isa, "image") for spec in specs)
 
 
@@ -137,11 +136,13 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
 
 
 @every_isa
-@pytest.mark.parametrize("rows", [1, 2, 7])
-def test_matmul_with_parameters_for_each_row(isa: str, rows: int) -> None:
-    layers = FloatLayers(rows)
+def test_matmul_with_parameters_for_each_row(isa: str) -> None:
+    """Row by row, for all rows together: each with 1, 2 and 7 of them."""
+    layers = FloatLayers(1)
     pairs = [(c, CHANNELS[(i * 7 + 1) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    check(matmul_case(layers, rows, *pair, (1, rows)[i % 2], isa) for i, pair in enumerate(pairs))
+    rows = itertools.cycle([1, 2, 7])
+    work = [(count, *pair, (1, count)[i % 2]) for i, (count, pair) in enumerate(zip(rows, pairs, strict=False))]
+    check(matmul_case(layers, *each, isa) for each in work)
 
 
 def test_targets_without_fused_multiply_add() -> None:

@@ -55,7 +55,7 @@ def tunable_of(kernel: Kernel):
 @pytest.mark.parametrize("name", WINDOWS)
 def test_every_alternative_gives_the_oracle_s_bits(name: str, isa: str) -> None:
     tunable = tunable_of(layer(name, isa).kernel)
-    few = tunable.alternatives[:: 3 if isa == AVX512_VNNI else 7]
+    few = tunable.alternatives[:: 5 if isa == AVX512_VNNI else 7]
     assert few
     cases = [layer(name, isa, schedule=schedule) for schedule in few]
     assert [tunable_of(case.kernel).schedule for case in cases] == list(few)
@@ -64,8 +64,8 @@ def test_every_alternative_gives_the_oracle_s_bits(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_a_schedule_measured_on_one_thread_serves_two(name: str) -> None:
-    for schedule in tunable_of(layer(name, HOST[0]).kernel).alternatives[-3:]:
-        check([layer(name, HOST[0], threads=2, schedule=schedule)])
+    alternatives = tunable_of(layer(name, HOST[0]).kernel).alternatives[-2:]
+    check(layer(name, HOST[0], threads=2, schedule=schedule) for schedule in alternatives)
 
 
 def test_the_key_tells_work_apart_and_not_constants() -> None:
@@ -124,7 +124,7 @@ def test_other_kernels_of_products_agree_with_themselves(make, dtype) -> None:
     x = (100 * np.random.default_rng(1).normal(size=(1, 9, 7, 12))).astype(dtype)
     expected = run(own, x, dtype)
     tunable = tunable_of(own)
-    others = [make({tunable.key: schedule}) for schedule in tunable.alternatives[::3]]
+    others = [make({tunable.key: schedule}) for schedule in tunable.alternatives[::5]]
     check(Case(kernel=other, inputs=(x,), expected=expected, about=tunable_of(other).schedule) for other in others)
 
 
