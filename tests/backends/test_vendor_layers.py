@@ -23,7 +23,7 @@ TARGET = tvm.target.Target("llvm")
 @pytest.fixture(name="case", scope="module")
 def fixture_case():
     model = network()
-    batches = samples_of(model)
+    batches = samples_of(model, 2)
     return model, octavo.quantize(model, octavo.profile(model, batches), target=Vendor("npu")), batches
 
 

@@ -49,7 +49,7 @@ def test_pointwise_channels_around_the_vector_and_the_pair(rng: np.random.Genera
 
 
 def test_windows_with_strides_padding_and_dilation(rng: np.random.Generator) -> None:
-    shapes = itertools.product((1, 2, 3, 8, 17), ((3, 3), (1, 7), (5, 2)))
+    shapes = list(itertools.product((1, 2, 3, 8, 17), ((3, 3), (1, 7), (5, 2))))[::2]
     options = (
         {},
         {"padding": (1, 1, 1, 1)},

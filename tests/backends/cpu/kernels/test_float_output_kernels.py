@@ -70,23 +70,22 @@ class FloatLayers(Layers):
 def test_pointwise_over_channel_counts(isa: str) -> None:
     layers, modes = FloatLayers(1), itertools.cycle(["constant", "image", "tensor"])  # they share the loops over channels
     pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, next(modes)) for pair in pairs)
+    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, next(modes)) for pair in part(pairs, isa, 2))
 
 
 @every_isa
-@pytest.mark.parametrize(("channels", "groups"), [((5, 33), 1), ((40, 24), 4), ((70, 70), 70), ((5, 15), 5)])
-def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
+@pytest.mark.parametrize(("channels", "groups", "first"), [((5, 33), 1, 0), ((40, 24), 4, 1), ((70, 70), 70, 1), ((5, 15), 5, 0)])
+def test_windows(isa: str, channels: tuple[int, int], groups: int, first: int) -> None:
+    """Each window with one kind of dense layers and one of layers by channel; one of these on the generic kernel."""
     layers = FloatLayers(2)
     windows = [
-        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)},
-        {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2},
-        {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2)},
-        {"kernel": (7, 7), "padding": (3, 3, 3, 3), "batch": 3},
+        ("constant", {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)}),
+        ("image", {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2}),
+        ("image", {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2), "batch": 3}),
+        ("tensor", {"kernel": (7, 7), "padding": (3, 3, 3, 3), "batch": 2}),
     ]
-    if isa == GENERIC:
-        windows = windows[:2] if groups < channels[0] else windows[2:]
-    modes = itertools.cycle(["constant", "image"])  # several images in the second of each two
-    check(layers.float_case(layers.spec((9, 8), channels, groups=groups, **window), isa, next(modes)) for window in windows)
+    chosen = part(windows[first::2], isa, 2)
+    check(layers.float_case(layers.spec((9, 8), channels, groups=groups, **window), isa, mode) for mode, window in chosen)
 
 
 @every_isa
@@ -142,7 +141,7 @@ def test_matmul_with_parameters_for_each_row(isa: str) -> None:
     pairs = [(c, CHANNELS[(i * 7 + 1) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
     rows = itertools.cycle([1, 2, 7])
     work = [(count, *pair, (1, count)[i % 2]) for i, (count, pair) in enumerate(zip(rows, pairs, strict=False))]
-    check(matmul_case(layers, *each, isa) for each in work)
+    check(matmul_case(layers, *each, isa) for each in part(work, isa, 5))
 
 
 def test_targets_without_fused_multiply_add() -> None:
