@@ -99,10 +99,10 @@ def test_two_vendors_whose_functions_have_one_name(quantized, want, tmp_path) ->
 
 def test_weights_of_all_ops_as_one_blob_of_bytes_and_object_code(quantized, want, tmp_path) -> None:
     model, batches = quantized
-    growing = Blob("npu")
+    growing = Blob("npu", "nn.conv2d", "matmul")
     executable = octavo.compile(model, target=growing)
     np.testing.assert_array_equal(outputs_of(executable, batches), want)
-    whole = Blob("npu", compiled=growing.blob)
+    whole = Blob("npu", "nn.conv2d", "matmul", compiled=growing.blob)
     shared = octavo.compile(model, target=whole)
     np.testing.assert_array_equal(outputs_of(shared, batches), want)
     assert whole.blob == growing.blob

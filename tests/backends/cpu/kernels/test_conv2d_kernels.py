@@ -81,10 +81,12 @@ def test_padding_that_holds_zeros(isa: str, channels: tuple[int, int], groups: i
 
 
 @every_cpu
-@pytest.mark.parametrize(("channels", "step"), [((70, 70), 1), ((5, 15), 2), ((24, 48), 3)])
-def test_depthwise_windows(isa: str, channels: tuple[int, int], step: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "chosen"), [((70, 70), slice(0, None, 2)), ((5, 15), slice(0, None, 3)), ((24, 48), slice(1, None, 2))]
+)
+def test_depthwise_windows(isa: str, channels: tuple[int, int], chosen: slice) -> None:
     layers = Layers(5)
-    check(layers.case(spec, isa) for spec in list(window_specs(layers, channels, channels[0]))[step - 1 :: step])
+    check(layers.case(spec, isa) for spec in list(window_specs(layers, channels, channels[0]))[chosen])
 
 
 @every_cpu

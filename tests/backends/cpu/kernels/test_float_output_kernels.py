@@ -91,7 +91,7 @@ def test_windows(isa: str, channels: tuple[int, int], groups: int, first: int) -
 @every_isa
 def test_depthwise_over_channel_counts(isa: str) -> None:
     layers = FloatLayers(3)
-    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in part(CHANNELS[::2], isa)]
+    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in part(CHANNELS[1::3], isa)]
     check(layers.float_case(spec, isa, "image") for spec in specs)
 
 
