@@ -60,22 +60,24 @@ def window_specs(layers: Layers, channels: tuple[int, int], groups: int) -> Iter
 
 
 @every_cpu
-@pytest.mark.parametrize(("channels", "groups", "part"), [((3, 16), 1, 0), ((32, 20), 1, 1), ((40, 24), 4, 0), ((32, 64), 16, 1)])
-def test_windows(isa: str, channels: tuple[int, int], groups: int, part: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "groups", "first"), [((3, 16), 1, 0), ((32, 20), 1, 1), ((40, 24), 4, 0), ((32, 64), 16, 1)]
+)
+def test_windows(isa: str, channels: tuple[int, int], groups: int, first: int) -> None:
     """Each window with one kind of convolution of one group, and with one of several."""
     layers = Layers(4)
-    check(layers.case(spec, isa) for spec in list(window_specs(layers, channels, groups))[part::2])
+    check(layers.case(spec, isa) for spec in list(window_specs(layers, channels, groups))[first::2])
 
 
 @every_cpu
-@pytest.mark.parametrize(("channels", "groups", "part"), [((3, 16), 1, 0), ((36, 20), 1, 1), ((40, 24), 4, 2)])
-def test_padding_that_holds_zeros(isa: str, channels: tuple[int, int], groups: int, part: int) -> None:
+@pytest.mark.parametrize(("channels", "groups", "first"), [((3, 16), 1, 0), ((36, 20), 1, 1), ((40, 24), 4, 2)])
+def test_padding_that_holds_zeros(isa: str, channels: tuple[int, int], groups: int, first: int) -> None:
     layers = Layers(14)
     wide = [
         layers.spec((3, 40), channels, (3, 5), padding=(1, 2, 1, 2), groups=groups),
         layers.spec((9, 21), channels, (3, 3), padding=(1, 1, 1, 1), groups=groups, batch=2, threads=2),
     ]
-    padded = [spec for spec in window_specs(layers, channels, groups) if any(spec.padding)][part::3]
+    padded = [spec for spec in window_specs(layers, channels, groups) if any(spec.padding)][first::3]
     specs = (dataclasses.replace(spec, input_zero_point=0) for spec in (*padded, *wide))
     check(layers.case(spec, isa) for spec in specs)
 

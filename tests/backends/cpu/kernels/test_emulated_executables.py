@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, run_executable
 
@@ -29,9 +28,7 @@ def small() -> Model:
     [("arm.neon", NEON, "small"), ("arm.dotprod", DOTPROD, "resnet"), ("arm.i8mm", I8MM, "small")],
     ids=["neon", "dotprod", "i8mm"],
 )
-def test_results_are_the_same(
-    isa: str, machine: Emulated, net: str, rng: np.random.Generator, request: pytest.FixtureRequest
-) -> None:
+def test_results_are_the_same(isa: str, machine: Emulated, net: str, request: pytest.FixtureRequest) -> None:
     machine.skip_unless_installed()
     model = request.getfixturevalue(net)
     compiled = octavo.compile(model, target=machine.llvm)
