@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.backends.cpu.kernels import AVX512_VNNI, extensions_of
+from octavo.backends.cpu.kernels.isa import ISAS
 from octavo.target_choice import resolve_target
 
 
@@ -22,3 +24,9 @@ def machine_isas() -> tuple[str, ...]:
 def each_isa(isas: Iterable[str]) -> list[Any]:
     """Parameters for `pytest.mark.parametrize("isa", ...)`; a test is skipped, and counted, where the machine lacks its ISA."""
     return [pytest.param(isa, marks=pytest.mark.needs_isa(isa)) for isa in isas]
+
+
+_FOREIGN = "x86" if platform.machine() in ("aarch64", "arm64") else "arm"
+
+EVERY_ISA = each_isa(name for name, isa in ISAS.items() if isa.family != _FOREIGN)
+"""Every ISA that a machine of this architecture can have: code for the others runs in the emulator alone."""

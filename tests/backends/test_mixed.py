@@ -38,6 +38,21 @@ def fixture_quantized():
     return octavo.quantize(model, octavo.profile(model, batches), target=Vendor("npu")), batches
 
 
+@pytest.fixture(scope="module", name="want")
+def fixture_want(quantized):
+    """What Octavo's kernels alone compute."""
+    model, batches = quantized
+    return outputs_of(octavo.compile(model), batches)
+
+
+@pytest.fixture(scope="module", name="mixed")
+def fixture_mixed(quantized):
+    """Convolutions in the vendor's code, other integers in Octavo's kernels, CumSum in TVM's."""
+    executable = octavo.compile(quantized[0], target=Vendor("npu", "nn.conv2d"))
+    assert set(takers_of(executable).values()) == {"npu", "cpu", "tvm"}
+    return executable
+
+
 def outputs_of(run, batches) -> np.ndarray:
     """All outputs of each batch, one behind the other."""
     return np.stack([np.concatenate([value.reshape(-1) for value in run(x).values()]) for x in batches])
@@ -47,38 +62,29 @@ def takers_of(executable) -> dict[str, str]:
     return {op.core or op.tensor: op.taker for op in octavo.explain(executable).ops}
 
 
-def saved_mixed(quantized, folder: Path):
-    """Convolutions in the vendor's code, other integers in Octavo's kernels, CumSum in TVM's."""
-    executable = octavo.compile(quantized, target=Vendor("npu", "nn.conv2d"))
-    assert set(takers_of(executable).values()) == {"npu", "cpu", "tvm"}
-    executable.save(folder / "mixed.so")
-    return executable
-
-
-def test_a_saved_executable_runs_without_octavo(quantized, tmp_path) -> None:
-    model, batches = quantized
-    executable = saved_mixed(model, tmp_path)
+def test_a_saved_executable_runs_without_octavo(quantized, mixed, want, tmp_path) -> None:
+    _, batches = quantized
+    mixed.save(tmp_path / "mixed.so")
     for name in "xe":
         np.save(tmp_path / f"{name}.npy", [sample[name] for sample in batches])
     subprocess.run([sys.executable, "-c", PLAIN_TVM], cwd=tmp_path, check=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), outputs_of(executable, batches))
-    np.testing.assert_array_equal(outputs_of(executable, batches), outputs_of(octavo.compile(model), batches))
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), want)
+    np.testing.assert_array_equal(outputs_of(mixed, batches), want)
 
 
-def test_a_saved_executable_runs_in_a_cpp_program(quantized, tmp_path) -> None:
-    model, batches = quantized
-    executable = saved_mixed(model, tmp_path)
+def test_a_saved_executable_runs_in_a_cpp_program(quantized, mixed, want, tmp_path) -> None:
+    _, batches = quantized
+    mixed.save(tmp_path / "mixed.so")
     folder = Path(tvm_ffi.__file__).parent / "lib"
     headers = [f"-I{path}" for path in (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())]
     libraries = [f"-L{folder}", f"-Wl,-rpath,{folder}", "-Wl,--no-as-needed", "-ltvm_ffi"]
     subprocess.run(["g++", "-std=c++17", *headers, str(PROGRAM), "-o", str(tmp_path / "run"), *libraries], check=True)
     np.stack([np.concatenate([value.reshape(-1) for value in sample.values()]) for sample in batches]).tofile(tmp_path / "x.bin")
     subprocess.run(["./run", "./mixed.so", "x.bin", "y.bin", str(len(batches))], cwd=tmp_path, check=True)
-    want = outputs_of(executable, batches)
     np.testing.assert_array_equal(np.fromfile(tmp_path / "y.bin", np.float32).reshape(want.shape), want)
 
 
-def test_two_vendors_whose_functions_have_one_name(quantized, tmp_path) -> None:
+def test_two_vendors_whose_functions_have_one_name(quantized, want, tmp_path) -> None:
     model, batches = quantized
     targets = [Careless("npu", "nn.conv2d", "mean"), Careless("dsp", "nn.conv2d", "add", "matmul"), "cpu"]
     executable = octavo.compile(model, target=targets)
@@ -86,19 +92,17 @@ def test_two_vendors_whose_functions_have_one_name(quantized, tmp_path) -> None:
     assert {takers[name] for name in ("a_conv2d", "d_conv2d", "c_conv2d", "g")} == {"npu"}
     assert {takers[name] for name in ("s", "t", "y_matmul")} == {"dsp"}
     assert {takers[name] for name in ("m", "v", "k")} == {"cpu"}
-    want = outputs_of(octavo.compile(model), batches)
     np.testing.assert_array_equal(outputs_of(executable, batches), want)
     executable.save(tmp_path / "two.so")
     np.testing.assert_array_equal(outputs_of(octavo.load_executable(tmp_path / "two.so"), batches), want)
 
 
-def test_weights_of_all_ops_as_one_blob_of_bytes_and_object_code(quantized, tmp_path) -> None:
+def test_weights_of_all_ops_as_one_blob_of_bytes_and_object_code(quantized, want, tmp_path) -> None:
     model, batches = quantized
-    want = outputs_of(octavo.compile(model), batches)
-    growing = Blob("npu")
+    growing = Blob("npu", "nn.conv2d", "matmul")
     executable = octavo.compile(model, target=growing)
     np.testing.assert_array_equal(outputs_of(executable, batches), want)
-    whole = Blob("npu", compiled=growing.blob)
+    whole = Blob("npu", "nn.conv2d", "matmul", compiled=growing.blob)
     shared = octavo.compile(model, target=whole)
     np.testing.assert_array_equal(outputs_of(shared, batches), want)
     assert whole.blob == growing.blob

@@ -67,18 +67,23 @@ def fixture_quantized():
     return octavo.quantize(model, octavo.profile(model, batches), target=INT8), batches
 
 
+@pytest.fixture(scope="module", name="own")
+def fixture_own(quantized):
+    """The model on the CPU alone."""
+    return octavo.compile(quantized[0])
+
+
 def outputs_of(executable, x) -> list[np.ndarray]:
     return list(executable(x).values())
 
 
-def test_the_back_end_of_the_page_computes_what_the_cpu_computes(npu, quantized, tmp_path) -> None:
+def test_the_back_end_of_the_page_computes_what_the_cpu_computes(npu, quantized, own, tmp_path) -> None:
     model, batches = quantized
     mixed = octavo.compile(model, target=npu)
     ops = {(op.op, op.isa) for op in octavo.explain(mixed).ops}
     assert ("conv2d", "toynpu") in ops
     assert not any(op == "conv2d" and isa != "toynpu" for op, isa in ops)
     assert any(isa not in ("toynpu", "tvm") for _, isa in ops), "the host computes the rest"
-    own = octavo.compile(model)
     mixed.save(tmp_path / "mixed.so")
     loaded = octavo.load_executable(tmp_path / "mixed.so")
     for x in batches:
@@ -100,7 +105,7 @@ def test_quantizing_for_a_back_end_quantizes_what_it_takes(npu, rng) -> None:
     assert not any("add" in kind for kind in kinds), "the description has no add, so it stays float"
 
 
-def test_its_composites_compile_in_another_process(npu, quantized, tmp_path) -> None:
+def test_its_composites_compile_in_another_process(npu, quantized, own, tmp_path) -> None:
     model, batches = quantized
     (tmp_path / "module.json").write_text(tvm.ir.save_json(octavo.partition(model, target=npu)), encoding="utf-8")
     np.save(tmp_path / "x.npy", batches[0])
@@ -111,7 +116,7 @@ def test_its_composites_compile_in_another_process(npu, quantized, tmp_path) -> 
         "np.save('y.npy', next(iter(outputs.values())))\n"
     )
     run_python(script, cwd=tmp_path, check=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), outputs_of(octavo.compile(model), batches[0])[0])
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), outputs_of(own, batches[0])[0])
     with pytest.raises(CompileError, match=r"toynpu\.conv2d of .* is for the back end 'toynpu', which was not given: pass it as"):
         octavo.compile(octavo.load(octavo.partition(model, target=npu)))
 

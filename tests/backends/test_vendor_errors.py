@@ -11,12 +11,13 @@ import pytest
 import octavo
 from octavo.backends import Code, CSource, ObjectCode
 from octavo.errors import CompileError, OctavoError
-from vendors import Vendor, machine_of, network, object_of, samples_of, through_tvm, with_code
+from vendors import Vendor, machine_of, object_of, samples_of, through_tvm, with_code, with_weights
 
 
 @pytest.fixture(name="quantized", scope="module")
 def fixture_quantized():
-    model = network()
+    text = "net (float[1, 3, 4, 4] x) => (float[1, 4, 4, 4] y) { y = Conv<pads=[1, 1, 1, 1]>(x, w1, b1) }"
+    model = octavo.load(with_weights(text, {"w1": (4, 3, 3, 3)}, np.random.default_rng(1)))
     return octavo.quantize(model, octavo.profile(model, samples_of(model)), target=Vendor("npu"))
 
 

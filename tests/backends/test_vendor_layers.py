@@ -23,7 +23,7 @@ TARGET = tvm.target.Target("llvm")
 @pytest.fixture(name="case", scope="module")
 def fixture_case():
     model = network()
-    batches = samples_of(model)
+    batches = samples_of(model, 2)
     return model, octavo.quantize(model, octavo.profile(model, batches), target=Vendor("npu")), batches
 
 
@@ -38,16 +38,18 @@ def test_errors_by_layer_are_those_of_the_vendors_code(case) -> None:
     vendor = {row.id: row for row in octavo.layer_errors(model, quantized, batches, target=Vendor("npu"))}
     assert vendor == own, "it computes what the simulation does"
     assert {"r", "d", "s", "c", "t", "m", "v", "k", "y"} <= set(own)
-    wrong = {row.id: row for row in octavo.layer_errors(model, quantized, batches, target=with_code("npu", code=first_twice))}
+    wrong = {
+        row.id: row for row in octavo.layer_errors(model, quantized, batches, target=with_code("npu", "add", code=first_twice))
+    }
     changed = {str(name) for name, row in wrong.items() if row.sqnr_db != own[name].sqnr_db}
     assert {"s", "t"} <= changed
     assert not {"r", "d", "c", "v"} & changed
     assert wrong["s"].sqnr_db < own["s"].sqnr_db - 10
 
 
-@pytest.mark.parametrize("target", [Vendor("npu"), [Vendor("npu", "nn.conv2d"), Vendor("dsp", "add")]], ids=["one", "two"])
-def test_observers_see_what_a_vendor_reads_and_gives(case, target) -> None:
+def test_observers_see_what_a_vendor_reads_and_gives(case) -> None:
     model, quantized, batches = case
+    target = [Vendor("npu", "nn.conv2d", "matmul", "mean"), Vendor("dsp", "add")]
     names = ["r", "d", "s", "c", "t", "y"]
     record = Record()
     octavo.compile(octavo.observe(model, names, record))(batches[0])

@@ -6,9 +6,9 @@ import octavo
 from octavo.report.bench import random_inputs
 from steady_state import growth_kib
 
-CALLS = 500
+CALLS = 200
 ALLOWED_KIB = 256
-"""What the allocator and Python move back and forth; an intermediate tensor leaked on each call would be 500 x 16 KiB."""
+"""What the allocator and Python move back and forth; an intermediate tensor leaked on each call would be 200 x 16 KiB."""
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -11,9 +11,9 @@ from tvm import relax
 
 import octavo
 from datasets import imagenet_normalized, images
-from machine_isas import each_isa
+from machine_isas import EVERY_ISA
 from nets import model_of, residual_net
-from octavo.backends.cpu.kernels import AVX512_BF16, AVX512_VNNI, KNOWN_ISAS, extensions_of
+from octavo.backends.cpu.kernels import AVX512_BF16, AVX512_VNNI, extensions_of
 from octavo.errors import CompileError, ProfileError, QuantizationError
 from octavo.report.bench import random_inputs
 from octavo.target.llvm_host import host_target
@@ -75,7 +75,7 @@ def test_squeezenet_chooses_the_classes_of_float32(shared: Path, precision: str)
     assert half == float32
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_every_isa_keeps_the_same_tensors_in_16_bits(isa: str) -> None:
     """The probabilities move by less than three roundings to bfloat16, 2^-9 each: one for each convolution."""
     model = residual_net()

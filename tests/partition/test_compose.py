@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from machine_isas import each_isa
+from machine_isas import EVERY_ISA
 from octavo import numerics
-from octavo.backends.cpu.kernels import KNOWN_ISAS, isas_of
+from octavo.backends.cpu.kernels import isas_of
 from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams
 from octavo.pipeline import lower
 from octavo.target import CPU
@@ -91,7 +91,7 @@ def every(dtype: str, shape=SHAPE) -> np.ndarray:
     return np.resize(np.arange(low, high + 1), shape).astype(dtype)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("sums", ["half_up", "half_even", "half_even_stored"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_one_table_has_the_bits_of_all_oracles(dtype: str, sums: str, isa: str) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from machine_isas import each_isa
+from machine_isas import EVERY_ISA
 from octavo import numerics
-from octavo.backends.cpu.kernels import GENERIC, KNOWN_ISAS
+from octavo.backends.cpu.kernels import GENERIC
 from octavo.numerics.floats.float_function import sigmoid
 from octavo.pipeline import lower
 from octavo.target import CPU
@@ -46,7 +46,7 @@ def case(*, channels: int, outputs: int, kernel: int, groups: int = 1, factors: 
     return graph({"x": (x.shape, "uint8")}, body), x, want.transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("factors", [True, False])
 @pytest.mark.parametrize(
     ("channels", "outputs", "kernel", "groups"),

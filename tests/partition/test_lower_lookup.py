@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from machine_isas import each_isa
+from machine_isas import EVERY_ISA
 from octavo import numerics
-from octavo.backends.cpu.kernels import KNOWN_ISAS, isas_of
+from octavo.backends.cpu.kernels import isas_of
 from octavo.numerics import ELEMENTWISE, PerTensor, QuantParams
 from octavo.pipeline import lower
 from octavo.target import CPU
@@ -69,7 +69,7 @@ def module_of(function, dtype: str, shape, x_params, y_params):
     return graph({"x": (shape, dtype)}, body)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_equals_the_table(name: str, dtype: str, isa: str) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from machine_isas import each_isa
+from machine_isas import EVERY_ISA
 from octavo import numerics
-from octavo.backends.cpu.kernels import KNOWN_ISAS, isas_of
+from octavo.backends.cpu.kernels import isas_of
 from octavo.pipeline import lower
 from octavo.target import CPU
 from octavo.target.llvm_host import host_target
@@ -34,7 +34,7 @@ def module_of(shape, axis: int, dtype: str, beta: float):
     return graph({"x": (shape, dtype)}, body)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("shape", "axis", "beta"),

@@ -1,4 +1,4 @@
-"""1,000 mutated profile files: each is one clear error, or says exactly what the whole file said."""
+"""500 mutated profile files: each is one clear error, or says exactly what the whole file said."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo.cli.main import main
 from octavo.errors import ProfileError
 from octavo.profile import Profile
 
-MUTATIONS = 1000
+MUTATIONS = 500
 VALUES: list[Any] = [
     None, True, 0, -1, 1, 3, 2**53, 10**400, 0.5, -0.0, 1e-45, 3.4e38, 1e39, "", "x", "NaN", "constant", [], [0], [[]],
     {}, {"x": 1},

@@ -13,7 +13,7 @@ import tvm
 from conv2d_cases import Layers, matmul_case
 from kernel_runner import GENERIC, ISAS, Case, Compiled, host_target
 
-from octavo.backends.cpu.kernels import Conv2dSpec
+from octavo.backends.cpu.kernels import AVX2, AVX512_VNNI, Conv2dSpec
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 64
@@ -53,13 +53,15 @@ def cases(isa: str) -> list[Case]:
     layers = Layers(30)
     if isa == GENERIC:  # its loads end where a run of channels does: what may go astray is a window
         return [layers.case(spec, isa) for spec in windows_of(layers)]
-    pointwise = [layers.spec((8, 8), (c, 64 - c)) for c in (1, 3, 9, 17, 33, 47)]
+    pointwise = [layers.spec((8, 8), (c, 64 - c)) for c in (1, 3, 17, 33)]
     plain = [layers.spec((8, 16), (c, 64), (3, 3), strides=(1, 2)) for c in (1, 18)]
     padded = [layers.spec((8, 16), (c, 24), (3, 3), padding=(1, 1, 1, 1)) for c in (3, 5)]
     grouped = [layers.spec((8, 8), (12, 24), (3, 3), padding=(1, 1, 1, 1), groups=groups) for groups in (2, 4)]
     depthwise = [layers.spec((8, 8), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in (3, 17, 100)]
     unpadded = [layers.spec((10, 16), (c, c), (3, 1), groups=c) for c in (17, 80)]
     specs = pointwise + plain + padded + grouped + depthwise + unpadded
+    if isa != AVX512_VNNI:  # those of 256 bits begin and end in the same way: each has one half
+        specs = specs[isa == AVX2 :: 2]
     dense = [matmul_case(layers, 64, features, 33, isa) for features in (1, 7, 129)]
     return [layers.case(spec, isa, w_zero_point=(0, 5)[i % 2]) for i, spec in enumerate(specs)] + dense
 

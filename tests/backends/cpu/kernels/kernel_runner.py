@@ -1,8 +1,9 @@
 """Runs kernels against their oracles: many PrimFuncs in one compilation, each compared bit for bit."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import tvm
@@ -13,6 +14,8 @@ from octavo.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, Ke
 from octavo.build import llvm_module
 from octavo.graph.kernel_attributes import KERNEL_ATTR
 from octavo.target.llvm_host import host_target
+
+_Work = TypeVar("_Work")
 
 GUARD = 256
 """Bytes behind every output that a kernel must leave alone."""
@@ -76,6 +79,11 @@ class Compiled:
         return call
 
 
+def part(work: Sequence[_Work], isa: str, step: int = 3) -> Sequence[_Work]:
+    """All of `work` for an ISA with code of its own, every `step`-th piece for the generic one, whose vectors LLVM makes."""
+    return work[::step] if isa == GENERIC else work
+
+
 def few(cases: Iterable[Case], step: int) -> Iterable[Case]:
     """Every `step`-th case, for a target whose code differs in its arithmetic and not by shape.
 
@@ -118,4 +126,5 @@ __all__ = [
     "baseline_target",
     "check",
     "few",
+    "part",
 ]

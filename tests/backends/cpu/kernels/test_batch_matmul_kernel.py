@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, HOST_ISAS, Case, check, part
 
 from machine_isas import each_isa
 from octavo import numerics
@@ -67,19 +67,19 @@ def case(
 @every_isa
 def test_sizes(rng: np.random.Generator, isa: str) -> None:
     sizes = [(1, 1, 1), (2, 3, 15), (3, 16, 16), (4, 33, 17), (5, 64, 33), (7, 5, 64), (8, 2, 65), (9, 17, 3), (13, 68, 129)]
-    check(case(rng, isa, (2,), (2,), *size) for size in sizes)
+    check(case(rng, isa, (2,), (2,), *size) for size in part(sizes, isa))
 
 
 @every_isa
 def test_batches_that_broadcast(rng: np.random.Generator, isa: str) -> None:
     pairs = [((), ()), ((3,), ()), ((), (3,)), ((2, 3), (2, 3)), ((2, 1), (1, 3)), ((1, 3), (2, 3)), ((4, 2, 1), (5,))]
-    check(case(rng, isa, *pair, 5, 6, 18) for pair in pairs)
+    check(case(rng, isa, *pair, 5, 6, 18) for pair in part(pairs, isa))
 
 
 @every_isa
 def test_results_of_32_bits(rng: np.random.Generator, isa: str) -> None:
     cases = []
-    for columns in (1, 15, 17, 64):
+    for columns in part((1, 15, 17, 64), isa):
         of_bytes = case(rng, isa, (3,), (1,), 5, 33, columns)
         spec, (a, b) = of_bytes.about, of_bytes.inputs
         sums = numerics.batch_matmul_accumulate(a, b, a_zero_point=spec.a_zero_point, b_zero_point=spec.b_zero_point)
@@ -94,14 +94,15 @@ def test_results_of_32_bits(rng: np.random.Generator, isa: str) -> None:
 def test_operands_and_result_of_attention(rng: np.random.Generator, isa: str) -> None:
     """Heads lie behind the tokens in memory; the keys' features are neighbours."""
     heads, keys, across = (0, 2, 1, 3), (0, 2, 3, 1), (0, 1, 3, 2)
-    cases = []
-    for size in ((5, 64, 32), (9, 17, 33), (2, 4, 16), (3, 84, 70), (14, 128, 16), (7, 16, 48)):
-        cases += [
-            case(rng, isa, (1, 3), (1, 3), *size, axes=(heads, keys, None)),
-            case(rng, isa, (2, 3), (2, 3), *size, axes=(None, heads, heads), threads=2),
-            case(rng, isa, (2, 3), (2, 3), *size, axes=(across, across, None)),
-        ]
-    check(cases)
+    ways = [
+        {"a_batch": (1, 3), "b_batch": (1, 3), "axes": (heads, keys, None)},
+        {"a_batch": (2, 3), "b_batch": (2, 3), "axes": (None, heads, heads), "threads": 2},
+        {"a_batch": (2, 3), "b_batch": (2, 3), "axes": (across, across, None)},
+    ]
+    sizes = ((5, 64, 32), (9, 17, 33), (2, 4, 16), (3, 84, 70), (14, 128, 16), (7, 16, 48))
+    sizes = [dict(zip(("rows", "inner", "columns"), size, strict=True)) for size in sizes]
+    # Every size in two of the three ways.
+    check(case(rng, isa, **way, **size) for i, size in enumerate(sizes) for j, way in enumerate(ways) if (i + j) % 3)
 
 
 def test_the_generic_kernel_reads_tensors_as_they_lie() -> None:

@@ -49,7 +49,7 @@ def test_pointwise_channels_around_the_vector_and_the_pair(rng: np.random.Genera
 
 
 def test_windows_with_strides_padding_and_dilation(rng: np.random.Generator) -> None:
-    shapes = itertools.product((1, 2, 3, 8, 17), ((3, 3), (1, 7), (5, 2)))
+    shapes = list(itertools.product((1, 2, 3, 8, 17), ((3, 3), (1, 7), (5, 2))))[::2]
     options = (
         {},
         {"padding": (1, 1, 1, 1)},
@@ -68,7 +68,7 @@ def test_groups_and_batches(rng: np.random.Generator) -> None:
     check(case(rng, spec) for spec in specs)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3])
 def test_addends_clamps_and_results_at_any_thread_count(rng: np.random.Generator, threads: int) -> None:
     specs = [
         spec_of((14, 14), (32, 40), adds=True, low=0.0, threads=threads),

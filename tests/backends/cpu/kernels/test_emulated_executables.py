@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, run_executable
 
 import octavo
+from nets import residual_net
 from octavo.errors import ExecutableError
 from octavo.graph import Model
-
-ISAS = {"arm.neon": NEON, "arm.dotprod": DOTPROD, "arm.i8mm": I8MM}
+from octavo.report.bench import random_inputs
 
 
 @pytest.fixture(scope="module")
@@ -18,21 +17,31 @@ def resnet(shared: Path) -> Model:
     return octavo.load(shared / "models" / "tflite" / "resnet8_cifar10_int8.tflite")
 
 
-@pytest.mark.parametrize(("isa", "machine"), ISAS.items(), ids=ISAS)
-def test_results_are_the_same(isa: str, machine: Emulated, resnet: Model, rng: np.random.Generator) -> None:
+@pytest.fixture(scope="module")
+def small() -> Model:
+    model = residual_net()
+    return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]))
+
+
+@pytest.mark.parametrize(
+    ("isa", "machine", "net"),
+    [("arm.neon", NEON, "small"), ("arm.dotprod", DOTPROD, "resnet"), ("arm.i8mm", I8MM, "small")],
+    ids=["neon", "dotprod", "i8mm"],
+)
+def test_results_are_the_same(isa: str, machine: Emulated, net: str, request: pytest.FixtureRequest) -> None:
     machine.skip_unless_installed()
-    (x,) = octavo.compile(resnet).inputs
-    inputs = {x.source_name: rng.integers(-128, 128, x.shape).astype(np.int8)}
-    compiled = octavo.compile(resnet, target=machine.llvm)
+    model = request.getfixturevalue(net)
+    compiled = octavo.compile(model, target=machine.llvm)
     assert isa in {op.isa for op in octavo.explain(compiled).ops}
-    (expected,) = octavo.compile(resnet)(inputs).values()
+    inputs = random_inputs(model)
+    (expected,) = octavo.compile(model)(inputs).values()
     run_executable(compiled, inputs, expected, machine)
 
 
-def test_a_cpu_by_its_name(resnet: Model) -> None:
+def test_a_cpu_by_its_name(small: Model) -> None:
     DOTPROD.skip_unless_installed()
-    assert "arm.dotprod" in {op.isa for op in octavo.explain(resnet, target="cortex-a76").ops}
-    compiled = octavo.compile(resnet, target="cortex-a76")
+    assert "arm.dotprod" in {op.isa for op in octavo.explain(small, target="cortex-a76").ops}
+    compiled = octavo.compile(small, target="cortex-a76")
     assert "sdot" in compiled.assembly()
     with pytest.raises(ExecutableError, match="another machine: save it"):
-        compiled(np.zeros(compiled.inputs[0].shape, np.int8))
+        compiled(random_inputs(small))

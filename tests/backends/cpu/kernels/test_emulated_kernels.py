@@ -36,14 +36,15 @@ def windows(layers: Layers) -> list[Conv2dSpec]:
 @EACH
 def test_pointwise(isa: str) -> None:
     layers = Layers(31)
-    pairs = list(itertools.product(CHANNELS, CHANNELS))[::7]
+    pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
     check([layers.case(layers.spec((5, 3), pair), isa) for pair in pairs], MACHINES[isa])
 
 
 @EACH
 def test_windows(isa: str) -> None:
-    layers = Layers(32)
-    check([layers.case(spec, isa, w_zero_point=point) for spec in windows(layers) for point in (0, "axis")], MACHINES[isa])
+    """Each window with weights that have zero points, or with others: the dot products take what the others leave."""
+    layers, points = Layers(32), itertools.cycle(("axis", 0) if isa == ARM_DOTPROD else (0, "axis"))
+    check([layers.case(spec, isa, w_zero_point=next(points)) for spec in windows(layers)], MACHINES[isa])
 
 
 @EACH

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from kernel_runner import EACH_ISA, Compiled
+from kernel_runner import EACH_ISA, Compiled, part
 
 from octavo.backends.cpu.kernels import FloatBatchMatmulSpec, float_batch_matmul
 from octavo.composites.matrix_view import MatrixView
@@ -36,13 +36,13 @@ def check(rng: np.random.Generator, isa, a_batch, b_batch, size, *, a_axes=None,
 
 @every_isa
 def test_sizes(rng: np.random.Generator, isa):
-    for size in [(1, 1, 1), (2, 3, 15), (3, 16, 16), (6, 33, 17), (7, 64, 33), (13, 5, 64), (8, 2, 65), (9, 17, 129)]:
+    for size in part([(1, 1, 1), (2, 3, 15), (3, 16, 16), (6, 33, 17), (7, 64, 33), (13, 5, 64), (8, 2, 65), (9, 17, 129)], isa):
         check(rng, isa, (2,), (2,), size)
 
 
 @every_isa
 def test_batches_that_broadcast(rng: np.random.Generator, isa):
-    for pair in [((), ()), ((3,), ()), ((), (3,)), ((2, 1), (1, 3)), ((4, 2, 1), (5,))]:
+    for pair in part([((), ()), ((3,), ()), ((), (3,)), ((2, 1), (1, 3)), ((4, 2, 1), (5,))], isa):
         check(rng, isa, *pair, (5, 6, 18), factor=0.125)
 
 

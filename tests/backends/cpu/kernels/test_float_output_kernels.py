@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers
-from kernel_runner import EACH_ISA, Case, baseline_target, check
+from kernel_runner import EACH_ISA, Case, baseline_target, check, part
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import GENERIC, Conv2dSpec, FloatOutput, conv2d, matmul
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
-every_mode = pytest.mark.parametrize("mode", ["constant", "image", "tensor"])
 BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (-0.5, 0.75))
 
 
@@ -68,32 +67,31 @@ class FloatLayers(Layers):
 
 
 @every_isa
-@every_mode
-def test_pointwise_over_channel_counts(isa: str, mode: str) -> None:
-    layers = FloatLayers(1)
+def test_pointwise_over_channel_counts(isa: str) -> None:
+    layers, modes = FloatLayers(1), itertools.cycle(["constant", "image", "tensor"])  # they share the loops over channels
     pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    pairs = pairs[mode == "image" :: 2]  # the modes share the loops over channels
-    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, mode) for pair in pairs)
+    check(layers.float_case(layers.spec((1, 5), pair, batch=2), isa, next(modes)) for pair in part(pairs, isa, 2))
 
 
 @every_isa
-@pytest.mark.parametrize(("channels", "groups"), [((5, 33), 1), ((40, 24), 4), ((70, 70), 70), ((5, 15), 5)])
-def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
+@pytest.mark.parametrize(("channels", "groups", "first"), [((5, 33), 1, 0), ((40, 24), 4, 1), ((70, 70), 70, 1), ((5, 15), 5, 0)])
+def test_windows(isa: str, channels: tuple[int, int], groups: int, first: int) -> None:
+    """Each window with one kind of dense layers and one of layers by channel; one of these on the generic kernel."""
     layers = FloatLayers(2)
     windows = [
-        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)},
-        {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2},
-        {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2)},
-        {"kernel": (7, 7), "padding": (3, 3, 3, 3), "batch": 3},
+        ("constant", {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)}),
+        ("image", {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2}),
+        ("image", {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2), "batch": 3}),
+        ("tensor", {"kernel": (7, 7), "padding": (3, 3, 3, 3), "batch": 2}),
     ]
-    modes = itertools.cycle(["constant", "image"])  # several images in the second of each two
-    check(layers.float_case(layers.spec((9, 8), channels, groups=groups, **window), isa, next(modes)) for window in windows)
+    chosen = part(windows[first::2], isa, 2)
+    check(layers.float_case(layers.spec((9, 8), channels, groups=groups, **window), isa, mode) for mode, window in chosen)
 
 
 @every_isa
 def test_depthwise_over_channel_counts(isa: str) -> None:
     layers = FloatLayers(3)
-    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in CHANNELS[::2]]
+    specs = [layers.spec((5, 6), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c) for c in part(CHANNELS[1::3], isa)]
     check(layers.float_case(spec, isa, "image") for spec in specs)
 
 
@@ -137,11 +135,13 @@ def matmul_case(layers: FloatLayers, rows: int, inputs: int, outputs: int, rows_
 
 
 @every_isa
-@pytest.mark.parametrize("rows", [1, 2, 7])
-def test_matmul_with_parameters_for_each_row(isa: str, rows: int) -> None:
-    layers = FloatLayers(rows)
+def test_matmul_with_parameters_for_each_row(isa: str) -> None:
+    """Row by row, for all rows together: each with 1, 2 and 7 of them."""
+    layers = FloatLayers(1)
     pairs = [(c, CHANNELS[(i * 7 + 1) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    check(matmul_case(layers, rows, *pair, (1, rows)[i % 2], isa) for i, pair in enumerate(pairs))
+    rows = itertools.cycle([1, 2, 7])
+    work = [(count, *pair, (1, count)[i % 2]) for i, (count, pair) in enumerate(zip(rows, pairs, strict=False))]
+    check(matmul_case(layers, *each, isa) for each in part(work, isa, 5))
 
 
 def test_targets_without_fused_multiply_add() -> None:

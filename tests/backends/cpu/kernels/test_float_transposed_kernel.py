@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, HOST_ISAS, Case, check
+from kernel_runner import EACH_ISA, Case, check, part
 
 from octavo.backends.cpu.kernels import FloatConv2dTransposeSpec, float_conv2d_transpose
 from octavo.backends.cpu.kernels.float_conv2d_transpose import transposed_obstacle
@@ -74,14 +74,11 @@ def case(isa: str, spec: FloatConv2dTransposeSpec, extra: Pair) -> Case:
 def test_whole_numbers(isa: str) -> None:
     shapes = [((2, 2), (2, 2), (0, 0)), ((3, 3), (2, 2), (1, 1)), ((4, 5), (2, 3), (1, 2)), ((4, 2), (2, 2), (3, 1))]
     channels = itertools.cycle([(3, 17, 1), (6, 4, 2)])
-    cases: list[Case] = []
-    for kernel, strides, padding in shapes if isa == HOST_ISAS[0] else shapes[2:3]:
-        extra = (strides[0] - 1, 0)
-        cases.append(case(isa, spec_of(kernel, strides, padding, extra=extra, channels=next(channels)), extra))
-    cases.append(case(isa, spec_of((3, 3), (2, 2), (2, 1), dilation=(3, 1), channels=(5, 33, 1)), (0, 0)))
-    cases.append(case(isa, spec_of((4, 4), (2, 2), (1, 1), channels=(8, 8, 8), adds=True), (0, 0)))
-    cases.append(case(isa, spec_of((4, 4), (2, 2), (1, 1), channels=(16, 40, 1), adds=True, threads=2, size=(1, 9, 16)), (0, 0)))
-    check(cases)
+    work = [(spec_of(*each, extra=(each[1][0] - 1, 0), channels=next(channels)), (each[1][0] - 1, 0)) for each in shapes]
+    work.append((spec_of((3, 3), (2, 2), (2, 1), dilation=(3, 1), channels=(5, 33, 1)), (0, 0)))
+    work.append((spec_of((4, 4), (2, 2), (1, 1), channels=(16, 40, 1), adds=True, threads=2, size=(1, 9, 16)), (0, 0)))
+    work.append((spec_of((4, 4), (2, 2), (1, 1), channels=(8, 8, 8), adds=True), (0, 0)))
+    check(case(isa, *each) for each in part(work, isa))
 
 
 def test_what_no_kernel_is_written_for() -> None:

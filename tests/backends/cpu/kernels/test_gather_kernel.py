@@ -29,23 +29,24 @@ def maps_of(rng: np.random.Generator, extent: int) -> list[tuple[int, ...]]:
 def cases(rng: np.random.Generator) -> Iterator[Case]:
     shapes = [*((size,) for size in SIZES[:-2]), (2, 3, 4, 5), (1, 7, 6, 17), (3, 65)]
     work = [(shape, maps, 1) for shape in shapes for maps in zip(*map(partial(maps_of, rng), shape), strict=True)]
-    work += [((4, 70), maps, 1) for maps in itertools.product(*(maps_of(rng, extent)[:6] for extent in (4, 70)))]
+    both = itertools.product(*(maps_of(rng, extent)[:6] for extent in (4, 70)))
+    work += [((4, 70), maps, 1) for maps in itertools.islice(both, 0, None, 5)]
     large = [((1, 56, 57, 19), 2), ((50_000,), 2)]
     work += [
         (shape, maps, threads)
         for shape, threads in large
         for maps in list(zip(*map(partial(maps_of, rng), shape), strict=True))[::2]
     ]
-    for shape, maps, threads in work:
+    for number, (shape, maps, threads) in enumerate(work):  # each third on every ISA
         x = rng.integers(0, 256, shape).astype(np.uint8)
         spec, expected = GatherSpec(shape=shape, maps=maps, fill=9, threads=threads), numerics.gather(x, maps, 9)
-        for isa in HOST_ISAS:
+        for isa in HOST_ISAS if number % 3 == 0 else HOST_ISAS[:1]:
             about = (isa, shape, threads, [len(m) for m in maps])
             yield Case(kernel=kernels.gather(spec, isa=isa), inputs=(x,), expected=expected, about=about)
 
 
 def padded_by_channel(rng: np.random.Generator) -> Iterator[Case]:
-    for channels, threads in itertools.product((1, 15, 16, 17, 63, 64, 65, 129), (1, 2)):
+    for channels, threads in zip((1, 15, 16, 17, 63, 64, 65, 129), itertools.cycle((1, 2)), strict=False):
         shape = (2, 13, 11, channels)
         x = rng.integers(0, 256, shape).astype(np.uint8)
         fill = tuple(rng.integers(0, 256, channels).tolist())

@@ -74,9 +74,8 @@ def case(rng: np.random.Generator, given: Conv2dSpec) -> Case:
 
 
 def channel_specs() -> Iterator[Conv2dSpec]:
-    for c in (1, 3, 15, 16, 17, 31, 33, 64, 65):
-        yield spec((3, 5), (c, 18 - c % 3))
-        yield spec((2, 4), (7, c), (2, 3), padding=(0, 1, 1, 1))
+    for number, c in enumerate((1, 3, 15, 16, 17, 31, 33, 64, 65)):
+        yield spec((3, 5), (c, 18 - c % 3)) if number % 2 else spec((2, 4), (7, c), (2, 3), padding=(0, 1, 1, 1))
         yield spec((4, 5), (c, c), (3, 3), padding=(1, 1, 1, 1), groups=c)
 
 
@@ -98,8 +97,9 @@ WINDOWS = (  # size, kernel, more
 
 
 def window_specs() -> Iterator[Conv2dSpec]:
-    for channels, groups in (((3, 16), 1), ((6, 4), 2), ((17, 17), 17), ((4, 12), 4)):
-        for size, kernel, window in WINDOWS:
+    """Each window once with one group or several, and once by channel, of one result or several for a channel."""
+    for first, (channels, groups) in enumerate((((3, 16), 1), ((6, 4), 2), ((17, 17), 17), ((4, 12), 4))):
+        for size, kernel, window in WINDOWS[first % 2 :: 2]:
             yield spec(size, channels, kernel, groups=groups, **window)
 
 
@@ -111,19 +111,18 @@ def test_windows(rng: np.random.Generator) -> None:
     check(case(rng, given) for given in window_specs())
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads(rng: np.random.Generator, threads: int) -> None:
+def test_threads(rng: np.random.Generator) -> None:
     given = [
         spec((17, 15), (8, 24), (3, 3), padding=(1, 1, 1, 1)),
         spec((16, 16), (40, 40), (3, 3), padding=(1, 1, 1, 1), groups=40, batch=2),
         spec((1, 1), (300, 170)),  # a dense layer: the threads share the channels
         spec((1, 1), (2048, 64), groups=2),
     ]
-    check(case(rng, dataclasses.replace(each, threads=threads)) for each in given)
+    check(case(rng, dataclasses.replace(each, threads=2)) for each in given)
 
 
 def test_same_bits_without_fused_multiply_add(rng: np.random.Generator) -> None:
-    check((case(rng, given) for given in itertools.islice(window_specs(), 0, None, 6)), baseline_target())
+    check((case(rng, given) for given in itertools.islice(window_specs(), 0, None, 4)), baseline_target())
 
 
 def test_weights_stay_int8_where_they_fit() -> None:

@@ -1,8 +1,10 @@
 """Pooling and concatenation of 16-bit floats, against their oracles bit for bit."""
 
+import itertools
+
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, Case, baseline_target, check
+from kernel_runner import EACH_ISA, Case, baseline_target, check, part
 
 from octavo.backends.cpu.kernels import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
 from octavo.numerics import Window
@@ -42,11 +44,10 @@ def pool(
 
 def cases(rng: np.random.Generator, isa: str) -> list[Case]:
     channels = (1, 3, 16, 17, 40)
+    every = itertools.product(enumerate(("bfloat16", "float16")), ("max", "avg"), enumerate(GEOMETRIES))
     return [
         pool(rng, dtype, kind, channels[(n + m) % 5], geometry, isa, counts_all=bool(n % 2), threads=1 + n % 3)
-        for m, dtype in enumerate(("bfloat16", "float16"))
-        for kind in ("max", "avg")
-        for n, geometry in enumerate(GEOMETRIES)
+        for (m, dtype), kind, (n, geometry) in part(list(every), isa)
     ]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, Case, check
+from kernel_runner import EACH_ISA, Case, check, part
 
 from octavo.backends.cpu import kernels
 from octavo.backends.cpu.kernels import Conv2dSpec, FloatOutput, Output
@@ -70,10 +70,11 @@ def convolution(isa, rounding, rng, shape, weight_shape, *, x=None, weight=None,
 @pytest.mark.parametrize("isa", EACH_ISA)
 def test_matmul_sizes(isa):
     rng = np.random.default_rng(0)
+    sizes = ((1, 1), (3, 16), (7, 17), (5, 65))
+    work = [(i, j) for i in range(len(SIZES)) for j in range(len(sizes)) if (i + j) % 2 == 0]
     check(
-        convolution(isa, ROUNDINGS[(i + j) % 5], rng, (1, rows, 1, inputs), (1, 1, inputs, outputs))
-        for i, inputs in enumerate(SIZES)
-        for j, (rows, outputs) in enumerate(((1, 1), (3, 16), (7, 17), (5, 65)))
+        convolution(isa, ROUNDINGS[n % 5], rng, (1, sizes[j][0], 1, SIZES[i]), (1, 1, SIZES[i], sizes[j][1]))
+        for n, (i, j) in enumerate(part(work, isa))
     )
 
 
@@ -109,20 +110,20 @@ def test_results_in_float32(isa):
         ((1, 6, 6, 32), (3, 3, 16, 34), {"groups": 2, "strides": (2, 2)}),
         ((1, 3, 1, 1301), (1, 1, 1301, 18), {}),
     ]
+    work = [(*shape, bounds[(i + j) % 3]) for i, shape in enumerate(shapes) for j in range(2)]
     check(
         convolution(isa, "float32", rng, shape, weight, output=FloatOutput(**each), **fields)
-        for shape, weight, fields in shapes
-        for each in bounds
+        for shape, weight, fields, each in part(work, isa)
     )
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)
 def test_depthwise(isa):
     rng = np.random.default_rng(2)
+    work = [*((i, size, 1) for i, size in enumerate(SIZES)), *((i, SIZES[i], 2) for i in (1, 3, 4))]
     check(
         convolution(isa, ROUNDINGS[i % 5], rng, (1, 6, 7, size), (3, 3, 1, size * times), groups=size, padding=(1, 1, 1, 1))
-        for i, size in enumerate(SIZES)
-        for times in (1, 2)
+        for i, size, times in part(work, isa)
     )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers, matmul_case
-from kernel_runner import EACH_ISA, check
+from kernel_runner import EACH_ISA, check, part
 
 from octavo.backends.cpu.kernels import Output, matmul
 from octavo.errors import TargetError
@@ -16,15 +16,14 @@ every_isa = pytest.mark.parametrize("isa", EACH_ISA)
 def test_feature_counts(isa: str, rows: int) -> None:
     layers, shift = Layers(rows), (1, 6)[rows % 2]
     pairs = [(c, CHANNELS[(i * 7 + shift) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    check(matmul_case(layers, rows, *pair, isa) for pair in pairs)
+    check(matmul_case(layers, rows, *pair, isa) for pair in part(pairs[rows == 2 :: 2], isa))
 
 
 @every_isa
-@pytest.mark.parametrize("threads", [1, 2])
-def test_large(isa: str, threads: int) -> None:
+def test_large(isa: str) -> None:
     layers = Layers(20)
     shapes = [(1, 1280, 1001), (128, 256, 200), (3, 4096, 40), (37, 99, 1000)]
-    check(matmul_case(layers, *shape, isa, threads=threads) for shape in shapes)
+    check(matmul_case(layers, *shape, isa, threads=2) for shape in shapes)
 
 
 def test_unknown_isa_lists_the_known_ones() -> None:

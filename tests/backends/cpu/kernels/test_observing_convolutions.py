@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,15 @@ CASES = [  # batch, height, width, inputs, outputs, kernel, stride, padding, gro
 ]
 
 
-def run(kernel: Kernel, size: int, *inputs: Any) -> np.ndarray:
-    function = Compiled({"main": kernel.func}, host_target())["main"]
+def run(function: Any, kernel: Kernel, size: int, *inputs: Any) -> np.ndarray:
     out = tvm.runtime.tensor(np.zeros(size, np.float32))
     function(*inputs, *map(tvm.runtime.tensor, kernel.constants), out)
     return out.numpy()
 
 
-@pytest.mark.parametrize("bad", [False, True], ids=["finite", "non_finite"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, case[:9])))
-def test_observes_what_a_plain_convolution_computes(case: Any, bad: bool) -> None:
+@cache
+def compiled(case: Any) -> Any:
+    """The layer, what it observes, and its kernels without an observer and with one, each beside its code."""
     batch, height, width, inputs, outputs, size, stride, padding, groups, (low, high) = case
     spec = FloatConv2dSpec(
         batch=batch,
@@ -62,29 +62,44 @@ def test_observes_what_a_plain_convolution_computes(case: Any, bad: bool) -> Non
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((size, size, inputs // groups, outputs)).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32)
-    x = rng.standard_normal((batch, height, width, inputs)).astype(np.float32)
+    observe = ObserveSpec(
+        outer=batch * spec.out_height * spec.out_width,
+        channels=outputs,
+        inner=1,
+        plane=spec.out_height * spec.out_width,
+        low=low,
+        high=high,
+    )
+    plain = float_conv2d(spec, weight=weight, bias=bias, isa=AVX512_VNNI)
+    observing = float_conv2d(spec, weight=weight, bias=bias, isa=AVX512_VNNI, observe=observe)
+    code = Compiled({"plain": plain.func, "observing": observing.func}, host_target())
+    return spec, observe, (code["plain"], plain), (code["observing"], observing)
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["finite", "non_finite"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, case[:9])))
+def test_observes_what_a_plain_convolution_computes(case: Any, bad: bool) -> None:
+    batch, height, width, inputs, outputs, *_, (low, high) = case
+    spec, observe, plain, observing = compiled(case)
+    x = np.random.default_rng(1).standard_normal((batch, height, width, inputs)).astype(np.float32)
     if bad:
         x[-1, height // 2, width // 2, inputs // 2] = np.nan
         x[0, height - 1, 0, 0] = np.inf
-    pixels = batch * spec.out_height * spec.out_width
-    plane = spec.out_height * spec.out_width
-    observe = ObserveSpec(outer=pixels, channels=outputs, inner=1, plane=plane, low=low, high=high)
     data = tvm.runtime.tensor(x.reshape(-1))
     assert can_observe(spec, isa=AVX512_VNNI)
 
-    expected = run(float_conv2d(spec, weight=weight, bias=bias, isa=AVX512_VNNI), observe.size, data)
+    expected = run(*plain, observe.size, data)
     ranges, counts = tvm.runtime.tensor(empty_ranges(outputs)), tvm.runtime.tensor(np.zeros(COUNTS_SIZE, np.int32))
-    kernel = float_conv2d(spec, weight=weight, bias=bias, isa=AVX512_VNNI, observe=observe)
-    got = run(kernel, observe.size, data, ranges, counts)
+    got = run(*observing, observe.size, data, ranges, counts)
 
     is_finite = np.isfinite(expected)
     assert is_finite.all() != bad
     np.testing.assert_array_equal(got[is_finite], np.clip(expected, low, high)[is_finite])
     assert Histogram.of_codes(total_counts(counts.numpy())) == Histogram.of(expected[is_finite])
-    values, seen = expected.reshape(pixels, outputs), is_finite.reshape(pixels, outputs)
+    values, seen = expected.reshape(-1, outputs), is_finite.reshape(-1, outputs)
     least, greatest = np.where(seen, values, np.inf).min(axis=0), np.where(seen, values, -np.inf).max(axis=0)
     np.testing.assert_array_equal(ranges.numpy(), np.concatenate([least, greatest]))
-    places = np.flatnonzero(~seen.reshape(batch, plane, outputs).transpose(0, 2, 1))
+    places = np.flatnonzero(~seen.reshape(batch, observe.plane, outputs).transpose(0, 2, 1))
     assert first_non_finite(counts.numpy(), observe.size) == (int(places[0]) if bad else None)
 
 

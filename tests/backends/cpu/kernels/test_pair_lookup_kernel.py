@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, SIZES, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, SIZES, Case, baseline_target, check, few, part
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -22,7 +22,7 @@ WORK = [*((*shapes, 1) for shapes in SHAPES), *(((200, 17, 13), (200, 1, 13), th
 
 def cases(rng: np.random.Generator, isa: str) -> list[Case]:
     made: list[Case] = []
-    for a_shape, b_shape, threads in WORK:
+    for a_shape, b_shape, threads in part(WORK, isa):
         spec = PairLookupSpec(a_shape=a_shape, b_shape=b_shape, threads=threads)
         a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in (a_shape, b_shape))
         if a_shape == (256, 1):
@@ -45,4 +45,4 @@ def test_equals_the_oracle(rng: np.random.Generator, isa: str) -> None:
 
 
 def test_same_bits_on_the_baseline(rng: np.random.Generator) -> None:
-    check(few(cases(rng, GENERIC), 5), baseline_target())
+    check(few(cases(rng, GENERIC), 3), baseline_target())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, Case, baseline_target, check, few, part
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -18,7 +18,10 @@ OUTPUTS = (Output(zero_point=0), Output(zero_point=128, qmin=128), Output(zero_p
 
 def cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
     outputs = itertools.cycle(OUTPUTS)
-    for (shape, threads), kind in itertools.product(WORK, ("sum", "max", "min", "argmax", "argmin")):
+    kinds = ("sum", "max", "argmin", "min", "argmax")
+    # Each shape with three of the five.
+    every = [(each, kinds[(i + j) % 5]) for i, each in enumerate(WORK) for j in (0, 1, 2)]
+    for (shape, threads), kind in part(every, isa, 2):
         output = next(outputs)
         # Few different values, so that extremes are met more than once.
         values = rng.integers(0, 256, 5) if kind.startswith("arg") else np.arange(256)
@@ -55,4 +58,4 @@ def test_equals_the_oracle(rng: np.random.Generator, isa: str) -> None:
 
 
 def test_same_bits_on_the_baseline(rng: np.random.Generator) -> None:
-    check(few(cases(rng, GENERIC), 7), baseline_target())
+    check(few(cases(rng, GENERIC), 2), baseline_target())

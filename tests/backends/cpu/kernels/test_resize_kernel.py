@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_runner import EACH_ISA, GENERIC, Case, baseline_target, check, few
+from kernel_runner import EACH_ISA, GENERIC, Case, baseline_target, check, few, part
 
 from octavo import numerics
 from octavo.backends.cpu import kernels
@@ -19,7 +19,7 @@ ZEROS, OUT_SCALES = itertools.cycle((0, 131, 255)), itertools.cycle((0.0371, 0.0
 
 def cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
     work = [(*sizes, mode, rounding, 1) for sizes in SIZES for mode in MODES for rounding in ("half_up", "half_even")]
-    for before, after, mode, rounding, threads in [*work, ((30, 30), (60, 60), "half_pixel", "half_up", 2)]:
+    for before, after, mode, rounding, threads in [*part(work, isa, 5), ((30, 30), (60, 60), "half_pixel", "half_up", 2)]:
         channels = next(CHANNELS)
         x = rng.integers(0, 256, (2, *before, channels)).astype(np.uint8)
         rows, columns = (numerics.linear_taps(a, b, mode) for a, b in zip(before, after, strict=True))

@@ -6,13 +6,12 @@ import itertools
 import numpy as np
 import pytest
 from conv2d_cases import CHANNELS, Layers
-from kernel_runner import EACH_ISA, Case, check
+from kernel_runner import EACH_ISA, Case, check, part
 
 from octavo import numerics
 from octavo.backends.cpu.kernels import Conv2dSpec, SumOutput, conv2d
 
 every_isa = pytest.mark.parametrize("isa", EACH_ISA)
-every_mode = pytest.mark.parametrize("mode", ["constant", "image", "tensor"])
 
 
 def sum_case(layers: Layers, spec: Conv2dSpec, isa: str, mode: str) -> Case:
@@ -52,25 +51,24 @@ def sum_case_of(spec: Conv2dSpec, isa: str, x: np.ndarray, w: np.ndarray, w_zero
 
 
 @every_isa
-@every_mode
-def test_pointwise_over_channel_counts(isa: str, mode: str) -> None:
-    layers = Layers(1)
+def test_pointwise_over_channel_counts(isa: str) -> None:
+    layers, modes = Layers(1), itertools.cycle(["constant", "image", "tensor"])  # they share the loops over channels
     pairs = [(c, CHANNELS[(i * 5 + 3) % len(CHANNELS)]) for i, c in enumerate(CHANNELS)]
-    pairs = pairs[mode == "image" :: 2]  # the modes share the loops over channels
-    check(sum_case(layers, layers.spec((1, 5), pair, batch=2), isa, mode) for pair in pairs)
+    check(sum_case(layers, layers.spec((1, 5), pair, batch=2), isa, next(modes)) for pair in part(pairs, isa, 2))
 
 
 @every_isa
-@pytest.mark.parametrize(("channels", "groups"), [((5, 33), 1), ((40, 24), 4), ((70, 70), 70), ((5, 15), 5)])
-def test_windows(isa: str, channels: tuple[int, int], groups: int) -> None:
+@pytest.mark.parametrize(("channels", "groups", "first"), [((5, 33), 1, 0), ((40, 24), 4, 1), ((70, 70), 70, 1), ((5, 15), 5, 0)])
+def test_windows(isa: str, channels: tuple[int, int], groups: int, first: int) -> None:
+    """Each window with one kind of dense layers and one of layers by channel; one of these on the generic kernel."""
     layers = Layers(2)
     windows = [
-        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)},
-        {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2},
-        {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2), "batch": 2, "threads": 2},
+        ("constant", {"kernel": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)}),
+        ("image", {"kernel": (3, 2), "padding": (0, 2, 1, 0), "batch": 2}),
+        ("tensor", {"kernel": (3, 3), "padding": (2, 2, 2, 2), "dilation": (2, 2), "batch": 2, "threads": 2}),
     ]
-    modes = itertools.cycle(["constant", "image"])  # several images in the second of each two
-    check(sum_case(layers, layers.spec((9, 8), channels, groups=groups, **window), isa, next(modes)) for window in windows)
+    chosen = part(windows[first::2], isa, 2)
+    check(sum_case(layers, layers.spec((9, 8), channels, groups=groups, **window), isa, mode) for mode, window in chosen)
 
 
 @every_isa

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check, few
+from kernel_runner import GENERIC, HOST_ISAS, Case, baseline_target, check, few, part
 
 from octavo.backends.cpu import kernels
 from octavo.backends.cpu.kernels import TransposeSpec
@@ -18,7 +18,7 @@ IMAGES = [
 ]
 MOVES = [
     *(((2, *image), TO_NHWC) for image in IMAGES),
-    *(((2, height, width, channels), TO_NCHW) for channels, height, width in IMAGES),
+    *(((2, height, width, channels), TO_NCHW) for channels, height, width in IMAGES[::2]),
     *(((2, 3, 4, 5), axes) for axes in itertools.permutations(range(4))),
     ((1, 2, 2, 3, 5, 6), (0, 3, 4, 1, 5, 2)),
     ((7,), (0,)),
@@ -29,7 +29,8 @@ PARALLEL = [((1, 3, 129, 127), TO_NHWC), ((1, 129, 127, 3), TO_NCHW), ((3, 70, 1
 
 
 def cases(rng: np.random.Generator, isa: str) -> Iterator[Case]:
-    work = [(*move, 1, "uint8") for move in MOVES] + [(*move, threads, "int8") for move in PARALLEL for threads in (1, 2)]
+    work = [(*move, 1, "uint8") for move in part(MOVES, isa, 5)]
+    work += [(*move, threads, "int8") for move in PARALLEL for threads in (1, 2)]
     for shape, axes, threads, dtype in work:
         x = rng.integers(0, 256, shape).astype(np.uint8).view(dtype)
         spec = TransposeSpec(shape=shape, axes=axes, dtype=dtype, threads=threads)
@@ -41,4 +42,4 @@ def test_equals_numpy(rng: np.random.Generator) -> None:
 
 
 def test_same_bits_on_the_baseline(rng: np.random.Generator) -> None:
-    check(few(cases(rng, GENERIC), 7), baseline_target())
+    check(few(cases(rng, GENERIC), 2), baseline_target())
