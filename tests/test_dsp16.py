@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+import conformance_modules
 import octavo
 from dsp16 import DESCRIPTION, Dsp16
 from octavo import conformance
@@ -139,14 +139,8 @@ def fixture_cases(tmp_path_factory) -> Path:
 
 
 def some(cases: Path, folder: Path, *names: str) -> Path:
-    """The index of these cases alone, which stay where they are."""
-    index = json.loads((cases / "index.json").read_text())
-    index["cases"] = [entry for entry in index["cases"] if entry["name"].replace("-int16-half_even", "") in names]
-    folder.mkdir()
-    (folder / "index.json").write_text(json.dumps(index))
-    for entry in index["cases"]:
-        (folder / entry["name"]).symlink_to(cases / entry["name"])
-    return folder
+    """These cases alone, by their names without what all have in common."""
+    return conformance_modules.some(cases, folder, names, lambda name: name.replace("-int16-half_even", ""))
 
 
 def test_it_conforms_to_its_own_description(cases, tmp_path):
