@@ -24,7 +24,7 @@ TINY = ("autoencoder_ad01_int8", "dscnn_kws_int8", "mobilenet_v1_vww96_int8", "r
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_networks_of_mlperf_tiny_equal_the_reference(name: str, shared: Path, programs: Programs) -> None:
-    done = programs.run(EXAMPLE / "run.py", shared / f"models/tflite/{name}.tflite", "--limit", 4)
+    done = programs.run(EXAMPLE / "run.py", shared / f"models/tflite/{name}.tflite", "--limit", 2)
     found = re.fullmatch(LINE, done.out.strip())
     assert found, done
     assert found.groups()[1:] == ("0", "0"), done
