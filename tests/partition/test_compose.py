@@ -91,7 +91,7 @@ def every(dtype: str, shape=SHAPE) -> np.ndarray:
     return np.resize(np.arange(low, high + 1), shape).astype(dtype)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", each_isa(isa for isa in KNOWN_ISAS if not isa.startswith("arm.")))
 @pytest.mark.parametrize("sums", ["half_up", "half_even", "half_even_stored"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_one_table_has_the_bits_of_all_oracles(dtype: str, sums: str, isa: str) -> None:

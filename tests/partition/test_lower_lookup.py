@@ -69,7 +69,7 @@ def module_of(function, dtype: str, shape, x_params, y_params):
     return graph({"x": (shape, dtype)}, body)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", each_isa(isa for isa in KNOWN_ISAS if not isa.startswith("arm.")))
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_equals_the_table(name: str, dtype: str, isa: str) -> None:

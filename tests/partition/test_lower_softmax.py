@@ -34,7 +34,7 @@ def module_of(shape, axis: int, dtype: str, beta: float):
     return graph({"x": (shape, dtype)}, body)
 
 
-@pytest.mark.parametrize("isa", each_isa(KNOWN_ISAS))
+@pytest.mark.parametrize("isa", each_isa(isa for isa in KNOWN_ISAS if not isa.startswith("arm.")))
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("shape", "axis", "beta"),
