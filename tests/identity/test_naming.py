@@ -3,7 +3,7 @@
 import keyword
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.identity import NameSupply, TensorEntry, TensorId, TensorTable, assign_ids
@@ -44,7 +44,6 @@ def test_equal_names_get_ids_of_their_own():
     assert assign_ids(["x", "x", "x"]) == ("x", "x_2", "x_3")
 
 
-@settings(max_examples=40)
 @given(st.lists(st.text(max_size=12)))
 def test_ids_are_valid_unique_and_deterministic(names):
     ids = assign_ids(names)
