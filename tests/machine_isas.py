@@ -28,5 +28,7 @@ def each_isa(isas: Iterable[str]) -> list[Any]:
 
 _FOREIGN = "x86" if platform.machine() in ("aarch64", "arm64") else "arm"
 
-EVERY_ISA = each_isa(name for name, isa in ISAS.items() if isa.family != _FOREIGN)
+FAMILY_ISAS = tuple(name for name, isa in ISAS.items() if isa.family != _FOREIGN)
 """Every ISA that a machine of this architecture can have: code for the others runs in the emulator alone."""
+
+EVERY_ISA = each_isa(FAMILY_ISAS)

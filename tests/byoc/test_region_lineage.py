@@ -17,9 +17,16 @@ from vendors import Vendor, network, samples_of, through_tvm, with_code
 TARGET = tvm.target.Target("llvm")
 
 
-def followed(model: Any, batches: Any, *vendors: Any, flow: str, merged: bool = True) -> tuple[Any, tvm.IRModule]:
+@pytest.fixture(name="net", scope="module")
+def fixture_net() -> tuple[Any, Any, Any]:
+    """A network, samples, and its profile on them."""
+    model = network()
+    batches = samples_of(model)
+    return model, batches, octavo.profile(model, batches)
+
+
+def followed(model: Any, profile: Any, *vendors: Any, flow: str, merged: bool = True) -> tuple[Any, tvm.IRModule]:
     """A lineage of the float model to the final module of kernels and object code, and that module."""
-    profile = octavo.profile(model, batches)
     lineage = octavo.Lineage(model)
     with tvm.transform.PassContext(opt_level=3, instruments=[lineage]), TARGET:
         quantized = octavo.quantize(model, profile, target=Vendor("npu"))
@@ -34,13 +41,11 @@ def followed(model: Any, batches: Any, *vendors: Any, flow: str, merged: bool = 
 FLOWS = {"octavo": {"flow": "octavo"}, "merged": {"flow": "tvm"}, "single": {"flow": "tvm", "merged": False}}
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize("vendors", [("npu",), ("npu", "dsp")], ids=lambda names: str(len(names)))
-def test_every_tensor_is_found_and_right(flow, vendors) -> None:
-    model = network()
-    batches = samples_of(model)
+@pytest.mark.parametrize(("flow", "vendors"), [("octavo", ("npu", "dsp")), ("merged", ("npu", "dsp")), ("single", ("npu",))])
+def test_every_tensor_is_found_and_right(net, flow, vendors) -> None:
+    model, batches, profile = net
     taken = {"npu": ("nn.conv2d", "mean"), "dsp": ()} if len(vendors) > 1 else {"npu": ()}
-    lineage, final = followed(model, batches, *(Vendor(name, *taken[name]) for name in vendors), **FLOWS[flow])
+    lineage, final = followed(model, profile, *(Vendor(name, *taken[name]) for name in vendors), **FLOWS[flow])
     gone = {str(name): str(lineage[name]) for name in lineage.ids if lineage[name].kind == "gone"}
     assert list(gone) == ["axis"], "an attribute of CumSum, which no variable holds"
     checks = octavo.verify_lineage(model, final, batches[0], lineage=lineage)
@@ -52,28 +57,34 @@ def test_every_tensor_is_found_and_right(flow, vendors) -> None:
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-def test_code_that_computes_something_else_is_found_out(flow) -> None:
+def test_code_that_computes_something_else_is_found_out(net, flow) -> None:
     """The adds' operands are swapped out for the first one: what a tensor's neighbours prove of it fails."""
-    model = network()
-    batches = samples_of(model)
+    model, batches, profile = net
 
     def first_twice(composite: Any, code: Any) -> Any:
         text = re.sub(r"add\(a, b,", "add(a, a,", code.source.text)
         return replace(code, source=CSource(text=text, symbol=code.source.symbol))
 
-    lineage, final = followed(model, batches, with_code("npu", "add", code=first_twice), **FLOWS[flow])
+    lineage, final = followed(model, profile, with_code("npu", "add", code=first_twice), **FLOWS[flow])
     wrong = [str(check.id) for check in octavo.verify_lineage(model, final, batches[0], lineage=lineage) if not check.is_right]
     assert {"s", "t"} & set(wrong), "the region's own values are compared"
     assert not {"r", "d", "c", "v"} & set(wrong), "what is computed beside"
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-def test_resnet8_on_the_toy_npu(shared, flow) -> None:
+@pytest.fixture(name="resnet8", scope="module")
+def fixture_resnet8(shared) -> tuple[Any, Any, Any]:
+    """ResNet8, samples, and its profile on all but the last."""
     model = octavo.load(shared / "models" / "tflite" / "resnet8_cifar10_fp32.tflite")
     (name,) = model.input_ids
     rng = np.random.default_rng(0)
     batches = [rng.uniform(0, 255, model.tensors[name].shape).astype(np.float32) for _ in range(3)]
-    lineage, final = followed(model, batches[:2], Vendor("npu"), **FLOWS[flow])
+    return model, batches, octavo.profile(model, batches[:2])
+
+
+@pytest.mark.parametrize("flow", ["octavo", "merged"])
+def test_resnet8_on_the_toy_npu(resnet8, flow) -> None:
+    model, batches, profile = resnet8
+    lineage, final = followed(model, profile, Vendor("npu"), **FLOWS[flow])
     kinds = {str(tensor): lineage[tensor].kind for tensor in lineage.ids}
     assert [tensor for tensor, kind in kinds.items() if kind == "gone"] == ["model_flatten_Const"], "a shape"
     checks = octavo.verify_lineage(model, final, batches[2], lineage=lineage)

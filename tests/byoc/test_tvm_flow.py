@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,21 +35,41 @@ np.save("y.npy", [(result if hasattr(result, "numpy") else result[0]).numpy() fo
 """
 
 
-@pytest.fixture(name="npu")
-def fixture_npu(tmp_path, monkeypatch) -> CodeGenerator:
+@pytest.fixture(name="npu", scope="module")
+def fixture_npu(tmp_path_factory) -> Iterator[CodeGenerator]:
     """The back end that docs/extending.md shows."""
+    folder = tmp_path_factory.mktemp("npu")
     text = EXTENDING.read_text(encoding="utf-8").split("## Add a back end")[1].split("```python\n")[1].split("```")[0]
-    (tmp_path / "toynpu.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "toynpu", raising=False)
-    import toynpu  # pyright: ignore[reportMissingImports]
+    (folder / "toynpu.py").write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.delitem(sys.modules, "toynpu", raising=False)
+        import toynpu  # pyright: ignore[reportMissingImports]
 
-    return toynpu.ToyNpu()
+        yield toynpu.ToyNpu()
 
 
-@pytest.fixture(name="quantized")
-def fixture_quantized(rng):
-    model = residual_net()
+@pytest.fixture(name="mixed", scope="module")
+def fixture_mixed(npu, quantized, tmp_path_factory) -> Path:
+    """The quantized model as a library, its convolutions from that back end."""
+    octavo.byoc.register(npu)
+    path = tmp_path_factory.mktemp("mixed") / "mixed.so"
+    model, _ = quantized
+    build(model.bound(), model.tensors).export_library(str(path))
+    return path
+
+
+@pytest.fixture(name="wanted", scope="module")
+def fixture_wanted(quantized) -> np.ndarray:
+    """What Octavo's own kernels give for the samples."""
+    model, batches = quantized
+    executable = octavo.compile(model)
+    return np.stack([next(iter(executable(x).values())) for x in batches])
+
+
+@pytest.fixture(name="quantized", scope="module")
+def fixture_quantized():
+    model, rng = residual_net(), np.random.default_rng(0)
     shape = model.tensors[model.input_ids[0]].shape
     batches = np.stack([rng.normal(size=shape).astype(np.float32) for _ in range(6)])
     profile = octavo.profile(model, list(batches))
@@ -71,25 +92,15 @@ def build(module: tvm.IRModule, ids=()):
     return tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(ids=ids))
 
 
-def run_without_octavo(library, folder: Path, batches: np.ndarray) -> np.ndarray:
-    library.export_library(str(folder / "mixed.so"))
-    np.save(folder / "x.npy", batches)
-    subprocess.run([sys.executable, "-c", PLAIN_TVM], cwd=folder, check=True)
-    return np.load(folder / "y.npy")
+def test_the_library_runs_without_octavo_and_gives_the_cpu_s_values(mixed, quantized, wanted) -> None:
+    _, batches = quantized
+    np.save(mixed.parent / "x.npy", batches)
+    subprocess.run([sys.executable, "-c", PLAIN_TVM], cwd=mixed.parent, check=True)
+    np.testing.assert_array_equal(np.load(mixed.parent / "y.npy"), wanted)
 
 
-def test_the_library_runs_without_octavo_and_gives_the_cpu_s_values(npu, quantized, tmp_path) -> None:
-    model, batches = quantized
-    octavo.byoc.register(npu)
-    got = run_without_octavo(build(model.bound(), model.tensors), tmp_path, batches)
-    executable = octavo.compile(model)
-    np.testing.assert_array_equal(got, [next(iter(executable(x).values())) for x in batches])
-
-
-def test_the_library_runs_in_a_cpp_program(npu, quantized, tmp_path) -> None:
-    model, batches = quantized
-    octavo.byoc.register(npu)
-    build(model.bound(), model.tensors).export_library(str(tmp_path / "mixed.so"))
+def test_the_library_runs_in_a_cpp_program(mixed, quantized, wanted, tmp_path) -> None:
+    _, batches = quantized
     folders = [Path(package.__file__).parent / "lib" for package in (tvm, tvm_ffi)]
     headers = [f"-I{path}" for path in (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())]
     libraries = [word for folder in folders for word in (f"-L{folder}", f"-Wl,-rpath,{folder}")]
@@ -97,10 +108,8 @@ def test_the_library_runs_in_a_cpp_program(npu, quantized, tmp_path) -> None:
     subprocess.run([*words, "-Wl,--no-as-needed", "-ltvm_ffi", "-ltvm_runtime"], check=True)
     batches.tofile(tmp_path / "x.bin")
     shape = map(str, batches.shape[1:])
-    subprocess.run([str(tmp_path / "run"), "./mixed.so", "x.bin", "y.bin", str(len(batches)), *shape], cwd=tmp_path, check=True)
-    executable = octavo.compile(model)
-    want = np.stack([next(iter(executable(x).values())) for x in batches])
-    np.testing.assert_array_equal(np.fromfile(tmp_path / "y.bin", np.float32).reshape(want.shape), want)
+    subprocess.run([str(tmp_path / "run"), str(mixed), "x.bin", "y.bin", str(len(batches)), *shape], cwd=tmp_path, check=True)
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "y.bin", np.float32).reshape(wanted.shape), wanted)
 
 
 def test_lineage_through_the_flow_is_complete_and_right(npu, quantized) -> None:
@@ -148,9 +157,10 @@ def test_a_file_that_tvm_imports(npu, tmp_path) -> None:
     x = rng.normal(size=(5, 1, 3, 8, 8)).astype(np.float32)
     module = relax.transform.DecomposeOpsForInference()(module)
     assert [str(function.attrs["Composite"]) for function in composites(fused(module))] == ["toynpu.conv2d"]
-    got = run_without_octavo(build(module), tmp_path, x)
+    machine = relax.VirtualMachine(build(module), tvm.cpu())
     executable = octavo.compile(octavo.load(path))
-    np.testing.assert_array_equal(got, [next(iter(executable(each).values())) for each in x])
+    for each in x:
+        np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(each)).numpy(), next(iter(executable(each).values())))
 
 
 def test_what_the_back_end_raises_names_the_op(npu, quantized, monkeypatch) -> None:

@@ -18,6 +18,12 @@ op: Any = relax.op
 SHARES = [1e-3, 3e-4, 1e-4, 3e-5]
 """Of the bias in the tensor's largest magnitude."""
 
+NAMED = [*zip(SHARES, (True, False, True, False), strict=True), (SHARES[-1], True)]
+"""Each share with the name of the sum before the bias or without; the least with both."""
+
+CHANGED = [*zip(SHARES[:-1], (2.0, 0.5, 0.0), strict=True), *((SHARES[-1], factor) for factor in (0.0, 0.5, 2.0))]
+"""Shares and by what the bias is multiplied; the least share with all."""
+
 
 def biased_net(share: float, *, is_named: bool = True, channels: int = 8) -> Model:
     """Two convolutions, each with a small bias; the sum without the bias is a tensor of its own if `is_named`."""
@@ -47,8 +53,7 @@ def split_in_two(writer: BodyWriter, model: Model, name: str, data: Any, weight:
     return [writer.emit(f"{name}_{index}", op.nn.conv2d(data, relax.const(part), **attrs)) for index, part in enumerate(parts)]
 
 
-@pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(("share", "is_named"), NAMED)
 def test_the_sum_before_the_bias_takes_the_name_of_the_one_with_it(share: float, is_named: bool) -> None:
     model = biased_net(share, is_named=is_named)
     prefix = "" if is_named else "_"
@@ -67,8 +72,7 @@ def test_the_sum_before_the_bias_takes_the_name_of_the_one_with_it(share: float,
     assert lineage["active"].kind == "kept"
 
 
-@pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(("share", "is_named"), NAMED)
 def test_halves_that_get_their_bias_before_they_are_joined(share: float, is_named: bool) -> None:
     """The value without bias is gone; the one with it is the joined halves, which has the name of the other."""
     model = biased_net(share, is_named=is_named)
@@ -92,8 +96,7 @@ def test_halves_that_get_their_bias_before_they_are_joined(share: float, is_name
         assert lineage["conv"].kind == "gone", str(lineage["conv"])
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0], ids=["dropped", "halved", "doubled"])
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(("share", "factor"), CHANGED)
 def test_a_bias_that_a_pass_changes(share: float, factor: float) -> None:
     """Here the value itself is another one; there is nothing that it could be."""
     model = biased_net(share)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from tvm import relax
 
 from octavo import numerics
@@ -134,9 +135,7 @@ def split(word: str) -> tuple[str, str]:
     return requantize, word.removeprefix(f"{requantize}_")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("kind", ["conv2d", "depthwise", "matmul"])
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(("word", "kind", "dtype"), list(AllPairs([WORDS, ["conv2d", "depthwise", "matmul"], ["int8", "uint8"]])))
 def test_sums_of_products(word: str, kind: str, dtype: str) -> None:
     module, x, want = weighted(kind, word, dtype, per_channel=dtype == "int8")
     np.testing.assert_array_equal(run_lowered(module, x), want)

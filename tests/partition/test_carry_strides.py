@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from allpairspy import AllPairs
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -90,9 +91,9 @@ def carried_in(module: tvm.IRModule) -> tvm.IRModule:
     return carry_strides(module, PartitionContext(target=CPU))
 
 
-@pytest.mark.parametrize("stride", [2, 3, (1, 2)])
-@pytest.mark.parametrize("size", [(7, 6), (8, 5), (2, 1)])
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(
+    ("stride", "size", "layout"), list(AllPairs([[2, 3, (1, 2)], [(7, 6), (8, 5), (2, 1)], ["NHWC", "NCHW"]]))
+)
 def test_a_block_computes_only_the_pixels_that_are_read(
     layout: str, size: tuple[int, int], stride: Any, monkeypatch: pytest.MonkeyPatch
 ):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from tvm import relax
 
 from octavo import numerics
@@ -55,9 +56,9 @@ def check(module, inputs, want, ops, *, tvm_too=True):
         np.testing.assert_array_equal(run_float(module, *inputs), want)
 
 
-@pytest.mark.parametrize("dtypes", [("uint8", "int8"), ("int8", "uint8")])
-@pytest.mark.parametrize("groups", [1, 2, 8])
-@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtypes", "groups", "has_bias"), list(AllPairs([[("uint8", "int8"), ("int8", "uint8")], [1, 2, 8], [False, True]]))
+)
 def test_conv2d_leaves_its_sums(dtypes, groups, has_bias):
     rng = np.random.default_rng(groups)
     x, w = values(rng, (2, 6, 7, 8), dtypes[0]), values(rng, (3, 3, 8 // groups, 16), dtypes[1])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from tvm import relax
 
 from octavo import numerics
@@ -60,9 +61,10 @@ def conv_case(layout: str, dtype: str, groups: int = 1, *, clamp: bool = True, q
     return graph({"x": (shape, dtype)}, body), x, want if is_nhwc else want.transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("options", [{}, {"groups": 8}, {"clamp": False}, {"quantized_bias": True}])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "options"),
+    list(AllPairs([["NCHW", "NHWC"], ["int8", "uint8"], [{}, {"groups": 8}, {"clamp": False}, {"quantized_bias": True}]])),
+)
 def test_conv2d_equals_the_oracle(layout, dtype, options):
     module, x, want = conv_case(layout, dtype, **options)
     (op,) = [record for record in records(module) if record.op == "conv2d"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from tvm import relax
 
-from machine_isas import EVERY_ISA
+from machine_isas import FAMILY_ISAS
 from octavo import numerics
 from octavo.backends.cpu.kernels import GENERIC
 from octavo.numerics.floats.float_function import sigmoid
@@ -46,13 +47,19 @@ def case(*, channels: int, outputs: int, kernel: int, groups: int = 1, factors: 
     return graph({"x": (x.shape, "uint8")}, body), x, want.transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("isa", EVERY_ISA)
-@pytest.mark.parametrize("factors", [True, False])
+SIZES = [(3, 17, 3, 1), (32, 64, 1, 1), (20, 33, 1, 1), (24, 24, 3, 24), (65, 65, 3, 65), (16, 32, 3, 4)]
+
+
 @pytest.mark.parametrize(
-    ("channels", "outputs", "kernel", "groups"),
-    [(3, 17, 3, 1), (32, 64, 1, 1), (20, 33, 1, 1), (24, 24, 3, 24), (65, 65, 3, 65), (16, 32, 3, 4)],
+    ("isa", "size", "factors"),
+    [
+        pytest.param(isa, *others, marks=pytest.mark.needs_isa(isa), id="-".join(map(str, (isa, *others))))
+        for isa, *others in AllPairs([FAMILY_ISAS, SIZES, [True, False]])
+    ],
 )
-def test_equals_the_definitions(isa, channels, outputs, kernel, groups, factors) -> None:
+def test_equals_the_definitions(isa, size, factors) -> None:
+    """Every ISA with every size, each with factors or without."""
+    channels, outputs, kernel, groups = size
     module, x, want = case(channels=channels, outputs=outputs, kernel=kernel, groups=groups, factors=factors)
     assert [record.op for record in lower(module, CPU, (isa,), 1).records] == ["conv2d"]
     np.testing.assert_array_equal(run_lowered(module, x, isa=isa), want)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from tvm import relax
 
 from octavo import numerics
@@ -70,9 +71,7 @@ def image(dtype: str) -> np.ndarray:
     return np.random.default_rng(0).integers(low, high + 1, SHAPE).astype(dtype)
 
 
-@pytest.mark.parametrize("form", ["integers", "qdq"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize(("name", "dtype", "form"), list(AllPairs([list(MOVES), ["int8", "uint8"], ["integers", "qdq"]])))
 def test_equals_numpy(name: str, dtype: str, form: str) -> None:
     move, expected = MOVES[name]
     x = image(dtype)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from tvm import relax
 
 from octavo import numerics
@@ -81,13 +82,10 @@ def conv_case(layout: str, dtype: str, *, groups: int = 1, relu: bool = True, we
     return module, x, want if is_nhwc else want.transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"groups": 8}, {"relu": False}, {"weight_dtype": "uint8"}, {"weight_dtype": "uint8", "groups": 8}],
-    ids=["plain", "depthwise", "no-clamp", "asymmetric", "asymmetric-depthwise"],
-)
+OPTIONS = [{}, {"groups": 8}, {"relu": False}, {"weight_dtype": "uint8"}, {"weight_dtype": "uint8", "groups": 8}]
+
+
+@pytest.mark.parametrize(("layout", "dtype", "options"), list(AllPairs([["NCHW", "NHWC"], ["int8", "uint8"], OPTIONS])))
 def test_conv2d_equals_the_oracle(layout, dtype, options):
     module, x, want = conv_case(layout, dtype, **options)
     (op,) = [record for record in records(module) if record.op == "conv2d"]
