@@ -109,15 +109,12 @@ class Killing:
 
 
 def on_ray(path: Path, samples: np.ndarray) -> tuple[octavo.Profile, int]:
-    """Profile on a local cluster of two workers; return how many were killed, too."""
+    """Profile on a local cluster of two workers, which ends with this process; return how many were killed, too."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    try:
-        killing = Killing(samples)
-        return profile_on_ray(path, killing, samples_per_task=4), killing.killed
-    finally:
-        ray.shutdown()
+    killing = Killing(samples)
+    return profile_on_ray(path, killing, samples_per_task=4), killing.killed
 
 
 def saved(profile: octavo.Profile) -> str:

@@ -61,15 +61,14 @@ def samples_of(rng: np.random.Generator, count: int = 24) -> list[np.ndarray]:
     return found
 
 
-def outputs(model: octavo.Model, samples: list[np.ndarray], **options: Any) -> np.ndarray:
-    executable = octavo.compile(model, **options)
+def outputs(executable: octavo.Executable, samples: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([next(iter(executable(x).values())) for x in samples])
 
 
 def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.random.Generator) -> None:
     model, samples = depthwise_net(rng), samples_of(rng)
-    profile = octavo.profile(model, samples, keep_samples=64)
-    real = outputs(model, samples)
+    profile, exact = octavo.profile(model, samples, keep_samples=64), octavo.compile(model)
+    real = outputs(exact, samples)
     plain, biases, both = (
         octavo.quantize(model, profile, recipe=recipe)
         for recipe in (PLAIN, octavo.Recipe(weight_rounding="nearest"), octavo.Recipe())
@@ -78,21 +77,22 @@ def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.rando
     assert biases.plan.corrections.bias_shifts.keys() == {layer.output for layer in biases.plan.layers if layer.bias}
     assert not biases.plan.corrections.weight_values
     assert both.plan.corrections.weight_values.keys() == {TensorId(name) for name in ("w1", "w2", "w3", "w4")}
-    before, after, best = (outputs(each, samples) for each in (plain, biases, both))
+    executables = [octavo.compile(each) for each in (plain, biases, both)]
+    before, after, best = (outputs(each, samples) for each in executables)
     off = np.abs((before - real).mean(axis=0))
     # A bias is a whole number of units, and outputs are rounded, too: something is left.
     assert np.abs((after - real).mean(axis=0)).max() < 0.4 * off.max()
     assert np.abs((best - real).mean(axis=0)).max() < 0.4 * off.max()
     unseen = samples_of(rng)
-    reference = outputs(model, unseen)
-    decibels = [sqnr_db(reference, outputs(each, unseen)) for each in (plain, biases, both)]
+    reference = outputs(exact, unseen)
+    decibels = [sqnr_db(reference, outputs(each, unseen)) for each in executables]
     assert decibels[0] < min(decibels[1:])
     # With 16 bits for activations what is left is the weights' noise.
     wide = [
         octavo.quantize(model, profile, recipe=octavo.Recipe(activation_dtype="int16", weight_rounding=rounding))
         for rounding in ("nearest", "gram")
     ]
-    nearest, rounded = (sqnr_db(reference, outputs(each, unseen)) for each in wide)
+    nearest, rounded = (sqnr_db(reference, outputs(octavo.compile(each), unseen)) for each in wide)
     assert nearest < rounded
 
 
@@ -118,8 +118,7 @@ def test_clipped_ranges_move_no_bias(rng: np.random.Generator) -> None:
     assert wide.plan.activations != narrow.plan.activations
 
 
-@pytest.mark.parametrize("dtype", [None, "int8", "int16"])
-@pytest.mark.parametrize("target", [None, INTEGER_RESULTS])
+@pytest.mark.parametrize(("dtype", "target"), [(None, None), ("int8", INTEGER_RESULTS), ("int16", None)])
 def test_a_plan_s_file_keeps_them(rng: np.random.Generator, tmp_path: Path, dtype: Any, target: Any) -> None:
     model = depthwise_net(rng)
     profile = octavo.profile(model, samples_of(rng, 4), keep_samples=4)
@@ -157,12 +156,19 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("fault", WRONG)
-def test_what_is_wrong_in_a_file_is_named(rng: np.random.Generator, tmp_path: Path, fault: str) -> None:
-    model = depthwise_net(np.random.default_rng(1))
-    path = tmp_path / "plan.json"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Model, str]:
+    """A model, and the text of its plan's file."""
+    rng = np.random.default_rng(1)
+    model, path = depthwise_net(rng), tmp_path_factory.mktemp("plan") / "plan.json"
     octavo.quantize(model, octavo.profile(model, samples_of(rng, 2), keep_samples=2)).plan.save(path)
-    data = json.loads(path.read_text())
+    return model, path.read_text()
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_is_wrong_in_a_file_is_named(saved: tuple[octavo.Model, str], tmp_path: Path, fault: str) -> None:
+    model, text = saved
+    path, data = tmp_path / "plan.json", json.loads(text)
     edit, said = WRONG[fault]
     edit(data)
     path.write_text(json.dumps(data))

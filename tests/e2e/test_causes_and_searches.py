@@ -37,11 +37,11 @@ def test_the_sum_of_squares_under_a_root_is_named_first(shared, tmp_path):
 def test_interrupted_and_killed_searches(tmp_path, rng):
     def body(writer, **v):
         value = v["x"]
-        for name in ("w0", "w1", "w2", "w3"):
+        for name in ("w0", "w1", "w2"):
             value = writer.emit(f"{name}_relu", relax.op.nn.relu(writer.emit(f"{name}_x", relax.op.matmul(value, v[name]))))
-        return writer.emit("y", relax.op.matmul(value, v["w4"]), is_output=True)
+        return writer.emit("y", relax.op.matmul(value, v["w3"]), is_output=True)
 
-    params = {f"w{number}": rng.normal(size=(16, 16)).astype(np.float32) for number in range(5)}
+    params = {f"w{number}": rng.normal(size=(16, 16)).astype(np.float32) for number in range(4)}
     model = model_of({"x": ((1, 16), "float32")}, params, body, ("y",))
     samples = rng.normal(size=(8, 16)).astype(np.float32)
     searching = Searching(model, samples, tmp_path, candidates=3, recipe=PLAIN, seed=0)

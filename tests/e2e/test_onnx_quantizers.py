@@ -21,7 +21,7 @@ from reference_sessions import reference_session
 @pytest.mark.parametrize("part", ["mobilenet_v2_1.0_224_qoperator", "dscnn_kws_qoperator"])
 def test_qoperator_models_choose_onnx_runtime_s_classes(shared, part):
     (case,) = [case for case in accuracy.CASES if part in case.file]
-    result = accuracy.measure(case, limit=40)
+    result = accuracy.measure(case, limit=20)
     assert result.agreement >= 0.99
     assert result.top1 == pytest.approx(result.peer_top1, abs=0.005)
     assert result.heavy_float_ops == ()
@@ -38,7 +38,7 @@ def test_qoperator_models_choose_onnx_runtime_s_classes(shared, part):
     ],
 )
 def test_quantized_on_the_spot_by_onnx_runtime(shared, network, variant, differ):
-    result = onnx_quantizers.measure(network, variant, calibration=3, evaluation=6)
+    result = onnx_quantizers.measure(network, variant, calibration=2, evaluation=3)
     check(result)
     assert result.theirs_integer[result.counts] == result.heavy
     assert result.values_differ[result.counts] <= differ
@@ -46,7 +46,7 @@ def test_quantized_on_the_spot_by_onnx_runtime(shared, network, variant, differ)
 
 def test_quantized_on_the_spot_by_nncf(shared):
     """ONNX Runtime computes a part of it in float, and rounds biases: its logits differ from Octavo's, and from the file's."""
-    result = onnx_quantizers.measure("squeezenet", "nncf", calibration=3, evaluation=6)
+    result = onnx_quantizers.measure("squeezenet", "nncf", calibration=3, evaluation=3)
     check(result)
     assert result.largest <= 0.01
     assert result.exact is not None

@@ -69,7 +69,7 @@ def test_digits_are_read_as_in_float32(precision: str) -> None:
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_squeezenet_chooses_the_classes_of_float32(shared: Path, precision: str) -> None:
     model = octavo.load(shared / "models/onnx/squeezenet1.1_224_fp32.onnx")
-    samples, _ = images(imagenet_normalized, calibration=False, limit=12)
+    samples, _ = images(imagenet_normalized, calibration=False, limit=6)
     runs = [octavo.compile(model, precision=each) for each in (None, precision)]
     float32, half = ([np.ravel(next(iter(run(sample).values()))).argmax() for sample in samples] for run in runs)
     assert half == float32

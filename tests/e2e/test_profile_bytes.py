@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
+import os
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import profile_bytes
-from child_python import OCTAVO, run_python
+from child_python import run_python
 from octavo.cli.main import main
 from octavo.cluster import profile_on_ray
 from octavo.errors import DataError, ProfileError
+from octavo.ray_cluster import connected
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
@@ -26,11 +29,45 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(model: Path) -> None:
-    # In a process of its own: Ray's has warnings, and threads that outlive it.
-    program = "import profile_bytes; sys.exit(profile_bytes.main())"
-    done = run_python(program, "--model", model, "--samples", 30, cwd=Path(profile_bytes.__file__).parent, check=True)
-    lines = done.stdout.splitlines()
+ELSEWHERE = """
+import profile_bytes
+from octavo.cli.main import main
+model, samples, profile, *ray = sys.argv[1:]
+sys.argv[1:] = ["--model", model, "--samples", "30"]
+code = profile_bytes.main()
+sys.exit(code or main(["profile", model, "--data", samples, "-o", profile, *ray]))
+"""
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("samples") / "x.npy"
+    np.save(path, np.random.default_rng(0).standard_normal((5, 3, 16, 16)).astype(np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def elsewhere(model: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What the benchmark prints, and the profile of the command line, on the benchmark's cluster where Ray is.
+
+    In a process of its own, as Ray's has warnings and threads that outlive it. What a cluster starts is Python without PyTorch,
+    too: to import it would be most of the time.
+    """
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "torch.py").write_text('raise ImportError("left out")\n')
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = run_python(
+        ELSEWHERE,
+        *(model, samples, folder / "there.json", *["--ray"] * HAS_RAY),
+        cwd=Path(profile_bytes.__file__).parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=True,
+    )
+    return done.stdout, folder / "there.json"
+
+
+def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(elsewhere: Any) -> None:
+    lines = elsewhere[0].splitlines()
     digests = [line.split("  ")[0] for line in lines if "  " in line]
     assert len(digests) == 3 + HAS_RAY
     assert len(set(digests)) == 1, lines
@@ -38,12 +75,38 @@ def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(model: Path
 
 
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed (pip install 'octavo[ray]')")
-def test_the_command_line_on_a_cluster_of_its_own(model: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((5, 3, 16, 16)).astype(np.float32))
-    words = ["profile", str(model), "--data", str(tmp_path / "x.npy"), "-o"]
-    assert main([*words, str(tmp_path / "here.json")]) == 0
-    subprocess.run([*OCTAVO, *words, str(tmp_path / "there.json"), "--ray"], check=True, capture_output=True)
-    assert (tmp_path / "here.json").read_bytes() == (tmp_path / "there.json").read_bytes()
+def test_the_command_line_on_a_cluster(model: Path, samples: Path, elsewhere: Any, tmp_path: Path) -> None:
+    assert main(["profile", str(model), "--data", str(samples), "-o", str(tmp_path / "here.json")]) == 0
+    assert (tmp_path / "here.json").read_bytes() == elsewhere[1].read_bytes()
+
+
+@pytest.mark.parametrize("address", [None, "ray://elsewhere:1"])
+def test_a_cluster_that_was_started_or_reached_ends_with_the_call(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for Ray notes what it is called with: to start one takes seconds. One started here has no dashboard."""
+    calls: list[Any] = []
+    ray = types.ModuleType("ray")
+    ray.is_initialized = lambda: False  # pyright: ignore[reportAttributeAccessIssue]
+    ray.init = lambda **options: calls.append(options)  # pyright: ignore[reportAttributeAccessIssue]
+    ray.shutdown = lambda: calls.append("shutdown")  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with connected(address, what="profiling", error_of=ProfileError) as found:
+        assert found is ray
+    quiet = {"address": address, "log_to_driver": False, "configure_logging": False}
+    assert calls == [{**quiet, **({} if address else {"include_dashboard": False})}, "shutdown"]
+
+
+def test_a_cluster_that_is_not_to_be_reached_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("no server at this port\nTraceback ...")
+
+    ray = types.ModuleType("ray")
+    ray.is_initialized = lambda: False  # pyright: ignore[reportAttributeAccessIssue]
+    ray.init = init  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    said = r"cannot reach a Ray cluster at ray://elsewhere:1: no server at this port$"
+    with pytest.raises(ProfileError, match=said), connected("ray://elsewhere:1", what="profiling", error_of=ProfileError):
+        pass
 
 
 def test_without_ray_there_is_one_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

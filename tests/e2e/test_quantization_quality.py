@@ -12,19 +12,23 @@ import quantization_quality as quality
 from average_precision import average_precision
 
 
+@pytest.fixture(scope="module")
+def resnet8(shared, tmp_path_factory):
+    return quality.Evaluation("resnet8", tmp_path_factory.mktemp("resnet8"), limit=None)
+
+
 @pytest.mark.parametrize("network", ["resnet8", "wake_words"])
-def test_the_default_is_better_than_plain_min_max(shared, tmp_path, network):
-    evaluation = quality.Evaluation(network, tmp_path, limit=None)
+def test_the_default_is_better_than_plain_min_max(shared, resnet8, tmp_path, network):
+    evaluation = resnet8 if network == "resnet8" else quality.Evaluation(network, tmp_path, limit=None)
     plain, default = (evaluation.measure(name) for name in (quality.PLAIN, quality.DEFAULT))
     assert default.sqnr_db >= plain.sqnr_db + 1
     # Above 97% single samples decide: 700 pictures do not resolve that.
     assert default.agreement >= min(plain.agreement, 97)
 
 
-def test_weights_of_4_bits_lose_little(shared, tmp_path):
-    evaluation = quality.Evaluation("resnet8", tmp_path, limit=None)
-    few = evaluation.measure(quality.FEW_BITS)
-    assert few.worth >= evaluation.float_row().worth - 1.5
+def test_weights_of_4_bits_lose_little(resnet8):
+    few = resnet8.measure(quality.FEW_BITS)
+    assert few.worth >= resnet8.float_row().worth - 1.5
     assert few.agreement >= 95
 
 

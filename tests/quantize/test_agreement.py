@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from handmade_profile import ranged
 from tvm import relax
 
@@ -22,7 +23,11 @@ from random_nets import random_net
 NPU = replace(
     CPU, name="npu", ops=tuple(op for op in CPU.ops if op.op in ("nn.conv2d", "add", "concat", "image.resize2d", "reshape"))
 )
-RECIPES = (Recipe(), Recipe(activation_dtype="int8", float_ops=()), Recipe(exclude=("t4", "t7"), weight_granularity="per_tensor"))
+RECIPES = {
+    "default": Recipe(),
+    "int8": Recipe(activation_dtype="int8", float_ops=()),
+    "excluded": Recipe(exclude=("t4", "t7"), weight_granularity="per_tensor"),
+}
 
 
 def taken(model: QuantizedModel, target: TargetDescription) -> set[str]:
@@ -33,13 +38,11 @@ def taken(model: QuantizedModel, target: TargetDescription) -> set[str]:
     return {var.name for region in regions for var in region.members}
 
 
-@pytest.mark.parametrize("target", [CPU, NPU], ids=lambda target: target.name)
-@pytest.mark.parametrize("recipe", RECIPES, ids=["default", "int8", "excluded"])
-@pytest.mark.parametrize("seed", range(12))
-def test_plan_and_partition_agree_on_random_networks(seed: int, recipe: Recipe, target: TargetDescription) -> None:
-    model = random_net(seed)
-    quantized = octavo.quantize(model, ranged(model), target=target, recipe=recipe)
-    plan, inside = quantized.plan, taken(quantized, target)
+@pytest.mark.parametrize(("seed", "recipe", "target"), list(AllPairs([range(12), RECIPES, ["cpu", "npu"]])))
+def test_plan_and_partition_agree_on_random_networks(seed: int, recipe: str, target: str) -> None:
+    model, description = random_net(seed), {"cpu": CPU, "npu": NPU}[target]
+    quantized = octavo.quantize(model, ranged(model), target=description, recipe=RECIPES[recipe])
+    plan, inside = quantized.plan, taken(quantized, description)
     assert {str(layer.output) for layer in plan.layers} <= inside
     assert inside.isdisjoint(str(op.tensor) for op in plan.float_ops)
     assert set(map(str, plan.enclosed)) <= inside

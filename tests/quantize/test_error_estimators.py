@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import octavo
@@ -93,6 +93,7 @@ def test_no_range_of_a_grid_has_2_percent_less_error(name: str, scheme: QuantSch
     assert squared_error(values, low, high, scheme) <= 1.02 * least_of_grid(values, scheme)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from(sorted(SCHEMES)), st.floats(0.3, 3), st.floats(-2, 2), st.floats(-30, 30))
 def test_mse_loses_no_more_than_min_max(seed: int, scheme: str, power: float, shift: float, exponent: float) -> None:
     normal = np.random.default_rng(seed).standard_normal(5000)
@@ -166,6 +167,7 @@ def test_entropy_keeps_few_different_values() -> None:
 JUDGES: tuple[RangeEstimator, ...] = (Mse(), Entropy(), Mean())
 
 
+@settings(max_examples=40)
 @given(st.lists(FLOATS, max_size=60), st.sampled_from(sorted(SCHEMES)))
 @example([], "uint8")
 @example([0.0, -0.0], "int16")
@@ -183,6 +185,7 @@ def test_ranges_are_ordered_and_within_the_observed_one(values: list[float], sch
         SCHEMES[scheme].params(low, high)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 4999), st.sampled_from(sorted(SCHEMES)))
 def test_how_a_profile_was_merged_does_not_count(seed: int, split: int, scheme: str) -> None:
     values = np.random.default_rng(seed).standard_t(3, 5000).astype(np.float32)

@@ -52,10 +52,8 @@ def element_types(path: Path, op: str) -> dict[int, int]:
     ("net", "recipe", "opset"),
     [
         (convolutional, Recipe(), 17),
-        (convolutional, Recipe(activation_dtype="int8", weight_granularity="per_tensor"), 17),
-        (convolutional, Recipe(tensors={"sum": WIDE}), 21),
-        (convolutional, Recipe(weight_bits=5), 17),
-        (convolutional, Recipe(weight_bits={"conv1": 8, "*": 3}, weight_granularity="per_tensor"), 21),
+        (convolutional, Recipe(activation_dtype="int8", weight_granularity="per_tensor", weight_bits=5), 17),
+        (convolutional, Recipe(weight_bits={"conv1": 8, "*": 3}, weight_granularity="per_tensor", tensors={"sum": WIDE}), 21),
         (convolutional, Recipe(weight_bits=4, wide_activations=2, exclude=("conv3",), float_tensors=("pool",)), 21),
         (attention, Recipe(activation_dtype="int16", weight_bits=4), 21),
         (rows, Recipe(activation_dtype="int16", weight_bits=2), 21),

@@ -86,8 +86,9 @@ def test_a_saved_plan_gives_the_same_bytes(seed: int | None, case: str, tmp_path
     assert first.plan.layers
 
 
-@pytest.mark.parametrize("seed", [1, 7, 30])
-@pytest.mark.parametrize("target", ["cpu", NPU], ids=["cpu", "npu"])
+@pytest.mark.parametrize(
+    ("seed", "target"), [(1, "cpu"), (7, NPU), (30, "cpu"), (30, NPU)], ids=["1-cpu", "7-npu", "30-cpu", "30-npu"]
+)
 def test_other_scales_of_every_tensor_are_those_of_the_module_and_of_its_code(seed: int, target: Any, tmp_path: Path) -> None:
     model, rng = random_net(seed), np.random.default_rng(seed)
     plan = octavo.quantize(model, ranged(model), target=target).plan

@@ -26,6 +26,7 @@ def test_best_takes_the_ranges_with_the_least_error(profiled):
     tried = best.plan.corrections.tried
     assert errors[1] < errors[2] == max(tried.values())
     assert tried["min_max"] == errors[1]
+    assert tried["mean, tuned"] > tried["mean"] + 10, "single ranges are chosen by simulation"
     assert not fast.plan.corrections.weight_values
     assert fast.plan.corrections.bias_shifts
     name = max(tried, key=lambda each: tried[each])
@@ -35,10 +36,8 @@ def test_best_takes_the_ranges_with_the_least_error(profiled):
     assert again.fingerprint == best.fingerprint
 
 
-def test_single_ranges_are_chosen_by_simulation(profiled):
-    model, profile = profiled
-    tried = octavo.quantize(model, profile, recipe=octavo.Recipe(range_estimator="auto")).plan.corrections.tried
-    assert tried["mean, tuned"] > tried["mean"] + 10
+def test_best_is_the_range_estimator_auto():
+    assert octavo.Recipe().with_preset("best") == octavo.Recipe(range_estimator="auto", wide_weights=0.3)
 
 
 def test_what_a_recipe_says_counts_more_than_the_preset():

@@ -44,8 +44,7 @@ def extremes(model: Model) -> set[tuple[int, int]]:
     return {(int(plan.weight_values[key].min()), int(plan.weight_values[key].max())) for key in plan.weights}
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 7])
-@pytest.mark.parametrize("rounding", ["nearest", "gram"])
+@pytest.mark.parametrize(("bits", "rounding"), [(2, "gram"), (3, "nearest"), (4, "nearest"), (7, "gram")])
 def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: Any, conv_net: Net, tmp_path: Path) -> None:
     model, profile, samples = conv_net
     recipe = Recipe(weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram")
