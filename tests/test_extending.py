@@ -8,8 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from child_python import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,50 +24,61 @@ def block(text: str, language: str) -> str:
     return found[1]
 
 
-def run(program: str, source: Path) -> list[str]:
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    # From a file: TVM's parser reads the source of the module that a decorator stands on.
-    path = source / "program.py"
-    path.write_text(program, encoding="utf-8")
-    done = run_python("import runpy; runpy.run_path(sys.argv[1], run_name='__main__')", path, env=environment)
+EXAMPLES: dict[str, tuple[set[str], list[str], list[str]]] = {
+    "Add an elementwise op": (
+        {"src/octavo/numerics/floats/elementwise.py"},
+        ["0/1 ops integer, 0.0% of MACs", "True"],
+        ["1/1 ops integer, 0.0% of MACs", "True"],
+    ),
+    "Add a pass": (
+        {"src/octavo/partition/cancel_transposes.py", "src/octavo/partition/pipeline.py"},
+        ["decompose_batch_norm", "['move', 'move', 'lookup']"],
+        ["cancel_transposes", "['lookup']"],
+    ),
+    "Add an instruction set": (
+        {"src/octavo/backends/cpu/kernels/isa.py"},
+        ["('generic',)", "generic True"],
+        ["('riscv.v', 'generic')", "riscv.v True"],
+    ),
+}
+"""Title of each example with a patch: the files that it touches, what the example's program prints before and after."""
+
+RUN = """
+import runpy
+for path in sys.argv[1:]:
+    print(path, flush=True)
+    runpy.run_path(path, run_name='__main__')
+"""
+
+
+def run(source: Path) -> dict[str, list[str]]:
+    """Run the programs of all examples in one process with this source; return what each prints."""
+    paths: dict[str, str] = {}
+    for number, title in enumerate(EXAMPLES):
+        # From files: TVM's parser reads the source of the module that a decorator stands on.
+        path = source / f"program{number}.py"
+        path.write_text(block(section(title), "python"), encoding="utf-8")
+        paths[str(path)] = title
+    done = run_python(RUN, *paths, env={**os.environ, "PYTHONPATH": str(source)})
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    printed: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        if line in paths:
+            lines = printed[paths[line]] = []
+        else:
+            lines.append(line)
+    return printed
 
 
-@pytest.mark.parametrize(
-    ("title", "files", "before", "after"),
-    [
-        (
-            "Add an elementwise op",
-            {"src/octavo/numerics/floats/elementwise.py"},
-            ["0/1 ops integer, 0.0% of MACs", "True"],
-            ["1/1 ops integer, 0.0% of MACs", "True"],
-        ),
-        (
-            "Add a pass",
-            {"src/octavo/partition/cancel_transposes.py", "src/octavo/partition/pipeline.py"},
-            ["decompose_batch_norm", "['move', 'move', 'lookup']"],
-            ["cancel_transposes", "['lookup']"],
-        ),
-        (
-            "Add an instruction set",
-            {"src/octavo/backends/cpu/kernels/isa.py"},
-            ["('generic',)", "generic True"],
-            ["('riscv.v', 'generic')", "riscv.v True"],
-        ),
-    ],
-)
-def test_a_patch_of_the_page_does_what_the_page_says(
-    tmp_path: Path, title: str, files: set[str], before: list[str], after: list[str]
-) -> None:
-    text = section(title)
-    patch = tmp_path / "example.patch"
-    patch.write_text(block(text, "diff"), encoding="utf-8")
-    assert {line.removeprefix("+++ b/") for line in patch.read_text().splitlines() if line.startswith("+++ ")} == files
+def test_the_patches_of_the_page_do_what_the_page_says(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info"))  # with what Python compiled
-    assert run(block(text, "python"), tmp_path / "src") == before
-    subprocess.run(["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(patch)], cwd=tmp_path, check=True)
-    assert run(block(text, "python"), tmp_path / "src") == after
+    assert run(tmp_path / "src") == {title: before for title, (_, before, _) in EXAMPLES.items()}
+    patch = tmp_path / "example.patch"
+    for title, (files, _, _) in EXAMPLES.items():
+        patch.write_text(block(section(title), "diff"), encoding="utf-8")
+        assert {line.removeprefix("+++ b/") for line in patch.read_text().splitlines() if line.startswith("+++ ")} == files
+        subprocess.run(["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(patch)], cwd=tmp_path, check=True)
+    assert run(tmp_path / "src") == {title: after for title, (_, _, after) in EXAMPLES.items()}
 
 
 def test_the_page_lists_what_each_example_touches() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.cli.demo import DATA
 from octavo.cli.main import main
+from small_file import digits, write_small_net
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,11 +26,9 @@ def command_lines() -> list[str]:
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Current folder with the files that the README names: m.onnx, calib.npz and x.npz."""
-    (tmp_path / "m.onnx").write_bytes((DATA / "digits.onnx").read_bytes())
-    with np.load(DATA / "digits.npz") as digits:
-        pixels = digits["images"][:, None].astype(np.float32) / 16
-    np.savez(tmp_path / "calib.npz", x=pixels[:40])
-    np.savez(tmp_path / "x.npz", x=pixels[40:45])
+    write_small_net(tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", x=digits(0, 40))
+    np.savez(tmp_path / "x.npz", x=digits(40, 45))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""A folder in which the command line has something to work on: the demo's network under the names that the README uses."""
+"""A folder in which the command line has something to work on: a small network under the names that the README uses."""
 
 import shutil
 from pathlib import Path
@@ -6,17 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.cli.demo import DATA
 from octavo.cli.main import main
+from small_file import digits, write_small_net
 
 
 def make_workplace(folder: Path) -> Path:
     """Put the float model m.onnx, calibration samples calib.npz (100) and other samples x.npz (20) into `folder`."""
-    shutil.copy(DATA / "digits.onnx", folder / "m.onnx")
-    with np.load(DATA / "digits.npz") as digits:
-        pixels, held_out = digits["images"][:, None].astype(np.float32) / 16, digits["held_out"]
-    np.savez(folder / "calib.npz", x=pixels[~held_out][:100])
-    np.savez(folder / "x.npz", x=pixels[held_out][:20])
+    write_small_net(folder / "m.onnx")
+    np.savez(folder / "calib.npz", x=digits(0, 100))
+    np.savez(folder / "x.npz", x=digits(100, 120))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Each command does its work, on the demo's network."""
+"""Each command does its work, on a small network."""
 
 import json
 import os
@@ -112,7 +112,10 @@ def test_a_float_model_is_downcast(workplace: Path, capsys: pytest.CaptureFixtur
     assert command("compile m.onnx --precision bfloat16 --profile profile.json -o half.so") == 0
     assert " ops bfloat16, " in capsys.readouterr().out
     assert command("run half.so --input x.npz -o half.npz") == 0
-    assert np.array_equal(read("half.npz")["logits"].argmax(1), read("y.npz")["logits"].argmax(1))
+    exact = octavo.compile(octavo.load("m.onnx"))
+    expected = np.concatenate([exact(sample[None])["logits"] for sample in read("x.npz")["x"]])
+    error = np.abs(read("half.npz")["logits"] - expected).max() / np.abs(expected).max()
+    assert 0 < error < 2**-7, "bfloat16 has 8 significant bits"
     capsys.readouterr()
     assert command("explain m.onnx --precision float16") == 0
     assert "| float16 |" in capsys.readouterr().out
@@ -197,7 +200,7 @@ def test_excluded_ops_stay_float(workplace: Path, capsys: pytest.CaptureFixture[
     assert command("explain m.onnx --profile profile.json --exclude Gemm --json") == 0
     ops = json.loads(capsys.readouterr().out)["ops"]
     floats = [op for op in ops if not op["integer"] and op["macs"]]
-    assert [op["macs"] for op in floats] == [1280]
+    assert [op["macs"] for op in floats] == [320]
     assert floats[0]["reason"]
 
 
@@ -235,7 +238,7 @@ def test_explain_prints_each_op_and_a_summary(finished: Path, capsys: pytest.Cap
     assert shown[0] == shown[1]
     lines = shown[0].splitlines()
     assert [title.strip() for title in lines[0].split("|")[1:-1]] == ["op", "tensor", "runs in", "kernel", "isa", "reason"]
-    assert sum("| conv2d" in line for line in lines) == 7
+    assert sum("| conv2d" in line for line in lines) == 2
     assert lines[-1].endswith("ops integer, 100.0% of MACs")
 
 

@@ -1,4 +1,4 @@
-"""`octavo profile merge`, `diff` and `adequacy`, on profiles of the demo's network."""
+"""`octavo profile merge`, `diff` and `adequacy`, on profiles of a small network."""
 
 from __future__ import annotations
 

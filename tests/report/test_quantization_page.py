@@ -14,7 +14,6 @@ from tvm import relax
 
 import octavo
 from nets import model_of
-from octavo.cli.demo import DATA
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
@@ -23,6 +22,7 @@ from octavo.identity import TensorId
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize import Adjustment
 from octavo.report import QuantizationFigures, quantization_figures, quantization_page
+from small_file import digits, write_small_net
 
 NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028'
 SHOWN = "[...document.querySelectorAll('#rows .open-tensor')].map(e => e.textContent)"
@@ -182,9 +182,9 @@ def test_other_samples_can_be_given(net: Any) -> None:
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with np.load(DATA / "digits.npz") as digits:
-        np.savez(tmp_path / "x.npz", x=digits["images"][:20, None].astype(np.float32) / 16)
-    model, profile, output = str(DATA / "digits.onnx"), str(tmp_path / "p.json"), tmp_path / "page.html"
+    write_small_net(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=digits(0, 20))
+    model, profile, output = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), tmp_path / "page.html"
     assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
     assert main(["report", model, "--profile", profile, "--no-corrections", "-o", str(output)]) == 0
     assert "roundings" in capsys.readouterr().out

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from test_root_causes import CORRECTED, PLAIN, net, pictures, scaled, shifted_bias, swapped_scales, weights
+from test_root_causes import PLAIN, net, pictures, scaled, shifted_bias, swapped_scales, weights
 from tvm import relax
 
 import octavo
 from nets import model_of
-from octavo.cli.demo import DATA
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph.dataflow import BodyWriter
 from octavo.quantize import QuantizedModel
 from octavo.root_cause import FixResult
+from small_file import digits, write_small_net
 
 
 def fixed(model: octavo.Model, quantized: QuantizedModel, profile: octavo.Profile, **options: Any) -> FixResult:
@@ -50,7 +50,17 @@ def assert_plan_repeats(model: octavo.Model, result: FixResult, folder: Path) ->
     }
 
 
-@pytest.mark.parametrize("recipe", [PLAIN, CORRECTED], ids=["plain", "corrected"])
+@pytest.fixture(scope="module")
+def left_alone(sound_ones: dict[str, Any]) -> dict[str, FixResult]:
+    """What fixing makes of models in which nothing is to be repaired."""
+    results = {
+        recipe: octavo.fix(sound.model, sound.quantized, sound.profile, min_gain_db=20) for recipe, sound in sound_ones.items()
+    }
+    assert not [step for result in results.values() for step in result.steps if step.kept]
+    return results
+
+
+@pytest.mark.parametrize("recipe", ["plain", "corrected"])
 @pytest.mark.parametrize(
     ("plant", "part", "cause"),
     [
@@ -62,21 +72,24 @@ def assert_plan_repeats(model: octavo.Model, result: FixResult, folder: Path) ->
     ids=["scale x4", "scale /4", "swapped scales", "shifted bias"],
 )
 def test_a_planted_fault_is_repaired(
-    rng: np.random.Generator, tmp_path: Path, plant: Callable[..., Any], part: str, cause: str, recipe: octavo.Recipe
+    rng: np.random.Generator,
+    tmp_path: Path,
+    plant: Callable[..., Any],
+    part: str,
+    cause: str,
+    recipe: str,
+    sound_ones: dict[str, Any],
+    left_alone: dict[str, FixResult],
 ) -> None:
-    model, samples = net(weights(rng)), pictures(rng)
-    profile = octavo.profile(model, samples, keep_samples=len(samples))
-    sound = octavo.quantize(model, profile, recipe=recipe)
-    faulty, name = plant(model, sound, rng)
+    sound, without = sound_ones[recipe], left_alone[recipe]
+    faulty, name = plant(sound.model, sound.quantized, rng)
     # With this limit nothing is done but repairs.
-    result = fixed(model, faulty, profile, min_gain_db=20)
-    without = octavo.fix(model, sound, profile, min_gain_db=20)
-    assert not [step for step in without.steps if step.kept]
+    result = fixed(sound.model, faulty, sound.profile, min_gain_db=20)
     first = result.steps[0]
     assert (first.id, first.part, first.cause) == (name, part, cause)
     # Where weights were rounded by what their layer reads, new scales round them to nearest.
-    assert result.after_db > without.before_db - (3 if cause == "weight scale" and recipe is CORRECTED else 0.5)
-    assert_plan_repeats(model, result, tmp_path)
+    assert result.after_db > without.before_db - (3 if cause == "weight scale" and recipe == "corrected" else 0.5)
+    assert_plan_repeats(sound.model, result, tmp_path)
 
 
 def test_unlike_channels_are_evened_out(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -93,9 +106,6 @@ def test_unlike_channels_are_evened_out(rng: np.random.Generator, tmp_path: Path
     assert evened.kept
     assert (evened.measured_db or 0) > 1
     assert result.quantized.plan.equalization
-    again = octavo.fix(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
-    assert again.steps == result.steps
-    assert again.quantized.fingerprint == result.quantized.fingerprint
     assert_plan_repeats(model, result, tmp_path)
 
 
@@ -124,6 +134,9 @@ def test_what_has_too_few_bits_gets_more(rooted: tuple[octavo.Model, octavo.Prof
     names = {str(step.id) for step in wide}
     left = {str(name) for name, params in result.quantized.plan.activations.items() if params.dtype != "int16"}
     assert not names & left
+    again = octavo.fix(model, octavo.quantize(model, profile, recipe=PLAIN), profile, recipe=PLAIN)
+    assert again.steps == result.steps
+    assert again.quantized.fingerprint == result.quantized.fingerprint
     assert_plan_repeats(model, result, tmp_path)
 
 
@@ -151,9 +164,9 @@ def test_without_samples_nothing_can_be_measured(rooted: tuple[octavo.Model, oct
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with np.load(DATA / "digits.npz") as digits:
-        np.savez(tmp_path / "x.npz", x=digits["images"][:20, None].astype(np.float32) / 16)
-    model, profile, plan = str(DATA / "digits.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
+    write_small_net(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=digits(0, 20))
+    model, profile, plan = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
     assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
     options = ["--no-corrections", "--min-sqnr", "none", "--weight-bits", "4", "--fix", "--save-plan", plan]
     capsys.readouterr()

@@ -18,6 +18,7 @@ from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
 from octavo.quantize import QuantizedModel
 from octavo.root_cause import root_causes
+from small_file import digits, write_small_net
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
 CORRECTED = octavo.Recipe(min_sqnr=None)
@@ -97,25 +98,21 @@ def test_a_planted_fault_is_named_first(
     quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=recipe)
     sound = root_causes(model, quantized, samples)
     assert not [row for row in sound if row.cause in ("coarse scale", "clipping", "weight scale", "bias")]
-    for _ in range(3):
+    for _ in range(2):
         faulty, name = plant(model, quantized, rng)
         first = root_causes(model, faulty, samples)[0]
         assert (first.id, first.part, first.cause) == (name, part, cause)
         assert first.gain_db > 0 or plant is swapped_scales, "a channel that nothing reads may have any scale"
 
 
-def test_what_the_module_has_counts_and_not_the_plan(rng: np.random.Generator) -> None:
-    model, samples = net(weights(rng)), pictures(rng)
-    sound = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
-    faulty, name = swapped_scales(model, sound, rng)
-    first = root_causes(model, replace(faulty, plan=sound.plan), samples)[0]
+def test_what_the_module_has_counts_and_not_the_plan(rng: np.random.Generator, plain: Any) -> None:
+    faulty, name = swapped_scales(plain.model, plain.quantized, rng)
+    first = root_causes(plain.model, replace(faulty, plan=plain.quantized.plan), plain.samples)[0]
     assert (first.id, first.part, first.cause) == (name, "weights", "weight scale")
 
 
-def test_a_correction_that_harms_comes_behind_what_does_not_fit(rng: np.random.Generator) -> None:
-    model, samples = net(weights(rng)), pictures(rng)
-    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=CORRECTED)
-    plan = quantized.plan
+def test_a_correction_that_harms_comes_behind_what_does_not_fit(corrected: Any) -> None:
+    model, samples, plan = corrected.model, corrected.samples, corrected.quantized.plan
     shifts = {**plan.corrections.bias_shifts, TensorId("r3"): plan.corrections.bias_shifts[TensorId("r3")] + np.float32(0.2)}
     scale = {TensorId("r2"): replace(plan.activations[TensorId("r2")], scale=plan.activations[TensorId("r2")].scale * 4)}
     for params, named in (({}, ["r3"]), (scale, ["r2", "r3"])):
@@ -141,9 +138,8 @@ def test_an_unequalized_pair_is_named_first(rng: np.random.Generator) -> None:
     assert "equalization" in first.remedy
 
 
-def test_rows_are_those_of_the_simulation(rng: np.random.Generator) -> None:
-    model, samples = net(weights(rng)), pictures(rng)
-    quantized = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN)
+def test_rows_are_those_of_the_simulation(plain: Any) -> None:
+    model, samples, quantized = plain.model, plain.samples, plain.quantized
     rows = root_causes(model, quantized, samples)
     assert {(row.part, row.id) for row in rows} == {
         *(("activation", name) for name in quantized.plan.activations),
@@ -154,10 +150,9 @@ def test_rows_are_those_of_the_simulation(rng: np.random.Generator) -> None:
     assert root_causes(model, quantized, samples) == rows
 
 
-def test_what_is_no_pair_is_refused(rng: np.random.Generator) -> None:
-    model, samples = net(weights(rng)), pictures(rng)
+def test_what_is_no_pair_is_refused(plain: Any) -> None:
     with pytest.raises(QuantizationError, match=r"what octavo\.quantize made of this very model"):
-        root_causes(model, model, samples)
+        root_causes(plain.model, plain.model, plain.samples)
 
 
 def test_the_command_line(finished_model: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,13 +175,12 @@ def test_the_command_line(finished_model: tuple[Path, Path], capsys: pytest.Capt
 
 @pytest.fixture
 def finished_model(tmp_path: Path) -> tuple[Path, Path]:
-    """The demo's model and a profile that keeps samples."""
-    data = Path(octavo.__file__).parent / "cli" / "demo_data"
-    with np.load(data / "digits.npz") as digits:
-        np.savez(tmp_path / "x.npz", x=digits["images"][:20, None].astype(np.float32) / 16)
-    profile = tmp_path / "profile.json"
-    assert main(["profile", str(data / "digits.onnx"), "--data", str(tmp_path / "x.npz"), "-o", str(profile)]) == 0
-    return data / "digits.onnx", profile
+    """A small model and a profile that keeps samples."""
+    model, profile = tmp_path / "m.onnx", tmp_path / "profile.json"
+    write_small_net(model)
+    np.savez(tmp_path / "x.npz", x=digits(0, 20))
+    assert main(["profile", str(model), "--data", str(tmp_path / "x.npz"), "-o", str(profile)]) == 0
+    return model, profile
 
 
 def test_what_has_too_few_bits_is_named_with_the_ops_around_it(rng: np.random.Generator) -> None:
@@ -212,10 +206,10 @@ def test_channels_without_weights_are_not_accused(rng: np.random.Generator) -> N
     assert not [row for row in root_causes(model, quantized, samples) if row.cause == "weight scale"]
 
 
-def test_means_that_biases_correct_are_not_accused(rng: np.random.Generator) -> None:
-    model, samples = net(weights(rng)), pictures(rng)
+def test_means_that_biases_correct_are_not_accused(plain: Any) -> None:
+    model, samples = plain.model, plain.samples
     recipe = replace(CORRECTED, weight_bits={"y": 8, "*": 3}, equalization="none")
-    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=recipe)
+    quantized = octavo.quantize(model, plain.profile, recipe=recipe)
     rows = [row for row in root_causes(model, quantized, samples) if row.part == "weights" and row.cause]
     corrected = [row.cause for row in rows if row.id in quantized.plan.corrections.bias_shifts]
     assert "weight rounding" in corrected

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from test_search import PLAIN, SAMPLES, closeness, plain
 
@@ -25,6 +24,7 @@ from octavo.search.bench import Bench, Measurement
 from octavo.search.halving import Halving
 from octavo.search.result import Change
 from octavo.search.search import search_with
+from small_file import digits, write_small_net
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 REST: dict[str, Any] = {"seconds": None, "target": "cpu", "recipe": PLAIN, "cost": None, "progress": None}
@@ -62,7 +62,7 @@ def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
     share: float | None, profiled: tuple[octavo.Model, octavo.Profile], tmp_path: Path
 ) -> None:
     model, profile = profiled
-    given = {**REST, "evaluate": closeness(model), "candidates": 12}
+    given = {**REST, "evaluate": closeness(model), "candidates": 8}
     first = search_with(None, model, profile, None, folder=None, max_drop=None, **{**given, "candidates": 1}).candidates[0]
     assert first.score is not None
     given["max_drop"] = None if share is None else -share * first.score.metric
@@ -98,10 +98,8 @@ def test_halving_says_ahead_what_it_tries(enough_from: int) -> None:
 
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed (pip install 'octavo[ray]')")
 def test_the_command_line_on_a_cluster_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo = Path(octavo.__file__).parent / "cli" / "demo_data"
-    file = demo / "digits.onnx"
-    with np.load(demo / "digits.npz") as digits:
-        samples = digits["images"][:20, None].astype(np.float32) / 16
+    file, samples = tmp_path / "m.onnx", digits(0, 20)
+    write_small_net(file)
     octavo.profile(octavo.load(file), samples, keep_samples=6).save(tmp_path / "p.json")
     (tmp_path / "worth.py").write_text(
         "import numpy as np\n\n\n"

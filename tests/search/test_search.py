@@ -18,6 +18,7 @@ from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph.dataflow import BodyWriter
 from octavo.search import Candidate, SearchResult
+from small_file import digits, write_small_net
 
 RNG = np.random.default_rng(0)
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
@@ -245,13 +246,13 @@ def test_a_model_that_gives_no_scores_is_judged_by_its_error() -> None:
 
 
 def test_the_command_searches_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo = Path(octavo.__file__).parent / "cli" / "demo_data"
-    with np.load(demo / "digits.npz") as digits:
-        np.savez(tmp_path / "x.npz", x=digits["images"][:20, None].astype(np.float32) / 16)
+    model = str(tmp_path / "m.onnx")
+    write_small_net(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=digits(0, 20))
     profile, metric, folder = tmp_path / "profile.json", tmp_path / "metric.py", tmp_path / "search"
-    assert main(["profile", str(demo / "digits.onnx"), "--data", str(tmp_path / "x.npz"), "-o", str(profile)]) == 0
+    assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", str(profile)]) == 0
     metric.write_text("def size(executable):\n    return -executable.description.weight_bytes\n")
-    line = ["search", str(demo / "digits.onnx"), "--profile", str(profile), "-o", str(folder)]
+    line = ["search", model, "--profile", str(profile), "-o", str(folder)]
     capsys.readouterr()
     assert main([*line, "--no-corrections", "--candidates", "1", "--data", str(tmp_path / "x.npz")]) == 0
     shown = capsys.readouterr().out
@@ -260,7 +261,7 @@ def test_the_command_searches_and_goes_on(tmp_path: Path, capsys: pytest.Capture
     result = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in result["candidates"]] == ["c000", "c001"]
     best = folder / f"{result['best']}.plan.json"
-    assert main(["quantize", str(demo / "digits.onnx"), "--plan", str(best), "-o", str(tmp_path / "q.onnx")]) == 0
+    assert main(["quantize", model, "--plan", str(best), "-o", str(tmp_path / "q.onnx")]) == 0
     capsys.readouterr()
     measured = [*line[:-1], str(tmp_path / "sizes"), "--no-corrections", "--candidates", "1", "--json"]
     assert main([*measured, "--evaluate", f"{metric}:size"]) == 0

@@ -1,4 +1,5 @@
-"""PyTorch ops one by one: exported, imported and compiled, each gives what PyTorch gives."""
+"""PyTorch ops: exported, imported and compiled, each gives what PyTorch gives. Several ops that read inputs of their own share a
+program, for most of the time goes into exporting and compiling one, however small it is."""
 
 import warnings
 from collections.abc import Callable
@@ -32,6 +33,22 @@ class Apply(nn.Module):
 
     def forward(self, *x):
         return self.function(*x, *self.parts)
+
+
+class Several(nn.Module):
+    """Modules beside each other, each with inputs and results of its own."""
+
+    def __init__(self, modules: list[Any], inputs: list[int]) -> None:
+        super().__init__()
+        self.parts, self.inputs = nn.ModuleList(modules), inputs
+
+    def forward(self, *x):
+        results, start = [], 0
+        for part, count in zip(self.parts, self.inputs, strict=True):
+            result = part(*x[start : start + count])
+            results += result if isinstance(result, tuple) else [result]
+            start += count
+        return tuple(results)
 
 
 class Constants(nn.Module):
@@ -270,7 +287,7 @@ def load(module, inputs):
         return octavo.load(torch.export.export(module.eval(), tuple(inputs)))
 
 
-def check(module, shapes):
+def check(module, shapes, names=()):
     torch.manual_seed(0)
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -284,22 +301,32 @@ def check(module, shapes):
     expected = module(*[value.clone() for value in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
     assert len(actual) == len(expected)
-    for ours, theirs in zip(actual, expected, strict=True):
-        assert ours.shape == tuple(theirs.shape)
-        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=2e-6)
+    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
+        said = f"result {number} of {names}"
+        assert ours.shape == tuple(theirs.shape), said
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=2e-6, err_msg=said)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_module(name):
-    module, shape = MODULES[name]
-    first_only = isinstance(module, nn.LSTM | nn.GRU)
-    check(Apply((lambda x, m: m(x)[0]) if first_only else (lambda x, m: m(x)), module), (shape,))
+def groups(names, size):
+    names = list(names)
+    return [pytest.param(names[at : at + size], id=f"{names[at]} and {size - 1} more") for at in range(0, len(names), size)]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function(name):
-    function, shapes = FUNCTIONS[name]
-    check(Apply(function), shapes)
+@pytest.mark.parametrize("names", groups(MODULES, 8))
+def test_modules(names):
+    parts, shapes = zip(*(MODULES[name] for name in names), strict=True)
+    firsts = [isinstance(part, nn.LSTM | nn.GRU) for part in parts]
+    applied = [
+        Apply((lambda x, m: m(x)[0]) if first else (lambda x, m: m(x)), part) for part, first in zip(parts, firsts, strict=True)
+    ]
+    check(Several(applied, [1] * len(parts)), shapes, names)
+
+
+@pytest.mark.parametrize("names", groups(FUNCTIONS, 10))
+def test_functions(names):
+    functions, shapes = zip(*(FUNCTIONS[name] for name in names), strict=True)
+    inputs = [shape for each in shapes for shape in each]
+    check(Several([Apply(function) for function in functions], [len(each) for each in shapes]), inputs, names)
 
 
 def test_picking_by_index_says_nothing(capfd):
