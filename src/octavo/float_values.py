@@ -74,10 +74,10 @@ class FloatValues:
             last = self._last
             if last is None or not set(names) <= set(last.names) or not _is_same(last.model, model):
                 self._last = last = None  # its constants need not be there beside the next one's
-                self._last = last = self._built(model, tuple(dict.fromkeys((*names, *also))))
+                self._last = last = self._compiled(model, tuple(dict.fromkeys((*names, *also))))
             return last
 
-    def _built(self, model: Model, names: tuple[str, ...]) -> _Program:
+    def _compiled(self, model: Model, names: tuple[str, ...]) -> _Program:
         parts = partition_module(with_results(model.bound(), names, keep=True), self._host)
         lowered = lower_composites(parts, self._host, self._isas, 1)
         return _Program(model=model, names=names, run=runner_of(generate(link(lowered, self._llvm), self._llvm)))

@@ -78,8 +78,8 @@ def _window_pixels(
     rows = (row * op.strides[0] - top)[:, None, None] + (np.arange(kernel_h) * op.dilation[0])[:, None]
     columns = (column * op.strides[1] - left)[:, None, None] + np.arange(kernel_w) * op.dilation[1]
     is_outside = ((rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)).reshape(len(image), -1)
-    inside = (image[:, None, None] * height + rows.clip(0, height - 1)) * width + columns.clip(0, width - 1)
-    return inside.reshape(len(image), -1), is_outside if is_outside.any() else None
+    pixels = (image[:, None, None] * height + rows.clip(0, height - 1)) * width + columns.clip(0, width - 1)
+    return pixels.reshape(len(image), -1), is_outside if is_outside.any() else None
 
 
 def _places(positions: int, inputs: int, samples: int) -> npt.NDArray[np.int64]:
