@@ -44,11 +44,10 @@ def test_resnet8_profile_is_one_file_however_the_images_come(shared: Path, tmp_p
     assert sqnr_db(expected, got) > 20
 
 
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(range_estimator="percentile")], ids=["min_max", "percentile"])
-def test_mobilenet_v2_keeps_its_classes_in_onnx_runtime(mobilenet: tuple[Path, Profile], tmp_path: Path, recipe: Recipe) -> None:
+def test_mobilenet_v2_keeps_its_classes_in_onnx_runtime(mobilenet: tuple[Path, Profile], tmp_path: Path) -> None:
     path, profile = mobilenet
     model = octavo.importer.load(path)
-    quantized = quantize(model, profile, recipe=recipe)
+    quantized = quantize(model, profile, recipe=Recipe(range_estimator="percentile"))
     assert {layer.op for layer in quantized.plan.layers} == {"nn.conv2d", "add", "mean"}
     assert sum(layer.op == "nn.conv2d" for layer in quantized.plan.layers) == 53
     export_onnx(quantized, tmp_path / "int8.onnx")
