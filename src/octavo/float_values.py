@@ -69,6 +69,11 @@ class FloatValues:
             values = [np.from_dlpack(value) for value in returned]
             yield values[: len(values) - len(program.names)], [values[place] for place in places]
 
+    def forget(self) -> None:
+        """Let the last program go, which holds the model's constants once more."""
+        with self._lock:
+            self._last = None
+
     def _program(self, model: Model, names: Sequence[str], also: Sequence[str]) -> _Program:
         with self._lock:
             last = self._last

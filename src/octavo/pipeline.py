@@ -275,6 +275,7 @@ def _quantized_for(
     vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
     samples = [] if profile is None else samples_of(model, profile)
     here, wishes = resolve_target(None), recipe or Recipe()
+    _PROFILERS.pop(model, None)  # its constants need not be there once more while the model is quantized
     floats, even_out = FloatValues(here.host, here.isas, here.llvm), None
     if profile is not None and samples:
         has_functions = any(support.float_function for support in target.description.ops)

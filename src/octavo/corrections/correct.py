@@ -133,6 +133,7 @@ class Corrector:
         if self._floats is None:
             with tvm.transform.PassContext(opt_level=3):  # a thread has its own
                 self._floats = run_float(self._simple, _channel_axes(self._view), self._samples, self._values)
+            self._values.forget()
         return self._floats
 
 

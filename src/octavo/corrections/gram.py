@@ -20,19 +20,23 @@ _THREADS = 2
 """That look at samples: what they find are exact sums, the same in any order."""
 _AT_ONCE = 8
 """Samples whose sums wait to be added: there may be a large matrix of each."""
-MAX_INPUTS = 4608
-"""Of a layer whose weights are rounded so: the work grows with the third power."""
 
 
-def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]]) -> CovarianceSums:
+def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], some: slice = slice(None)) -> CovarianceSums:
     """Return how the inputs of each group of a layer vary together.
 
     Parameters
     ----------
     inputs
         The layer's inputs as kernels hold them, channels last, sample by sample.
+    some
+        Of the inputs of each group, in the order of the weights: those that are looked at.
     """
-    rows_of = _rows_of(op, inputs[0].shape, len(inputs))
+    every = _rows_of(op, inputs[0].shape, len(inputs))
+
+    def rows_of(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return every(value)[:, :, some]
+
     sums = CovarianceSums(rows_of(inputs[0]))
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(inputs), _AT_ONCE):

@@ -20,11 +20,18 @@ from ..quantize import QuantizedModel
 from ..quantize.recipe import WEIGHT_BITS, bits_of
 from ..quantize.weights.constants import Constants
 from ..quantize.weights.convolution import weighted
-from .gram import MAX_INPUTS, covariances
+from .gram import covariances
 from .layers import WeightedLayer
 from .window_sums import WeightedOps
 
 _HWIO = "HWIO"
+
+BLOCK_INPUTS = 1536
+"""Of a layer whose weights make up for each other's errors, at most; one with more has several such blocks of equal size. Memory
+grows with the second power of it, work with the third."""
+
+MAX_INPUTS = 4608
+"""Of a layer whose scales are chosen with its integers, which needs all inputs at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -111,7 +118,7 @@ def rounded_weights(
 ) -> tuple[npt.NDArray[np.int8], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, and their parameters.
 
-    None where that is too much work.
+    None where they have a zero point.
 
     Parameters
     ----------
@@ -124,15 +131,17 @@ def rounded_weights(
         return None
     groups = op.groups if isinstance(op, Conv2dOp) else 1
     outputs = source.weight.shape[-1]
-    columns = source.weight.reshape(-1, outputs).astype(np.float64)
-    if columns.shape[0] > MAX_INPUTS:
-        return None
-    scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,))
-    rows, gram = columns.T.reshape(groups, outputs // groups, -1), covariances(op, inputs).shrunk()
-    bounds, given = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params
-    if source.is_free:
-        found, scales = gptq_round_and_scale(rows, gram, scale.reshape(groups, -1), **bounds)
+    rows = source.weight.reshape(-1, outputs).T.reshape(groups, outputs // groups, -1)
+    scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
+    bounds, given, size = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params, rows.shape[2]
+    found = np.empty(rows.shape, np.int8)
+    if source.is_free and size <= MAX_INPUTS:
+        gram = covariances(op, inputs).shrunk()
+        found[:], scales = gptq_round_and_scale(rows.astype(np.float64), gram, scale, **bounds)
         given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
     else:
-        found = gptq_round(rows, gram, scale.reshape(groups, -1), **bounds)
-    return found.reshape(outputs, -1).T.reshape(source.weight.shape).astype(np.int8), given
+        for start in range(0, size, step := -(-size // -(-size // BLOCK_INPUTS))):
+            some = slice(start, start + step)
+            gram = covariances(op, inputs, some).shrunk()
+            found[:, :, some] = gptq_round(rows[:, :, some].astype(np.float64), gram, scale, **bounds)
+    return found.reshape(outputs, -1).T.reshape(source.weight.shape), given

@@ -19,6 +19,7 @@ from ..errors import QuantizationError
 from ..graph.dataflow import DataflowView, op_name, static_shape
 from ..graph.model import Model, check_fingerprint
 from ..graph.rules import Claims
+from ..heap import trim_heap
 from ..identity import TensorId
 from ..numerics import quantize as quantize_values
 from ..target import TargetDescription
@@ -182,6 +183,7 @@ class Job:
 
     def run(self) -> QuantizedModel:
         """Return the model in QDQ form."""
+        trim_heap()
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
         if self.replay is not None:

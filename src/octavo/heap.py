@@ -1,0 +1,23 @@
+"""The C library's heap: it keeps the memory of arrays that went, beside what the next stage of the work takes anew."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+
+def trim_heap() -> None:
+    """Give memory that nothing holds back to the system, where the C library is glibc; elsewhere nothing happens.
+
+    Where constants are bound, packed and copied, that is more than what remains of them.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
