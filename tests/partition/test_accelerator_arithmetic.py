@@ -237,8 +237,13 @@ def change(kind: str, scales: tuple[float, float], dtype: str, zeros: tuple[int,
     return graph({"x": ((1, 16, 16, 1), dtype)}, body)
 
 
-@pytest.mark.parametrize("kind", ["requantize", "transpose", "max_pool2d", "slice", "max", "concat"])
-@pytest.mark.parametrize("word", WORDS)
+MOVES = ("transpose", "max_pool2d", "slice", "max", "concat")
+CHANGED = [(word, "requantize") for word in WORDS]
+CHANGED += [(word, kind) for i, kind in enumerate(MOVES) for j, word in enumerate(WORDS) if (i + j) % 3 == 0]
+"""Every word where parameters alone change; behind each move a shift and a product in fixed point: the code is the same."""
+
+
+@pytest.mark.parametrize(("word", "kind"), CHANGED)
 def test_changes_of_parameters(word: str, kind: str) -> None:
     cases = []
     for i, scales in enumerate(CHANGES[split(word)[0]]):
