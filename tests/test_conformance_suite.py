@@ -240,6 +240,16 @@ def test_int16_results_that_wrap_and_sums_of_32_bits_are_called_what_they_are(wi
     assert "only where sums leave 32 bits" in sums.problem
 
 
+def test_values_beyond_the_bounds_that_become_something_else_are_called_so(cases, tmp_path):
+    chosen = some(cases, tmp_path / "chosen", ["conv2d-int8-half_even-saturation"])
+
+    def lost(case, _):
+        return {"y": np.where(case.details["real"] > 128, 0, case.expected["y"]).astype(np.int8)}
+
+    (result,) = conformance.run(chosen, lost).results
+    assert "only beyond the bounds of the result: saturation" in result.problem
+
+
 @pytest.mark.parametrize("rounding", ["float_multiplier", "shift"])
 def test_own_kernels_pass_the_cases_of_other_ops(tmp_path, rounding):
     """By shifts every second op: tests/partition/test_accelerator_arithmetic.py has each with each rounding."""

@@ -11,8 +11,11 @@ import pytest
 from allpairspy import AllPairs
 from tvm import relax
 
+import octavo
 from octavo import numerics
+from octavo.backends import Backend
 from octavo.composites.attributes import read_composites
+from octavo.graph.partition_state import read_state
 from octavo.numerics.rounding.fixed_point import quantize_multiplier
 from octavo.partition.pipeline import integer_regions, partition_module
 from octavo.target import CPU, OpSupport, TargetDescription
@@ -169,6 +172,19 @@ def test_an_op_without_such_a_kernel_is_rejected() -> None:
     target = TargetDescription(name="npu", ops=(softmax,))
     want = "no kernel rounds nn.softmax shift_half_even, only half_even; target npu rounds it shift_half_even"
     assert want in reasons(module, target)
+
+
+def test_a_vendor_that_rounds_otherwise_does_not_take_the_op() -> None:
+    class Npu(Backend):
+        description = TargetDescription(name="npu", ops=(OpSupport(op="matmul", weights=("int8",), fusions=("bias", "nn.relu")),))
+
+        def emit(self, *_: Any) -> None:
+            raise NotImplementedError
+
+    module, _, _ = weighted("matmul", "half_up", "int8", per_channel=False)
+    state = read_state(octavo.partition(octavo.load(module), target=Npu()))
+    said = [*state.rejections.values(), *state.declined.values()]
+    assert any("is rounded half_up; target npu rounds matmul half_even" in each for each in said), said
 
 
 PAIR_SCALES = {
