@@ -34,6 +34,13 @@ def some(cases: Path, folder: Path, names: Collection[str], name_of: Callable[[s
     return folder
 
 
+def bordering(cases: Path, folder: Path) -> Path:
+    """The cases at the borders, and every second of the others: some of each op."""
+    names = [entry["name"] for entry in entries(cases)]
+    borders = ("-ties", "-saturation", "-near_overflow", "-everything")
+    return some(cases, folder, {*names[::2], *(name for name in names if name.endswith(borders))})
+
+
 def joined(modules: list[tvm.IRModule]) -> tvm.IRModule:
     """One module that computes all, for one compilation: parameters and results one after the other."""
     views = [DataflowView(module["main"]) for module in modules]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,14 +54,30 @@ for path in sys.argv[1:]:
 """
 
 
-def run(source: Path) -> dict[str, list[str]]:
-    """Run the programs of all examples in one process with this source; return what each prints."""
+def programs(folder: Path) -> dict[str, str]:
+    """Write the programs of all examples; return the title of each by its path."""
     paths: dict[str, str] = {}
     for number, title in enumerate(EXAMPLES):
         # From files: TVM's parser reads the source of the module that a decorator stands on.
-        path = source / f"program{number}.py"
+        path = folder / f"program{number}.py"
         path.write_text(block(section(title), "python"), encoding="utf-8")
         paths[str(path)] = title
+    return paths
+
+
+def before(folder: Path) -> dict[str, list[str]]:
+    """Run the programs of all examples here, with this source; return what each prints."""
+    printed: dict[str, list[str]] = {}
+    for path, title in programs(folder).items():
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(path, run_name="__main__")
+        printed[title] = out.getvalue().splitlines()
+    return printed
+
+
+def after(source: Path) -> dict[str, list[str]]:
+    """Run the programs of all examples in one process with that source; return what each prints."""
+    paths = programs(source)
     done = run_python(RUN, *paths, env={**os.environ, "PYTHONPATH": str(source)})
     assert done.returncode == 0, done.stderr
     printed: dict[str, list[str]] = {}
@@ -72,13 +91,13 @@ def run(source: Path) -> dict[str, list[str]]:
 
 def test_the_patches_of_the_page_do_what_the_page_says(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info"))  # with what Python compiled
-    assert run(tmp_path / "src") == {title: before for title, (_, before, _) in EXAMPLES.items()}
+    assert before(tmp_path) == {title: printed for title, (_, printed, _) in EXAMPLES.items()}
     patch = tmp_path / "example.patch"
     for title, (files, _, _) in EXAMPLES.items():
         patch.write_text(block(section(title), "diff"), encoding="utf-8")
         assert {line.removeprefix("+++ b/") for line in patch.read_text().splitlines() if line.startswith("+++ ")} == files
         subprocess.run(["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(patch)], cwd=tmp_path, check=True)
-    assert run(tmp_path / "src") == {title: after for title, (_, _, after) in EXAMPLES.items()}
+    assert after(tmp_path / "src") == {title: printed for title, (_, _, printed) in EXAMPLES.items()}
 
 
 def test_the_page_lists_what_each_example_touches() -> None:

@@ -30,7 +30,7 @@ def float_model() -> Model:
 @pytest.fixture(scope="module")
 def batches() -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    return [rng.standard_normal((1, 3, 8, 8)).astype(np.float32) for _ in range(20)]
+    return [rng.standard_normal((1, 3, 8, 8)).astype(np.float32) for _ in range(8)]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import octavo
-from octavo.profile.kept_samples import KEEP_SAMPLES
-
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "vendors.md"
 
 
@@ -22,7 +19,6 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(octavo.profile.__kwdefaults__, "keep_samples", KEEP_SAMPLES)  # as for a reader of the page
     runpy.run_path("page.py", run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith(("conv2d", "nn.conv2d"))], lines

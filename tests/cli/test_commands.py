@@ -293,7 +293,7 @@ def test_bench_quantizes_for_the_peers_too(finished: Path, capsys: pytest.Captur
 
 
 def test_bench_reads_tflite(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = str(shared / "models" / "tflite" / "resnet8_cifar10_int8.tflite")
+    model = str(shared / "models" / "tflite" / "autoencoder_ad01_int8.tflite")
     assert command(f"bench {model} --against litert,openvino --seconds 0.05 --json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["runtime"] for row in rows if row["median_ms"]] == ["Octavo", "LiteRT", "OpenVINO"]

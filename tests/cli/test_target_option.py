@@ -25,11 +25,15 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-@pytest.mark.parametrize("target", ["cpu", "generic", "llvm", "dense.json"])
+SPELLINGS = ("cpu", "generic", "llvm", "dense.json", "dense.json --target cpu")
+SPELLED = [(line, SPELLINGS[(2 * number + i) % len(SPELLINGS)]) for number, line in enumerate(COMMANDS) for i in range(2)]
+"""Two spellings for each command, each spelling for two commands or more: one function reads them for all."""
+
+
+@pytest.mark.parametrize(("line", "target"), SPELLED)
 def test_each_command_takes_each_spelling(line: str, target: str, workplace: Path) -> None:
     (workplace / "dense.json").write_text(json.dumps(DENSE.to_json()))
-    assert main([*shlex.split(line), "--target", target]) == 0
+    assert main(shlex.split(f"{line} --target {target}")) == 0
 
 
 def test_bench_passes_the_target_on(workplace: Path) -> None:
@@ -48,12 +52,6 @@ def test_the_description_decides_what_is_integer(workplace: Path, capsys: pytest
     ops = json.loads(capsys.readouterr().out)["ops"]
     assert {op["op"] for op in ops if op["macs"] and op["integer"]} <= {"matmul"}
     assert any(op["macs"] and not op["integer"] for op in ops), "convolutions stay float"
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_each_command_takes_several_targets(line: str, workplace: Path) -> None:
-    (workplace / "dense.json").write_text(json.dumps(DENSE.to_json()))
-    assert main([*shlex.split(line), "--target", "dense.json", "--target", "cpu"]) == 0
 
 
 def test_each_op_goes_to_the_first_target_that_takes_it(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

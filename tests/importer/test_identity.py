@@ -23,8 +23,6 @@ TFLITE_MODELS = [
     "tflite/autoencoder_ad01_fp32",
     "tflite/autoencoder_ad01_int8",
     "bench/mobilenet_v1_int8",
-    "bench/mobilenet_v2_int8",
-    "bench/resnet50_int8",
     "bench/inception_v3_int8",
 ]
 

@@ -58,8 +58,9 @@ def check(module, x, want, ops, isas=ISAS):
     assert all(record.integer for record in found)
     for isa in isas:
         np.testing.assert_array_equal(run_lowered(module, x, isa=isa), want)
-    # TVM rounds ties its own way, and may fuse products and sums.
-    assert np.abs(run_float(module, x) - want).max() <= 0.01 * np.abs(want).max()
+    if isas == ISAS:
+        # TVM rounds ties its own way, and may fuse products and sums.
+        assert np.abs(run_float(module, x) - want).max() <= 0.01 * np.abs(want).max()
 
 
 @pytest.mark.parametrize(("style", "layout", "groups"), list(AllPairs([list(STYLES), ["NCHW", "NHWC"], [1, 8]])))

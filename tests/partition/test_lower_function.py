@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from allpairspy import AllPairs
 from tvm import relax
 
 from machine_isas import FAMILY_ISAS
@@ -48,17 +47,18 @@ def case(*, channels: int, outputs: int, kernel: int, groups: int = 1, factors: 
 
 
 SIZES = [(3, 17, 3, 1), (32, 64, 1, 1), (20, 33, 1, 1), (24, 24, 3, 24), (65, 65, 3, 65), (16, 32, 3, 4)]
+CASES = [(isa, size, (i + j) % 4 < 2) for i, isa in enumerate(FAMILY_ISAS) for j, size in enumerate(SIZES) if (i + j) % 2 == 0]
 
 
 @pytest.mark.parametrize(
     ("isa", "size", "factors"),
     [
         pytest.param(isa, *others, marks=pytest.mark.needs_isa(isa), id="-".join(map(str, (isa, *others))))
-        for isa, *others in AllPairs([FAMILY_ISAS, SIZES, [True, False]])
+        for isa, *others in CASES
     ],
 )
 def test_equals_the_definitions(isa, size, factors) -> None:
-    """Every ISA with every size, each with factors or without."""
+    """Every ISA with half of the sizes, dense and depthwise, some with factors and some without."""
     channels, outputs, kernel, groups = size
     module, x, want = case(channels=channels, outputs=outputs, kernel=kernel, groups=groups, factors=factors)
     assert [record.op for record in lower(module, CPU, (isa,), 1).records] == ["conv2d"]

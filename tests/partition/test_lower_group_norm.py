@@ -49,7 +49,7 @@ def kernel_names(module: Any, threads: int) -> list[str]:
     return [kernel.name for kernel in lower(module, CPU, isas_of(host_target()), threads).kernels.values()]
 
 
-@pytest.mark.parametrize(("channels", "groups"), [(6, 2), (7, 7), (35, 5), (40, 1), (48, 2), (64, 32), (96, 6), (320, 20)])
+@pytest.mark.parametrize(("channels", "groups"), [(6, 2), (7, 7), (35, 5), (40, 1), (64, 32), (320, 20)])
 def test_forms_layouts_and_threads(rng: np.random.Generator, channels: int, groups: int) -> None:
     is_last, are_rows = channels == 40, channels == 35
     gamma, beta = floats(rng, channels), floats(rng, channels)

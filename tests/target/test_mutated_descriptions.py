@@ -1,4 +1,4 @@
-"""500 descriptions with a random change: each is an error that names the field, or has an effect, or cannot have one on the net.
+"""200 descriptions with a random change: each is an error that names the field, or has an effect, or cannot have one on the net.
 
 "Cannot" is decided here, without the code that partition and quantize check with: what was found for the description before the
 change still is all that the changed one asks for.
@@ -299,7 +299,7 @@ def test_a_changed_description_is_an_error_or_has_an_effect(net, data: dict[str,
     before = TargetDescription.from_json(data)
     base = net.outcome(before)
     outcomes: Counter[str] = Counter()
-    for _ in range(150):
+    for _ in range(100):
         changed, what, names = mutated(data, rng)
         after = read(changed)
         if isinstance(after, TargetError):
@@ -315,6 +315,6 @@ def test_a_changed_description_is_an_error_or_has_an_effect(net, data: dict[str,
             continue
         assert net.outcome(after).visible != base.visible, f"{what} had no effect: {json.dumps(changed)}"
         outcomes["effect"] += 1
-    assert outcomes["error"] >= 48, outcomes
-    assert outcomes["effect"] >= 18, outcomes
+    assert outcomes["error"] >= 32, outcomes
+    assert outcomes["effect"] >= 12, outcomes
     assert set(OPS) >= set(base.composites)
