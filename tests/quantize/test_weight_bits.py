@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
 Net = tuple[Model, octavo.Profile, np.ndarray]
+QUICK = Recipe(weight_rounding="nearest", bias_correction=False, min_sqnr=None)
+"""Widths alone: every run of a model that corrections and ratios need is compiled."""
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +47,10 @@ def extremes(model: Model) -> set[tuple[int, int]]:
     return {(int(plan.weight_values[key].min()), int(plan.weight_values[key].max())) for key in plan.weights}
 
 
-@pytest.mark.parametrize(("bits", "rounding"), [(2, "gram"), (3, "nearest"), (4, "nearest"), (7, "gram")])
+@pytest.mark.parametrize(("bits", "rounding"), [(2, "nearest"), (4, "gram"), (7, "nearest")])
 def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: Any, conv_net: Net, tmp_path: Path) -> None:
     model, profile, samples = conv_net
-    recipe = Recipe(weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram")
+    recipe = Recipe(weight_bits=bits, weight_rounding=rounding, bias_correction=rounding == "gram", min_sqnr=None)
     quantized = octavo.quantize(model, profile, recipe=recipe)
     most = 2 ** (bits - 1) - 1
     plan = quantized.plan
@@ -77,11 +80,11 @@ def test_bounds_hold_in_the_plan_its_file_onnx_and_kernels(bits: int, rounding: 
 
 def test_widths_by_layer_count_in_the_order_in_which_they_are_given(conv_net: Net, tmp_path: Path) -> None:
     model, profile, _ = conv_net
-    quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv1": 8, "conv3": 3, "Conv": 5, "*": 4}))
+    quantized = octavo.quantize(model, profile, recipe=replace(QUICK, weight_bits={"conv1": 8, "conv3": 3, "Conv": 5, "*": 4}))
     found = {layer.source: quantized.plan.weights[layer.weight].qmax for layer in quantized.plan.layers if layer.weight}
     assert (found["relu1"], found["conv3"], found["clip2"]) == (127, 3, 15)
     assert sorted(found.values()) == [3, 7, 7, 15, 15, 127]
-    alone = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv1": 4}))
+    alone = octavo.quantize(model, profile, recipe=replace(QUICK, weight_bits={"conv1": 4}))
     assert sorted(each.qmax for each in alone.plan.weights.values()) == [7, 127, 127, 127, 127, 127]
     quantized.plan.save(tmp_path / "plan.json")
     read = octavo.QuantizationPlan.load(tmp_path / "plan.json")
@@ -136,7 +139,7 @@ def test_weights_of_few_bits_get_scales_that_suit_what_is_read(conv_net: Net, tm
 
 def test_a_name_decides_before_the_size(conv_net: Net, tmp_path: Path) -> None:
     model, profile, _ = conv_net
-    plan = octavo.quantize(model, profile, recipe=Recipe(weight_bits={"conv3": 3, "*": 4}, wide_weights=1)).plan
+    plan = octavo.quantize(model, profile, recipe=replace(QUICK, weight_bits={"conv3": 3, "*": 4}, wide_weights=1)).plan
     assert sorted(each.qmax for each in plan.weights.values()) == [3, 127, 127, 127, 127, 127]
     plan.save(tmp_path / "plan.json")
     assert octavo.QuantizationPlan.load(tmp_path / "plan.json").recipe.wide_weights == 1
@@ -184,7 +187,7 @@ def test_the_scale_of_least_error_is_no_worse_than_that_of_the_largest_magnitude
     assert (error(least_error=True) < 0.8 * error()).all()
 
 
-@pytest.mark.parametrize("weight_range", ["auto", "max", "mse"])
+@pytest.mark.parametrize("weight_range", ["auto", "max"])
 def test_samples_choose_integers_that_are_better_on_others(weight_range: Any, conv_net: Net) -> None:
     model, profile, _ = conv_net
     fresh = np.random.default_rng(9).standard_normal((64, *input_specs(model)[0].shape[1:])).astype(np.float32)
