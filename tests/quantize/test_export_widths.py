@@ -51,7 +51,6 @@ def element_types(path: Path, op: str) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("net", "recipe", "opset"),
     [
-        (convolutional, Recipe(), 17),
         (convolutional, Recipe(activation_dtype="int8", weight_granularity="per_tensor", weight_bits=5), 17),
         (convolutional, Recipe(weight_bits={"conv1": 8, "*": 3}, weight_granularity="per_tensor", tensors={"sum": WIDE}), 21),
         (convolutional, Recipe(weight_bits=4, wide_activations=2, exclude=("conv3",), float_tensors=("pool",)), 21),
