@@ -18,7 +18,7 @@ from search_interruptions import PLAIN, Searching, searches
 
 def test_planted_faults_are_named_first(shared, tmp_path):
     evaluation = Evaluation("resnet8", tmp_path, limit=planted_faults.JUDGED)
-    evaluation.calibration = evaluation.calibration[:16]
+    evaluation.calibration = evaluation.calibration[:8]
     planting = planted_faults.Planting(evaluation, np.random.default_rng(1), PLAIN)
     trials = planted_faults.planted_trials(planting, rounds=1, least_effect=0.5, faults=["swap"])
     assert [planted_faults.cells(each) for each in trials if not each.is_right] == []
@@ -26,8 +26,8 @@ def test_planted_faults_are_named_first(shared, tmp_path):
 
 
 def test_the_sum_of_squares_under_a_root_is_named_first(shared, tmp_path):
-    evaluation = Evaluation("silero_vad", tmp_path, limit=200)
-    evaluation.calibration = evaluation.calibration[::4]
+    evaluation = Evaluation("silero_vad", tmp_path, limit=100)
+    evaluation.calibration = evaluation.calibration[::8]
     result = root_causes.measure(evaluation, "min-max", fix=False)
     assert "(power -> add -> sqrt)" in result.rows[0].remedy
     assert result.rows[0].gain_db > 10 > result.quality.sqnr_db

@@ -1,17 +1,18 @@
-"""The demonstration as a user runs it, in a process of its own, and what it leaves behind."""
+"""The demonstration as a user runs it, and what it leaves behind."""
 
 import json
 import os
 import re
-import subprocess
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import octavo
-from child_python import OCTAVO
 from octavo.cli.demo import DATA
+from octavo.cli.main import main
 from reference_sessions import reference_session
 
 FILES = {"digits.profile.json", "digits.int8.onnx", "digits.int8.so", "digits.float.so"}
@@ -20,11 +21,11 @@ FILES = {"digits.profile.json", "digits.int8.onnx", "digits.int8.so", "digits.fl
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("demo")
-    command = [*OCTAVO, "demo", "-o", str(folder / "out"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "", "nothing is written to standard error unless it is a terminal"
-    return folder / "out", json.loads(done.stdout)
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = main(["demo", "-o", str(folder / "out"), "--json"])
+    assert code == 0, err.getvalue()
+    assert err.getvalue() == "", "nothing is written to standard error unless it is a terminal"
+    return folder / "out", json.loads(out.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,6 @@ def test_int8_that_is_worse_by_more_than_a_point_fails(
     demo: tuple[Path, dict], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from octavo.cli import demo as command
-    from octavo.cli.main import main
     from octavo.report import DemoReport
 
     worse = DemoReport(**{**demo[1], "top1_int8": demo[1]["top1_float"] - 0.011})

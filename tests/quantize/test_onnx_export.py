@@ -58,6 +58,13 @@ def profiled(model: Model, count: int = 12) -> tuple[Any, np.ndarray]:
     return octavo.profile(model, samples), samples
 
 
+@pytest.fixture(scope="module")
+def conv_net(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any, np.ndarray]:
+    """The convolutional network, its profile, and the samples of that."""
+    model = load(convolutional(), tmp_path_factory.mktemp("net"))
+    return model, *profiled(model)
+
+
 def run_both(model: Model, quantized: Model, path: Path, samples: np.ndarray, *, optimized: bool) -> list[list[np.ndarray]]:
     """Return [simulation, ONNX Runtime], each the outputs of all samples."""
     name = input_specs(model)[0].source_name
@@ -68,17 +75,15 @@ def run_both(model: Model, quantized: Model, path: Path, samples: np.ndarray, *,
 
 
 @pytest.mark.parametrize("recipe", [Recipe(), Recipe(activation_dtype="int8", weight_granularity="per_tensor")])
-def test_onnx_runtime_computes_the_simulation(tmp_path: Path, recipe: Recipe) -> None:
-    source = convolutional()
-    model = load(source, tmp_path)
-    profile, samples = profiled(model)
+def test_onnx_runtime_computes_the_simulation(conv_net: Any, tmp_path: Path, recipe: Recipe) -> None:
+    model, profile, samples = conv_net
     quantized = quantize(model, profile, target=NPU, recipe=recipe)
     assert [item.op for item in quantized.plan.float_ops] == ["nn.softmax"]
     assert [fold.op for fold in quantized.plan.folds] == ["nn.pad", "nn.batch_norm", "nn.batch_norm"]
     export_onnx(quantized, tmp_path / "int8.onnx")
     proto = onnx.load(tmp_path / "int8.onnx")
     onnx.checker.check_model(proto, full_check=True)
-    assert [item.name for item in proto.graph.output] == [item.name for item in source.graph.output]
+    assert [item.name for item in proto.graph.output] == [item.name for item in model.source.graph.output]
     count = Counter(node.op_type for node in proto.graph.node)
     assert count["QuantizeLinear"] == len(quantized.plan.activations)
     assert count["BatchNormalization"] == count["Pad"] == 0
@@ -93,9 +98,8 @@ def test_onnx_runtime_computes_the_simulation(tmp_path: Path, recipe: Recipe) ->
     assert sqnr_db(unoptimized[1], optimized[1]) > 30
 
 
-def test_int16_activations_are_written_in_an_opset_that_has_them(tmp_path: Path) -> None:
-    model = load(convolutional(), tmp_path)
-    profile, samples = profiled(model)
+def test_int16_activations_are_written_in_an_opset_that_has_them(conv_net: Any, tmp_path: Path) -> None:
+    model, profile, samples = conv_net
     quantized = octavo.quantize(model, profile, recipe=Recipe(activation_dtype="int16"))
     assert {params.dtype for params in quantized.plan.activations.values()} == {"int16"}
     export_onnx(quantized, tmp_path / "int16.onnx")
@@ -254,9 +258,8 @@ def test_normalizations_by_group_are_integer(dtype: Any, tmp_path: Path) -> None
     assert sqnr_db(simulated, np.concatenate([executable(row[None])["y"] for row in samples])) > 45
 
 
-def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path) -> None:
-    model = load(convolutional(), tmp_path)
-    profile, samples = profiled(model)
+def test_constants_of_convolutions_that_stay_float_are_folded_too(conv_net: Any, tmp_path: Path) -> None:
+    model, profile, samples = conv_net
     quantized = quantize(model, profile, target=NPU, recipe=Recipe(exclude=("conv1", "bn2")))
     export_onnx(quantized, tmp_path / "int8.onnx")
     assert "BatchNormalization" not in [node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node]
@@ -265,10 +268,9 @@ def test_constants_of_convolutions_that_stay_float_are_folded_too(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["conv1", "Conv", "nn.conv2d"])
-def test_a_convolution_that_took_over_a_normalization_answers_to_its_own_name(name: str, tmp_path: Path) -> None:
+def test_a_convolution_that_took_over_a_normalization_answers_to_its_own_name(name: str, conv_net: Any) -> None:
     """The tensor "conv1" is gone: what a Relu reads now comes of a convolution that holds the normalization."""
-    model = load(convolutional(), tmp_path)
-    profile, _ = profiled(model)
+    model, profile, _ = conv_net
     first = quantize(model, profile, target=NPU).plan.layers[0]
     layers = quantize(model, profile, target=NPU, recipe=Recipe(exclude=(name,))).plan.layers
     assert first.op == "nn.conv2d"

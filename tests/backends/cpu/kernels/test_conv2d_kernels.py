@@ -29,7 +29,7 @@ def test_pointwise_over_channel_counts(isa: str) -> None:
 @every_cpu
 def test_pointwise_over_pixel_counts(isa: str) -> None:
     layers = Layers(2)
-    check(layers.case(layers.spec((1, pixels), (20, 40)), isa) for pixels in (*range(1, 14), 25, 29, 65))
+    check(layers.case(layers.spec((1, pixels), (20, 40)), isa) for pixels in (*range(1, 8), 11, 13, 29, 65))
 
 
 @every_cpu
@@ -96,8 +96,8 @@ def test_depthwise_over_channel_counts(isa: str) -> None:
     layers = Layers(6)
     window = {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
     strides = itertools.cycle([(1, 1), (1, 1), (2, 2)])
-    counts = [layers.spec((5, 6), (c, c), **window, strides=next(strides), groups=c) for c in CHANNELS]
-    wide = [layers.spec((3, w), (16, 16), **window, groups=16) for w in (1, 2, 3, 4, 5, 8, 9)]
+    counts = [layers.spec((5, 6), (c, c), **window, strides=next(strides), groups=c) for c in (1, 15, 16, 17, 31, 64, 65, 129)]
+    wide = [layers.spec((3, w), (16, 16), **window, groups=16) for w in (1, 2, 4, 5, 9)]
     check(layers.case(spec, isa) for spec in counts + wide)
 
 
@@ -105,13 +105,13 @@ def test_depthwise_over_channel_counts(isa: str) -> None:
 def test_weight_zero_points(isa: str) -> None:
     layers = Layers(7)
     # Runs of 1 to 200 bytes: window sums take scalars, vectors, and vectors that overlap.
-    shapes = [((c, 32), (1, 1), 1) for c in (2, 15, 16, 65, 200)]
-    shapes += [((c, 16), (3, 3), 1) for c in (1, 16, 30)] + [((12, 8), (3, 3), 4), ((20, 20), (3, 3), 20)]
+    shapes = [((c, 32), (1, 1), 1) for c in (2, 15, 65, 200)]
+    shapes += [((c, 16), (3, 3), 1) for c in (1, 16)] + [((12, 8), (3, 3), 4), ((20, 20), (3, 3), 20)]
     # Lanes without an output channel sum windows, too: four side by side, or one where no four are left.
-    shapes += [((40, c), (1, 1), 1) for c in (18, 30)] + [((200, 18), (1, 1), 1), ((10, 40), (3, 3), 2)]
+    shapes += [((40, c), (1, 1), 1) for c in (18, 30)] + [((10, 40), (3, 3), 2)]
     shapes += [((c, 7), (3, 3), 1) for c in (3, 30)]
     specs = [layers.spec((4, 5), channels, kernel, groups=groups) for channels, kernel, groups in shapes]
-    padded = [dataclasses.replace(spec, padding=(1, 0, 1, 2)) for spec in specs if spec.kernel == (3, 3)][::2]
+    padded = [dataclasses.replace(spec, padding=(1, 0, 1, 2)) for spec in specs if spec.kernel == (3, 3)][::3]
     # Window sums add up rows of taps: windows that overlap in other ways, wider than a vector, in several blocks, of one column.
     windows = [((9, 37), {"strides": (2, 1)}), ((9, 37), {"dilation": (2, 3), "padding": (2, 3, 2, 3)}), ((5, 3), {})]
     windows += [((17, 5), {"strides": (2, 1), "dilation": (3, 1), "threads": 2})]
@@ -119,7 +119,7 @@ def test_weight_zero_points(isa: str) -> None:
     others = [layers.spec(size, (40, 32), (3, 3), **window) for size, window in windows]
     others += [layers.spec((40, 70), (40, 32), (1, 1), strides=(2, 2)), layers.spec((300, 9), (130, 32))]
     # Sixteen windows at once: side by side, or near enough to lie in two registers; and some that are left over.
-    short = [layers.spec((5, 9), (channels, 32)) for channels in (4, 8, 16, 32, 64)]
+    short = [layers.spec((5, 9), (channels, 32)) for channels in (4, 16, 64)]
     short.append(layers.spec((45, 30), (32, 16)))  # over blocks of rows
     for channels, window in (
         (3, {"strides": (2, 2)}),
@@ -141,7 +141,7 @@ def test_depthwise_with_few_channels_of_nine_bits(isa: str) -> None:
     plain = layers.rng.integers(-50, 50, (3, 3, 1, 200)).astype(np.int8)
     bias = layers.rng.integers(-5000, 5000, 200).astype(np.int32)
     cases = []
-    for extreme, w_zero_point in (((), -40), ((70,), -40), ((3, 199), -40), ((128, 129), -40), ((3, 199), -128)):
+    for extreme, w_zero_point in (((), -40), ((3, 199), -40), ((128, 129), -40), ((3, 199), -128)):
         w = plain.copy()
         w[1, 2, 0, list(extreme)] = 127
         cases.append(exact_case(spec, isa, x, w, w_zero_point, bias, layers.multiplier(w)))
@@ -171,10 +171,8 @@ def test_threads(isa: str) -> None:
         layers.spec((28, 28), (64, 136)),
         layers.spec((1, 1), (2048, 1000)),  # one pixel: the threads share the channels
         layers.spec((7, 7), (96, 200), (3, 3), padding=(1, 1, 1, 1)),
-        layers.spec((33, 31), (48, 40), (3, 3), padding=(1, 1, 1, 1)),
         layers.spec((20, 20), (32, 96), (3, 3), strides=(2, 2), batch=3),
         layers.spec((25, 25), (64, 128), (3, 3), padding=(1, 1, 1, 1), groups=4),
-        layers.spec((57, 55), (80, 80), (3, 3), padding=(1, 1, 1, 1), groups=80),
         layers.spec((40, 40), (72, 72), (5, 5), padding=(2, 2, 2, 2), strides=(2, 2), groups=72, batch=2),
     ]
     check(layers.case(dataclasses.replace(spec, threads=2 + i % 2), isa) for i, spec in enumerate(specs))

@@ -59,7 +59,7 @@ def tunable_of(kernel: Kernel):
 @pytest.mark.parametrize("name", WINDOWS)
 def test_every_alternative_gives_the_oracle_s_bits(name: str, isa: str) -> None:
     tunable = plain_tunable(name, isa)
-    few = tunable.alternatives[:: 5 if isa == AVX512_VNNI else 9]
+    few = tunable.alternatives[:: 7 if isa == AVX512_VNNI else 13]
     assert few
     cases = [layer(name, isa, schedule=schedule) for schedule in few]
     assert [tunable_of(case.kernel).schedule for case in cases] == list(few)
@@ -128,7 +128,7 @@ def test_other_kernels_of_products_agree_with_themselves(make, dtype) -> None:
     x = (100 * np.random.default_rng(1).normal(size=(1, 9, 7, 12))).astype(dtype)
     expected = run(own, x, dtype)
     tunable = tunable_of(own)
-    others = [make({tunable.key: schedule}) for schedule in tunable.alternatives[::5]]
+    others = [make({tunable.key: schedule}) for schedule in tunable.alternatives[::9]]
     check(Case(kernel=other, inputs=(x,), expected=expected, about=tunable_of(other).schedule) for other in others)
 
 
