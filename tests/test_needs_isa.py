@@ -5,11 +5,28 @@ from pathlib import Path
 
 from child_python import run_python
 
+TESTS = """
+import pytest
 
-def test_a_run_ends_with_what_this_machine_could_not_run() -> None:
-    words = ("-p", "no:cacheprovider", "tests/backends/cpu/kernels/test_lookup_kernel.py", "-k", "oracle or vbmi")
-    environment = os.environ | {"OCTAVO_TARGET": "generic"}
+
+@pytest.mark.needs_isa("x86.avx512_vnni")
+@pytest.mark.parametrize("number", [0, 1])
+def test_wide(number):
+    raise AssertionError("it ran")
+
+
+@pytest.mark.needs_isa("generic")
+def test_anywhere():
+    pass
+"""
+
+
+def test_a_run_ends_with_what_this_machine_could_not_run(tmp_path: Path) -> None:
+    (tmp_path / "test_isas.py").write_text(TESTS)
     root = Path(__file__).resolve().parents[1]
+    words = ("-p", "no:cacheprovider", "-p", "conftest", "-c", root / "pyproject.toml", tmp_path / "test_isas.py")
+    paths = [str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"OCTAVO_TARGET": "generic", "PYTHONPATH": os.pathsep.join(paths)}
     done = run_python("import pytest; sys.exit(pytest.main(sys.argv[1:]))", *words, cwd=root, env=environment)
     assert done.returncode == 0, done.stdout
     assert "needs x86.avx512_vnni" in done.stdout

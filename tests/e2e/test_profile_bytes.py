@@ -1,9 +1,11 @@
-"""The same bytes however a data set is profiled, on a cluster too; and what a cluster's user may do wrong."""
+"""The same bytes however a data set is profiled, on a cluster too, and a search's; what a cluster's user may do wrong."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import sys
 import types
 from pathlib import Path
@@ -18,6 +20,7 @@ from octavo.cli.main import main
 from octavo.cluster import profile_on_ray
 from octavo.errors import DataError, ProfileError
 from octavo.ray_cluster import connected
+from small_file import digits, write_small_net
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
@@ -30,25 +33,33 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ELSEWHERE = """
-import profile_bytes
+import json, profile_bytes
 from octavo.cli.main import main
-model, samples, profile, *ray = sys.argv[1:]
+model, *commands = sys.argv[1:]
 sys.argv[1:] = ["--model", model, "--samples", "30"]
-code = profile_bytes.main()
-sys.exit(code or main(["profile", model, "--data", samples, "-o", profile, *ray]))
+sys.exit(profile_bytes.main() or any(main(json.loads(words)) for words in commands))
 """
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("samples") / "x.npy"
-    np.save(path, np.random.default_rng(0).standard_normal((5, 3, 16, 16)).astype(np.float32))
-    return path
+def commands(folder: Path) -> list[list[str]]:
+    """The command lines of a profile and of a search, whose results are to be the same on a cluster."""
+    model, samples, profile, metric = (str(folder / name) for name in ("m.onnx", "x.npy", "p.json", "worth.py"))
+    write_small_net(Path(model))
+    np.save(samples, digits(0, 6))
+    Path(metric).write_text(
+        "import numpy as np\n\n\ndef worth(executable):\n    x = np.ones((1, 1, 8, 8), np.float32)\n"
+        "    return float(next(iter(executable(x).values())).max())\n"
+    )
+    search = ["search", model, "--profile", profile, "--candidates", "4", "--no-corrections"]
+    return [
+        ["profile", model, "--data", samples, "-o", profile],
+        [*search, "--evaluate", f"{metric}:worth", "-o", str(folder / "search")],
+    ]
 
 
 @pytest.fixture(scope="module")
-def elsewhere(model: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What the benchmark prints, and the profile of the command line, on the benchmark's cluster where Ray is.
+def elsewhere(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What the benchmark prints, and the folder of what the command line makes, on the benchmark's cluster where Ray is.
 
     In a process of its own, as Ray's has warnings and threads that outlive it. What a cluster starts is Python without PyTorch,
     too: to import it would be most of the time.
@@ -58,26 +69,30 @@ def elsewhere(model: Path, samples: Path, tmp_path_factory: pytest.TempPathFacto
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = run_python(
         ELSEWHERE,
-        *(model, samples, folder / "there.json", *["--ray"] * HAS_RAY),
+        *(model, *(json.dumps([*words, "--ray"]) for words in commands(folder) if HAS_RAY)),
         cwd=Path(profile_bytes.__file__).parent,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         check=True,
     )
-    return done.stdout, folder / "there.json"
+    return done.stdout, folder
 
 
 def test_one_stream_shards_threads_and_a_cluster_give_the_same_bytes(elsewhere: Any) -> None:
     lines = elsewhere[0].splitlines()
-    digests = [line.split("  ")[0] for line in lines if "  " in line]
+    digests = re.findall("^([0-9a-f]{64})  ", elsewhere[0], re.MULTILINE)
     assert len(digests) == 3 + HAS_RAY
     assert len(set(digests)) == 1, lines
     assert any("Ray, two workers, one killed" in line for line in lines) == HAS_RAY
 
 
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed (pip install 'octavo[ray]')")
-def test_the_command_line_on_a_cluster(model: Path, samples: Path, elsewhere: Any, tmp_path: Path) -> None:
-    assert main(["profile", str(model), "--data", str(samples), "-o", str(tmp_path / "here.json")]) == 0
-    assert (tmp_path / "here.json").read_bytes() == elsewhere[1].read_bytes()
+def test_the_command_line_on_a_cluster(elsewhere: Any, tmp_path: Path) -> None:
+    for words in commands(tmp_path):
+        assert main(words) == 0
+    found = ["p.json", *(f"search/{path.name}" for path in (tmp_path / "search").iterdir())]
+    assert len(found) == 2 + 4, "the list of the search and the plans of four candidates"
+    for name in found:
+        assert (elsewhere[1] / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("address", [None, "ray://elsewhere:1"])

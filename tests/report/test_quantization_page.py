@@ -24,6 +24,7 @@ from octavo.quantize import Adjustment
 from octavo.report import QuantizationFigures, quantization_figures, quantization_page
 from small_file import digits, write_small_net
 
+PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none", min_sqnr=None)
 NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028'
 SHOWN = "[...document.querySelectorAll('#rows .open-tensor')].map(e => e.textContent)"
 PANEL = "document.getElementById('details')"
@@ -67,7 +68,7 @@ def figures(net: Any, tmp_path_factory: pytest.TempPathFactory) -> QuantizationF
     plan = quantized.plan.with_params({TensorId("r1"): replace(params, scale=np.float32(params.scale * 4))})
     said = Adjustment(tensor=TensorId("r1"), message=f"because {NASTY}")
     folder = tmp_path_factory.mktemp("search")
-    octavo.search(model, profile, candidates=3, folder=folder)
+    octavo.search(model, profile, recipe=PLAIN, candidates=3, folder=folder)
     faulty = octavo.quantize(model, plan=replace(plan, adjustments=(said,)))
     return quantization_figures(model, faulty, profile, search=folder)
 
@@ -167,7 +168,7 @@ def test_the_front_is_that_of_the_search(figures: QuantizationFigures, content: 
 
 def test_what_cannot_be_shown_is_one_error(net: Any, tmp_path: Path) -> None:
     model, profile, _ = net
-    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None))
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
     with pytest.raises(ProfileError, match="keeps no samples to compare on"):
         quantization_figures(model, quantized, replace(profile, kept_samples=()))
     with pytest.raises(QuantizationError, match="it holds no search"):
@@ -176,7 +177,7 @@ def test_what_cannot_be_shown_is_one_error(net: Any, tmp_path: Path) -> None:
 
 def test_other_samples_can_be_given(net: Any) -> None:
     model, profile, samples = net
-    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None))
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
     found = quantization_figures(model, quantized, replace(profile, kept_samples=()), data=np.concatenate(samples[:4]))
     assert found.samples == len(found.worst) == 4
 

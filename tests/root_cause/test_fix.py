@@ -13,6 +13,7 @@ from test_root_causes import PLAIN, net, pictures, scaled, shifted_bias, swapped
 from tvm import relax
 
 import octavo
+import profile_bytes
 from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import ProfileError, QuantizationError
@@ -60,16 +61,16 @@ def left_alone(sound_ones: dict[str, Any]) -> dict[str, FixResult]:
     return results
 
 
-@pytest.mark.parametrize("recipe", ["plain", "corrected"])
 @pytest.mark.parametrize(
-    ("plant", "part", "cause"),
+    ("plant", "part", "cause", "recipe"),
     [
-        (scaled(4), "activation", "coarse scale"),
-        (scaled(1 / 4), "activation", "clipping"),
-        (swapped_scales, "weights", "weight scale"),
-        (shifted_bias, "weights", "bias"),
+        (scaled(4), "activation", "coarse scale", "plain"),
+        (scaled(1 / 4), "activation", "clipping", "corrected"),
+        (swapped_scales, "weights", "weight scale", "plain"),
+        (swapped_scales, "weights", "weight scale", "corrected"),
+        (shifted_bias, "weights", "bias", "corrected"),
     ],
-    ids=["scale x4", "scale /4", "swapped scales", "shifted bias"],
+    ids=["scale x4", "scale /4", "swapped scales", "swapped scales, corrected", "shifted bias"],
 )
 def test_a_planted_fault_is_repaired(
     rng: np.random.Generator,
@@ -165,7 +166,7 @@ def test_without_samples_nothing_can_be_measured(rooted: tuple[octavo.Model, oct
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_small_net(tmp_path / "m.onnx")
-    np.savez(tmp_path / "x.npz", x=digits(0, 20))
+    np.savez(tmp_path / "x.npz", x=digits(0, 4))
     model, profile, plan = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
     assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
     options = ["--no-corrections", "--min-sqnr", "none", "--weight-bits", "4", "--fix", "--save-plan", plan]
@@ -181,6 +182,17 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert all(any(message in line for message in messages) for line in kept)
     assert main(["quantize", model, "--plan", plan, "-o", str(tmp_path / "b.onnx")]) == 0
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
-    assert main(["quantize", model, "--plan", plan, "--profile", profile, "--fix", "-o", str(tmp_path / "c.onnx")]) == 0
     assert main(["quantize", model, "--plan", plan, "--fix", "-o", str(tmp_path / "d.onnx")]) == 2
     assert "--fix measures on the samples that a profile keeps" in capsys.readouterr().err
+
+
+def test_the_command_line_fixes_what_a_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile_bytes.small_network(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype(np.float32))
+    model, profile, plan = str(tmp_path / "m.onnx"), str(tmp_path / "p.json"), str(tmp_path / "plan.json")
+    assert main(["profile", model, "--data", str(tmp_path / "x.npz"), "-o", profile]) == 0
+    made = ["--no-corrections", "--weight-bits", "4", "--save-plan", plan, "-o", str(tmp_path / "a.onnx")]
+    assert main(["quantize", model, "--profile", profile, *made]) == 0
+    capsys.readouterr()
+    assert main(["quantize", model, "--plan", plan, "--profile", profile, "--fix", "-o", str(tmp_path / "b.onnx")]) == 0
+    assert "--fix: " in capsys.readouterr().out

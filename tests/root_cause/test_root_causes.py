@@ -80,16 +80,15 @@ def shifted_bias(model: octavo.Model, quantized: QuantizedModel, rng: np.random.
     return replace(quantized, params={**quantized.params, name: quantized.params[name] + shift}), f"r{number}"
 
 
-@pytest.mark.parametrize("recipe", [PLAIN, CORRECTED], ids=["plain", "corrected"])
 @pytest.mark.parametrize(
-    ("plant", "part", "cause"),
+    ("plant", "part", "cause", "recipe"),
     [
-        (scaled(4), "activation", "coarse scale"),
-        (scaled(1 / 4), "activation", "clipping"),
-        (swapped_scales, "weights", "weight scale"),
-        (shifted_bias, "weights", "bias"),
+        pytest.param(scaled(4), "activation", "coarse scale", CORRECTED, id="scale x4-corrected"),
+        pytest.param(scaled(1 / 4), "activation", "clipping", PLAIN, id="scale /4-plain"),
+        pytest.param(swapped_scales, "weights", "weight scale", PLAIN, id="swapped scales-plain"),
+        pytest.param(swapped_scales, "weights", "weight scale", CORRECTED, id="swapped scales-corrected"),
+        pytest.param(shifted_bias, "weights", "bias", PLAIN, id="shifted bias-plain"),
     ],
-    ids=["scale x4", "scale /4", "swapped scales", "shifted bias"],
 )
 def test_a_planted_fault_is_named_first(
     rng: np.random.Generator, plant: Any, part: str, cause: str, recipe: octavo.Recipe

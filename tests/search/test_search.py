@@ -21,8 +21,8 @@ from octavo.search import Candidate, SearchResult
 from small_file import digits, write_small_net
 
 RNG = np.random.default_rng(0)
-PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
-"""Corrections would be most of the time of these tests."""
+PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none")
+"""Corrections and equalization would be most of the time of these tests."""
 SAMPLES = [RNG.normal(size=(1, 3, 8, 8)).astype(np.float32) * (6 if number % 5 == 0 else 1) for number in range(24)]
 
 
@@ -69,10 +69,6 @@ def test_the_front_trades_cost_for_accuracy(found: SearchResult) -> None:
     assert found.candidates[0].score is not None
     assert front[-1].score.divergence < found.candidates[0].score.divergence / 2
     assert found.best is front[-1]
-
-
-def test_two_searches_find_the_same(model: octavo.Model, profile: octavo.Profile, found: SearchResult) -> None:
-    assert plain(octavo.search(model, profile, recipe=PLAIN, seconds=None)) == plain(found)
 
 
 def test_every_candidate_is_a_file_that_compiles(model: octavo.Model, profile: octavo.Profile, tmp_path: Path) -> None:
@@ -131,7 +127,7 @@ def test_a_search_goes_on_after_it_was_killed(
     )
 
 
-@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("number", [0, 2])
 def test_an_interruption_returns_what_there_is(
     number: int, model: octavo.Model, profile: octavo.Profile, found: SearchResult
 ) -> None:

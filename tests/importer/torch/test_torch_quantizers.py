@@ -27,6 +27,16 @@ def dense(bench):
     return bench.trained("dense", epochs=1)
 
 
+@pytest.fixture
+def small(bench):
+    """A net of one convolution and one dense layer, untrained."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 10))
+
+
 def test_what_pt2e_quantized_is_integer_and_chooses_pytorch_s_classes(bench, dense):
     result = bench.measure("dense", "xnnpack", net=dense, evaluation=300)
     assert result.loads == "yes"
@@ -68,29 +78,30 @@ def test_run_time_scales_are_those_of_the_definition(bench):
                 np.testing.assert_array_equal(ours, theirs.astype(np.int32) + relabel)
 
 
-def test_a_network_trained_quantized_is_integer(bench):
+def test_a_network_trained_quantized_is_integer(bench, small):
     """Its weights, too, which PyTorch did not fold here."""
     variant = bench.Variant(quantizer=lambda: bench._xnnpack(is_qat=True), trains=True, convert={"fold_quantize": False})
-    program = bench.quantized(bench.NETWORKS["dense"](), variant, samples=64)
+    program = bench.quantized(small, variant, samples=64)
     explanation = octavo.explain(octavo.load(program))
-    assert [op.integer for op in explanation.ops if op.macs] == [True] * 4
+    assert [op.integer for op in explanation.ops if op.macs] == [True] * 2
 
 
-def test_the_reference_representation_is_refused(bench, dense, monkeypatch):
+def test_the_reference_representation_is_refused(bench, monkeypatch):
     monkeypatch.setattr(bench, "CALIBRATION", 16)
-    program = bench.quantized(dense, bench.VARIANTS["xnnpack_reference"])
+    net = bench.torch.nn.Sequential(bench.torch.nn.Flatten(), bench.torch.nn.Linear(64, 10))
+    program = bench.quantized(net, bench.VARIANTS["xnnpack_reference"])
     with pytest.raises(UnsupportedOpError, match="call convert_pt2e without use_reference_representation"):
         octavo.load(program)
 
 
-def test_weights_that_pytorch_did_not_fold_become_the_integers_that_it_folds(bench, dense, monkeypatch):
+def test_weights_that_pytorch_did_not_fold_become_the_integers_that_it_folds(bench, small, monkeypatch):
     monkeypatch.setattr(bench, "CALIBRATION", 16)
     integers = []
     for convert in (None, {"fold_quantize": False}):
         variant = bench.Variant(quantizer=lambda: bench._xnnpack(is_per_channel=True), convert=convert)
-        model = octavo.load(bench.quantized(dense, variant))
+        model = octavo.load(bench.quantized(small, variant))
         integers.append([value for value in model.params.values() if value.dtype == np.int8])
-    assert len(integers[0]) == len(integers[1]) == 4
+    assert len(integers[0]) == len(integers[1]) == 2
     for folded, ours in zip(*integers, strict=True):
         np.testing.assert_array_equal(ours, folded)
 
