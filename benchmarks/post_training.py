@@ -66,10 +66,11 @@ def measure(
     evaluation: int | None,
     method: str = "min_max",
     order_check: int | None = None,
+    exported: int | None = None,
     seconds: float = 2.0,
 ) -> Result:
-    """Run the whole path on one network. `order_check` is how many images the profile's byte identity is checked on; `seconds`
-    of calls are timed."""
+    """Run the whole path on one network. `order_check` is how many images the profile's byte identity is checked on, `exported`
+    how many ONNX Runtime gives to the exported file; `seconds` of calls are timed."""
     network = NETWORKS[name]
     path = datasets.shared_folder() / "models" / "onnx" / network.file
     calibrating, _ = datasets.images(network.preprocess, calibration=True, limit=calibration)
@@ -81,10 +82,10 @@ def measure(
     quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(range_estimator=method))
     executable, float_executable = octavo.compile(quantized), octavo.compile(model)
     with tempfile.TemporaryDirectory() as folder:
-        exported = Path(folder) / "int8.onnx"
-        octavo.export_onnx(quantized, exported)
+        file = Path(folder) / "int8.onnx"
+        octavo.export_onnx(quantized, file)
         float_logits = _onnxruntime(path, evaluating)
-        exported_logits = _onnxruntime(exported, evaluating)
+        exported_logits = _onnxruntime(file, evaluating[:exported])
     logits = np.concatenate([next(iter(executable(x).values())).reshape(1, -1) for x in evaluating])
     answers = logits.argmax(axis=1)
     times = time_alternating(
@@ -97,7 +98,7 @@ def measure(
         top1_float=_top1(float_logits, classes + network.first_class),
         top1_int8=_top1(logits, classes + network.first_class),
         agreement=float(np.mean(answers == float_logits.argmax(axis=1))),
-        agreement_with_onnxruntime=float(np.mean(answers == exported_logits.argmax(axis=1))),
+        agreement_with_onnxruntime=float(np.mean(answers[:exported] == exported_logits.argmax(axis=1))),
         sqnr_db=float(sqnr_db(float_logits, logits)),
         explained=octavo.explain(executable).summary,
         float_ms=times["float"].median_ms,

@@ -7,13 +7,21 @@ import sys
 from functools import cache
 from typing import Any
 
+_WORTH = 2**25
+"""Bytes: to look through the heap for them takes as long as to copy a few megabytes, and what is given back is cleared anew."""
 
-def trim_heap() -> None:
+
+def trim_heap(used: int) -> None:
     """Give memory that nothing holds back to the system, where the C library is glibc; elsewhere nothing happens.
 
     Where constants are bound, packed and copied, that is more than what remains of them.
+
+    Parameters
+    ----------
+    used
+        Bytes of what was worked on: of few little can be left.
     """
-    trim = _malloc_trim()
+    trim = _malloc_trim() if used >= _WORTH else None
     if trim is not None:
         trim(0)
 

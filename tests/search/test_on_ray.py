@@ -58,7 +58,7 @@ def test_what_is_measured_elsewhere_is_begun_ahead_and_the_result_is_the_same(
     share: float | None, profiled: tuple[octavo.Model, octavo.Profile], tmp_path: Path
 ) -> None:
     model, profile = profiled
-    given: dict[str, Any] = {**REST, "evaluate": closeness(model), "candidates": 6}
+    given: dict[str, Any] = {**REST, "evaluate": closeness(model), "candidates": 8}
     given["max_drop"] = None
     if share is not None:
         first = search_with(None, model, profile, None, folder=None, **{**given, "candidates": 1}).candidates[0]

@@ -127,7 +127,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
             if program is None:
                 return _machine_code(module, target, has_objects=bool(objects))
             library, image, functions = _native(program.module, OWN_SYMBOLS, target, objects)
-            trim_heap()
+            trim_heap(program.constants.nbytes)
             return Code(
                 library=library,
                 image=image,

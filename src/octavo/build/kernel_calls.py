@@ -132,7 +132,9 @@ class KernelCalls:
         beside.shutdown(wait=False)
         for library in list(self._libraries.values())[:1]:
             library.result()
-        trim_heap()
+        trim_heap(
+            sum(each.value.numpy().nbytes for call in self.calls for each in call.operands if isinstance(each, GenericConst))
+        )
 
     def _callers(self, entries: Mapping[GlobalVar, str]) -> tvm.IRModule:
         """Return kernels on pointers, and for each a function of tensors that calls it."""

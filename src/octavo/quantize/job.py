@@ -183,7 +183,7 @@ class Job:
 
     def run(self) -> QuantizedModel:
         """Return the model in QDQ form."""
-        trim_heap()
+        trim_heap(sum(value.nbytes for value in self.model.params.values()))
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
         if self.replay is not None:

@@ -307,7 +307,7 @@ def test_an_open_batch_of_torchao_s_layers(nets):
 # ------------------------------------------------------------------------------------------------------------------ PT2E
 
 
-@pytest.mark.parametrize("config", [{"is_per_channel": True}, {"act_qmin": -64, "act_qmax": 63}])
+@pytest.mark.parametrize("config", [{"is_per_channel": True}, {"is_per_channel": False}, {"act_qmin": -64, "act_qmax": 63}])
 def test_a_pt2e_program_gives_pytorch_s_numbers(nets, quantized, config):
     import torch
 
