@@ -17,7 +17,7 @@ THREADS ?= 1,2
 
 # Test files that run at once. One that crashes its process ends the run, which says so; to go on without it would wait for ever.
 JOBS ?= 2
-SPREAD := --dist loadfile --max-worker-restart 0
+SPREAD := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # pyright looks for a newer release of itself unless it is told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1

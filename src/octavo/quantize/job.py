@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +27,8 @@ from .choice import ParamsOf, TensorChoice, ask
 from .constraints import TensorConstraints, Wish
 from .corrections import Corrections
 from .equalize import Equalization, EqualizedStatistics, check_factors, scaled
+from .fingerprint import quantized_fingerprint
+from .outliers import ranges_without_outliers
 from .override import Override
 from .parameters import ParameterChooser, Parameters, Statistics
 from .placement import NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
@@ -210,7 +210,7 @@ class Job:
         )
         named = (*plan.activations, *plan.weights)
         plan = replace(plan, names={name: entry.source_name for name in named if (entry := self._simple.tensors.get(name))})
-        return QuantizedModel.of(replace(emitted.model, fingerprint=_fingerprint(self.model, plan)), plan)
+        return QuantizedModel.of(replace(emitted.model, fingerprint=quantized_fingerprint(self.model, plan)), plan)
 
     @property
     def _exact(self) -> Model:
@@ -276,7 +276,7 @@ class Job:
         """
         exact = self._exact
         corrector = corrector_of(exact)
-        best = self._corrected(quantized, corrector)
+        best = self._without_outliers(self._corrected(quantized, corrector), corrector)
         goal = self.recipe.min_sqnr
         for number in range(_ROUNDS):
             is_near = goal is None or self.sqnr_db >= goal
@@ -300,6 +300,24 @@ class Job:
             if number:
                 break
         return replace(best, plan=replace(best.plan, corrections=replace(best.plan.corrections, sqnr_db=self.sqnr_db)))
+
+    def _without_outliers(self, best: QuantizedModel, corrector: Corrector) -> QuantizedModel:
+        """Return the model with narrower ranges where outliers of single samples make them, if it comes nearer so.
+
+        Not where remedies are due: those look at each range.
+        """
+        corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
+        if self.recipe.range_estimator != _WIDEST or not (self.recipe.min_sqnr or 0.0) <= sqnr < _NEAR_DB:
+            return best
+        named = {str(var.name) for var in self._overridden} | set(self.wishes)
+        ranges = ranges_without_outliers(each for each in self.choices(best.plan).values() if each.id not in named)
+        if ranges:
+            self.remedies, self.corrections = Remedies(ranges=ranges).with_more(remedies), Corrections()
+            found = self._corrected(self.run(), corrector)
+            if self.sqnr_db >= sqnr + _WORTH_DB:
+                return found
+            self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
+        return best
 
     def _corrected(self, quantized: QuantizedModel, corrector: Corrector, *, has_own_ranges: bool = False) -> QuantizedModel:
         """Return the model with what running it tells."""
@@ -446,10 +464,12 @@ class Job:
 
 
 _WIDEST = "min_max"
+_NEAR_DB = 30.0
+"""Outputs as near as that have little to gain from narrower ranges."""
 _ROUNDS = 3
 """Of remedies: each finds what the one before it made visible."""
 _WORTH_DB = 1.0
-"""A round that brings less is the last."""
+"""A round that brings less is the last; narrower ranges that do are left."""
 
 
 def _saturates(plan: QuantizationPlan, name: TensorId, bounds: npt.NDArray[np.float32]) -> bool:
@@ -469,22 +489,3 @@ def _names(model: Model) -> dict[str, str]:
 def _is_quantized(model: Model) -> bool:
     view = DataflowView(model.module["main"])
     return any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)
-
-
-def _fingerprint(model: Model, plan: QuantizationPlan) -> str:
-    """Return the fingerprint of a quantized model: of the float model, the parameters, and which ops they make integer."""
-    factors = {str(key): value.tolist() for key, value in plan.equalization.factors.items()}
-    content = {
-        "model": model.fingerprint,
-        "activations": {str(key): value.to_json() for key, value in plan.activations.items()},
-        "weights": {str(key): value.to_json() for key, value in plan.weights.items()},
-        "biases": {str(key): value.to_json() for key, value in plan.biases.items()},
-        "bias_shifts": {str(key): value.tolist() for key, value in plan.corrections.bias_shifts.items()},
-        "weight_values": {
-            str(key): hashlib.sha256(value.tobytes()).hexdigest() for key, value in plan.corrections.weight_values.items()
-        },
-        **({"equalization": factors} if factors else {}),
-        "roundings": {str(key): value for key, value in plan.roundings.items()},
-        "layers": [str(layer) for layer in plan.layers],
-    }
-    return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"

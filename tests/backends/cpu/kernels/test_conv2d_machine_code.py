@@ -64,7 +64,7 @@ TARGETS = {
 }
 """Name -> the target, and the ISA whose kernels are compiled for it."""
 
-LIKE_OTHERS = ("cascadelake", "cascadelake in 256 bits", "cascadelake without AVX-512")
+LIKE_OTHERS = ("cascadelake", "cascadelake in 256 bits", "cascadelake without AVX-512", "znver4 without AVX-512")
 """Targets whose kernels another target has, too: each layer is compiled for them with one zero point of the weights."""
 
 PRODUCT = {AVX512_VNNI: "vpdpbusd", AVX_VNNI: "vpdpbusd", AVX2: "vpmaddwd"}
