@@ -18,6 +18,7 @@ from .build import generate, runner_of
 from .graph import Model
 from .graph.dataflow import DataflowView
 from .graph.results import with_results
+from .heap import trim_heap
 from .partition.pipeline import partition_module
 from .target import TargetDescription
 
@@ -80,6 +81,7 @@ class FloatValues:
             if last is None or not set(names) <= set(last.names) or not _is_same(last.model, model):
                 self._last = last = None  # its constants need not be there beside the next one's
                 self._last = last = self._compiled(model, tuple(dict.fromkeys((*names, *also))))
+                trim_heap(model.constant_bytes)
             return last
 
     def _compiled(self, model: Model, names: tuple[str, ...]) -> _Program:

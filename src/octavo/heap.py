@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ _WORTH = 2**25
 
 
 def trim_heap(used: int) -> None:
-    """Give memory that nothing holds back to the system, where the C library is glibc; elsewhere nothing happens.
+    """Collect garbage, and give memory that nothing holds back to the system where the C library is glibc.
 
     Where constants are bound, packed and copied, that is more than what remains of them.
 
@@ -21,7 +22,10 @@ def trim_heap(used: int) -> None:
     used
         Bytes of what was worked on: of few little can be left.
     """
-    trim = _malloc_trim() if used >= _WORTH else None
+    if used < _WORTH:
+        return
+    gc.collect()  # programs and modules hold each other
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
 

@@ -31,6 +31,7 @@ from .graph.inputs import input_specs
 from .graph.lineage import lineage_paused
 from .graph.model import with_model
 from .graph.passes import run_as_pass
+from .heap import trim_heap
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .partition.pipeline import integer_claims, is_partitioned, partition_module
@@ -196,6 +197,8 @@ def profiler(model: Model, threads: int, tensors: tuple[str, ...] | None = None)
         with lineage_paused():
             lowered = lower(instrumented.module, target.description, target.isas, threads, model.tensors)
             profilers[key] = instrumented, _build(lowered, model, target, threads, outputs=())
+        del lowered
+        trim_heap(model.constant_bytes)
     return profilers[key]
 
 

@@ -24,7 +24,6 @@ from tvm_ffi import structural_map
 
 from ..errors import CompileError
 from ..graph.dataflow import DataflowView
-from ..heap import trim_heap
 from ..target.llvm_host import cross_compiler, is_foreign
 from .cache import user_cache
 from .objects import Compilable, distinct_functions, named_functions, object_code
@@ -127,7 +126,6 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
             if program is None:
                 return _machine_code(module, target, has_objects=bool(objects))
             library, image, functions = _native(program.module, OWN_SYMBOLS, target, objects)
-            trim_heap(program.constants.nbytes)
             return Code(
                 library=library,
                 image=image,

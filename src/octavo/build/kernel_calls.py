@@ -17,7 +17,6 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
-from ..heap import trim_heap
 from ..ops import movers
 from .codegen import compile_calls
 from .program import NeedsMachine, on_pointers
@@ -132,9 +131,6 @@ class KernelCalls:
         beside.shutdown(wait=False)
         for library in list(self._libraries.values())[:1]:
             library.result()
-        trim_heap(
-            sum(each.value.numpy().nbytes for call in self.calls for each in call.operands if isinstance(each, GenericConst))
-        )
 
     def _callers(self, entries: Mapping[GlobalVar, str]) -> tvm.IRModule:
         """Return kernels on pointers, and for each a function of tensors that calls it."""

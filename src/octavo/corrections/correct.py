@@ -33,6 +33,7 @@ from ..graph.inputs import check_inputs, input_specs
 from ..graph.lineage import lineage_paused
 from ..graph.products import with_bias
 from ..graph.results import with_results
+from ..heap import trim_heap
 from ..identity import TensorId
 from ..ops import WEIGHTED
 from ..partition.pipeline import partition_module
@@ -103,14 +104,17 @@ class Corrector:
             cores = {binding.var.name: binding.var for binding in self._view.bindings}
             layers = {bias: layer for bias, layer in run.layers.items() if layer.core in cores}
             wanted = {bias: with_bias(self._view, cores[layer.core]).name for bias, layer in layers.items()}
+            trim_heap(self._simple.constant_bytes)
             if not wanted:
                 return Corrections()
             try:
                 run.build()
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Corrections()
+            trim_heap(self._simple.constant_bytes)
             floats = running.result()
             results = run.correct(self._samples, {bias: floats.means[name] for bias, name in wanted.items()})
+            trim_heap(self._simple.constant_bytes)
         corrected = [
             layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts
         ]

@@ -79,6 +79,11 @@ class Model:
         entry = self.tensors[tensor]
         return f"{entry.source_name} {entry.dtype}[{','.join(str(dim) for dim in entry.shape)}]"
 
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the values of its constants."""
+        return sum(value.nbytes for value in self.params.values())
+
     def bound(self) -> tvm.IRModule:
         """Return the module with its constants bound in: "main" takes the graph's inputs alone."""
         bindings: dict[Any, Any] = {

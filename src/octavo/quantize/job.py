@@ -155,6 +155,7 @@ class Job:
             self._statistics = EqualizedStatistics(self.profile, equalization)
         self._view = DataflowView(self._simple.module["main"])
         self._sources = RangeSources(self._view, self.profile or ())
+        trim_heap(self.model.constant_bytes)
 
     def equalize(self, equalize: Equalize) -> None:
         """Even out channels, but those of tensors of which the recipe says something."""
@@ -183,7 +184,6 @@ class Job:
 
     def run(self) -> QuantizedModel:
         """Return the model in QDQ form."""
-        trim_heap(sum(value.nbytes for value in self.model.params.values()))
         placement, parameters, emitted, claims = self._decided()
         float_ops, enclosed = split_enclosed(placement.float_ops, claims)
         if self.replay is not None:
@@ -210,6 +210,7 @@ class Job:
         )
         named = (*plan.activations, *plan.weights)
         plan = replace(plan, names={name: entry.source_name for name in named if (entry := self._simple.tensors.get(name))})
+        trim_heap(self.model.constant_bytes)
         return QuantizedModel.of(replace(emitted.model, fingerprint=quantized_fingerprint(self.model, plan)), plan)
 
     @property
