@@ -417,3 +417,10 @@ def test_quantize_and_dequantize(module):
 def test_parameters_that_make_no_sense_are_refused(module, said):
     with pytest.raises(UnsupportedOpError, match=f"node 'quantize_per_tensor' .*{said}"):
         load(module, [torch.randn(2, 2)])
+
+
+def test_an_input_written_in_place_beside_an_op_that_is_decomposed():
+    """PyTorch then writes what an input becomes as a copy to it, which nobody reads."""
+    names = ["relu in place", "rms norm"]
+    parts, shapes = zip(*(MODULES[name] for name in names), strict=True)
+    check(Several(list(parts), [1, 1]), shapes, names)

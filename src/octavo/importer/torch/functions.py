@@ -1,6 +1,7 @@
 """Our converters of PyTorch functions that TVM's compute wrongly or not at all. Imports no PyTorch.
 
-TVM's celu takes no slope, its grid_sampler reads the grid channels first, and its cumsum does not build.
+TVM's celu takes no slope, its grid_sampler reads the grid channels first, its cumsum does not build, and its copy writes what
+PyTorch's returns.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ _PADDINGS = ("zeros", "border", "reflection")
 
 def _celu(args: Arguments) -> Any:
     return celu(args.emit, args["self"], float(args["alpha"]))
+
+
+def _copy(args: Arguments) -> Any:
+    """Return the source as a tensor like that which is written over: decompositions make it of an input that is changed."""
+    over, source = args["self"], args["src"]
+    if dtype_of(source) != dtype_of(over):
+        source = args.emit(_ops.astype(source, dtype_of(over)))
+    return _ops.broadcast_to(source, shape_of(over))
 
 
 def _cumsum(args: Arguments) -> Any:
@@ -49,6 +58,7 @@ def _grid_sampler(args: Arguments) -> Any:
 
 FUNCTIONS: dict[str, Converter] = {
     "aten.celu.default": _celu,
+    "aten.copy.default": _copy,
     "aten.cumsum.default": _cumsum,
     "aten.grid_sampler.default": _grid_sampler,
     "aten.grid_sampler_2d.default": _grid_sampler,
