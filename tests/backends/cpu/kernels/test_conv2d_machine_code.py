@@ -64,6 +64,9 @@ TARGETS = {
 }
 """Name -> the target, and the ISA whose kernels are compiled for it."""
 
+AS_ZEN2 = ("znver3", "znver4 without AVX-512")
+"""Targets whose code LLVM orders for another CPU."""
+
 LIKE_OTHERS = ("cascadelake", "cascadelake in 256 bits", "cascadelake without AVX-512", "znver4 without AVX-512")
 """Targets whose kernels another target has, too: each layer is compiled for them with one zero point of the weights."""
 
@@ -138,8 +141,8 @@ def test_inner_loops_are_integer_dot_products_alone(target: str, name: str, w_ze
     assembly = assembly_of(target, name, w_zero_point)
     inner = innermost_loops(assembly, PRODUCT[isa])
     most = max(inner, key=lambda loop: count(PRODUCT[isa], loop))
-    # One pixel's products of words wait for no sum, and sums for a cycle: a register of each of its channels is enough.
-    assert count(PRODUCT[isa], most) >= (6 if (name, isa) == ("dense", AVX2) else FEWEST[isa])
+    # For Zen 2 LLVM repeats no short loop. One pixel's sums of words wait a cycle for each other, products for nothing.
+    assert count(PRODUCT[isa], most) >= (6 if name == "dense" and target in AS_ZEN2 else FEWEST[isa])
     assert set(re.findall(rf"{PRODUCT[isa]}.*%(\wmm)", most)) == {"zmm" if isa == AVX512_VNNI else "ymm"}
     for body in inner:
         assert not re.search(r"\bv(mul|fn?m(add|sub)\d*|cvt)\w*[ps][sd]", body), body

@@ -9,7 +9,7 @@ from .bfloat16_spec import Bfloat16Conv2dSpec
 from .float_conv2d import AVX512_COLUMNS
 from .isa import AVX512_BF16
 from .schedule import NO_SCHEDULES, Schedules
-from .spec import Kernel
+from .spec import Kernel, gemm_kind
 from .x86.bfloat16_depthwise import Bfloat16Depthwise
 from .x86.bfloat16_gemm import Bfloat16Gemm
 
@@ -37,11 +37,7 @@ def bfloat16_conv2d(
     if spec.groups == spec.in_channels == spec.out_channels > 1 and not spec.adds:
         name = f"bfloat16.depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
         return Bfloat16Depthwise(spec, weight, bias, columns=AVX512_COLUMNS).build(name, AVX512_BF16)
-    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
-        name = "bfloat16.pointwise"
-    else:
-        name = "bfloat16.direct" if spec.groups == 1 else "bfloat16.grouped"
-    return Bfloat16Gemm(spec, weight, bias, schedules=schedules).build(name, AVX512_BF16)
+    return Bfloat16Gemm(spec, weight, bias, schedules=schedules).build(f"bfloat16.{gemm_kind(spec)}", AVX512_BF16)
 
 
 def bfloat16_matmul(

@@ -5,9 +5,8 @@ It checks nothing of the graph and picks no ISA; the caller names one that its t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,26 +14,33 @@ import numpy.typing as npt
 
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
-from .arm import conv2d_arm, matmul_arm
+from .arm import conv2d_arm, has_kernel, matmul_arm
 from .generic.conv2d import conv2d_generic
 from .generic.wide_conv2d import wide_conv2d_generic
 from .isa import checked_isa
 from .schedule import NO_SCHEDULES, Schedules
-from .spec import Conv2dSpec, FloatOutput, FunctionOutput, Kernel, Output, SumOutput
+from .spec import Conv2dSpec, FloatOutput, FunctionOutput, Kernel, Output, SumOutput, gemm_kind
 from .x86 import conv2d_x86, matmul_x86
+from .x86.packing import Weights
 from .x86.pair_gemm import PairGemm
 
 _MIN_INPUTS = 8
 """Inputs of a group of int16 below which pairs and panels are mostly padding, unless one group has them all."""
 
 
-def _implementation(
-    x86: Callable[..., Kernel], arm: Callable[..., Kernel], isa: str, schedules: Schedules
-) -> Callable[..., Kernel]:
+def _of_family(
+    x86: Callable[..., Kernel],
+    arm: Callable[..., Kernel],
+    spec: Conv2dSpec,
+    operands: Mapping[str, Any],
+    isa: str,
+    schedules: Schedules,
+) -> Kernel:
+    """Return the kernel that the ISA's family has, or the generic one."""
     family = checked_isa(isa).family
-    if family != "generic":
-        return partial(x86 if family == "x86" else arm, isa=isa, schedules=schedules)
-    return lambda *args, **options: replace(conv2d_generic(*args, **options), isa=isa)
+    if family == "generic" or (family == "arm" and not has_kernel(spec)):
+        return replace(conv2d_generic(spec, **operands), isa=isa)
+    return (x86 if family == "x86" else arm)(spec, Weights.of(spec, **operands), isa=isa, schedules=schedules)
 
 
 def conv2d(
@@ -86,9 +92,8 @@ def conv2d(
         real = bias.astype(np.float32) if isinstance(spec.output, FloatOutput) else None
         sums = bias.astype(np.int64) if real is None else np.zeros(bias.shape, np.int64)
         return _wide_conv2d(spec, centered, sums, multiplier, real, isa, schedules)
-    return _implementation(conv2d_x86, conv2d_arm, isa, schedules)(
-        spec, weight=weight, weight_zero_point=weight_zero_point, bias=bias, multiplier=multiplier
-    )
+    operands = {"weight": weight, "weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}
+    return _of_family(conv2d_x86, conv2d_arm, spec, operands, isa, schedules)
 
 
 def matmul(
@@ -134,7 +139,7 @@ def matmul(
     operands: dict[str, Any] = {"weight_zero_point": weight_zero_point, "bias": bias, "multiplier": multiplier}
     if dtype == "int16":
         return conv2d(spec, weight=kernel, **operands, isa=isa, schedules=schedules)
-    return _implementation(matmul_x86, matmul_arm, isa, schedules)(spec, weight=kernel, **operands)
+    return _of_family(matmul_x86, matmul_arm, spec, {"weight": kernel, **operands}, isa, schedules)
 
 
 def _wide_conv2d(
@@ -152,7 +157,6 @@ def _wide_conv2d(
     assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
     if checked_isa(isa).family != "x86" or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
         return wide_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier, real_bias=real_bias)
-    is_pointwise = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding)
-    kind = "pointwise" if is_pointwise else "grouped" if spec.groups > 1 else "direct"
+    kind = gemm_kind(spec)
     gemm = PairGemm(spec, weight, bias, multiplier, real_bias=real_bias, isa=isa, schedules=schedules)
-    return gemm.build("matmul" if is_pointwise and spec.in_width == 1 else f"conv2d.{kind}")
+    return gemm.build("matmul" if kind == "pointwise" and spec.in_width == 1 else f"conv2d.{kind}")

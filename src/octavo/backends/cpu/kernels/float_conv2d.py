@@ -13,7 +13,7 @@ from .float_spec import FloatConv2dSpec
 from .isa import AVX512_VNNI, AVX_VNNI, checked_isa
 from .observe_statistics import ObserveSpec
 from .schedule import NO_SCHEDULES, Schedules
-from .spec import Kernel
+from .spec import Kernel, gemm_kind
 from .x86.float_depthwise import FloatDepthwise
 from .x86.float_gemm import FloatGemm
 from .x86.tiles import CORES, Core, Tile
@@ -78,12 +78,8 @@ def float_conv2d(
         return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
             f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
         )
-    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
-        name = "float.pointwise"
-    else:
-        name = "float.direct" if spec.groups == 1 else "float.grouped"
     gemm = FloatGemm(spec, weight, bias, tile=tile_of(spec, isa), core=core_of(isa), observe=observe, schedules=schedules)
-    return gemm.build(name, isa)
+    return gemm.build(f"float.{gemm_kind(spec)}", isa)
 
 
 def float_matmul(
@@ -142,6 +138,6 @@ def tile_of(spec: FloatConv2dSpec, isa: str) -> Tile | None:
     """Return the tile for a target with few registers; None lets the kernel choose."""
     if checked_isa(isa).family == "x86":
         return None
-    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+    if gemm_kind(spec) == "pointwise":
         return Tile(rows=min(_GENERIC_PIXELS, spec.batch * spec.in_height * spec.in_width), columns=1, vectors=1)
     return Tile(rows=1, columns=min(_GENERIC_PIXELS, spec.out_width), vectors=1)

@@ -8,7 +8,7 @@ HWIO for weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 import tvm
@@ -21,6 +21,40 @@ from ....numerics.quantized.pool2d import PoolRounding
 from ....numerics.rounding.fixed_point import FixedPointMultiplier
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from .schedule import Tunable
+
+
+class Windows(Protocol):
+    """What a convolution of any dtype says of its windows."""
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Rows and columns."""
+        ...
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Of rows and of columns."""
+        ...
+
+    @property
+    def padding(self) -> tuple[int, int, int, int]:
+        """Top, left, bottom, right."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Of channels."""
+        ...
+
+
+def gemm_kind(spec: Windows) -> Literal["pointwise", "direct", "grouped"]:
+    """Return what kind of matrix product a convolution is, which kernels are named by.
+
+    A pointwise one has no border between rows or images: output pixels are input pixels, one long column.
+    """
+    if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
+        return "pointwise"
+    return "direct" if spec.groups == 1 else "grouped"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from ..isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
-from ..spec import Conv2dSpec, Kernel
+from ..spec import Conv2dSpec, Kernel, gemm_kind
 from ..vectors import Expr, chunks_for, load, prim_func, store
 from ..x86.gemm_loops import GemmLoops, Panel, TilePlace
 from ..x86.geometry import geometry_of
@@ -78,8 +78,7 @@ class ArmGemm(GemmLoops):
 
     def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> None:
         key_of = spec
-        if spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding):
-            # No border between rows or images: one long column.
+        if gemm_kind(spec) == "pointwise":
             pixels = spec.batch * spec.in_height * spec.in_width
             spec = replace(spec, batch=1, in_height=pixels, in_width=1)
         self.spec, self.isa, self.is_signed = spec, isa, isa != ARM_I8MM
