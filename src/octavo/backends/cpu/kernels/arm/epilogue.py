@@ -5,6 +5,7 @@ It takes sums in the order of their channels. Where the input was quantized at r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ class Epilogue:
         """The constants it reads, one value for each output channel."""
         return self._values
 
-    def emit(self, out: Expr, operands: dict[str, Expr], parameters: Expr | None, finish: Finish) -> None:
+    def emit(self, out: Expr, operands: Mapping[str, Expr], parameters: Expr | None, finish: Finish) -> None:
         """Emit the stores of one pixel's outputs, 16 channels at a time."""
         per_vector = LANES // v.QUAD
         for first in range(0, len(finish.quads), per_vector):
@@ -88,7 +89,7 @@ class Epilogue:
                 result = self._other(v.concatenated(quads, v.QUAD), values, channel, parameters, target)
             store_partial(out, target, result, LANES, valid, self.out_dtype)
 
-    def _requantized(self, quads: list[Expr], values: dict[str, Expr], channel: Expr) -> Expr:
+    def _requantized(self, quads: list[Expr], values: Mapping[str, Expr], channel: Expr) -> Expr:
         """Return uint8x16; saturation on the way never changes what a clamp to uint8 gives."""
         output = self.output
         assert isinstance(output, Output)
@@ -109,7 +110,7 @@ class Epilogue:
             result = T.min(result, T.broadcast(T.uint8(output.qmax), LANES))
         return result
 
-    def _other(self, acc: Expr, values: dict[str, Expr], channel: Expr, parameters: Expr | None, target: Expr) -> Expr:
+    def _other(self, acc: Expr, values: Mapping[str, Expr], channel: Expr, parameters: Expr | None, target: Expr) -> Expr:
         """Return 16 results that are no plain integers of a real multiple."""
         output, scale = self.output, None
         constants = {label: load(buffer, channel, LANES) for label, buffer in values.items()}

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
+from ..layer_function import LayerBuffers, layer_function
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
-from ..vectors import Expr, chunks_for, load, prim_func, store
+from ..vectors import Expr, chunks_for, load, store
 from ..x86.gemm_loops import GemmLoops, Panel, TilePlace
 from ..x86.geometry import geometry_of
 from ..x86.packing import Weights, merge_groups
@@ -162,12 +163,7 @@ class ArmGemm(GemmLoops):
 
     def build(self, name: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
-        spec, geometry = self.spec, self.geometry
-        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
-        out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
-        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
-        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
-        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
+        func = layer_function(self.spec, self.constants, self.epilogue.out_dtype, self._emit)
         return Kernel(
             name=f"{name} {self.tile}",
             isa=self.isa,
@@ -176,10 +172,8 @@ class ArmGemm(GemmLoops):
             tunable=self._tunable(self.key),
         )
 
-    def _emit(self, x: Expr, *others: Expr) -> None:
-        self.x, self.out = x, others[-1]
-        self.parameters = others[0] if self.spec.scales else None
-        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
+    def _emit(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
         self._emit_threads()
 
     def _padding_value(self, image: Expr) -> Expr | None:

@@ -29,18 +29,19 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI, AVX_VNNI
+from ..layer_function import LayerBuffers, layer_function
 from ..rounding import MAGIC_BITS, MAGIC_REACH
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, SumOutput
-from ..vectors import Expr, chunks_for, prim_func
+from ..vectors import Expr, chunks_for
+from .depthwise_rows import DepthwiseRows
 from .depthwise_strip import Channels, Strip, StripEmitter
 from .depthwise_windows import Window, channel_blocks, pack_block, shift_into_int8, shifts_into_int8
 from .lane_order import channel_order
 from .narrow import narrowed
 from .packing import Int8Array, Weights
 from .scratch import Scratch, padding_value
-from .shares import balanced_block
 from .wide_epilogue import epilogue_of
 
 SCRATCH_BYTES = 64 * 1024  # of the copied input rows that one block reads once for each block of channels
@@ -50,7 +51,7 @@ WIDEST = {AVX512_VNNI: 64, AVX_VNNI: 32}  # channels at once: four registers of 
 MAX_REGISTERS = {AVX512_VNNI: 24, AVX_VNNI: 0}  # that interleaved rows and sums may take together, for rows to stay
 
 
-class Depthwise:
+class Depthwise(DepthwiseRows):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     def __init__(
@@ -76,7 +77,7 @@ class Depthwise:
         cycles = self._row_cycles(self.window) * spec.batch * spec.out_height * self.channels / 64
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
         copied = spread > 1 or spec.in_channels < 16
-        self.block = self._block_rows(SCRATCH_BYTES if copied else INPUT_BYTES)
+        self.block = self._rows_for(SCRATCH_BYTES if copied else INPUT_BYTES, 1)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
         self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
         self.epilogue = epilogue_of(spec, weights)
@@ -129,10 +130,8 @@ class Depthwise:
 
     def _tunable(self) -> Tunable:
         """Return the schedule that was chosen and its alternatives: other windows, and other blocks for this one."""
-        rows = self.spec.out_height
-        blocks = dict.fromkeys(min(rows, size) for size in (self.block * 2, self.block // 2, rows, self.block // 4) if size)
-        others = [WindowSchedule(outputs=self.window.outputs, block=size) for size in blocks if size != self.block]
-        return Tunable.of(self.key, self.schedule, (WindowSchedule(outputs=each.outputs) for each in self.windows), others)
+        windows = (WindowSchedule(outputs=each.outputs) for each in self.windows)
+        return Tunable.of(self.key, self.schedule, windows, self._other_blocks())
 
     def _pack_lanes(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return per-channel values in the order of each block's lanes; channels that fill up hold 0."""
@@ -154,32 +153,11 @@ class Depthwise:
         starts = [MAGIC_BITS * (self.is_magic and is_shifted) for is_shifted in self.are_shifted]
         return np.repeat(np.array(starts, np.int32), [width for _, width in self.blocks_of_channels])
 
-    def _block_rows(self, limit: int) -> int:
-        """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
-        spec = self.spec
-        rows = spec.out_height
-        if self.schedule.block is not None and self.threads == 1:  # what was measured; threads need blocks of their own
-            return self.schedule.block
-        row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels
-        extra = spec.dilation[0] * (spec.kernel[0] - 1)
-        affordable = max(1, (limit // row_bytes - extra) // spec.strides[0])
-        return balanced_block(rows, affordable, spec.batch, self.threads)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of rows of one image."""
-        return -(-self.spec.out_height // self.block)
-
     # ---- emission, from the outside in
 
     def build(self, name: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
-        spec = self.spec
-        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
-        out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
-        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
-        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
+        func = layer_function(self.spec, self.constants, self.epilogue.out_dtype, self._emit)
         func = narrowed(func, self.isa)
         return Kernel(
             name=f"{name} {self.window.outputs}x{self.widest}",
@@ -189,10 +167,8 @@ class Depthwise:
             tunable=self._tunable(),
         )
 
-    def _emit(self, x: Expr, *others: Expr) -> None:
-        self.x = x
-        self.parameters = others[0] if self.spec.scales else None
-        operands = others[1:-1] if self.spec.scales else others[:-1]
+    def _emit(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters = buffers.x, buffers.parameters
         self.strips = StripEmitter(
             spec=self.spec,
             window=self.window,
@@ -201,33 +177,11 @@ class Depthwise:
             is_magic=self.is_magic,
             epilogue=self.epilogue,
             channel_values=tuple(self.channel_values),
-            operands=dict(zip(self.constants, operands, strict=True)),
-            parameters=self.parameters,
-            out=others[-1],
+            operands=buffers.operands,
+            parameters=buffers.parameters,
+            out=buffers.out,
         )
         self._emit_threads()
-
-    def _emit_threads(self) -> None:
-        threads, units = self.threads, self.spec.batch * self.blocks
-        if threads == 1:
-            self._emit_units(0, units)
-            return
-        with T.parallel(0, threads) as chunk:
-            self._emit_units(T.Bind(chunk * units // threads), T.Bind((chunk + 1) * units // threads))
-
-    def _emit_units(self, first: Expr, last: Expr) -> None:
-        """Emit the loop over blocks of rows, all images in one sequence."""
-        spec = self.spec
-        with T.serial(0, last - first) as index:
-            unit = T.Bind(first + index)
-            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
-            first_row = T.Bind(block * self.block)
-            source = self.x
-            if self.scratch is not None:
-                source = self.scratch.emit(self.x, image, first_row, padding_value(spec, self.parameters, image))
-            out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
-            rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
-            self._emit_channels(source, image, first_row, out_base, rows)
 
     def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
         """Emit the blocks of channels: a loop over those of 64, then the narrower ones.

@@ -23,10 +23,11 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
+from ..layer_function import LayerBuffers, layer_function
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, prefetch, prim_func
+from ..vectors import Expr, chunks_for, prefetch
 from . import vector as v
 from .borders import Borders, Run
 from .epilogue import Group
@@ -143,12 +144,7 @@ class ImplicitGemm(GemmLoops):
 
     def build(self, name: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
-        spec, geometry = self.spec, self.geometry
-        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
-        out_size = geometry.images * geometry.rows * geometry.columns * geometry.channels
-        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
-        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
-        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
+        func = layer_function(self.spec, self.constants, self.epilogue.out_dtype, self._emit)
         return Kernel(
             name=f"{name} {self.tile}",
             isa=self.isa,
@@ -157,10 +153,8 @@ class ImplicitGemm(GemmLoops):
             tunable=self._tunable(self.key),
         )
 
-    def _emit(self, x: Expr, *others: Expr) -> None:
-        self.x, self.out = x, others[-1]
-        self.parameters = others[0] if self.spec.scales else None
-        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
+    def _emit(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
         self._emit_threads()
 
     def _padding_value(self, image: Expr) -> Expr | None:

@@ -21,18 +21,19 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2
+from ..layer_function import LayerBuffers, layer_function
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, load, prim_func, store
+from ..vectors import Expr, chunks_for, load, store
 from . import vector as v
+from .depthwise_rows import DepthwiseRows
 from .depthwise_windows import channel_blocks
 from .epilogue import Group
 from .lane_order import channel_order
 from .narrow import narrowed
 from .packing import Weights
-from .scratch import Scratch, padding_value
-from .shares import balanced_block
+from .scratch import Scratch
 from .wide_epilogue import emit_groups, epilogue_of
 
 WIDTH = 16  # channels at once: a register of words, two of sums
@@ -42,7 +43,7 @@ UNROLLED_TAPS = 25  # taps that are written out; of more, the kernel's rows are 
 PAIR_CYCLES, END_CYCLES = 1.5, 4.0  # to weave, multiply and add a pair of taps; to start, requantize and store 16 channels
 
 
-class WordDepthwise:
+class WordDepthwise(DepthwiseRows):
     """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
 
     def __init__(self, spec: Conv2dSpec, weights: Weights, *, schedules: Schedules = NO_SCHEDULES) -> None:
@@ -59,9 +60,10 @@ class WordDepthwise:
         blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
         cycles = blocks * (self.parts * self.pairs * PAIR_CYCLES + END_CYCLES)
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
-        self.block = self._block_rows()
+        self.block = self._rows_for(SCRATCH_BYTES, 2)
         spread = spec.out_channels // spec.in_channels
-        self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread, is_widened=True)
+        self.words = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread, is_widened=True)
+        self.scratch = self.words
         self.epilogue = epilogue_of(spec, weights, AVX2)
         self.channel_values = self.epilogue.channel_values(weights)
         centered = weights.values[:, :, 0, :].astype(np.int16) - weights.zero_points.astype(np.int16)
@@ -80,27 +82,6 @@ class WordDepthwise:
         is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
         check_schedule(self.key, measured, fits=is_window and is_block)
         return WindowSchedule(outputs=1, block=measured.block)
-
-    def _tunable(self) -> Tunable:
-        rows = self.spec.out_height
-        sizes = dict.fromkeys(min(rows, size) for size in (self.block * 2, self.block // 2, rows, self.block // 4) if size)
-        others = [WindowSchedule(outputs=1, block=size) for size in sizes if size != self.block]
-        return Tunable.of(self.key, self.schedule, others)
-
-    def _block_rows(self) -> int:
-        """Output rows of one block: few enough for the cache, and enough blocks for the threads."""
-        spec = self.spec
-        if self.schedule.block is not None and self.threads == 1:  # what was measured; threads need blocks of their own
-            return self.schedule.block
-        row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels * 2
-        extra = spec.dilation[0] * (spec.kernel[0] - 1)
-        affordable = max(1, (SCRATCH_BYTES // row_bytes - extra) // spec.strides[0])
-        return balanced_block(spec.out_height, affordable, spec.batch, self.threads)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of rows of one image."""
-        return -(-self.spec.out_height // self.block)
 
     # ---- constants
 
@@ -125,50 +106,31 @@ class WordDepthwise:
 
     def build(self, name: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
-        spec = self.spec
-        in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
-        out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-        operands = [(label, value.size, str(value.dtype)) for label, value in self.constants.items()]
-        inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales else [])]
-        func = prim_func([*inputs, *operands, ("out", out_size, self.epilogue.out_dtype)], self._emit)
+        func = layer_function(self.spec, self.constants, self.epilogue.out_dtype, self._emit)
         return Kernel(
             name=f"{name} 1x{WIDTH}",
             isa=AVX2,
             func=narrowed(func, AVX2),
             constants=tuple(self.constants.values()),
-            tunable=self._tunable(),
+            tunable=Tunable.of(self.key, self.schedule, self._other_blocks()),
         )
 
-    def _emit(self, x: Expr, *others: Expr) -> None:
-        self.x, self.out = x, others[-1]
-        self.parameters = others[0] if self.spec.scales else None
-        self.operands = dict(zip(self.constants, others[1:-1] if self.spec.scales else others[:-1], strict=True))
-        threads, units = self.threads, self.spec.batch * self.blocks
-        if threads == 1:
-            self._emit_units(0, units)
-            return
-        with T.parallel(0, threads) as chunk:
-            self._emit_units(T.Bind(chunk * units // threads), T.Bind((chunk + 1) * units // threads))
+    def _emit(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
+        self._emit_threads()
 
-    def _emit_units(self, first: Expr, last: Expr) -> None:
-        """Emit the loop over blocks of rows, all images in one sequence."""
-        spec = self.spec
-        with T.serial(0, last - first) as index:
-            unit = T.Bind(first + index)
-            image, block = T.floordiv(unit, self.blocks), T.floormod(unit, self.blocks)
-            first_row = T.Bind(block * self.block)
-            source = self.scratch.emit(self.x, image, first_row, padding_value(spec, self.parameters, image))
-            out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
-            rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
-            full = self.channels // WIDTH
-            with T.serial(0, full) as number:
-                self._emit_pixels(source, out_base, rows, number, T.Bind(number * WIDTH))
-            for number, (start, _) in enumerate(self.blocks_of_channels[full:], full):
-                self._emit_pixels(source, out_base, rows, number, start)
+    def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
+        """Emit the blocks of channels: a loop over those of 16, then one that overlaps."""
+        del image, first_row  # the copy of the input begins with the block
+        full = self.channels // WIDTH
+        with T.serial(0, full) as number:
+            self._emit_pixels(source, out_base, rows, number, T.Bind(number * WIDTH))
+        for number, (start, _) in enumerate(self.blocks_of_channels[full:], full):
+            self._emit_pixels(source, out_base, rows, number, start)
 
     def _emit_pixels(self, source: Expr, out_base: Expr, rows: Expr, number: Expr, start: Expr) -> None:
         """Emit all pixels of one block of channels."""
-        spec, scratch = self.spec, self.scratch
+        spec, scratch = self.spec, self.words
         weights = T.Bind(number * T.int32(self.parts * self.pairs * 2 * WIDTH))
         with T.serial(0, rows) as row:
             at_row = T.Bind(start + row * (spec.strides[0] * scratch.row_size))
@@ -184,7 +146,7 @@ class WordDepthwise:
 
     def _emit_taps(self, acc: Expr, source: Expr, at: Expr, weights: Expr) -> None:
         """Emit the sums of all taps."""
-        spec, scratch = self.spec, self.scratch
+        spec, scratch = self.spec, self.words
         row, column = spec.dilation[0] * scratch.row_size, spec.dilation[1] * scratch.channels
         if self.parts == 1:
             self._emit_part(acc, source, at, weights, [y * row + x * column for y, x in np.ndindex(*spec.kernel)])
