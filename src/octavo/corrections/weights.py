@@ -140,7 +140,8 @@ def rounded_weights(
         found[:], scales = gptq_round_and_scale(rows.astype(np.float64), gram, scale, **bounds)
         given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
     else:
-        for start in range(0, size, step := -(-size // -(-size // BLOCK_INPUTS))):
+        step = -(-size // -(-size // BLOCK_INPUTS))
+        for start in range(0, size, step):
             some = slice(start, start + step)
             gram = covariances(op, inputs, some).shrunk()
             found[:, :, some] = gptq_round(rows[:, :, some].astype(np.float64), gram, scale, **bounds)
