@@ -88,7 +88,7 @@ def test_a_network_trained_quantized_is_integer(bench, small):
 
 def test_the_reference_representation_is_refused():
     """It spells a product of integers as a product of that op's; benchmarks/torch_quantizers.py makes a whole one."""
-    import torch
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
     class Reference(torch.nn.Module):
         def forward(self, x):
