@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx as _tirx
 from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
-from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
+from ..graph.dataflow import DataflowView, call_to, dtype_of, elements, operand_vars, static_shape
 from ..ops import movers
 from .codegen import compile_calls
 from .program import NeedsMachine, on_pointers
@@ -72,8 +73,11 @@ class KernelCalls:
         self._entries: dict[GlobalVar, str] = {}
         view = DataflowView(module["main"])
         self.params: tuple[Var, ...] = tuple(view.function.params)
-        self.results: tuple[Var, ...] = tuple(operand_vars(view.result))
         self._libraries: dict[str, Future[Any]] = {}
+        # Each variable is one object everywhere: tables of variables take others with the same address for it only after
+        # comparing them, which takes longer than small kernels do.
+        self._variables: dict[int, Var] = {hash(var): var for var in (*self.params, *(each.var for each in view.bindings))}
+        self.results: tuple[Var, ...] = tuple(self._canonical(operand_vars(view.result)))
         try:
             self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
         except NeedsMachine:
@@ -95,14 +99,15 @@ class KernelCalls:
         moved = call_to(value, *movers("view"))
         if moved is not None:
             shape, dtype = _shape(var), dtype_of(var)
-            return KernelCall(var=var, operands=[moved.args[0]], run=lambda values: values[0]._create_view(shape, dtype))
+            operands = self._canonical([moved.args[0]])
+            return KernelCall(var=var, operands=operands, run=lambda values: values[0]._create_view(shape, dtype))
         if isinstance(value, Tuple):
-            return KernelCall(var=var, operands=list(value.fields), run=tuple)
+            return KernelCall(var=var, operands=self._canonical(elements(value.fields)), run=tuple)
         if isinstance(value, TupleGetItem):
             index = int(value.index)
-            return KernelCall(var=var, operands=[value.tuple_value], run=lambda values: values[0][index])
+            return KernelCall(var=var, operands=self._canonical([value.tuple_value]), run=lambda values: values[0][index])
         if isinstance(value, (Var, GenericConst)):
-            return KernelCall(var=var, operands=[value], run=lambda values: values[0])
+            return KernelCall(var=var, operands=self._canonical([value]), run=lambda values: values[0])
         raise NeedsMachine
 
     def _kernel(self, var: Var, call: Any) -> KernelCall:
@@ -110,15 +115,24 @@ class KernelCalls:
             raise NeedsMachine
         symbol = self._entries.setdefault(call.args[0], f"octavo_call_{len(self._entries)}")
         out = call.ty_args[0]
-        types = [(_shape(Var("result", ty)), str(ty.dtype)) for ty in (out.fields if isinstance(out, TupleType) else [out])]
+        types = [_allocation(ty) for ty in (out.fields if isinstance(out, TupleType) else [out])]
+        is_tuple = isinstance(out, TupleType)
+        functions: list[Any] = []
 
         def run(values: Sequence[Value]) -> Value:
-            results = tuple(tvm.runtime.empty(shape, dtype) for shape, dtype in types)
-            self._libraries[symbol].result()[symbol](*values, *results)
-            return results if isinstance(out, TupleType) else results[0]
+            if not functions:  # its library may still be on its way until then
+                functions.append(self._libraries[symbol].result()[symbol])
+            results = tuple(tvm.runtime.empty(*each) for each in types)
+            functions[0](*values, *results)
+            return results if is_tuple else results[0]
 
         attrs: Any = self._module[call.args[0]].attrs
-        return KernelCall(var=var, operands=list(call.args[1].fields), attrs=dict(attrs.items()) if attrs else {}, run=run)
+        operands = self._canonical(elements(call.args[1].fields))
+        return KernelCall(var=var, operands=operands, attrs=dict(attrs.items()) if attrs else {}, run=run)
+
+    def _canonical(self, operands: Sequence[Any]) -> list[Any]:
+        """Return operands with the one object of each variable."""
+        return [self._variables.get(hash(each), each) if isinstance(each, Var) else each for each in operands]
 
     def _compile(self, target: tvm.target.Target) -> None:
         """Compile the kernels in their order, a few at a time, and return with the first: the others come while those run."""
@@ -154,3 +168,8 @@ def _shape(expr: Expr) -> tuple[int, ...]:
     if shape is None:
         raise NeedsMachine
     return shape
+
+
+def _allocation(ty: Any) -> tuple[Any, Any, Any]:
+    """Return what allocates a tensor of a type; made once, for it takes longer than to allocate."""
+    return tvm_ffi.Shape(_shape(Var("result", ty))), tvm_ffi.dtype(str(ty.dtype)), tvm.cpu()

@@ -193,9 +193,7 @@ def call_to(expr: Any, *names: str) -> Any | None:
 
     Any, since an op's attributes have no static types.
     """
-    if isinstance(expr, Call) and isinstance(expr.op, tvm.ir.Op) and relax_name(expr.op) in names:
-        return expr
-    return None
+    return expr if _kind(type(expr)) is Call and _name_of_callee(expr.op) in names else None
 
 
 def relax_name(op: tvm.ir.Op) -> str:
@@ -203,17 +201,31 @@ def relax_name(op: tvm.ir.Op) -> str:
     return str(op.name).removeprefix("relax.").removeprefix("octavo.")
 
 
+_OP_NAMES: dict[int, str] = {}
+"""By hash, which is the op's address: TVM keeps each op, so nothing else ever has that. To read a name takes longer."""
+
+
+def _name_of_callee(callee: Any) -> str | None:
+    """Return the name of a Relax op; None of what is called and is no op."""
+    key = hash(callee)
+    name = _OP_NAMES.get(key)
+    if name is None and isinstance(callee, tvm.ir.Op):
+        name = _OP_NAMES[key] = relax_name(callee)
+    return name
+
+
 def op_name(expr: Expr) -> str:
     """Name what an expression computes: a Relax op without "relax.", the callee of a call_tir, or "tuple"."""
     if isinstance(expr, Call):
-        if isinstance(expr.op, tvm.ir.Op):
-            name = relax_name(expr.op)
-            if name in ("call_tir", "call_dps_packed", "call_pure_packed"):
-                callee = expr.args[0]
-                return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(getattr(callee, "global_symbol", name))
+        op = expr.op
+        name = _name_of_callee(op)
+        if name in ("call_tir", "call_dps_packed", "call_pure_packed"):
+            callee = expr.args[0]
+            return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(getattr(callee, "global_symbol", name))
+        if name is not None:
             return name
-        if isinstance(expr.op, tvm.ir.GlobalVar):
-            return str(expr.op.name_hint)
+        if isinstance(op, tvm.ir.GlobalVar):
+            return str(op.name_hint)
     if isinstance(expr, _NESTED):
         return "if" if isinstance(expr, relax.If) else "function"
     return "constant" if isinstance(expr, GenericConst) else "tuple"

@@ -138,8 +138,9 @@ def claim(view: DataflowView, rules: Sequence[Rule], *, repeatable: Repeatable) 
     for binding in view.bindings:
         if binding.var in taken:
             continue
+        op = op_name(binding.value)
         for rule in rules:
-            if op_name(binding.value) not in rule.ops:
+            if op not in rule.ops:
                 continue
             found = rule.match(view, binding.var)
             if isinstance(found, Region):
@@ -199,16 +200,15 @@ def _write_composite(
 ) -> tvm.ir.GlobalVar:
     params = [relax.Var(var.name, var.ty) for var in region.inputs]
     mapping: dict[Var, Expr] = dict(zip(region.inputs, params, strict=True))
-    members = set(region.members)
+    members = sorted(set(region.members), key=view.place_of)
 
     def body(writer: BodyWriter) -> Expr:
         result: Expr | None = None
-        for binding in view.bindings:
-            if binding.var in members:
-                value = replace_operands(binding.value, lambda var: mapping[var])
-                is_output = binding.var.same_as(region.output)
-                mapping[binding.var] = writer.emit(binding.var.name, value, is_output=is_output)
-                result = mapping[binding.var] if is_output else result
+        for var in members:
+            value = replace_operands(view.bindings[view.place_of(var)].value, lambda each: mapping[each])
+            is_output = var.same_as(region.output)
+            mapping[var] = writer.emit(var.name, value, is_output=is_output)
+            result = mapping[var] if is_output else result
         assert result is not None, f"{name}: the output is not a member"
         return result
 

@@ -122,7 +122,7 @@ def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
         if op_name(value) in COMPARISONS and operand_rounding(view, value) == FIXED_POINT:
             return Rejection(reason=f"{var.name} compares in fixed point, as its source does; a table compares real numbers")
         waiting.extend((arg, _alignment(value, position)) for position, arg in reversed(list(enumerate(value.args))))
-    ordered = tuple(binding.var for binding in view.bindings if binding.var in members)
+    ordered = tuple(sorted(members, key=view.place_of))
     return Cluster(tensors=tuple(tensors), constants=tuple(constants), members=ordered, quantize=end)
 
 

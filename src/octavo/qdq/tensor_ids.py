@@ -58,6 +58,6 @@ def fused_tensors(
 
     `sources` as `tensors_of_variables` takes it: some of a tensor's pixels count as the tensor.
     """
-    members = {var.name for var in region.members if call_to(view.definition(var), "dequantize") is None}
-    made = [binding.var.name for binding in view.bindings if binding.var.name in members]
+    members = [var for var in region.members if call_to(view.definition(var), "dequantize") is None]
+    made = [var.name for var in sorted(members, key=view.place_of)]
     return [name for name in ((sources or {}).get(name, name) for name in made) if name in ids]

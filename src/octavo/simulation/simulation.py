@@ -101,6 +101,7 @@ class Simulation:
         self._outputs = [program.variables[name] for name in self.outputs]
         makers = {call.var: number for number, call in enumerate(program.calls)}
         self._needed = _behind(program, makers, self._outputs, ())
+        self._reads = {number: [each for each in call.operands if isinstance(each, Var)] for number, call in self._needed}
         self._unread_after = _unread_after(self._needed, self._outputs)
         self._rounds = {program.variables[name]: name for name in self._params if name in program.variables}
         self._axes = self._channel_axes(view, simple.params) if is_centred else {}
@@ -351,9 +352,7 @@ class Simulation:
         dirty = set(changed)
         calls: list[tuple[int, KernelCall]] = []
         for number, call in self._needed:
-            if call.var not in changed and (
-                number in constants or not dirty.isdisjoint(each for each in call.operands if isinstance(each, Var))
-            ):
+            if call.var not in changed and (number in constants or not dirty.isdisjoint(self._reads[number])):
                 dirty.add(call.var)
                 calls.append((number, call))
         run_calls(calls, values, constants)
