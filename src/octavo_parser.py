@@ -24,6 +24,7 @@ SUMMARIES = {
     "tune": "measure how the kernels of a model run best on this machine",
     "run": "run an executable on samples",
     "bench": "time a model against other runtimes, in alternating rounds of one process",
+    "evaluate": "say whether a quantized model is as good as the float one, or any two models that run, on samples",
     "explain": "say of each op whether it runs in integers, on which kernel, and why not",
     "causes": "say why a quantized model's outputs are off, rounding by rounding, and what would help",
     "search": "find which activations to keep float for an accuracy that is asked for, and what each trade costs",

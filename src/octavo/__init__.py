@@ -10,6 +10,9 @@ outputs = exe(x)
 # Errors
 from .errors import OctavoError
 
+# What a quantized model is worth against the float one, or any two that run
+from .evaluation import evaluate
+
 # Which tensor is which, after any pass
 from .graph.lineage import Lineage
 
@@ -65,6 +68,7 @@ __all__ = [
     "TargetDescription",
     "__version__",
     "compile",
+    "evaluate",
     "explain",
     "export_onnx",
     "fix",

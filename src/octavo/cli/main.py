@@ -16,10 +16,42 @@ from octavo_parser import base_parser
 
 from ..build.native_stderr import native_stderr_closed
 from ..errors import OctavoError
-from . import bench, causes, compile, conformance, demo, explain, passes, profile, quantize, report, run, search, trace, tune
+from . import (
+    bench,
+    causes,
+    compile,
+    conformance,
+    demo,
+    evaluate,
+    explain,
+    passes,
+    profile,
+    quantize,
+    report,
+    run,
+    search,
+    trace,
+    tune,
+)
 from .sources import UsageError
 
-COMMANDS = (demo, profile, quantize, compile, tune, run, bench, explain, causes, search, conformance, trace, passes, report)
+COMMANDS = (
+    demo,
+    profile,
+    quantize,
+    compile,
+    tune,
+    run,
+    bench,
+    evaluate,
+    explain,
+    causes,
+    search,
+    conformance,
+    trace,
+    passes,
+    report,
+)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

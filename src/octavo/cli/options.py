@@ -212,6 +212,14 @@ def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
+def state_pair(text: str) -> tuple[str, str]:
+    """Parse "stateN=state", an output and an input."""
+    output, separator, name = text.partition("=")
+    if not separator or not output or not name:
+        raise argparse.ArgumentTypeError(f"expected OUTPUT=INPUT, got {text!r}")
+    return output, name
+
+
 def weight_bits(text: str) -> tuple[str, int]:
     """Parse "4" and "conv1=8"; the name may hold "=" itself."""
     name, separator, bits = text.rpartition("=")

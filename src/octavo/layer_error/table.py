@@ -23,6 +23,7 @@ from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..graph.inputs import input_specs, split_batch
 from ..identity import TensorId
 from ..numerics import QuantParams, dequantize, quantize
+from ..numerics.statistics.metrics import ratio_db
 from ..pipeline import checked_model
 from ..qdq.values import params_of
 from ..target_choice import TargetLike
@@ -239,8 +240,8 @@ class _Totals:
             id=tensor,
             source_name=entry.source_name,
             op=entry.op,
-            sqnr_db=_db(sums.signal, sums.noise),
-            local_sqnr_db=_db(sums.signal, sums.local),
+            sqnr_db=ratio_db(sums.signal, sums.noise),
+            local_sqnr_db=ratio_db(sums.signal, sums.local),
             scale_excess_db=sums.scale_excess_db(params[tensor]) if tensor in params else 0.0,
             inherited=max(0.0, 1.0 - sums.local / sums.noise) if sums.noise else 0.0,
             block=block,
@@ -259,12 +260,6 @@ class _Totals:
                 found.append((block, self.shares[block, tensor] / total if total else 0.0))
         own = [each for each in found if each[0] == tensor]
         return max(own or found, key=lambda each: each[1])
-
-
-def _db(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def _params(view: DataflowView, ids: Iterable[TensorId]) -> dict[TensorId, QuantParams]:

@@ -14,10 +14,15 @@ def sqnr_db(reference: npt.NDArray[np.floating], approximation: npt.NDArray[np.f
     Equal tensors give inf; an all-zero reference that is missed gives -inf. Sums run in float64. ValueError if shapes differ.
     """
     signal, error = _pair(reference, approximation)
-    noise = float(np.sum(error**2))
-    power = float(np.sum(signal**2))
+    return ratio_db(float(np.sum(signal**2)), float(np.sum(error**2)))
+
+
+def ratio_db(power: float, noise: float) -> float:
+    """Return 10 * log10(power / noise): inf without noise, -inf without power or of infinite noise, NaN where either is NaN."""
     if noise == 0:
         return math.inf
+    if math.isinf(noise):
+        return -math.inf
     return 10 * math.log10(power / noise) if power else -math.inf
 
 

@@ -1,0 +1,61 @@
+"""From what a user names - a model, an executable, a file, a file in another runtime - to what an evaluation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..build import is_executable
+from ..errors import ModelError, check_path
+from ..graph import Model
+from ..pipeline import Executable, QuantizationPlan, load, load_executable, quantize
+from ..target_choice import TargetLike
+from .peers import PEERS
+from .runnable import Runnable, of_executable, of_model
+
+Subject = Model | Executable | Runnable | str | Path | Any
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def opened(
+    subject: Subject,
+    *,
+    target: TargetLike = None,
+    threads: int | None = None,
+    shapes: Shapes | None = None,
+    label: str = "",
+    float_model: Model | None = None,
+) -> Runnable:
+    """Return what runs `subject`: a Model, an Executable, the path of either, or "onnxruntime:m.onnx", "litert:m.tflite".
+
+    A plan of `float_model`, or its path, is that model quantized.
+    """
+    if isinstance(subject, Runnable):
+        return subject
+    if isinstance(subject, Executable):
+        return of_executable(subject, label or "executable")
+    if isinstance(subject, Model):
+        return of_model(subject, label or "model", target=target, threads=threads)
+    if isinstance(subject, QuantizationPlan):
+        return _planned(subject, float_model, label or "plan", target, threads)
+    path = check_path(subject, ModelError, "a Model, an Executable, or the path of a model file")
+    runtime, colon, rest = str(path).partition(":")
+    if colon and runtime in PEERS:
+        if not Path(rest).is_file():
+            raise ModelError(f"{rest}: no such file")
+        return PEERS[runtime](Path(rest), threads or 1)
+    if path.suffix == ".json":
+        return _planned(path, float_model, path.name, target, threads)
+    if path.suffix == ".so" or is_executable(path):
+        return of_executable(load_executable(path), path.name)
+    return of_model(load(path, shapes=shapes), path.name, target=target, threads=threads)
+
+
+def _planned(
+    plan: QuantizationPlan | Path, float_model: Model | None, label: str, target: TargetLike, threads: int | None
+) -> Runnable:
+    if float_model is None:
+        raise ModelError(f"{label}: a plan is compared with the float model that it is of: give that model file first")
+    quantized = quantize(float_model, plan=plan, target="cpu" if target is None else target)
+    return of_model(quantized, label, target=target, threads=threads)

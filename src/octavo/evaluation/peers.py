@@ -1,0 +1,158 @@
+"""ONNX Runtime and LiteRT as evaluations run them: exactly, on every CPU. They are imported where they are asked for.
+
+Without VNNI ONNX Runtime's own integer kernels add products of uint8 by int8 in pairs that saturate at 16 bits, so that its
+values depend on the CPU. Here it is asked for products that don't; how far its defaults are from that is counted beside.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ..errors import ModelError
+from ..numerics import QuantParams
+from .runnable import Port, Runnable
+
+Array = npt.NDArray[Any]
+
+
+def exact_session(
+    model: onnx.ModelProto | bytes | str | Path,
+    *,
+    optimized: bool = True,
+    int8_allowed: bool = False,
+    threads: int = 0,
+    optimized_model_filepath: Path | None = None,
+) -> Any:
+    """Make a session of ONNX Runtime whose integer products are exact on every CPU.
+
+    Parameters
+    ----------
+    optimized
+        False runs each op as the file writes it: of a QDQ file the float ops between Q and DQ.
+    int8_allowed
+        QDQ groups of int8 activations are computed in integers, too; left alone they are float on x86.
+    threads
+        0 takes as many as ONNX Runtime chooses.
+    optimized_model_filepath
+        Where to write the graph that its optimizer made.
+    """
+    ort = _imported("onnxruntime", "onnxruntime")
+    refused = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state").NotImplemented
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+
+    def session(precision: int) -> Any:
+        options = _quiet_options(ort, threads)
+        # Constant int8 weights become uint8, which no kernel saturates.
+        options.add_session_config_entry("session.x64quantprecision", str(precision))
+        options.add_session_config_entry("session.qdqisint8allowed", str(int(int8_allowed)))
+        if not optimized:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if optimized_model_filepath is not None:
+            options.optimized_model_filepath = str(optimized_model_filepath)
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    try:
+        return session(1)
+    except refused:
+        # It has no convolution of int8 by uint8. That of int8 by int8 is exact as it is, but what of uint8 is beside it is not.
+        if unsigned := _unsigned_zero_points(model):
+            message = f"convolutions of int8 activations stand beside uint8 tensors ({unsigned[0]} ...): split the model"
+            raise ValueError(message) from None
+        return session(0)
+
+
+def _quiet_options(ort: Any, threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # nothing is timed
+    return options
+
+
+def _unsigned_zero_points(model: onnx.ModelProto | bytes | str | Path) -> list[str]:
+    if isinstance(model, bytes):
+        model = onnx.load_from_string(model)
+    graph = (model if isinstance(model, onnx.ModelProto) else onnx.load(model)).graph
+    unsigned = {tensor.name for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.UINT8}
+    return sorted(unsigned & {name for node in graph.node for name in node.input})
+
+
+def _imported(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ModelError(f"{package} is not installed ({error}): pip install 'octavo[bench]'") from error
+
+
+def _onnxruntime(path: Path, threads: int) -> Runnable:
+    ort = _imported("onnxruntime", "onnxruntime")
+    try:
+        session = exact_session(path, threads=threads)
+        usual = ort.InferenceSession(str(path), _quiet_options(ort, threads), providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no class of their own
+        raise ModelError(f"{path}: ONNX Runtime cannot run it: {' '.join(str(error).split())[:200]}") from error
+    names = [entry.name for entry in session.get_inputs()]
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        return [np.asarray(each) for each in session.run(None, dict(zip(names, arrays, strict=True)))]
+
+    def run_usual(arrays: Sequence[Array]) -> list[Array]:
+        return [np.asarray(each) for each in usual.run(None, dict(zip(names, arrays, strict=True)))]
+
+    return Runnable(
+        label=f"ONNX Runtime {ort.__version__} on {path.name}",
+        inputs=tuple(map(_onnx_port, session.get_inputs())),
+        outputs=tuple(map(_onnx_port, session.get_outputs())),
+        run=run,
+        run_usual=run_usual,
+        usual_note="ONNX Runtime's own integer kernels saturate or round otherwise on this CPU",
+    )
+
+
+def _onnx_port(entry: Any) -> Port:
+    name = entry.type.removeprefix("tensor(").removesuffix(")")
+    shape = tuple(size if isinstance(size, int) else 1 for size in entry.shape)
+    dtype = str({"float": "float32", "double": "float64"}.get(name, name))
+    return Port(name=entry.name, shape=shape, dtype=dtype)
+
+
+def _litert(path: Path, threads: int) -> Runnable:
+    """Of LiteRT: XNNPACK's integer products are exact on every CPU, so its defaults are the exact evaluation."""
+    module = _imported("ai_edge_litert.interpreter", "ai-edge-litert")
+    try:
+        interpreter = module.Interpreter(model_path=str(path), num_threads=max(threads, 1))
+        interpreter.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(f"{path}: LiteRT cannot run it: {' '.join(str(error).split())[:200]}") from error
+    given, wanted = interpreter.get_input_details(), interpreter.get_output_details()
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        for entry, array in zip(given, arrays, strict=True):
+            interpreter.set_tensor(entry["index"], array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(entry["index"]) for entry in wanted]
+
+    return Runnable(
+        label=f"LiteRT on {path.name}",
+        inputs=tuple(map(_tflite_port, given)),
+        outputs=tuple(map(_tflite_port, wanted)),
+        run=run,
+    )
+
+
+def _tflite_port(entry: Any) -> Port:
+    scale, zero_point = entry["quantization"]
+    dtype = str(np.dtype(entry["dtype"]))
+    params = QuantParams.per_tensor(dtype, float(scale), int(zero_point)) if scale else None
+    return Port(name=str(entry["name"]), shape=tuple(int(size) for size in entry["shape"]), dtype=dtype, params=params)
+
+
+PEERS: dict[str, Callable[[Path, int], Runnable]] = {"onnxruntime": _onnxruntime, "litert": _litert}
+"""Who can run a file in Octavo's place, by the name that stands before it: "onnxruntime:m.onnx"."""
