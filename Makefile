@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 TORCH := $(VENV)/.torch-installed
+DOCS := $(VENV)/.docs-installed
 
 # Where `make demo` writes, and what `make bench` times.
 DEMO_DIR ?= octavo-demo
@@ -26,7 +27,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format bench clean
+.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format docs bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -75,12 +76,15 @@ format: $(TOOLS) ## Format the code and apply ruff's safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DOCS) ## Build the site into site/, every warning and broken link an error; open site/index.html
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
+
 bench: $(TOOLS) ## Time MODEL=m.tflite against its peers: AGAINST=litert,openvino THREADS=1,2
 	@if [ "$(MODEL)" = "$(DEMO_DIR)/digits.int8.onnx" ] && [ ! -f "$(MODEL)" ]; then $(BIN)/octavo demo -o $(DEMO_DIR); fi
 	$(BIN)/octavo bench $(MODEL) --against $(AGAINST) --threads $(THREADS)
 
 clean: ## Remove the environment, caches and what the demo wrote
-	rm -rf $(VENV) build dist octavo-demo src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site octavo-demo src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:
@@ -100,6 +104,11 @@ $(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
 $(TOOLS): $(RUNTIME)
 	@echo "installing the test tools and the peers into $(VENV) (a minute or two)"
 	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+$(DOCS): $(RUNTIME)
+	@echo "installing what builds the site into $(VENV)"
+	@$(PIP) --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 $(TORCH): $(TOOLS)

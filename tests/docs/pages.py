@@ -1,0 +1,71 @@
+"""Pages as programs: their blocks of Python and of commands in their order, and what the page says that they print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.main import main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SECONDS = ("octavo bench", "octavo tune")
+_README = (DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()
+_SLOW = ("--fix", "octavo report m.onnx")
+"""What takes longest: where the README has the very line, its test runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in _FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def run(page: Path) -> Iterator[tuple[str, str]]:
+    """Run a page in the current folder; yield what it says a block prints, with what that block printed."""
+    names: dict[str, Any] = {"__name__": "page"}
+    printed = ""
+    for block in blocks(page):
+        if block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.text, str(page), "exec"), names)
+            printed = out.getvalue()
+        elif block.language == "bash":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                for line in block.text.splitlines():
+                    if line not in _README or not any(each in line for each in _SLOW):
+                        command(line)
+            printed = out.getvalue()
+        elif block.language == "json":
+            name = re.search(r"`(\w+\.json)`", page.read_text(encoding="utf-8").split(block.text)[0][::1].rsplit("\n\n", 2)[-2])
+            assert name is not None, "the paragraph before JSON names its file"
+            Path(name[1]).write_text(block.text, encoding="utf-8")
+        elif block.language == "text":
+            yield block.text, printed
+
+
+def command(line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program == "octavo", f"{line}: what no test runs stands in a console block"
+    short = ["--seconds", "0.05"] if line.startswith(_SECONDS) and "--seconds" not in words else []
+    assert main([*words, *short]) == 0, line
+
+
+def is_shown(shown: str, printed: str) -> bool:
+    """Return whether each line that a page shows was printed, but for numbers and the width of columns."""
+    lines = {_masked(line) for line in printed.splitlines()}
+    return all(_masked(line) in lines for line in shown.splitlines() if line.strip())
+
+
+def _masked(line: str) -> str:
+    return re.sub(r"[\s|-]+", " ", re.sub(r"[-+]?\d[\d.,e]*", "#", line)).strip()
