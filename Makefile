@@ -9,6 +9,7 @@ RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 TORCH := $(VENV)/.torch-installed
 DOCS := $(VENV)/.docs-installed
+PACKAGE := $(VENV)/.package-installed
 
 # Where `make demo` writes, and what `make bench` times.
 DEMO_DIR ?= octavo-demo
@@ -27,7 +28,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format docs bench clean
+.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format docs package bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -79,6 +80,15 @@ format: $(TOOLS) ## Format the code and apply ruff's safe fixes
 docs: $(DOCS) ## Build the site into site/, every warning and broken link an error; open site/index.html
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
 
+# The wheel in an environment with nothing of this checkout: what somebody has who installs it.
+package: $(PACKAGE) ## Build sdist and wheel into dist/, check them, try the wheel in a clean environment
+	rm -rf dist build/clean
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) dist/*.whl
+	cd build/clean && bin/octavo --version && bin/octavo demo -o demo
+
 bench: $(TOOLS) ## Time MODEL=m.tflite against its peers: AGAINST=litert,openvino THREADS=1,2
 	@if [ "$(MODEL)" = "$(DEMO_DIR)/digits.int8.onnx" ] && [ ! -f "$(MODEL)" ]; then $(BIN)/octavo demo -o $(DEMO_DIR); fi
 	$(BIN)/octavo bench $(MODEL) --against $(AGAINST) --threads $(THREADS)
@@ -109,6 +119,10 @@ $(TOOLS): $(RUNTIME)
 $(DOCS): $(RUNTIME)
 	@echo "installing what builds the site into $(VENV)"
 	@$(PIP) --no-build-isolation --editable '.[docs]'
+	@touch $@
+
+$(PACKAGE): $(RUNTIME)
+	@$(PIP) build twine
 	@touch $@
 
 $(TORCH): $(TOOLS)
