@@ -54,6 +54,9 @@ class Judge:
     def sqnr_db(self, quantized: QuantizedModel) -> float:
         return self.narrower if quantized.plan.adjustments else 20.0
 
+    def agreement_at(self, sqnr_db: float) -> float | None:
+        return None
+
 
 @pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False), (19.0, False)])
 def test_they_are_taken_where_outputs_come_nearer(profiled, sqnr_db: float, is_taken: bool) -> None:

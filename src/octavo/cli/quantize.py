@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
+from ..evaluation import WORDS, better, doubts, level_of_agreement, level_of_sqnr
 from ..pipeline import Profile, explain, export_onnx, quantize
 from ..quantize import QuantizedModel
 from ..quantize.encodings import FORMATS, read_encodings, write_encodings
 from ..root_cause import FixResult, fix
 from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
 from .outputs import check_output
-from .sources import UsageError, load_model, load_quantized, recipe_of
+from .sources import UsageError, load_model, load_to_compile, recipe_of
 
 
 def add_to(commands: Subcommands) -> None:
@@ -59,7 +61,8 @@ def call(args: argparse.Namespace) -> int:
             raise UsageError(f"{path} is to be written twice; give each output a file of its own")
     # With --plan the profile is for --fix alone.
     only_plan = argparse.Namespace(**{**vars(args), "profile": None}) if args.plan and args.fix else args
-    quantized = load_quantized(only_plan)
+    model, profile, recipe = load_to_compile(only_plan)
+    quantized = model if profile is None else quantize(model, profile, target=args.target, recipe=recipe)
     assert isinstance(quantized, QuantizedModel), "a profile or a plan was given"
     if args.encodings:
         encoded = read_encodings(args.encodings, quantized.plan)
@@ -83,7 +86,29 @@ def call(args: argparse.Namespace) -> int:
     print(f"{args.output}: {'; '.join(each for each in said if each)}")
     if fixed is not None:
         print("\n".join(_steps(fixed)))
+    print(_verdict(args, quantized))
+    if profile is not None:
+        for doubt in doubts(model, profile):
+            print(f"warning: {doubt}")
     return 0
+
+
+def _verdict(args: argparse.Namespace, quantized: QuantizedModel) -> str:
+    """Say how good the model is by what quantizing measured, and what to do next."""
+    measured = quantized.plan.corrections
+    after = f"octavo evaluate {args.model} {args.output} --data FILE"
+    if measured.sqnr_db == math.inf:
+        return f"verdict: not measured here; {after} says how good it is"
+    agreement = measured.agreement
+    level = level_of_sqnr(measured.sqnr_db)
+    said = f"its worst output keeps {measured.sqnr_db:.1f} dB"
+    if agreement is not None:
+        level = better(level, level_of_agreement(agreement))
+        said = f"{100 * agreement:.1f}% of the samples keep their class, {said}"
+    more = f"{after} says it of others"
+    if level != "good":
+        more = f"octavo causes {args.model} --profile FILE says why, --fix applies what helps; {more}"
+    return f"verdict: {WORDS[level]} on samples that it was calibrated on: {said}; {more}"
 
 
 def _fixed(args: argparse.Namespace, quantized: QuantizedModel) -> FixResult:

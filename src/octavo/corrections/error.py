@@ -48,6 +48,16 @@ def sqnr_by_result(
     return found
 
 
+def same_class(floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float | None:
+    """Return the share of samples of which results [1, classes] name the same class, of several the least; None without any."""
+    shares: list[float] = []
+    for place, first in enumerate(floats[0]):
+        if np.issubdtype(first.dtype, np.floating) and first.ndim == 2 and first.shape[0] == 1 < first.shape[1]:
+            pairs = zip(floats, results, strict=True)
+            shares.append(float(np.mean([real[place].argmax() == made[place].argmax() for real, made in pairs])))
+    return min(shares, default=None)
+
+
 def _scores(probabilities: Array, axis: int) -> Array:
     """Return what a softmax made these of, but for the number that it leaves out of account: their mean is 0 here."""
     scores = np.log(np.maximum(probabilities.astype(np.float64), _MIN_PROBABILITY))

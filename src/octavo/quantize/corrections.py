@@ -28,6 +28,9 @@ class Corrections:
     sqnr_db
         Signal to noise ratio of the model's worst output with them, in dB, on the samples that it was run on; inf where it was
         not run to its end. It says what they bring and is none of them: files don't keep it.
+    agreement
+        Share of those samples of which it names the float model's class, in [0; 1]; None where outputs are no scores, or it was
+        not run. Files don't keep it.
     tried
         Where several range estimators were tried, the `sqnr_db` of each. Files don't keep it.
     """
@@ -36,6 +39,7 @@ class Corrections:
     weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
     weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     sqnr_db: float = math.inf
+    agreement: float | None = None
     tried: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property

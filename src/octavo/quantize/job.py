@@ -56,6 +56,10 @@ class Corrector(Protocol):
         """Return the signal to noise ratio of a model's worst output."""
         ...
 
+    def agreement_at(self, sqnr_db: float, /) -> float | None:
+        """Return how often the model of this ratio names the float model's class; None where that was not measured."""
+        ...
+
 
 Replan = Callable[[Remedies], QuantizationPlan]
 """Returns the plan with remedies."""
@@ -302,7 +306,8 @@ class Job:
             self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
             if number:
                 break
-        return replace(best, plan=replace(best.plan, corrections=replace(best.plan.corrections, sqnr_db=self.sqnr_db)))
+        measured = {"sqnr_db": self.sqnr_db, "agreement": corrector.agreement_at(self.sqnr_db)}
+        return replace(best, plan=replace(best.plan, corrections=replace(best.plan.corrections, **measured)))
 
     def _without_outliers(self, best: QuantizedModel, corrector: Corrector) -> QuantizedModel:
         """Return the model with narrower ranges where outliers of single samples make them, if it comes nearer so.
