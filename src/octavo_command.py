@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from octavo_parser import SUMMARIES, base_parser
 
+_EXIT_INTERRUPTED = 130
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `--help`, `--version` and bad usage leave through SystemExit."""
@@ -27,7 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
     # To look for garbage among what imports make, which all stays, takes an eighth of the time until a command begins.
     gc.disable()
-    from octavo.cli.main import main as run
+    try:
+        from octavo.cli.main import main as run
+    except KeyboardInterrupt:
+        print("octavo: interrupted", file=sys.stderr)
+        return _EXIT_INTERRUPTED
 
     gc.freeze()
     gc.enable()

@@ -6,7 +6,9 @@ It stands outside the package, and imports the standard library only, so that `o
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -51,6 +53,8 @@ A model that is quantized already (a .tflite, an ONNX file in QDQ form) goes str
 class CommandParser(argparse.ArgumentParser):
     """The parser of a command, which may have both subcommands and arguments of its own: the first word decides."""
 
+    is_command = False
+    """Whether it is the parser of a command, not the one of them all."""
     subcommands: Any = None
     """What subcommands are added to; None for a command that has none."""
 
@@ -64,7 +68,23 @@ class CommandParser(argparse.ArgumentParser):
         """Parse as a subcommand does where the first word names one: argparse alone would take that word for an argument."""
         words = list(sys.argv[1:] if args is None else args)
         chosen = self.subcommands.choices.get(words[0]) if self.subcommands is not None and words else None
-        return super().parse_known_args(words, namespace) if chosen is None else chosen.parse_known_args(words[1:], namespace)
+        if chosen is not None:
+            return chosen.parse_known_args(words[1:], namespace)
+        if self.is_command:
+            self._refuse_unknown(words)
+        found, left = super().parse_known_args(words, namespace)
+        if left and self.is_command:  # argparse would print the usage of `octavo`
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, left
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """Name an option that there is not before argparse takes what follows it for an argument."""
+        known = self._option_string_actions
+        for word in words[: words.index("--") if "--" in words else None]:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                near = difflib.get_close_matches(name, [each for each in known if each.startswith("--")], n=1)
+                self.error(f"unrecognized arguments: {name}{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def base_parser() -> tuple[argparse.ArgumentParser, Any]:

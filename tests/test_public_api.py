@@ -65,6 +65,7 @@ def test_the_stages_take_what_the_design_says() -> None:
             "resume",
             "progress",
             "keep_samples",
+            "state",
         ],
         "quantize": ["model", "profile", "target", "recipe", "params", "plan", "preset"],
         "compile": ["model", "target", "threads", "precision", "profile", "recipe", "tuning"],

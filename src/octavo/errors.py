@@ -81,6 +81,13 @@ def check_path(value: object, error: type[OctavoError], expected: str) -> pathli
     return pathlib.Path(path)
 
 
+def shape_advice(name: str, shape: tuple[int, ...] | None = None) -> str:
+    """Say how an input is given a shape: in Python, and on the command line."""
+    sizes = "..." if shape is None else f"{', '.join(map(str, shape))}{',' if len(shape) == 1 else ''}"
+    words = "1,3,224,224" if shape is None else ",".join(map(str, shape))
+    return f"shapes={{{name!r}: ({sizes})}} in Python, --shape {name}={words} on the command line"
+
+
 def brief(value: object) -> str:
     """Return a value's repr on one line, cut to 40 characters, for a message."""
     text = " ".join(repr(value).split())

@@ -6,9 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
+from tvm.relax import Var
+
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.cpu.lowering import OpRecord
 from .graph import Model
+from .graph.dataflow import DataflowView, call_to
+from .identity import TensorId
 from .partition.pipeline import FLOAT_MODEL
 from .quantize import QuantizedModel
 
@@ -51,6 +55,15 @@ class Explanation:
     """What became of each op of a model, in graph order."""
 
     ops: tuple[ExplainedOp, ...]
+
+    def __str__(self) -> str:
+        """Return the ops as lines, and the summary: `octavo explain` prints them as a table."""
+        rows = [(op.op, op.source_name or op.tensor, op.runs_in, op.kernel, op.reason) for op in self.ops]
+        widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+        lines = [
+            "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[4]]).rstrip() for row in rows
+        ]
+        return "\n".join((*lines, self.summary, *([self.advice] if self.advice else [])))
 
     @property
     def counted(self) -> tuple[ExplainedOp, ...]:
@@ -96,9 +109,31 @@ class Explanation:
         return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
 
 
+def _names_before_quantizing(model: Model) -> dict[str, str]:
+    """Return for integers that a file in QDQ form has as tensors of their own the name of what is quantized to them."""
+    found: dict[str, str] = {}
+    view = DataflowView(model.module["main"])
+    for binding in view.bindings:
+        call = call_to(binding.value, "quantize")
+        real = None if call is None else model.tensors.get(TensorId(getattr(call.args[0], "name", "")))
+        integers = model.tensors.get(TensorId(binding.var.name))
+        if real is not None and integers is not None:
+            names = [real.source_name, *(_source_name(model, user) for user in view.users(binding.var))]
+            # Exporters make the names of what they add from the tensor's own.
+            shortest = min((name for name in names if name), key=len, default="")
+            is_stem = all(name.startswith(shortest) for name in names if name)
+            found[str(integers.id)] = shortest if is_stem else names[0]
+    return found
+
+
+def _source_name(model: Model, var: Var) -> str:
+    entry = model.tensors.get(TensorId(var.name))
+    return "" if entry is None else entry.source_name
+
+
 def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
     """Return what lowering a model found, with the source's names and the reasons that quantizing had."""
-    named = {str(entry.id): entry.source_name for entry in model.tensors.values()}
+    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | _names_before_quantizing(model)
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
     reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
     found: list[ExplainedOp] = []

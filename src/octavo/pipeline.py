@@ -5,7 +5,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from .heap import trim_heap
 from .importer import load
 from .numerics.floats.half import HALF_DTYPES, HalfDtype
 from .partition.pipeline import integer_claims, is_partitioned, partition_module
-from .profile import Checkpoint, ImageFolder, Instrumented, Profile, check_model, instrument, select, unfit_tensors
+from .profile import Carried, Checkpoint, ImageFolder, Instrumented, Profile, check_model, instrument, select, unfit_tensors
 from .profile.collect import collect, preprocessing_of
 from .profile.kept_samples import KEEP_SAMPLES, check_keep
 from .quantize import QuantizationPlan, QuantizedModel, Recipe, Remedies, export_onnx
@@ -90,6 +90,7 @@ def profile(
     resume: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
     keep_samples: int = KEEP_SAMPLES,
+    state: Mapping[str, str] | None = None,
 ) -> Profile:
     """Run calibration data through the float model with an observer on every tensor.
 
@@ -112,6 +113,9 @@ def profile(
     keep_samples
         Samples that the profile and its file keep at most, of one run each, 32 MiB in all, so that later stages can run the model
         again; which ones depends on what they hold alone. 0 keeps none: where the profile is given away and inputs are private.
+    state
+        {output: input} that carries the one to the other from sample to sample, from zeros on; `batches` hold the other inputs,
+        and their order counts.
 
     Returns
     -------
@@ -131,6 +135,10 @@ def profile(
     path = None if checkpoint is None else check_path(checkpoint, ProfileError, "the path of a checkpoint to write")
     start = None if resume is None else Profile.load(resume)
     chosen = None if tensors is None else (tensors,) if isinstance(tensors, str) else tuple(tensors)
+    if state:
+        floats = compile(checked, threads=threads)
+        names = [spec.source_name for spec in floats.outputs]
+        batches = Carried(input_specs(checked), names, floats, batches, state)
     instrumented, executable = profiler(checked, resolve_threads(threads), chosen)
     return collect(
         checked,
@@ -253,7 +261,23 @@ def quantize(
     check_type(params, Callable | None, QuantizationError, "a function of a TensorChoice that returns QuantParams or None")
     assert profile is not None, "its type was checked"
     check_model(profile, checked)
+    _check_ranges_suffice(profile, recipe or Recipe())
     return _quantized_for(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params)
+
+
+_OF_RANGES = ("min_max", "global_scale", "auto")
+"""Estimators that need no histogram; without samples "auto" is min_max."""
+
+
+def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:
+    """Raise QuantizationError for an estimator that a profile made of another tool's ranges has nothing for."""
+    names = [recipe.range_estimator, *(said.range_estimator for said in recipe.overrides.values() if said.range_estimator)]
+    unfit = next((name for name in names if name.partition(":")[0] not in _OF_RANGES), None)
+    if profile.ranges_alone_from and unfit is not None:
+        raise QuantizationError(
+            f"the profile holds ranges alone, from {profile.ranges_alone_from}, and {unfit} needs histograms: take min_max, or "
+            "profile the model on samples"
+        )
 
 
 def quantize_with(
@@ -391,6 +415,7 @@ def prepared(
         checked = checked_model(model)
         check_type(recipe, Recipe | None, QuantizationError, "an octavo.Recipe")
         check_model(profile, checked)
+        _check_ranges_suffice(profile, recipe or Recipe())
         return _quantized_for(target, checked, profile, recipe), None
     if recipe is not None:
         raise QuantizationError("a recipe says how to quantize by a profile: give one, and no 16-bit precision")

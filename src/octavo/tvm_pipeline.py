@@ -9,23 +9,45 @@ from typing import Any
 import numpy as np
 import tvm
 
+from .backends.cpu.kernels import isas_of
 from .build import vm_passes
 from .errors import TargetError, check_type
 from .pipeline import linked, lower
+from .target.llvm_host import host_target, is_foreign
 from .target_choice import TargetLike, resolve_target
 
 
 def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collection[str] = ()) -> tvm.transform.Pass:
-    """Return a pipeline for ``tvm.compile(module, target, relax_pipeline=octavo.relax_pipeline())``.
+    """Return Octavo's path as a pipeline for `tvm.compile`: integer kernels for a module in QDQ form, TVM's for the rest.
 
-    The module is in QDQ form with its constants bound; what has no integer kernel compiles as TVM would. `target` is what
-    `compile` takes, with the target of ``tvm.compile`` in place of this machine. `ids` are the TensorIds (`model.tensors`) by
-    which kernels name tensors in their quantize_info.
+    Parameters
+    ----------
+    target
+        As `octavo.compile` takes it; None is the target of `tvm.compile`. That one says which CPU kernels are for: plain "llvm"
+        names none and gets generic kernels, several times slower, with a warning.
+    threads
+        Threads that share one call.
+    ids
+        TensorIds (`model.tensors`) by which kernels name tensors in their quantize_info.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        For a module whose constants are bound.
+
+    Examples
+    --------
+    ::
+
+        target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+        library = tvm.compile(model.bound(), target, relax_pipeline=octavo.relax_pipeline())
     """
 
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = resolve_target(target, tvm.target.Target.current(allow_none=True))
         _warn_of_unbound_parameters(module)
+        if target is None:
+            _warn_of_no_cpu(chosen.llvm, chosen.isas)
         lowered = lower(module, chosen.host, chosen.isas, threads, ids, backends=chosen.backends)
         return vm_passes()(linked(lowered, chosen.llvm))
 
@@ -33,6 +55,18 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
     check_type(threads, int | np.integer, TargetError, "a whole number of threads")
     made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")
     return made
+
+
+def _warn_of_no_cpu(llvm: tvm.target.Target, isas: tuple[str, ...]) -> None:
+    """Warn where the target of `tvm.compile` names no CPU, and this machine has wider kernels than it gets for that."""
+    host = host_target()
+    here, attributes = isas_of(host)[0], dict(host.attrs.items())
+    if {"mcpu", "mattr"}.isdisjoint(llvm.attrs.keys()) and not is_foreign(llvm) and isas[0] != here:
+        warnings.warn(
+            f'target "llvm" names no CPU, so kernels are {isas[0]}, several times slower than {here}, which this machine has: '
+            f'give tvm.compile tvm.target.Target({{"kind": "llvm", "mcpu": "{attributes["mcpu"]}"}})',
+            stacklevel=2,
+        )
 
 
 def _warn_of_unbound_parameters(module: tvm.IRModule) -> None:

@@ -25,7 +25,7 @@ def run_expecting_exit(argv: list[str]) -> int:
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    listed = "demo profile quantize compile tune run bench explain causes search conformance trace passes report"
+    listed = "demo profile quantize compile tune run bench evaluate explain causes search conformance trace passes report"
     assert " ".join(NAMES) == listed
 
 
@@ -39,6 +39,39 @@ def test_help_ends_with_an_example_that_parses(name: str, capsys: pytest.Capture
     assert words[: len(name.split())] == name.split()
     assert lines[0].startswith(f"usage: octavo {name} ")
     assert callable(build_parser().parse_args(words).call)
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "said"),
+    [
+        ("run m.so --inputs x.npz -o y.npz", "run", "unrecognized arguments: --inputs; did you mean --input?"),
+        ("profile m.onnx --dta x.npz", "profile", "unrecognized arguments: --dta; did you mean --data?"),
+        ("profile merge a.json --bogus", "profile merge", "unrecognized arguments: --bogus"),
+        ("explain m.onnx other.onnx", "explain", "unrecognized arguments: other.onnx"),
+    ],
+)
+def test_what_a_command_does_not_know_is_answered_with_its_own_usage(
+    line: str, command: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_expecting_exit(line.split()) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"usage: octavo {command} ")
+    assert shown.splitlines()[-1] == f"octavo {command}: error: {said}"
+
+
+def test_an_interrupt_while_it_is_imported_leaves_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "octavo.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch"))
+    monkeypatch.delitem(sys.modules, "octavo.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert octavo_command.main(["passes"]) == 130
+    assert capsys.readouterr().err == "octavo: interrupted\n"
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def test_samples_that_are_joined_are_refused_or_compiled_together(rng: np.random
     octavo.compile(octavo.load(proto)).save(tmp_path / "m.so")
     executable = octavo.load_executable(tmp_path / "m.so")
     executable(batch[:1])
-    with pytest.raises(DataError, match=r"load it with shapes=\{'input': \(3, .*") as error:
+    with pytest.raises(DataError, match=r"load it for that: shapes=\{'input': \(3, .*") as error:
         executable(batch)
     assert named in str(error.value)
     whole = octavo.compile(octavo.load(proto, shapes={"input": batch.shape}))

@@ -169,9 +169,9 @@ class Executable:
         Parameters
         ----------
         data
-            An array (of a model with one input), or {input name: array}, of the exact shapes and dtypes of `inputs`. Where the
-            source's batch size is symbolic, the first dimension may be any multiple of the compiled one; the samples are then
-            run one compiled batch after the other.
+            An array (of a model with one input), or {input name: array}, of the shapes and dtypes of `inputs`. The first
+            dimension may be any multiple of the compiled one where inputs and outputs share it, and where the source leaves it
+            open; the samples are then run one compiled batch after the other.
 
         Returns
         -------
@@ -186,11 +186,28 @@ class Executable:
         if self.description.any_batch:
             return self._run_batches(data)
         check_samples(self.inputs, data, self.description.batch_obstacle)
+        if self._holds_several_runs(data):
+            return self._joined_runs(data)
         arrays = check_inputs(self.inputs, data)
         return self.name_outputs(self._run(_tensors(arrays)))
 
     def _run_batches(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
         check_batch_size(self.inputs, data, self.description.batch_range)
+        return self._joined_runs(data)
+
+    def _holds_several_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Return whether each input holds the samples of several calls, and each output says which are whose."""
+        values = data if isinstance(data, Mapping) else {self.inputs[0].source_name: data} if len(self.inputs) == 1 else {}
+        first = {spec.shape[:1] for spec in (*self.inputs, *self.outputs)}
+        if len(first) != 1 or first == {()} or values.keys() != {spec.source_name for spec in self.inputs}:
+            return False
+        shapes = [(np.shape(values[spec.source_name]), spec.shape) for spec in self.inputs]
+        return all(
+            len(given) == len(own) and given[1:] == own[1:] and own[0] < given[0] and given[0] % own[0] == 0
+            for given, own in shapes
+        )
+
+    def _joined_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
         runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
         return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
 

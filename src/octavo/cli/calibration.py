@@ -192,9 +192,13 @@ def _streamed(path: Path, specs: Sequence[InputSpec], headers: dict[str, _Header
             streams = [archive.open(header.member) for header in chosen]
             for stream in streams:
                 _header(stream)
+            parts = list(zip(specs, streams, chosen, strict=True))
+            fixed = {spec.source_name: _next(stream, spec, header.dtype) for spec, stream, header in parts if not header.shape}
             for _ in range(runs):
-                parts = zip(specs, streams, chosen, strict=True)
-                yield {spec.source_name: _next(stream, spec, header.dtype) for spec, stream, header in parts}
+                yield {
+                    spec.source_name: fixed[spec.source_name] if not header.shape else _next(stream, spec, header.dtype)
+                    for spec, stream, header in parts
+                }
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
         raise DataError(f"{path}: cannot read the samples: {error}; write the file anew with numpy.savez") from error
 

@@ -15,7 +15,7 @@ from ..errors import DataError
 from ..evaluation import TASKS, Evaluation, Runnable, evaluate, opened
 from ..report import markdown_table, shortened
 from .calibration import Stream, add_data, open_data
-from .options import Subcommands, add_command, add_json, add_target, add_threads, named_shape, sample_limit, state_pair
+from .options import Subcommands, add_command, add_json, add_state, add_target, add_threads, named_shape, sample_limit
 from .progress import progress_bar
 from .samples import read_samples
 from .sources import UsageError
@@ -60,14 +60,7 @@ def add_to(commands: Subcommands) -> None:
         metavar="N",
         help="class of the network that label 0 stands for: 1 where its class 0 is the background (default: 0)",
     )
-    parser.add_argument(
-        "--state",
-        type=state_pair,
-        action="append",
-        default=[],
-        metavar="OUT=IN",
-        help="an output that is the input IN of the next sample; it starts as zeros (may be repeated)",
-    )
+    add_state(parser)
     parser.add_argument(
         "--layers",
         type=sample_limit,

@@ -35,6 +35,7 @@ def add_command(commands: Subcommands, name: str, call: Callable[[argparse.Names
         allow_abbrev=False,
     )
     parser.set_defaults(call=call)
+    parser.is_command = True
     return parser
 
 
@@ -197,6 +198,18 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="what a float model is computed in (default: float32); in 16 bits --profile says what stays float32, and nothing is "
         "quantized",
+    )
+
+
+def add_state(parser: argparse.ArgumentParser) -> None:
+    """Add --state."""
+    parser.add_argument(
+        "--state",
+        type=state_pair,
+        action="append",
+        default=[],
+        metavar="OUT=IN",
+        help="output that is the input IN of the next sample; it starts as zeros and is not in the data (may be repeated)",
     )
 
 

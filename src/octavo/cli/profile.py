@@ -12,7 +12,7 @@ from ..pipeline import profile
 from ..profile import KEEP_SAMPLES, Checkpoint, Profile
 from . import check, profiles, tables
 from .calibration import Stream, add_data, open_data
-from .options import Subcommands, add_command, add_model, add_output, add_threads, sample_count, sample_limit
+from .options import Subcommands, add_command, add_model, add_output, add_state, add_threads, sample_count, sample_limit
 from .outputs import check_output
 from .progress import progress_bar
 from .sources import UsageError, load_model
@@ -60,6 +60,7 @@ def add_to(commands: Subcommands) -> None:
         metavar="ADDRESS",
         help="profile on a Ray cluster, the one at ADDRESS or one started here; the same bytes (pip install 'octavo[ray]')",
     )
+    add_state(parser)
     add_output(parser, help="profile to write, JSON")
     add_threads(parser)
     parser.usage = "octavo profile MODEL --data FILE -o FILE [options]\n       octavo profile SUBCOMMAND ..."
@@ -73,13 +74,16 @@ def call(args: argparse.Namespace) -> int:
     check_output(args.output, args.model, *args.data)
     if args.ray is not None and (args.checkpoint is not None or args.resume is not None):
         raise UsageError("--checkpoint and --resume go with one stream of samples; leave them out, or --ray")
+    if args.ray is not None and args.state:
+        raise UsageError("--state carries values from one sample to the next, which --ray would spread: leave one out")
     kept = None
     if args.checkpoint is not None:
         kept = Checkpoint(path=args.output.with_name(args.output.name + CHECKPOINT_SUFFIX), every=args.checkpoint)
         check_output(kept.path, args.model, *args.data)
     model = load_model(args)
     specs = input_specs(model)
-    batches = open_data(args, specs)
+    state = dict(args.state)
+    batches = open_data(args, [spec for spec in specs if spec.source_name not in state.values()])
     with progress_bar("profile", batches.runs, "run") as advance:
         if args.ray is not None:
             result = _on_ray(args, batches, advance)
@@ -94,6 +98,7 @@ def call(args: argparse.Namespace) -> int:
                 resume=args.resume,
                 progress=lambda _: advance(1),
                 keep_samples=args.keep_samples,
+                state=state,
             )
     if kept is None:
         result.save(args.output)

@@ -53,6 +53,8 @@ def call(args: argparse.Namespace) -> int:
         raise UsageError("--fix measures on the samples that a profile keeps: give --profile FILE too")
     if args.encodings_format and not args.save_encodings:
         raise UsageError("--encodings-format says how to write --save-encodings FILE; give that too")
+    if args.output.suffix.lower() == ".tflite":
+        raise UsageError(f"{args.output}: quantize writes ONNX, and no TFLite: give a name that ends in .onnx")
     sources = [path for path in (args.model, args.profile, args.plan, args.encodings) if path]
     outputs = [path for path in (args.output, args.save_plan, args.save_encodings) if path]
     for place, path in enumerate(outputs):
@@ -108,7 +110,8 @@ def _verdict(args: argparse.Namespace, quantized: QuantizedModel) -> str:
     more = f"{after} says it of others"
     if level != "good":
         more = f"octavo causes {args.model} --profile FILE says why, --fix applies what helps; {more}"
-    return f"verdict: {WORDS[level]} on samples that it was calibrated on: {said}; {more}"
+    words = WORDS[level].replace("the reference", "the float model")
+    return f"verdict: {words} on samples that it was calibrated on: {said}; {more}"
 
 
 def _fixed(args: argparse.Namespace, quantized: QuantizedModel) -> FixResult:

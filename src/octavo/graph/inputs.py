@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, ModelError
+from ..errors import DataError, ModelError, shape_advice
 from .dataflow import dtype_of, static_shape
 from .model import Model
 
@@ -90,7 +90,7 @@ def check_samples(specs: Sequence[InputSpec], data: Any, obstacle: str) -> None:
         if len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:] and shape != spec.shape:
             raise DataError(
                 f"input {spec.source_name} holds {shape[0]} samples and the model is compiled for {spec.shape[0]}: {obstacle}; "
-                f"load it with shapes={{{spec.source_name!r}: {tuple(int(dim) for dim in shape)}}}"
+                f"load it for that: {shape_advice(spec.source_name, tuple(int(dim) for dim in shape))}"
             )
 
 
@@ -104,21 +104,34 @@ def split_batch(
     Raises
     ------
     DataError
-        As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input.
+        As `check_inputs`; the first dimension may be a multiple of the model's, the same multiple for every input. A scalar may
+        be one number for each sample, or one for all.
     """
     arrays = _named_arrays(specs, data, where)
     runs: int | None = None
     for spec, array in zip(specs, arrays, strict=True):
         count = _count_runs(spec, array, where)
+        if _is_for_all(spec, array) and len(specs) > 1:
+            _check_values(spec, array, where, finite=finite)
+            continue
         if runs is not None and count != runs:
             raise DataError(f"{where}: the inputs hold different numbers of samples: {runs} and {count} ({spec.source_name})")
         runs = count
         _check_values(spec, array, where, finite=finite)
-    for index in range(runs or 0):
-        yield [
-            array if array.shape == spec.shape else array[index * spec.shape[0] : (index + 1) * spec.shape[0]]
-            for spec, array in zip(specs, arrays, strict=True)
-        ]
+    # Of scalars alone, each the same for all, there is one run.
+    for index in range(1 if runs is None and specs else runs or 0):
+        yield [_run_of(spec, array, index) for spec, array in zip(specs, arrays, strict=True)]
+
+
+def _is_for_all(spec: InputSpec, array: npt.NDArray[Any]) -> bool:
+    """Return whether an array is one scalar, a rate say, which is that of all samples."""
+    return not spec.shape and not array.shape
+
+
+def _run_of(spec: InputSpec, array: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
+    if array.shape == spec.shape:
+        return array
+    return array[index * spec.shape[0] : (index + 1) * spec.shape[0]] if spec.shape else array[index, ...]
 
 
 def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
@@ -129,8 +142,10 @@ def _count_runs(spec: InputSpec, array: npt.NDArray[Any], where: str) -> int:
             raise DataError(f"{where}: input {spec.source_name} is empty: shape {_dims(array.shape)}; give at least one sample")
         if array.shape[0] % spec.shape[0] == 0:
             return array.shape[0] // spec.shape[0]
+    if not spec.shape and array.ndim == 1 and array.size:
+        return array.size
     first = "any number" if spec.shape[:1] == (1,) else f"a multiple of {spec.shape[0]}" if spec.shape else ""
-    expected = f"{_dims(spec.shape)} (or {first} first)" if spec.shape else "[]"
+    expected = f"{_dims(spec.shape)} (or {first} first)" if spec.shape else "[] (or one number for each sample)"
     raise DataError(f"{where}: input {spec.source_name} must have shape {expected}, got {_dims(array.shape)}")
 
 
@@ -161,8 +176,8 @@ def _as_array(spec: InputSpec, value: Any, where: str) -> npt.NDArray[Any]:
 def _check_values(spec: InputSpec, array: npt.NDArray[Any], where: str, *, finite: bool = True) -> None:
     if str(array.dtype) != spec.dtype:
         raise DataError(
-            f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and use "
-            f'.astype("{spec.dtype}")'
+            f"{where}: input {spec.source_name} must be {spec.dtype}, got {array.dtype}; preprocess it and save "
+            f"or pass it as {spec.dtype}"
         )
     if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

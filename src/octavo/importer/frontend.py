@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
 from ..errors import OctavoError, UnsupportedOpError
+
+_TVM_INTEGER = re.compile(r"\bT\.int\d+\((-?\d+)\)")
+"""How TVM prints a number."""
 
 
 class RejectedOpError(Exception):
@@ -42,7 +46,7 @@ def reason(error: BaseException) -> str:
     """Return the one line of an exception that says what is wrong; TVM's may carry a C++ backtrace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("File ", "at ", "[", "#", "Traceback"))]
-    return wanted[-1][:300] if wanted else type(error).__name__
+    return _TVM_INTEGER.sub(r"\1", wanted[-1])[:300] if wanted else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import tvm
 
-from ..errors import ModelError, OctavoError, check_path, check_type
+from ..errors import ModelError, OctavoError, UnsupportedOpError, check_path, check_type, shape_advice
 from ..graph import Model
 from ..graph.model import read_model
 from . import relax_source
@@ -74,6 +74,7 @@ def load(
         raise ModelError(f"cannot load a {given}; give a path, an onnx.ModelProto, a torch.export.ExportedProgram or an IRModule")
     path = check_path(source, ModelError, "the path of a .onnx or .tflite file")
     data = _read(path)
+    _refuse_archive(data, path)
     torch_source.refuse_file(data, path)
     if tflite_source.is_tflite(data):
         _no_shapes(shapes, f"{path}: a .tflite file")
@@ -107,6 +108,13 @@ def _read(path: Path) -> bytes:
     return data
 
 
+def _refuse_archive(data: bytes, path: Path) -> None:
+    archives = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+    command = next((command for magic, command in archives.items() if data.startswith(magic)), None)
+    if command is not None:
+        raise ModelError(f"{path}: is compressed; unpack it first: {command} {path.name}")
+
+
 def _no_shapes(shapes: Mapping[str, tuple[int, ...]] | None, what: str) -> None:
     if shapes:
         raise ModelError(f"{what} fixes its shapes; shapes can be given for ONNX models and torch programs only")
@@ -124,7 +132,13 @@ def _load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | N
     except Exception as error:
         # What the checker lets pass and protobuf or ONNX's shape inference then stumble over: names that are no UTF-8, say.
         raise ModelError(f"{origin}: invalid ONNX model: {reason(error)}") from error
-    model = onnx_convert.convert(prepared, origin).model(fingerprint, "onnx", proto)
+    try:
+        model = onnx_convert.convert(prepared, origin).model(fingerprint, "onnx", proto)
+    except UnsupportedOpError as error:
+        if not shapes:
+            raise
+        given = "; ".join(shape_advice(name, tuple(shape)) for name, shape in shapes.items())
+        raise UnsupportedOpError(f"{error}; do the shapes that are given fit the network ({given})?") from error
     if not prepare.leaves_batch_open(proto.graph, shapes or {}):
         return model
     obstacle = batch_obstacle(proto, onnx_convert.supported, origin)

@@ -5,6 +5,7 @@ from .accumulator import Accumulator, Attach
 
 # Its product, and what it tells
 from .adequacy import Adequacy, TensorAdequacy, adequacy, adequacy_of, silent_channels
+from .carried import Carried
 from .checkpoint import Checkpoint
 from .collect import checked_batches, collect, preprocessing_of
 from .compare import Move, ProfileDiff, check_model, check_same_model, diff
@@ -26,6 +27,7 @@ __all__ = [
     "Accumulator",
     "Adequacy",
     "Attach",
+    "Carried",
     "Checkpoint",
     "ImageFolder",
     "ImagePreprocessing",

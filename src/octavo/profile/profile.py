@@ -13,8 +13,11 @@ from .kept_samples import Sample, smallest
 from .statistics import MAX_COUNT, TensorStatistics
 from .tools import merged_versions
 
+RANGES_ALONE = "not known: ranges alone, from"
+"""How a profile without histograms says what was done to its samples, and whose table it is."""
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Profile(Mapping[TensorId, TensorStatistics]):
     """Statistics by TensorId.
 
@@ -50,6 +53,16 @@ class Profile(Mapping[TensorId, TensorStatistics]):
     tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     keep_samples: int = 0
     kept_samples: tuple[Sample, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return one line; the statistics are those of its tensors."""
+        counts = f"{len(self.tensors)} tensors, {self.samples} samples, {len(self.kept_samples)} kept"
+        return f"Profile({counts}, of the model {self.fingerprint[:15]}...)"
+
+    @property
+    def ranges_alone_from(self) -> str:
+        """Whose table of ranges the profile was made of; "" where it has histograms."""
+        return self.preprocessing.removeprefix(RANGES_ALONE).strip() if self.preprocessing.startswith(RANGES_ALONE) else ""
 
     def __getitem__(self, key: TensorId) -> TensorStatistics:
         """Return the statistics of a tensor; KeyError if it was not observed."""

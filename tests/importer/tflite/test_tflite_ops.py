@@ -70,6 +70,30 @@ def dense(rng, shape, out, *, keep=False, params=INT8, activation=Activation.NON
     ]
 
 
+def computed_weight(shape, out, *, keep=False):
+    """A weight that the graph computes, as attention has: rows of the input times rows of its first 6."""
+    tensors = [
+        Tensor(name="x", shape=shape, dtype="float32"),
+        constant("begin", np.int32([0] * 4)),
+        constant("size", np.int32([1, 1, 6, 4])),
+        Tensor(name="rows", shape=(1, 1, 6, 4), dtype="float32"),
+        constant("s", np.int32([6, 4])),
+        Tensor(name="w", shape=(6, 4), dtype="float32"),
+        Tensor(name="y", shape=out, dtype="float32"),
+    ]
+    return tensors, [
+        Op(name="SLICE", inputs=(0, 1, 2), outputs=(3,)),
+        Op(name="RESHAPE", inputs=(3, 4), outputs=(5,), options_class="ReshapeOptions", options={}),
+        Op(
+            name="FULLY_CONNECTED",
+            inputs=(0, 5, -1),
+            outputs=(6,),
+            options_class="FullyConnectedOptions",
+            options={"KeepNumDims": keep},
+        ),
+    ]
+
+
 def binary(rng, name, options_class, activation, params, other, out):
     tensors = [Tensor(name="x", shape=X, **params), constant_of(rng, other), Tensor(name="y", shape=X, **out)]
     options = {"FusedActivationFunction": activation}
@@ -120,6 +144,8 @@ CASES = {
     "dequantize": lambda _: unary("DEQUANTIZE", X, "DequantizeOptions", INT8, FLOAT),
     "dense": lambda rng: dense(rng, (3, 4), (3, 6)),
     "dense_of_rank_4_relu": lambda rng: dense(rng, (1, 3, 1, 4), (3, 6), activation=Activation.RELU),
+    "dense_of_a_computed_weight": lambda rng: computed_weight((1, 1, 6, 4), (6, 6)),
+    "dense_of_a_computed_weight_keep_dims": lambda rng: computed_weight((1, 2, 6, 4), (1, 2, 6, 6), keep=True),
     "dense_keep_dims": lambda rng: dense(rng, (1, 3, 5, 4), (1, 3, 5, 6), keep=True),
     "add": lambda rng: binary(rng, "ADD", "AddOptions", Activation.NONE, INT8, OUT8, {**INT8, "scale": (0.2,)}),
     "add_relu6": lambda rng: binary(rng, "ADD", "AddOptions", Activation.RELU6, UINT8, UINT8, {**UINT8, "scale": (0.06,)}),

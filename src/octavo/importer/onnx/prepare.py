@@ -18,7 +18,7 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from ...errors import ModelError, UnsupportedOpError, check_type
+from ...errors import ModelError, UnsupportedOpError, check_type, shape_advice
 from ..frontend import conversion_errors
 from ..source_tensor import SourceTensor
 from .graph import STANDARD_DOMAINS, describe, graph_inputs, opset_of, replace_nodes
@@ -191,18 +191,18 @@ def _is_open(dim: Any) -> bool:
 def _static_shape(name: str, tensor: Any, origin: str) -> list[int]:
     """Return the declared shape, with 1 for a symbolic first dimension (the batch)."""
     if not tensor.HasField("shape"):
-        raise ModelError(f"{origin}: input {name!r} states no shape; pass shapes={{{name!r}: (...)}}")
+        raise ModelError(f"{origin}: input {name!r} states no shape; give one: {shape_advice(name)}")
     declared: list[int | str] = [dim.dim_param or "?" if _is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
     if 0 in declared:
         raise ModelError(
             f"{origin}: input {name!r} of shape ({', '.join(map(str, declared))}) has no elements; "
-            f"pass shapes={{{name!r}: (...)}} if a dimension of 0 stands for any size"
+            f"where a dimension of 0 stands for any size give one: {shape_advice(name)}"
         )
     wanted = [1 if position == 0 and isinstance(dim, str) else dim for position, dim in enumerate(declared)]
     if any(isinstance(dim, str) for dim in wanted):
         raise ModelError(
             f"{origin}: input {name!r} has unknown dimensions ({', '.join(map(str, declared))}); "
-            f"pass shapes={{{name!r}: (...)}} with a size for each"
+            f"give a size for each: {shape_advice(name)}"
         )
     return [int(dim) for dim in wanted]
 

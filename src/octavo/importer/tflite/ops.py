@@ -112,11 +112,11 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         )
 
     def convert_fully_connected(self, op: Any) -> Any:
-        """Convert FULLY_CONNECTED of a constant weight to a matmul with the weight as [inputs, outputs]."""
+        """Convert FULLY_CONNECTED to a matmul with the weight, constant or not, as [inputs, outputs]."""
         tensors = self.get_input_tensors(op)
         data, weight = tensors[0], tensors[1]
         if self.has_expr(weight.tensor_idx):
-            return super().convert_fully_connected(op)
+            return self._times_computed_weight(op, tensors)
         options = self._get_builtin_options(op, tflite.FullyConnectedOptions)
         if options.WeightsFormat() != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
             raise RejectedOpError("shuffled weights")
@@ -140,6 +140,17 @@ class OpConverter(IndexingConverter, ElementwiseConverter, StoredConverter, Dete
         real = self.dequantize(expr, data) if data.qnn_params else expr
         result = self._add_bias(_ops.matmul(real, self._weight(weight, value.T, 1)), data, weight, tensors[2:])
         return self._finish(result, output, activation)
+
+    def _times_computed_weight(self, op: Any, tensors: list[Any]) -> Any:
+        """Return FULLY_CONNECTED of a weight that the graph computes, or that is an input: [outputs, inputs]."""
+        data, weight, output = tensors[0], tensors[1], self.get_output_tensors(op)[0]
+        options = self._get_builtin_options(op, tflite.FullyConnectedOptions)
+        shape, inputs = self._shape(data), self._shape(weight)[1]
+        real = self._real(data)
+        if not options.KeepNumDims() and (len(shape) != 2 or shape[1] != inputs):
+            real = _ops.reshape(real, [math.prod(shape) // inputs, inputs])
+        result = _ops.matmul(real, _ops.permute_dims(self._real(weight), [1, 0]))
+        return self._finish(self._add_bias(result, data, weight, tensors[2:]), output, options.FusedActivationFunction())
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:
         """Convert AVERAGE_POOL_2D and MAX_POOL_2D; a quantized average is a float average between dequantize and quantize."""

@@ -19,7 +19,7 @@ from ...graph.model import Model
 from ...identity import TensorId
 from ...numerics.statistics.ranges import asymmetric_params, symmetric_params
 from ..constants import profile_constants
-from ..profile import Profile
+from ..profile import RANGES_ALONE, Profile
 from ..statistics import TensorStatistics, constant_statistics
 from . import onnxruntime
 
@@ -166,5 +166,5 @@ def from_table(model: Model, path: Path) -> tuple[Profile, list[str]]:
     if not taken:
         raise ProfileError(f"{path}: none of its {len(ranges)} tensors is one of the model's; is it of another model?")
     in_order = {key: tensors[key] for key in model.tensors if key in tensors}
-    preprocessing = f"not known: ranges alone, from {kind}"
+    preprocessing = f"{RANGES_ALONE} {kind}"
     return Profile(fingerprint=model.fingerprint, samples=1, tensors=in_order, preprocessing=preprocessing), foreign

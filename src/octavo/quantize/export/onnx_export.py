@@ -30,6 +30,7 @@ from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
+from .quantized_source import quantized_source
 from .undivided import is_divided, undivided_constants
 
 MIN_OPSET, MIN_IR_VERSION = 13, 7
@@ -73,7 +74,7 @@ def onnx_model(model: Model) -> Any:
     """Return the onnx.ModelProto that `export_onnx` writes; raises as it does."""
     check_type(model, Model, QuantizationError, "a Model that octavo.quantize returned")
     if not isinstance(model, QuantizedModel):
-        raise QuantizationError("the model is not quantized; call quantize before writing it")
+        return quantized_source(model)
     if not isinstance(model.source, onnx.ModelProto):
         raise QuantizationError(
             f"only a model loaded from ONNX can be written as ONNX, this one came from {model.source_format}; compile it instead"

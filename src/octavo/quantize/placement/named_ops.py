@@ -48,6 +48,7 @@ class NamedOps:
         self._field = field
         self._tensors = tensors
         self._gone = {str(fold.tensor): fold.gone for fold in folds if fold.op == "nn.batch_norm"}
+        self._makes = _made_by_unnamed(view, tensors) if self._names else {}
         self._check(view, takes_tensors)
 
     def hit(self, op: str, members: Iterable[str]) -> str | None:
@@ -59,7 +60,7 @@ class NamedOps:
         return next((name for name in self._names if any(fits(name, each) for each in names)), None)
 
     def _entries(self, name: str) -> Iterator[TensorEntry]:
-        for key in (name, self._gone.get(name)):
+        for key in (name, self._gone.get(name), *self._makes.get(name, ())):
             entry = None if key is None else self._tensors.get(TensorId(key))
             if entry is not None:
                 yield entry
@@ -77,6 +78,24 @@ class NamedOps:
             )
             what = "op or tensor" if takes_tensors else "op or result"
             raise QuantizationError(f"recipe: {self._field} names {unknown[0]!r}, but the model has no such {what}; {hint}")
+
+
+def _made_by_unnamed(view: DataflowView, tensors: TensorTable) -> dict[str, tuple[str, ...]]:
+    """Return for each variable that the source does not know the tensors that it is computed for: an LSTM is written as many ops.
+
+    Where those are of ops of several kinds it is none's own.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for binding in reversed(view.bindings):
+        name = binding.var.name
+        if TensorId(name) in tensors:
+            continue
+        made: dict[str, None] = {}
+        for user in view.users(binding.var):
+            made |= dict.fromkeys((user.name,) if TensorId(user.name) in tensors else found.get(user.name, ()))
+        if len({tensors[TensorId(each)].op for each in made}) == 1:
+            found[name] = tuple(made)
+    return found
 
 
 def _names_of(entry: TensorEntry) -> Iterator[str]:
