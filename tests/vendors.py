@@ -143,6 +143,8 @@ def through_tvm(module: tvm.IRModule, *vendors: CodeGenerator, merged: bool = Tr
 
 def machine_of(module: tvm.IRModule, path: Path, ids: Any = ()) -> Any:
     """Compile what is left with Octavo's pipeline, export it to a file, and load that."""
-    library = tvm.compile(module, unoptimized(tvm.target.Target("llvm")), relax_pipeline=octavo.relax_pipeline(ids=ids))
+    library = tvm.compile(
+        module, unoptimized(tvm.target.Target("llvm")), relax_pipeline=octavo.relax_pipeline(ids=ids, target="llvm")
+    )
     library.export_library(str(path))
     return relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())

@@ -89,7 +89,7 @@ def build(module: tvm.IRModule, ids=()):
     module = relax.transform.MergeCompositeFunctions()(fused(module))
     assert any("Codegen" in (function.attrs or {}) for _, function in module.functions_items())
     module = relax.transform.RunCodegen()(module)
-    return tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(ids=ids))
+    return tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(ids=ids, target="llvm"))
 
 
 def test_the_library_runs_without_octavo_and_gives_the_cpu_s_values(mixed, quantized, wanted) -> None:

@@ -59,7 +59,8 @@ def test_a_given_shape_is_compiled_as_it_is(proto, batch):
         executable(batch[:2])
 
 
-def test_a_fixed_batch_is_not_stretched(proto, batch):
-    fixed = octavo.load(proto, shapes={"x": (1, 3, 8, 8)})
+def test_a_fixed_batch_is_run_as_often_as_it_takes(proto, batch):
+    fixed = octavo.compile(octavo.load(proto, shapes={"x": (1, 3, 8, 8)}))
+    np.testing.assert_array_equal(fixed(batch)["y"], np.concatenate([fixed(batch[i : i + 1])["y"] for i in range(5)]))
     with pytest.raises(OctavoError, match="shape"):
-        octavo.compile(fixed)(batch)
+        octavo.compile(octavo.load(proto, shapes={"x": (2, 3, 8, 8)}))(batch)

@@ -8,8 +8,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import octavo
+from octavo.backends.cpu.kernels import isas_of
 from octavo.partition.pipeline import partition_module
 from octavo.target import CPU
+from octavo.target.llvm_host import host_target
 
 
 @I.ir_module
@@ -53,7 +55,7 @@ def run(executable, name: str, x: np.ndarray) -> np.ndarray:
 def test_every_entry_point_runs_as_tvm_runs_it():
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     plain = tvm.compile(Whole, tvm.target.Target("llvm"))
-    ours = tvm.compile(Whole, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline())
+    ours = tvm.compile(Whole, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(target="llvm"))
     for name in ("main", "other"):
         np.testing.assert_array_equal(run(ours, name, x), run(plain, name, x))
 
@@ -64,8 +66,15 @@ def test_partition_keeps_functions_and_the_module_s_attributes():
     assert parts.attrs["of_a_user"] == "kept"
 
 
+@pytest.mark.skipif(isas_of(host_target())[0] == "generic", reason="this machine has no other kernels than generic ones")
+def test_a_target_without_a_cpu_is_warned_of():
+    with pytest.warns(UserWarning, match='target "llvm" names no CPU, so kernels are generic'):
+        tvm.compile(Whole, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline())
+    tvm.compile(Whole, host_target(), relax_pipeline=octavo.relax_pipeline())  # without a warning, which would be an error
+
+
 def test_unbound_parameters_are_named():
     module = tvm.IRModule(dict(Whole.functions_items()))
     module.update_func(module.get_global_var("main"), Whole["main"].with_attr("num_input", 0))
     with pytest.warns(UserWarning, match="main takes 1 parameters without values"):
-        tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline())
+        tvm.compile(module, tvm.target.Target("llvm"), relax_pipeline=octavo.relax_pipeline(target="llvm"))
