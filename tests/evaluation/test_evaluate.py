@@ -105,6 +105,12 @@ def test_a_model_ruined_on_purpose_is_called_so_and_the_layer_named(files: tuple
     assert evaluate(model, quantized.plan, files[2], layers=0).outputs == evaluation.outputs
 
 
+def test_a_file_whose_tensors_have_other_names_says_so(files: tuple[Path, Path, np.ndarray]) -> None:
+    evaluation = evaluate(files[0], files[1], files[2][:2], layers=1)
+    assert [each.source_name for each in evaluation.layers] == ["pixels"]
+    assert any("1 of 5 quantized tensors have names of the reference" in note for note in evaluation.notes)
+
+
 def test_demands() -> None:
     real = np.array([[[1, 0, 0]], [[0, 1, 0]], [[0, 0, 1]], [[1, 0, 0]]], np.float32)
     found = np.array([[[1, 0, 0]], [[0, 1, 0]], [[1, 0, 0]], [[1, 0, 0]]], np.float32)

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, OctavoError
+from ..graph import Model
+from ..graph.dataflow import DataflowView, call_to
 from ..graph.inputs import split_batch
 from ..layer_error import LayerError, layer_errors
 from ..numerics.statistics.error_sums import ErrorSums
@@ -29,6 +31,7 @@ Array = npt.NDArray[Any]
 LAYER_SAMPLES = 4
 """What layers are compared on: each takes several runs."""
 _WORST = 8
+_OTHER_NAMES = "the others are the file's own: compare the plan (octavo quantize --save-plan) in its place to see all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,9 +337,16 @@ class _Comparison:
         if not self._kept or self._first.model is None or self._second.model is None:
             return (), []
         try:
-            return layer_errors(self._first.model, self._second.model, self._kept), []
+            found = layer_errors(self._first.model, self._second.model, self._kept)
+            count = sum(call_to(each.value, "quantize") is not None for each in _bindings(self._second.model))
+            few = f"layers: {len(found)} of {count} quantized tensors have names of the reference, {_OTHER_NAMES}"
+            return found, [few] if 2 * len(found) < count else []
         except OctavoError as error:
             return (), [f"layers are not compared: {error}"]
+
+
+def _bindings(model: Model) -> Sequence[Any]:
+    return DataflowView(model.module["main"]).bindings
 
 
 def _output(name: str, shape: tuple[int, ...], sums: ErrorSums, decisions: Decisions, is_picture: bool) -> OutputEvaluation:
