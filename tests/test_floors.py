@@ -31,6 +31,8 @@ NUMPY_ONLY = ("errors", "identity", "numerics")
 # Identity and the mechanisms that follow it serve whoever debugs a pipeline: nothing in them is about quantized values.
 NO_QUANTIZATION = ("identity", "graph")
 QUANTIZATION_FLOORS = ("numerics", "target")
+# What LLVM and the operating system call a processor's features, whoever has kernels for them.
+NAMES_FEATURES = ("target/cpu_features.py", "target/llvm_host.py", "build/worker_pool_code.py")
 ISA_NAMES = re.compile(r"avx|vnni|\bsse|\bneon|dotprod|\bx86\.", re.IGNORECASE)
 QUANTIZATION_WORDS = re.compile(r"quanti[sz]|zero_?point|qmin|qmax|qdq|calibrat", re.IGNORECASE)
 
@@ -148,8 +150,8 @@ def isa_names(package: Path) -> list[str]:
     return [
         f"{file.relative_to(package)}:{line}: {word}"
         for file in outside
-        # What LLVM and the operating system call a processor's features, whoever has kernels for them.
-        if file.relative_to(package).as_posix() not in ("target/llvm_host.py", "build/worker_pool_code.py")
+        if file.relative_to(package).as_posix()
+        not in ("target/cpu_features.py", "target/llvm_host.py", "build/worker_pool_code.py")
         for line, word in words_of(file)
         if ISA_NAMES.search(word)
     ]

@@ -132,8 +132,24 @@ def _merged(descriptions: Sequence[TargetDescription]) -> TargetDescription:
     return TargetDescription(name="+".join(each.name for each in descriptions), ops=tuple(supports.values()))
 
 
+def check_emits(target: ResolvedTarget) -> None:
+    """Raise TargetError unless the object files of a target are ELF, the one format that is written."""
+    triple = triple_of(target.llvm)
+    if any(word in triple for word in _OTHER_FORMATS):
+        raise TargetError(
+            f"target {triple}: only ELF files (Linux) are written; give a triple such as x86_64-linux-gnu or "
+            "aarch64-linux-gnu, or compile on a machine of that kind"
+        )
+
+
+_OTHER_FORMATS = ("windows", "win32", "mingw", "cygwin", "msvc", "uefi", "apple", "darwin", "macos", "ios", "wasm", "aix")
+"""Words of triples whose object files are COFF, Mach-O, WebAssembly or XCOFF."""
+
+
 def check_compiles_here(target: ResolvedTarget) -> None:
     """Raise TargetError unless code for a target can be linked here: it runs here, or a cross compiler is on PATH."""
+    if triple_of(target.llvm) != host_triple():
+        check_emits(target)
     if not is_foreign(target.llvm):
         check_runs_here(target)
     elif shutil.which(compiler := cross_compiler(target.llvm)) is None:

@@ -120,7 +120,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
     program = native_program(module, tasks=threads if is_linux_x86(target) else 1)
     try:
         with target:
-            objects = _external_objects(module)
+            objects = external_objects(module)
             if program is None and is_foreign(target):
                 raise CompileError("symbolic shapes need TVM's virtual machine, for which there is no cross compilation yet")
             if program is None:
@@ -153,7 +153,7 @@ def _machine_code(module: tvm.IRModule, target: tvm.target.Target, *, has_object
     return Code(library=_loaded(image), image=image)
 
 
-def _external_objects(module: tvm.IRModule) -> list[bytes]:
+def external_objects(module: tvm.IRModule) -> list[bytes]:
     """Return the object files that a module brings along (see `backends`), which its functions call by symbol."""
     found: list[bytes] = []
     for external in module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else ():

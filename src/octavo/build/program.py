@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ..ops import movers
 from .memory import Lifetime, align, place
+from .scratch import with_scratch
 from .sharing import Access, ByteRange, SharedKernel, phases, shared_kernel
 from .tir_passes import CALLS_ATTR, PLAIN_CALL
 from .worker_pool_code import WORKER_SYMBOLS, Layout, WorkerPoolCode
@@ -61,6 +62,62 @@ class Program:
     workspace: int
     outputs: tuple[tuple[tuple[int, ...], str], ...]
     control: Layout | None = None
+
+
+Region = Literal["input", "constants", "workspace", "output"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operand:
+    """An operand of a planned call: `offset` bytes into a region, of inputs and outputs the one numbered `index`."""
+
+    region: Region
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCall:
+    """One call of a kernel, by its name in the module; of none, a copy of so many `bytes` from the first operand to the second.
+
+    The first `reads` operands are only read.
+    """
+
+    kernel: str | None
+    operands: tuple[Operand, ...]
+    reads: int = 1
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallPlan:
+    """The calls of a module one after the other, for whoever writes them down in another language than TIR.
+
+    Parameters
+    ----------
+    module
+        The kernels, on pointers. None takes memory of its own: what it needs beside its tensors is in the workspace.
+    calls
+        In their order.
+    constants, workspace
+        As a Program has them.
+    """
+
+    module: tvm.IRModule
+    calls: tuple[PlannedCall, ...]
+    constants: npt.NDArray[np.uint8]
+    workspace: int
+
+
+def call_plan(module: tvm.IRModule, *, on_stack: int) -> CallPlan | None:
+    """Return a linked module's calls with all memory planned, or None where it needs the virtual machine.
+
+    A kernel may have `on_stack` bytes of buffers on the stack.
+    """
+    try:
+        return _Plan(DataflowView(module["main"])).call_plan(module, on_stack)
+    except NeedsMachine:
+        return None
 
 
 def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
@@ -219,11 +276,10 @@ class _Plan:
         chunks: dict[GlobalVar, int] = {}
         for call in self._calls:
             if call.callee is not None and call.callee not in kernels:
-                # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
-                name = call.callee.name_hint.removeprefix("octavo_")
-                kernels[call.callee] = GlobalVar(f"octavo_{name}")
+                name = _own_name(call.callee)
+                kernels[call.callee] = GlobalVar(name)
                 shared = shared_kernel(module[call.callee]) if tasks > 1 else None
-                functions[kernels[call.callee]] = on_pointers(module[call.callee], f"octavo_{name}", shared)
+                functions[kernels[call.callee]] = on_pointers(module[call.callee], name, shared)
                 if shared is not None:
                     chunks[call.callee] = shared.chunks
         buffers = self._buffers(workspace)
@@ -236,6 +292,41 @@ class _Plan:
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
         made = tvm.IRModule(functions)
         return Program(module=made, constants=self._blob(), workspace=workspace, outputs=outputs, control=control)
+
+    def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
+        """Place the intermediate tensors and the kernels' own buffers, and return the calls."""
+        functions: dict[str, Any] = {}
+        scratch: dict[str, list[int]] = {}
+        calls: list[_KernelCall] = []
+        for number, call in enumerate(self._calls):
+            if call.callee is None:
+                calls.append(call)
+                continue
+            name = _own_name(call.callee)
+            if name not in functions:
+                functions[name], scratch[name] = with_scratch(on_pointers(module[call.callee], name), on_stack)
+            own = [_Memory(size=size, first=number, last=number) for size in scratch[name]]
+            results = call.results + len(own)
+            calls.append(_KernelCall(callee=call.callee, operands=(*call.operands, *own), results=results))
+        self._calls = calls
+        workspace = self._place()
+        kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
+        planned = tuple(self._planned(call) for call in calls)
+        return CallPlan(module=kernels, calls=planned, constants=self._blob(), workspace=workspace)
+
+    def _planned(self, call: _KernelCall) -> PlannedCall:
+        operands = tuple(self._operand(memory) for memory in call.operands)
+        if call.callee is None:
+            return PlannedCall(kernel=None, operands=operands, bytes=call.operands[0].size)
+        return PlannedCall(kernel=_own_name(call.callee), operands=operands, reads=len(operands) - call.results)
+
+    def _operand(self, memory: _Memory) -> Operand:
+        argument, offset, _ = memory.place
+        if argument < self._constants_at:
+            return Operand(region="input", index=argument, offset=offset)
+        if argument <= self._workspace_at:
+            return Operand(region="constants" if argument == self._constants_at else "workspace", index=0, offset=offset)
+        return Operand(region="output", index=argument - self._workspace_at - 1, offset=offset)
 
     def _place(self) -> int:
         intermediates: list[_Memory] = []
@@ -340,6 +431,11 @@ def on_pointers(kernel: Any, symbol: str, shared: SharedKernel | None = None) ->
     # A parallel loop that fails returns its error code, so a kernel must return one, too; `tir_passes` adds that of success.
     made = tirx.PrimFunc([*params, *bounds], body, tvm.ir.PrimType("int32"), kernel.attrs)
     return made.with_attr("global_symbol", symbol).with_attr("calling_conv", PLAIN_CALL)
+
+
+def _own_name(kernel: GlobalVar) -> str:
+    """Return a kernel's name with a prefix: what TVM calls "exp" is not to be taken for the C library's."""
+    return f"octavo_{kernel.name_hint.removeprefix('octavo_')}"
 
 
 def _fields(ty: Any) -> Sequence[Any]:

@@ -50,10 +50,8 @@ _NEED_WRAPPING = (
 )
 """Builtins that LowerTVMBuiltin must rewrite."""
 
-_NO_HALF_CONVERSIONS = """
-@__truncsfhf2 = common hidden global i8 0
-@__extendhfsf2 = common hidden global i8 0
-"""
+HALF_CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
+_NO_HALF_CONVERSIONS = "".join(f"@{name} = common hidden global i8 0\n" for name in HALF_CONVERSIONS)
 """TVM gives each module two functions that convert half floats, weak ones, which LLVM optimizes and writes though nothing calls
 them: most of the time that a small kernel takes to compile. A common symbol takes a weak one's place when LLVM links modules, and
 any number of objects may have it."""
@@ -118,9 +116,13 @@ def llvm_module(functions: Functions, target: tvm.target.Target) -> Any:
         plain = {symbol for symbol, function in functions.items() if function.attrs.get("calling_conv") == PLAIN_CALL}
         # To optimize what runs once a call and calls the rest costs more than it will ever save.
         level = 0 if len(callers) == len(functions) else _LEVEL
-        # With such instructions LLVM calls no function.
-        unneeded = _NO_HALF_CONVERSIONS if is_linux_x86(target) and has_features(("f16c",), target) else ""
+        unneeded = _NO_HALF_CONVERSIONS if has_placeholders(target) else ""
         return tvm.get_global_func("target.build.llvm")(_finished(lowered, plain, unneeded), at_level(target, level))
+
+
+def has_placeholders(target: tvm.target.Target) -> bool:
+    """Return whether in code for a target HALF_CONVERSIONS are no functions: with instructions for them LLVM calls none."""
+    return is_linux_x86(target) and has_features(("f16c",), target)
 
 
 def is_linux_x86(target: tvm.target.Target) -> bool:

@@ -1,5 +1,6 @@
 """A model compiled for ARM64 and linked there gives this machine's bytes under QEMU, at each level of features."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, run_executable
 
 import octavo
 from nets import residual_net
+from octavo.c_library import export_c
 from octavo.errors import ExecutableError
 from octavo.graph import Model
 from octavo.report.bench import random_inputs
@@ -36,6 +38,25 @@ def test_results_are_the_same(isa: str, machine: Emulated, net: str, request: py
     inputs = random_inputs(model)
     (expected,) = octavo.compile(model)(inputs).values()
     run_executable(compiled, inputs, expected, machine)
+
+
+def test_a_c_library_gives_the_same_bytes_and_refuses_a_lesser_cpu(resnet: Model, tmp_path: Path) -> None:
+    DOTPROD.skip_unless_installed()
+    made = export_c(resnet, tmp_path / "library", target="cortex-a76")
+    assert {path.name for path in made.libraries} == {"libmodel.a", "libmodel.so"}
+    assert {"dotprod", "lse"} <= set(made.features)
+    inputs = random_inputs(resnet)
+    (expected,) = octavo.compile(resnet)(inputs).values()
+    (given,) = inputs.values()
+    given.tofile(tmp_path / "input")
+    build = [DOTPROD.compiler, "-static", "-Wall", "-Wextra", "-Werror", "main.c", "libmodel.a", "-lm", "-o", "example"]
+    subprocess.run(build, cwd=made.path, check=True)
+    run = [DOTPROD.emulator, "-cpu", DOTPROD.cpu, str(made.path / "example"), str(tmp_path / "input"), str(tmp_path / "output")]
+    subprocess.run(run, check=True)
+    assert (tmp_path / "output").read_bytes() == expected.tobytes()
+    run[2] = NEON.cpu
+    refused = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (1, "model: built for a CPU with lse, which this one lacks\n")
 
 
 def test_a_cpu_by_its_name(small: Model) -> None:

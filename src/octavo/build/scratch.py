@@ -1,0 +1,77 @@
+"""Scratch: a kernel's large buffers of its own as parameters, so that its caller plans their memory and none is of the heap.
+
+Before:  kernel(x, y): buffer = alloc_buffer((20000,), "uint8") ...
+After:   kernel(x, y, buffer_data): buffer = decl_buffer((20000,), "uint8", data=buffer_data) ...
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir as _s_tir
+from tvm import tirx as _tirx
+
+# TVM annotates its constructors more narrowly than what they take, and its statements not at all.
+tirx: Any = _tirx
+s_tir: Any = _s_tir
+
+
+def with_scratch(kernel: Any, on_stack: int) -> tuple[Any, list[int]]:
+    """Return a kernel on pointers that takes its own buffers as further pointers, and the bytes of each.
+
+    Parameters
+    ----------
+    kernel
+        What `program.on_pointers` returns.
+    on_stack
+        Bytes up to which buffers stay what they are. Accumulators stay anyway: they are registers.
+    """
+    found: list[Any] = []
+
+    def allocated(node: Any) -> None:
+        found.append(node.buffer)
+
+    def in_block(node: Any) -> None:
+        found.extend(node.alloc_buffers)
+
+    tvm_ffi.structural_walk(kernel.body, ((_tirx.AllocBuffer, allocated), (s_tir.SBlock, in_block)))
+    sizes = {buffer: _bytes(buffer) for buffer in found}
+    if any(size is None for size in sizes.values()) or sum(size or 0 for size in sizes.values()) <= on_stack:
+        return kernel, []
+    pointers = {buffer: _pointer(buffer) for buffer in found if str(buffer.ty.storage_scope) != "local"}
+
+    def declared(node: Any) -> Any:
+        return tirx.DeclBuffer(node.buffer, data=pointers[node.buffer]) if node.buffer in pointers else node
+
+    def without_buffers(node: Any) -> Any:
+        if not node.alloc_buffers:
+            return node
+        kept = [buffer for buffer in node.alloc_buffers if buffer not in pointers]
+        fields = (node.iter_vars, node.reads, node.writes, node.name_hint, node.body, node.init)
+        return s_tir.SBlock(*fields, kept, node.match_buffers, node.annotations)
+
+    of_blocks: list[Any] = []
+
+    def note(node: Any) -> None:
+        of_blocks.extend(buffer for buffer in node.alloc_buffers if buffer in pointers)
+
+    tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, note))
+    body = tvm_ffi.structural_map(kernel.body, ((_tirx.AllocBuffer, declared), (s_tir.SBlock, without_buffers)))
+    if of_blocks:
+        body = tirx.SeqStmt([*(tirx.DeclBuffer(buffer, data=pointers[buffer]) for buffer in of_blocks), body])
+    made = tirx.PrimFunc([*kernel.params, *pointers.values()], body, kernel.ret_type, kernel.attrs)
+    return made, [sizes[buffer] or 0 for buffer in pointers]
+
+
+def _pointer(buffer: Any) -> Any:
+    return tirx.Var(f"{buffer.name}_data", tvm.ir.PointerType(tvm.ir.PrimType(str(buffer.ty.dtype)), "global"))
+
+
+def _bytes(buffer: Any) -> int | None:
+    """Return the size of a buffer; None where it is not constant."""
+    if not all(isinstance(dim, _tirx.IntImm) for dim in buffer.ty.shape):
+        return None
+    return prod(int(dim) for dim in buffer.ty.shape) * -(-int(tvm.DataType(str(buffer.ty.dtype)).bits) // 8)

@@ -1,0 +1,111 @@
+"""A model as a C library: the whole path, and instead of an Executable a folder of C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .backends.cpu.kernels import NO_SCHEDULES, Tuning, tuning_of
+from .build.c_library import CLibrary, CTensor, Variant, check_folder, variant_of, write_c_library
+from .errors import CompileError, ExecutableError, check_path, check_type
+from .graph import Model
+from .graph.inputs import input_specs
+from .numerics import PerTensor, QuantParams
+from .pipeline import checked_model, linked, lower, output_specs, prepared
+from .profile import Profile
+from .qdq.interface import input_params, output_params
+from .quantize import Recipe
+from .target.precision import Precision
+from .target_choice import ResolvedTarget, TargetLike, check_emits, resolve_target
+
+_RESERVED = frozenset(("main", "int", "char", "void", "const", "static", "m", "c", "objects", "workspace", "inputs", "outputs"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CFolder:
+    """What `export_c` wrote: the folder, the libraries in it that were linked, sizes in bytes, and what a CPU must have."""
+
+    path: Path
+    libraries: tuple[Path, ...]
+    workspace: int
+    constants: int
+    features: tuple[str, ...]
+
+
+def export_c(
+    model: Model,
+    folder: str | Path,
+    *,
+    name: str = "model",
+    target: TargetLike = None,
+    precision: str | None = None,
+    profile: Profile | None = None,
+    recipe: Recipe | None = None,
+    tuning: str | Path | Tuning | None = None,
+) -> CFolder:
+    """Compile a model to a C library that needs nothing but libc.
+
+    Parameters
+    ----------
+    folder
+        The folder to write; one that this function wrote is replaced, another is refused.
+    name
+        Prefix of all that the library defines and of its files, a C identifier in lower case.
+    target, precision, profile, recipe, tuning
+        As `compile` takes them. A target need not be this machine's: where no compiler for it is on PATH, the folder holds
+        objects and source alone.
+
+    Raises
+    ------
+    TargetError, ProfileError, QuantizationError, TuningError
+        As `compile` raises them; also for a target whose object files are not ELF.
+    CompileError
+        As `compile` raises it; an op that only TVM's runtime can run; a name that is no C identifier.
+    ExecutableError
+        The folder holds other files, or cannot be written.
+    """
+    _check_name(name)
+    check_folder(check_path(folder, ExecutableError, "the path of the folder to write"))
+    chosen = resolve_target(target)
+    check_emits(chosen)
+    model, wanted = prepared(checked_model(model), chosen, precision, profile, recipe)
+    variant, module = variant_for(model, chosen, wanted, tuning), model.bound()
+    library = CLibrary(
+        name=name,
+        inputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in input_specs(model)], input_params(module)),
+        outputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in output_specs(model)], output_params(module)),
+        variants=(variant,),
+    )
+    libraries = write_c_library(folder, library, chosen.llvm)
+    features = tuple(feature.llvm for feature in variant.features)
+    return CFolder(
+        path=Path(folder), libraries=libraries, workspace=library.workspace, constants=library.constants, features=features
+    )
+
+
+def variant_for(
+    model: Model, target: ResolvedTarget, precision: Precision | None = None, tuning: str | Path | Tuning | None = None
+) -> Variant:
+    """Return the calls and the objects of a model for one target."""
+    measured = tuning_of(tuning)
+    schedules = NO_SCHEDULES if measured is None else measured.schedules(target.isas[0])
+    lowered = lower(model.bound(), target.host, target.isas, 1, model.tensors, precision, schedules, target.backends)
+    return variant_of(linked(lowered, target.llvm), target.llvm)
+
+
+def _check_name(name: str) -> None:
+    check_type(name, str, CompileError, "a C identifier")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED:
+        raise CompileError(f"{name!r} cannot name a C library: take lower case letters, digits and _, such as 'mobilenet'")
+
+
+def _tensors(specs: Sequence[tuple[str, str, tuple[int, ...]]], params: Sequence[QuantParams | None]) -> tuple[CTensor, ...]:
+    return tuple(_tensor(*spec, known) for spec, known in zip(specs, params, strict=True))
+
+
+def _tensor(name: str, dtype: str, shape: tuple[int, ...], params: QuantParams | None) -> CTensor:
+    if params is None or not isinstance(params.granularity, PerTensor):
+        return CTensor(name=name, dtype=dtype, shape=shape)
+    return CTensor(name=name, dtype=dtype, shape=shape, scale=float(params.scale), zero_point=int(params.zero_point))
