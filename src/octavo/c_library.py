@@ -17,8 +17,9 @@ from .pipeline import checked_model, linked, lower, output_specs, prepared
 from .profile import Profile
 from .qdq.interface import input_params, output_params
 from .quantize import Recipe
+from .target.cpu_features import names_of
 from .target.precision import Precision
-from .target_choice import ResolvedTarget, TargetLike, check_emits, resolve_target
+from .target_choice import ResolvedTarget, TargetLike, check_emits, portable_targets, resolve_target
 
 _RESERVED = frozenset(("main", "int", "char", "void", "const", "static", "m", "c", "objects", "workspace", "inputs", "outputs"))
 
@@ -44,6 +45,7 @@ def export_c(
     profile: Profile | None = None,
     recipe: Recipe | None = None,
     tuning: str | Path | Tuning | None = None,
+    multiversion: bool = False,
 ) -> CFolder:
     """Compile a model to a C library that needs nothing but libc.
 
@@ -56,6 +58,9 @@ def export_c(
     target, precision, profile, recipe, tuning
         As `compile` takes them. A target need not be this machine's: where no compiler for it is on PATH, the folder holds
         objects and source alone.
+    multiversion
+        Whether the library has code for x86 CPUs with AVX2, AVX-VNNI and AVX-512 VNNI, and takes what its CPU can run. `target`
+        then says what is quantized for alone, and no tuning fits.
 
     Raises
     ------
@@ -71,15 +76,19 @@ def export_c(
     chosen = resolve_target(target)
     check_emits(chosen)
     model, wanted = prepared(checked_model(model), chosen, precision, profile, recipe)
-    variant, module = variant_for(model, chosen, wanted, tuning), model.bound()
+    if multiversion:
+        variants = tuple(variant_for(model, resolve_target(each), wanted) for each in portable_targets())
+    else:
+        variants = (variant_for(model, chosen, wanted, tuning),)
+    module = model.bound()
     library = CLibrary(
         name=name,
         inputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in input_specs(model)], input_params(module)),
         outputs=_tensors([(spec.source_name, spec.dtype, spec.shape) for spec in output_specs(model)], output_params(module)),
-        variants=(variant,),
+        variants=variants,
     )
     libraries = write_c_library(folder, library, chosen.llvm)
-    features = tuple(feature.llvm for feature in variant.features)
+    features = names_of(variants[-1].features)
     return CFolder(
         path=Path(folder), libraries=libraries, workspace=library.workspace, constants=library.constants, features=features
     )

@@ -44,8 +44,9 @@ from .quantize.choice import ParamsOf
 from .quantize.recipe import Preset
 from .simulation import costliest, remedies, wide_weights
 from .target import TargetDescription
+from .target.cpu_features import features_of, names_of
 from .target.precision import Precision
-from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, resolve_target
+from .target_choice import ResolvedTarget, TargetLike, check_compiles_here, present_features, resolve_target
 
 __all__ = [
     "BoundCall",
@@ -454,6 +455,7 @@ def _build(
         fingerprint=model.fingerprint,
         target=str(target.llvm),
         isa=target.isas[0],
+        features=names_of(features_of(target.llvm)),
         threads=threads,
         weight_bytes=constant_bytes(module),
         workspace=code.workspace,
@@ -468,7 +470,7 @@ def _build(
 
 def load_executable(path: str | Path) -> Executable:
     """Load an executable that `Executable.save` wrote. It holds machine code: load only files you trust."""
-    return Executable.load(path)
+    return Executable.load(path, present_features())
 
 
 # ---------------------------------------------------------------------------------------------------------- explanation

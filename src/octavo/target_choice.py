@@ -16,10 +16,11 @@ from typing import Any
 import tvm
 
 from .backends.cpu.backend import Simulation
-from .backends.cpu.kernels import KNOWN_ISAS, isas_of, scheduled, target_for
+from .backends.cpu.kernels import KNOWN_ISAS, PORTABLE_TARGETS, isas_of, scheduled, target_for
 from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, OpSupport, TargetDescription
+from .target.cpu_features import features_of, machine_features, names_of
 from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, triple_of
 
 OneTarget = None | str | Path | TargetDescription | Backend | tvm.target.Target
@@ -182,6 +183,21 @@ def _this_machine() -> tuple[tvm.target.Target, tuple[str, ...]]:
             f"{TARGET_VARIABLE} names {isa}, which this machine lacks: choose from {', '.join(offered)}, or unset it"
         )
     return target_for(isa, host), offered[offered.index(isa) :]
+
+
+def portable_targets() -> tuple[str, ...]:
+    """Return the targets for which one file is made that serves several levels of CPUs, best first; TargetError if none are."""
+    if not host_triple().startswith("x86_64"):
+        raise TargetError(f"several versions are of x86_64 alone, this machine is {host_triple()}; leave out --multiversion")
+    return PORTABLE_TARGETS
+
+
+def present_features() -> frozenset[str] | None:
+    """Return the features that this machine has, or that a CPU of the ISA in OCTAVO_TARGET would; None where it is not known."""
+    present = machine_features()
+    if present is None or not os.environ.get(TARGET_VARIABLE):
+        return present
+    return present & set(names_of(features_of(_this_machine()[0])))
 
 
 def _description(target: object) -> TargetDescription:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ import tvm
 
 from ..errors import ExecutableError
 from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
+from ..target.cpu_features import machine_features, missing_features
 from .codegen import Code
 from .file import read_executable, write_executable
-from .runner import Prepared, Runner, runner_of
+from .runner import ForeignRunner, Prepared, Runner, runner_of
+from .versions import extracted, read_versions
 from .worker_pool_code import control_layout
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 Outputs = dict[str, npt.NDArray[Any]]
 _PLAIN = ("fingerprint", "target", "isa", "threads", "weight_bytes", "workspace", "shared_units", "any_batch", "batch_obstacle")
 
@@ -49,6 +51,8 @@ class Description:
         LLVM target the code is for, as TVM's JSON.
     isa
         Instruction set of the integer kernels.
+    features
+        What a CPU must have to run the code, by LLVM's names.
     threads
         How many threads share a call where it pays, and where the machine has so many cores.
     weight_bytes
@@ -72,6 +76,7 @@ class Description:
     fingerprint: str
     target: str
     isa: str
+    features: tuple[str, ...]
     threads: int
     weight_bytes: int
     workspace: int | None
@@ -97,7 +102,8 @@ class Description:
         ops = tuple(_with_tuple(entry) for entry in data["ops"])
         plain = {key: data[key] for key in _PLAIN}
         fewest, most = data["batch_range"]
-        return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), **plain)
+        features = tuple(data["features"])
+        return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
 
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +147,8 @@ class Executable:
     def __init__(self, code: Code, description: Description) -> None:
         self._code = code
         self.description = description
-        self._run: Runner = runner_of(code)
+        missing = missing_features(description.features, machine_features())
+        self._run: Runner = ForeignRunner() if missing else runner_of(code)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -245,21 +252,43 @@ class Executable:
         write_executable(path, self._code.export, self._code.constants, self.description.to_json())
 
     @staticmethod
-    def load(path: str | Path) -> Executable:
-        """Load what `save` wrote.
+    def load(path: str | Path, features: Collection[str] | None = None) -> Executable:
+        """Load what `save` or `save_versions` wrote; of several versions the first that the CPU can run.
 
         The file holds machine code: load only files you trust. Truncated, damaged and foreign files are refused before any
         of it runs.
 
+        Parameters
+        ----------
+        features
+            What the CPU is taken to have, by LLVM's names; None: what it has.
+
         Raises
         ------
         ExecutableError
-            If the file can't be read, isn't one of ours, is damaged, or is for another machine.
+            If the file can't be read, isn't one of ours, is damaged, or is for another machine or a CPU with more features.
         """
-        constants, description_json = read_executable(path)
+        present = machine_features() if features is None else features
+        versions = read_versions(path)
+        if versions is None:
+            return Executable._load(Path(path), Path(path), present)
+        chosen = next((each for each in versions if not missing_features(each.features, present)), versions[-1])
+        with extracted(Path(path), chosen) as part:
+            return Executable._load(part, Path(path), present)
+
+    @staticmethod
+    def _load(file: Path, path: Path, present: Collection[str] | None) -> Executable:
+        """Load one version from a file; errors name `path`."""
+        constants, description_json = read_executable(file)
         description = Description.from_json(description_json)
+        missing = missing_features(description.features, present)
+        if missing:
+            raise ExecutableError(
+                f"{path}: built for a CPU with {', '.join(missing)}, which this one lacks; compile it here, or for any CPU with "
+                "--multiversion"
+            )
         try:
-            library = _loaded(Path(path))
+            library = _loaded(file)
             if description.workspace is None:
                 return Executable(Code(library=library), description)
             outputs = tuple((spec.shape, spec.dtype) for spec in description.outputs)

@@ -22,6 +22,9 @@ from ..errors import ExecutableError, check_path
 from .native_stderr import native_stderr_closed
 
 _MAGIC = b"OCTAVO-EXE-0002\n"
+VERSIONS_MAGIC = b"OCTAVO-EXM-0001\n"
+"""Ends a file of several executables; see `versions`."""
+
 _TRAILER = struct.Struct("<QQQ32s16s")
 
 
@@ -71,7 +74,7 @@ def is_executable(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(-len(_MAGIC), os.SEEK_END)
-            return file.read() == _MAGIC
+            return file.read() in (_MAGIC, VERSIONS_MAGIC)
     except (OSError, ValueError):
         return False
 

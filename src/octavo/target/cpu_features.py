@@ -140,11 +140,11 @@ def machine_features() -> frozenset[str] | None:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    told = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), None)
-    if told is None:
+    flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), None)
+    if flags is None:
         return None
     table = _BY_ARCHITECTURE.get(str(codegen.llvm_get_system_triple()).split("-")[0], ())
-    return frozenset(feature.llvm for feature in table if feature.cpuinfo in told)
+    return frozenset(feature.llvm for feature in table if feature.cpuinfo in flags)
 
 
 def missing_features(required: Collection[str], present: Collection[str] | None) -> tuple[str, ...]:

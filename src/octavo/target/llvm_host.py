@@ -12,17 +12,7 @@ from typing import Any
 
 from tvm.target import Target, codegen
 
-_HIDEABLE = {
-    "avx2": "avx2",
-    "fma": "fma",
-    "avxvnni": "avx_vnni",
-    "avx512f": "avx512f",
-    "avx512bw": "avx512bw",
-    "avx512vl": "avx512vl",
-    "avx512vnni": "avx512_vnni",
-    "avx512bf16": "avx512_bf16",
-}
-"""LLVM's name -> the name in /proc/cpuinfo of x86 features that a hypervisor may hide from us."""
+from .cpu_features import features_of
 
 
 @lru_cache(maxsize=256)
@@ -58,7 +48,7 @@ def _hidden_features(target: Target) -> list[str]:
     flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), None)
     if flags is None:  # not x86
         return []
-    return [feature for feature, flag in _HIDEABLE.items() if flag not in flags and codegen.target_has_features(feature, target)]
+    return [feature.llvm for feature in features_of(target) if feature.cpuinfo not in flags]
 
 
 def host_triple() -> str:

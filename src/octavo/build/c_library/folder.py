@@ -39,13 +39,13 @@ def write_c_library(path: str | Path, library: CLibrary, target: Target) -> tupl
             draft = Path(name) / "library"
             draft.mkdir()
             _write_sources(draft, library)
-            built = _build(draft, library, target)
+            libraries = _build(draft, library, target)
             if path.exists():
                 os.replace(path, Path(name) / "before")
             os.replace(draft, path)
     except OSError as error:
         raise ExecutableError(f"{path}: cannot write the folder: {error.strerror or error}") from error
-    return tuple(path / each for each in built)
+    return tuple(path / each for each in libraries)
 
 
 def check_folder(path: Path) -> None:

@@ -39,6 +39,8 @@ class Isa:
         Features of LLVM that a CPU with this ISA, and no better one, lacks.
     schedules
         A CPU of this ISA, and that with the same vectors for whose pipeline LLVM orders its instructions.
+    portable
+        A target whose code runs on every CPU of this ISA; "" where one file is not made for several.
     """
 
     features: tuple[tuple[str, ...], ...]
@@ -46,21 +48,35 @@ class Isa:
     family: Literal["x86", "arm", "generic"] = "generic"
     absent: tuple[str, ...] = ()
     schedules: Mapping[str, str] = field(default_factory=dict[str, str])
+    portable: str = ""
 
 
 # For Zen 3 and later LLVM loads words so far ahead of their products that no register is left for them.
 _AS_ZEN2 = {"znver3": "znver2", "znver4": "znver2", "znver5": "znver2"}
 
 ISAS = {
-    AVX512_VNNI: Isa(features=(("avx512f", "avx512bw", "avx512vl", "avx512vnni"),), lanes=64, family="x86"),
+    AVX512_VNNI: Isa(
+        features=(("avx512f", "avx512bw", "avx512vl", "avx512vnni"),),
+        lanes=64,
+        family="x86",
+        portable="llvm -mcpu=x86-64-v4 -mattr=+avx512vnni",
+    ),
     # The 256-bit instruction has two encodings: one of its own, and that of AVX-512.
     AVX_VNNI: Isa(
         features=(("avx2", "fma", "avxvnni"), ("avx2", "fma", "avx512vl", "avx512vnni")),
         lanes=32,
         family="x86",
         absent=("avx512f",),
+        portable="llvm -mcpu=x86-64-v3 -mattr=+avxvnni",
     ),
-    AVX2: Isa(features=(("avx2", "fma"),), lanes=32, family="x86", absent=("avx512f", "avxvnni"), schedules=_AS_ZEN2),
+    AVX2: Isa(
+        features=(("avx2", "fma"),),
+        lanes=32,
+        family="x86",
+        absent=("avx512f", "avxvnni"),
+        schedules=_AS_ZEN2,
+        portable="llvm -mcpu=x86-64-v3",
+    ),
     ARM_I8MM: Isa(features=(("neon", "dotprod", "i8mm"),), lanes=16, family="arm"),
     ARM_DOTPROD: Isa(features=(("neon", "dotprod"),), lanes=16, family="arm", absent=("i8mm",)),
     ARM_NEON: Isa(features=(("neon",),), lanes=16, family="arm", absent=("dotprod", "i8mm")),
@@ -70,6 +86,9 @@ ISAS = {
 """Every ISA that kernels are written for, best first. A new one is a row; what is written for it alone asks for its name."""
 
 KNOWN_ISAS = tuple(ISAS)
+
+PORTABLE_TARGETS = tuple(isa.portable for isa in ISAS.values() if isa.portable)
+"""Targets for which one file is made that runs on any x86 CPU with AVX2, best first."""
 
 AVX512_BF16 = "x86.avx512_bf16"
 """An extension of AVX512_VNNI: products of bfloat16."""

@@ -1,0 +1,84 @@
+"""One file of several executables, each for CPUs of other features: which they are, and how one is taken out.
+
+Layout: the executables' files one after the other, best first, a directory (UTF-8 JSON), then a trailer of fixed size: length of
+the directory, SHA-256 over it, magic. Each executable has a checksum of its own; what is not taken is not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ExecutableError, check_path
+from .file import VERSIONS_MAGIC
+
+_TRAILER = struct.Struct("<Q32s16s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """An executable in a file: what a CPU must have for it, by LLVM's names, and where its bytes lie."""
+
+    features: tuple[str, ...]
+    start: int
+    length: int
+
+
+def write_versions(path: str | Path, files: Sequence[Path], features: Sequence[tuple[str, ...]]) -> None:
+    """Join executables' files, best first, under a temporary name, then rename it."""
+    path = check_path(path, ExecutableError, "the path of the file to write")
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            draft = Path(folder) / "versions"
+            directory: list[Version] = []
+            with draft.open("wb") as file:
+                for each, required in zip(files, features, strict=True):
+                    start = file.tell()
+                    file.write(each.read_bytes())
+                    directory.append(Version(features=required, start=start, length=file.tell() - start))
+                text = json.dumps([asdict(version) for version in directory], separators=(",", ":")).encode()
+                file.write(text + _TRAILER.pack(len(text), hashlib.sha256(text).digest(), VERSIONS_MAGIC))
+            os.replace(draft, path)
+    except OSError as error:
+        raise ExecutableError(f"{path}: cannot write the executable: {error.strerror or error}") from error
+
+
+def read_versions(path: str | Path) -> list[Version] | None:
+    """Return the executables of a file, best first; None where it is no file of several. ExecutableError if it is damaged."""
+    path = check_path(path, ExecutableError, "the path of an executable")
+    try:
+        size = path.stat().st_size
+        if size < _TRAILER.size:
+            return None
+        with path.open("rb") as file:
+            file.seek(size - _TRAILER.size)
+            length, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+            if magic != VERSIONS_MAGIC:
+                return None
+            file.seek(max(0, size - _TRAILER.size - length))
+            text = file.read(length)
+    except (OSError, ValueError) as error:
+        raise ExecutableError(f"{path}: cannot read the executable: {getattr(error, 'strerror', None) or error}") from error
+    if hashlib.sha256(text).digest() != digest:
+        raise ExecutableError(f"{path}: the executable is damaged (checksum differs); compile it again")
+    entries: list[dict[str, Any]] = json.loads(text)
+    return [Version(features=tuple(each["features"]), start=each["start"], length=each["length"]) for each in entries]
+
+
+@contextmanager
+def extracted(path: Path, version: Version) -> Generator[Path]:
+    """Give a file that holds one of the executables alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        part = Path(folder) / path.name
+        with path.open("rb") as file:
+            file.seek(version.start)
+            part.write_bytes(file.read(version.length))
+        yield part
