@@ -59,7 +59,7 @@ from .relabel import relabel
 from .requantize import requantize
 from .requantize_sums import requantize_sums
 from .resize import ResizeSpec, resize_bilinear
-from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, WindowSchedule
+from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, WindowSchedule, WinogradSchedule
 from .softmax import softmax
 from .spec import (
     AddSpec,
@@ -146,6 +146,7 @@ __all__ = [
     "Tuning",
     "WindowSchedule",
     "Winner",
+    "WinogradSchedule",
     "add",
     "affine_rows",
     "batch_matmul",

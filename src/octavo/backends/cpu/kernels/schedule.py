@@ -44,11 +44,24 @@ class WindowSchedule:
         return f"{self.outputs}" + _block_text(self.block)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WinogradSchedule:
+    """Of minimal filtering: tiles of `tile_rows` x `tile_columns` outputs, in blocks of so many rows of tiles."""
+
+    tile_rows: int
+    tile_columns: int
+    block: int | None = None
+
+    def __str__(self) -> str:
+        """Return "winograd 4x4", and the rows of a block where it is given."""
+        return f"winograd {self.tile_rows}x{self.tile_columns}" + _block_text(self.block)
+
+
 def _block_text(block: int | None) -> str:
     return "" if block is None else f" by {block} rows"
 
 
-Schedule = TileSchedule | WindowSchedule
+Schedule = TileSchedule | WindowSchedule | WinogradSchedule
 Schedules = Mapping[str, Schedule]
 """Schedules by the key of the kernels that are to take them."""
 

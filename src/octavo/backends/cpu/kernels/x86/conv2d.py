@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..isa import AVX2
-from ..schedule import NO_SCHEDULES, Schedules
+from ..schedule import NO_SCHEDULES, Schedules, TileSchedule, Tunable, WinogradSchedule, check_schedule
+from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
 from .depthwise import Depthwise
+from .gemm_loops import ALTERNATIVE_CYCLES
 from .implicit_gemm import ImplicitGemm
 from .packing import Weights
+from .tiles import CORES
+from .winograd import Winograd
+from .winograd_choice import is_exact, plans_of, total_cycles
 from .word_depthwise import WordDepthwise
-from .word_gemm import WordGemm
+from .word_gemm import WordGemm, direct_choice
 
 
 def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:
@@ -19,13 +26,39 @@ def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
         if isa == AVX2:
             return WordDepthwise(spec, weights, schedules=schedules).build(name)
         return Depthwise(spec, weights, isa=isa, schedules=schedules).build(name)
-    return _gemm_of(isa)(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
+    if isa == AVX2:
+        return _conv2d_of_words(spec, weights, schedules)
+    return ImplicitGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
 
 
 def matmul_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:
     """Return the kernel of a matmul, as a pointwise convolution over an image of one column."""
-    return _gemm_of(isa)(spec, weights, isa=isa, schedules=schedules).build("matmul")
+    gemm = WordGemm if isa == AVX2 else ImplicitGemm
+    return gemm(spec, weights, isa=isa, schedules=schedules).build("matmul")
 
 
-def _gemm_of(isa: str) -> type[ImplicitGemm]:
-    return WordGemm if isa == AVX2 else ImplicitGemm
+def _conv2d_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules) -> Kernel:
+    """Return the kernel for AVX2: minimal filtering where it is exact and estimated to take less time, else the plain product."""
+    name, plans = f"conv2d.{gemm_kind(spec)}", plans_of(spec, CORES[AVX2])
+    if not plans:
+        return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(name)
+    key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
+    measured, (direct, tile) = schedules.get(key), direct_choice(spec)
+    exact = [plan for plan in plans if is_exact(plan, weights)]
+    chosen = next((plan for plan in exact if total_cycles(plan) < direct), None)
+    if isinstance(measured, WinogradSchedule):
+        planned = next((each for plan in plans if (each := plan.scheduled(measured)) is not None), None)
+        check_schedule(key, measured, fits=planned is not None)
+        # Kernels of one key share a schedule; one whose weights are too large for it has its own.
+        chosen = planned if planned is not None and is_exact(planned, weights) else chosen
+        schedules = NO_SCHEDULES
+    elif measured is not None:
+        chosen = None
+    others = [plan.schedule for plan in exact if total_cycles(plan) < ALTERNATIVE_CYCLES * direct]
+    if chosen is None:
+        kernel = WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(name)
+        assert kernel.tunable is not None
+        return replace(kernel, tunable=Tunable.of(key, kernel.tunable.schedule, others, kernel.tunable.alternatives))
+    kernel = Winograd(chosen, weights).build("conv2d.winograd")
+    plain = TileSchedule(rows=tile.rows, columns=tile.columns, vectors=tile.vectors)
+    return replace(kernel, tunable=Tunable.of(key, chosen.schedule, others, chosen.other_blocks, [plain]))

@@ -5,6 +5,9 @@ from __future__ import annotations
 COPY_BYTES = 16
 """Bytes a cycle that a core takes from beyond its own caches, about."""
 
+MEMORY_BYTES = 6
+"""Bytes a cycle that a core takes from memory, about: weights of a network come from there."""
+
 
 BLOCK_ROWS = 0.05
 """What starting a block costs, in rows."""

@@ -13,17 +13,32 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ..isa import AVX2
 from ..spec import Conv2dSpec
 from ..vectors import Expr, load
 from . import vector as v
+from .borders import Borders
 from .geometry import is_pointwise
 from .implicit_gemm import ImplicitGemm
 from .packing import Weights
 from .scratch import Scratch, WidenedPixels
+from .shares import MEMORY_BYTES
+from .tiles import CORES, Tile, ranked_tiles
 from .vector import LANES
 
 WORDS_FROM = 64
 """Output pixels from which on weights are packed as words."""
+
+
+def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
+    """Return the estimated cycles of a convolution of one group, whose weights come from memory, and its tile."""
+    shape: dict[str, Any] = {"rows": spec.out_height, "columns": spec.out_width, "channels": spec.out_channels}
+    steps = spec.kernel[0] * -(-spec.kernel[1] * spec.in_channels // 2)
+    borders = Borders.of(spec, spec.in_channels, WordGemm.step_elements)
+    cycles, tile = ranked_tiles(**shape, steps=steps, borders=borders, core=CORES[AVX2])[0]
+    words = 1 if spec.batch * spec.out_height * spec.out_width < WORDS_FROM else 2
+    weight_bytes = 2 * words * steps * -(-spec.out_channels // LANES) * LANES
+    return spec.batch * cycles + weight_bytes / MEMORY_BYTES, tile
 
 
 class WordGemm(ImplicitGemm):
