@@ -62,6 +62,8 @@ def cases(isa: str) -> list[Case]:
     specs = pointwise + plain + padded + grouped + depthwise + unpadded
     if isa != AVX512_VNNI:  # those of 256 bits begin and end in the same way: each has one half
         specs = specs[isa == AVX2 :: 2]
+    if isa == AVX2:  # minimal filters, of whole vectors of channels and of a rest
+        specs += [layers.spec((10, 16), (c, 48), (3, 3), padding=(1, 1, 1, 1)) for c in (32, 40)]
     dense = [matmul_case(layers, 64, features, 33, isa) for features in (1, 7, 129)]
     return [layers.case(spec, isa, w_zero_point=(0, 5)[i % 2]) for i, spec in enumerate(specs)] + dense
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.cpu.kernels import TileSchedule, Tuning, WindowSchedule, Winner
+from octavo.backends.cpu.kernels import TileSchedule, Tuning, WindowSchedule, Winner, WinogradSchedule
 from octavo.errors import TuningError
 from octavo.target.llvm_host import processor_name
 
@@ -19,6 +19,7 @@ TUNING = Tuning(
         "int8 a": Winner(schedule=TileSchedule(rows=6, columns=1, vectors=4, block=12), before_us=2.5, after_us=2.0),
         "int8 b": Winner(schedule=TileSchedule(rows=2, columns=1, vectors=8), before_us=1.0, after_us=0.5),
         "int8 c": Winner(schedule=WindowSchedule(outputs=2), before_us=7.0, after_us=6.0),
+        "int8 d": Winner(schedule=WinogradSchedule(tile_rows=4, tile_columns=2, block=3), before_us=8.0, after_us=7.0),
     },
 )
 
