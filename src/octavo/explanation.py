@@ -16,7 +16,7 @@ from .identity import TensorId
 from .partition.pipeline import FLOAT_MODEL
 from .quantize import QuantizedModel
 
-_INT8_MACS, _FLOAT_MACS = 128, 32
+INT8_MACS, _FLOAT_MACS = 128, 32
 """A cycle of a core with 512-bit vectors and VNNI: two vector units, four int8 products to a 32-bit lane."""
 _BYTES = 16
 """A cycle of an elementwise op, which reading and writing memory bound."""
@@ -41,7 +41,7 @@ class ExplainedOp(OpRecord):
 
     def cycles(self, *, is_integer: bool) -> float:
         """Return the modelled cycles of one inference, of its products and its result: only ratios mean much."""
-        macs = self.macs / (_INT8_MACS if is_integer else _FLOAT_MACS)
+        macs = self.macs / (INT8_MACS if is_integer else _FLOAT_MACS)
         return macs + moved_cycles(prod(self.shape) * (1 if is_integer else FLOAT_BYTES))
 
 

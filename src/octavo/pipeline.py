@@ -42,7 +42,7 @@ from .quantize import QuantizationPlan, QuantizedModel, Recipe, Remedies, export
 from .quantize import quantize as quantize_model
 from .quantize.choice import ParamsOf
 from .quantize.recipe import Preset
-from .simulation import costliest, remedies, wide_weights
+from .simulation import costliest, fused_functions, remedies, wide_weights
 from .target import TargetDescription
 from .target.cpu_features import features_of, names_of
 from .target.precision import Precision
@@ -318,6 +318,7 @@ def _quantized_for(
         corrector_of=partial(Corrector, samples=samples, target=here, floats=floats) if samples else None,
         find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
         find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
+        find_functions=partial(fused_functions, samples=samples, target=here) if samples else None,
     )
 
 

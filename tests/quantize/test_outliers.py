@@ -71,3 +71,27 @@ def test_they_are_taken_where_outputs_come_nearer(profiled, sqnr_db: float, is_t
 def test_they_are_not_tried_where_others_choose_ranges(profiled, recipe: Recipe) -> None:
     model, profile = profiled
     assert not quantize(model, profile, recipe=recipe, corrector_of=lambda simple: Judge(24.0)).plan.adjustments
+
+
+class Shifter(Judge):
+    """Shifts a bias as well, with which the model is 2 dB worse where ranges were taken in."""
+
+    def corrections(self, quantized: QuantizedModel, kept: Collection[str]) -> Corrections:
+        layer = next(layer for layer in quantized.plan.layers if layer.bias is not None)
+        shifts = {layer.output: np.full(8, 1e-3, np.float32)}
+        return Corrections(bias_shifts=shifts, sqnr_db=self.of(is_narrow=False, shifts=True))
+
+    def sqnr_db(self, quantized: QuantizedModel) -> float:
+        return self.of(is_narrow=bool(quantized.plan.adjustments), shifts=bool(quantized.plan.corrections.bias_shifts))
+
+    def of(self, *, is_narrow: bool, shifts: bool) -> float:
+        return (self.narrower - 2.0 * shifts if is_narrow else 20.0) if shifts or is_narrow else 19.0
+
+
+@pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False)])
+def test_biases_stay_where_their_corrections_do_not_suit_narrower_ranges(profiled, sqnr_db: float, is_taken: bool) -> None:
+    model, profile = profiled
+    found = quantize(model, profile, corrector_of=lambda simple: Shifter(sqnr_db)).plan
+    assert bool(found.adjustments) == is_taken
+    assert bool(found.corrections.bias_shifts) != is_taken
+    assert found.corrections.sqnr_db == (sqnr_db if is_taken else 20.0)

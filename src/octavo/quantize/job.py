@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,14 @@ from ..graph.rules import Claims
 from ..heap import trim_heap
 from ..identity import TensorId
 from ..numerics import quantize as quantize_values
-from ..target import TargetDescription
+from ..target import OpSupport, TargetDescription
 from ..target.tensor_support import TensorSupport
 from .adjustments import remedied, unused
 from .choice import ParamsOf, TensorChoice, ask
 from .constraints import TensorConstraints, Wish
 from .corrections import Corrections
 from .equalize import Equalization, EqualizedStatistics, check_factors, scaled
+from .experiments import Corrector, Equalize, Experiments, FindFunctions
 from .fingerprint import quantized_fingerprint
 from .outliers import ranges_without_outliers
 from .override import Override
@@ -44,59 +45,8 @@ from .weights.constants import Constants
 from .weights.weight_params import WeightParameters
 from .weights.widths import usual_width, widths
 
-
-class Corrector(Protocol):
-    """Runs quantized models of one float model."""
-
-    def corrections(self, quantized: QuantizedModel, kept: Collection[str], /) -> Corrections:
-        """Say how to correct a model; the parameters of what is `kept` stay."""
-        ...
-
-    def sqnr_db(self, quantized: QuantizedModel, /) -> float:
-        """Return the signal to noise ratio of a model's worst output."""
-        ...
-
-    def agreement_at(self, sqnr_db: float, /) -> float | None:
-        """Return how often the model of this ratio names the float model's class; None where that was not measured."""
-        ...
-
-
-Replan = Callable[[Remedies], QuantizationPlan]
-"""Returns the plan with remedies."""
-
-FindRemedies = Callable[[Model, QuantizedModel, float, Replan], Remedies]
-"""Says what to change for the outputs to have a signal to noise ratio in dB."""
-
-FindCostliest = Callable[[Model, QuantizedModel], Sequence[TensorId]]
-"""Says of a quantized model which activations' rounding costs its outputs most, the worst first."""
-
-Equalize = Callable[[Model, Collection[str], int], Equalization]
-"""Says how a simplified model is to be equalized, tensors of these names left as they are, for weights of so many bits."""
-
 ClaimsOf = Callable[[tvm.IRModule], Claims]
 """Says what is one integer op of a QDQ module with bound constants, as compiling finds it later."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Experiments:
-    """What running the model on samples can tell; None is left out.
-
-    Parameters
-    ----------
-    equalize
-        Says how channels are evened out before anything is quantized.
-    find_costliest
-        Says which activations the recipe's `wide_activations` are.
-    corrector_of
-        Given the float model that was simplified, returns what runs quantized models of it.
-    find_remedies
-        Says what to change where a corrected model misses the recipe's `min_sqnr`.
-    """
-
-    equalize: Equalize | None = None
-    find_costliest: FindCostliest | None = None
-    corrector_of: Callable[[Model], Corrector] | None = None
-    find_remedies: FindRemedies | None = None
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -244,9 +194,9 @@ class Job:
             costliest = run.find_costliest(self._exact, quantized)
             quantized = self.widened(quantized, costliest, self.recipe.wide_activations)
         if run.corrector_of is not None and (self.recipe.corrects or self.tunes):
-            quantized = self.corrected(quantized, run.corrector_of, run.find_remedies)
+            quantized = self.corrected(quantized, run.corrector_of, run)
             while self.keeps_clips_of(quantized):
-                quantized = self.corrected(self.run_equalized(), run.corrector_of, run.find_remedies)
+                quantized = self.corrected(self.run_equalized(), run.corrector_of, run)
         return quantized
 
     def _asked_by_overrides(self) -> dict[str, Wish]:
@@ -269,12 +219,52 @@ class Job:
         return quantized
 
     def _takes_wide(self, layer: IntegerLayer) -> bool:
-        target = next((each for each in self.targets if each.name == layer.target), self.target)
-        support = target.support(layer.op)
+        support = self._support(layer)
         return support is not None and "int16" in support.activations
 
+    def _support(self, layer: IntegerLayer) -> OpSupport | None:
+        return next((each for each in self.targets if each.name == layer.target), self.target).support(layer.op)
+
+    def _with_functions(self, best: QuantizedModel, corrector: Corrector, find: FindFunctions) -> QuantizedModel:
+        """Return the model with functions in the kernels of products that cost much to round before, if it comes nearer so.
+
+        Not where remedies are due: those leave as many as it takes.
+        """
+        corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
+        if self.recipe.min_sqnr is None or sqnr < self.recipe.min_sqnr:
+            return best
+        self.corrections = Corrections()
+        found = self._fused(best, find)
+        if found is not best:
+            found = self._corrected(found, corrector)
+            if self.sqnr_db > sqnr:
+                return found
+        self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
+        return best
+
+    def _fused(self, quantized: QuantizedModel, find: FindFunctions) -> QuantizedModel:
+        """Return the model with some functions in the kernels of the products that they read, which need not be rounded then.
+
+        Where an op would become float for it, what that reads stays rounded.
+        """
+        named, before = {str(var.name) for var in self._overridden} | set(self.wishes), self.remedies
+        supports = {layer.output: self._support(layer) for layer in quantized.plan.layers if layer.output not in named}
+        able = [name for name, support in supports.items() if support is not None and support.float_function]
+        chosen = find(self._exact, quantized, able) if able else {}
+        while chosen:
+            self.remedies = Remedies(float_tensors=chosen).with_more(before)
+            found = self.run()
+            kept = {layer.output for layer in found.plan.layers}
+            gone = {name for layer in quantized.plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
+            if not gone:
+                return found
+            left = {name: reason for name, reason in chosen.items() if name not in gone}
+            chosen = left if len(left) < len(chosen) else {}
+        self.remedies = before
+        return quantized
+
     def corrected(
-        self, quantized: QuantizedModel, corrector_of: Callable[[Model], Corrector], find: FindRemedies | None
+        self, quantized: QuantizedModel, corrector_of: Callable[[Model], Corrector], experiments: Experiments
     ) -> QuantizedModel:
         """Return the model with what running it tells, and with remedies where its outputs are too far off.
 
@@ -283,8 +273,11 @@ class Job:
         """
         exact = self._exact
         corrector = corrector_of(exact)
-        best = self._without_outliers(self._corrected(quantized, corrector), corrector)
-        goal = self.recipe.min_sqnr
+        best = self._corrected(quantized, corrector)
+        if experiments.find_functions is not None:
+            best = self._with_functions(best, corrector, experiments.find_functions)
+        best = self._without_outliers(best, corrector)
+        goal, find = self.recipe.min_sqnr, experiments.find_remedies
         for number in range(_ROUNDS):
             is_near = goal is None or self.sqnr_db >= goal
             if find is None or (is_near and not self.tunes):
@@ -321,10 +314,25 @@ class Job:
         ranges = ranges_without_outliers(each for each in self.choices(best.plan).values() if each.id not in named)
         if ranges:
             self.remedies, self.corrections = Remedies(ranges=ranges).with_more(remedies), Corrections()
-            found = self._corrected(self.run(), corrector)
+            found = self._without_shifts(self._corrected(self.run(), corrector), corrector)
             if self.sqnr_db >= sqnr + _WORTH_DB:
                 return found
             self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
+        return best
+
+    def _without_shifts(self, best: QuantizedModel, corrector: Corrector) -> QuantizedModel:
+        """Return a model whose ranges clip with its biases as they were, if it comes nearer so.
+
+        They were corrected without clipping, which moves the means that they are to keep.
+        """
+        corrections, sqnr = self.corrections, self.sqnr_db
+        if corrections.bias_shifts:
+            self.corrections = replace(corrections, bias_shifts={})
+            found = self.run()
+            self.sqnr_db = corrector.sqnr_db(found)
+            if self.sqnr_db > sqnr:
+                return found
+            self.corrections, self.sqnr_db = corrections, sqnr
         return best
 
     def _corrected(self, quantized: QuantizedModel, corrector: Corrector, *, has_own_ranges: bool = False) -> QuantizedModel:

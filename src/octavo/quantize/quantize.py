@@ -14,7 +14,8 @@ from ..graph.tracking import Announced
 from ..identity.relation import Relation
 from ..target import CPU, TargetDescription
 from .choice import ParamsOf
-from .job import ClaimsOf, Corrector, Equalize, Experiments, FindCostliest, FindRemedies, Job
+from .experiments import Corrector, Equalize, Experiments, FindCostliest, FindFunctions, FindRemedies
+from .job import ClaimsOf, Job
 from .parameters import Statistics
 from .plan import QuantizationPlan, QuantizedModel
 from .range_choice import with_best_ranges
@@ -38,6 +39,7 @@ def quantize(
     corrector_of: Callable[[Model], Corrector] | None = None,
     find_remedies: FindRemedies | None = None,
     find_costliest: FindCostliest | None = None,
+    find_functions: FindFunctions | None = None,
 ) -> QuantizedModel:
     """Quantize a float model, by a profile or by a plan.
 
@@ -69,6 +71,9 @@ def quantize(
         Says what to change where a corrected model misses the recipe's `min_sqnr`; without it nothing is.
     find_costliest
         Says which activations the recipe's `wide_activations` are; without it none are.
+    find_functions
+        Says which functions the kernels of products compute of their own float sums; without it those that a target has no other
+        integer kernel for.
 
     Returns
     -------
@@ -99,7 +104,13 @@ def quantize(
         return job.finished(params, run)
 
     given = recipe or Recipe()
-    run = Experiments(equalize=equalize, find_costliest=find_costliest, corrector_of=corrector_of, find_remedies=find_remedies)
+    run = Experiments(
+        equalize=equalize,
+        find_costliest=find_costliest,
+        corrector_of=corrector_of,
+        find_functions=find_functions,
+        find_remedies=find_remedies,
+    )
     # BLAS rounds sums by its number of threads: with one, any number gives the same bytes. Corrections have their own threads.
     with one_step(), threadpool_limits(1, "blas"):
         is_choice = given.range_estimator == AUTO and corrector_of is not None and plan is None

@@ -26,7 +26,7 @@ from ..tail import follow_to_quantize
 from ..values import constant_value, real_values
 from .float_chain import chain_from
 
-_SLOW = "erf"
+SLOW = "erf"
 """With it in the loop over a tile's sums that takes three times as long as a pass of its own."""
 
 
@@ -44,7 +44,7 @@ class FunctionTail:
 def follow_function(view: DataflowView, start: Var, axis: int, support: OpSupport) -> FunctionTail | None:
     """Walk from an op's float result, whose channels lie along `axis`, to 8-bit integers; None where no function is between."""
     chain = chain_from(view, start, max_inputs=1)
-    if chain is None or any(step.op == _SLOW for step in chain.function.steps):
+    if chain is None or any(step.op == SLOW for step in chain.function.steps):
         return None
     members, end, factors = list(chain.members), chain.output, None
     scaled = _factors(view, end, axis)

@@ -1,0 +1,71 @@
+"""What running a model on samples can tell while it is quantized, as callables that others give. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..graph.model import Model
+from ..identity import TensorId
+from .corrections import Corrections
+from .equalize import Equalization
+from .plan import QuantizationPlan, QuantizedModel
+from .remedies import Remedies
+
+
+class Corrector(Protocol):
+    """Runs quantized models of one float model."""
+
+    def corrections(self, quantized: QuantizedModel, kept: Collection[str], /) -> Corrections:
+        """Say how to correct a model; the parameters of what is `kept` stay."""
+        ...
+
+    def sqnr_db(self, quantized: QuantizedModel, /) -> float:
+        """Return the signal to noise ratio of a model's worst output."""
+        ...
+
+    def agreement_at(self, sqnr_db: float, /) -> float | None:
+        """Return how often the model of this ratio names the float model's class; None where that was not measured."""
+        ...
+
+
+Replan = Callable[[Remedies], QuantizationPlan]
+"""Returns the plan with remedies."""
+
+FindRemedies = Callable[[Model, QuantizedModel, float, Replan], Remedies]
+"""Says what to change for the outputs to have a signal to noise ratio in dB."""
+
+FindCostliest = Callable[[Model, QuantizedModel], Sequence[TensorId]]
+"""Says of a quantized model which activations' rounding costs its outputs most, the worst first."""
+
+FindFunctions = Callable[[Model, QuantizedModel, Collection[TensorId]], Mapping[TensorId, str]]
+"""Says of a quantized model which of these products' results are best not rounded before a function of them, with the reasons."""
+
+Equalize = Callable[[Model, Collection[str], int], Equalization]
+"""Says how a simplified model is to be equalized, tensors of these names left as they are, for weights of so many bits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiments:
+    """What running the model on samples can tell; None is left out.
+
+    Parameters
+    ----------
+    equalize
+        Says how channels are evened out before anything is quantized.
+    find_costliest
+        Says which activations the recipe's `wide_activations` are.
+    corrector_of
+        Given the float model that was simplified, returns what runs quantized models of it.
+    find_functions
+        Says which functions the kernels of products compute of their own float sums.
+    find_remedies
+        Says what to change where a corrected model misses the recipe's `min_sqnr`.
+    """
+
+    equalize: Equalize | None = None
+    find_costliest: FindCostliest | None = None
+    corrector_of: Callable[[Model], Corrector] | None = None
+    find_functions: FindFunctions | None = None
+    find_remedies: FindRemedies | None = None
