@@ -176,7 +176,9 @@ def test_state_goes_from_run_to_run(tmp_path: Path) -> None:
         run=lambda arrays: seen.append(np.array(arrays[1])) or [arrays[0] + arrays[1]] * 2,
     )
     samples = {"x": np.array([[1, 2], [3, 4], [5, 6]], np.float32)}
-    assert evaluate(tmp_path / "s.onnx", watched, samples, state={"next": "s"}).sqnr_db == math.inf
+    evaluation = evaluate(tmp_path / "s.onnx", watched, samples, state={"next": "s"})
+    assert evaluation.sqnr_db == math.inf
+    assert [output.decides for output in evaluation.outputs] == ["class", ""]
     assert np.array_equal(np.concatenate(seen), [[0, 0], [1, 2], [4, 6]])
 
 

@@ -209,7 +209,8 @@ def evaluate(
     """
     first = opened(reference, target=target, threads=threads, label="reference")
     second = opened(candidate, target=target, threads=threads, label="candidate", float_model=first.model)
-    judges = judges_of(task, first.inputs, first.outputs, None if labels is None else np.asarray(labels), first_class)
+    given = None if labels is None else np.asarray(labels)
+    judges = judges_of(task, first.inputs, first.outputs, given, first_class, carried=dict(state or {}))
     comparison = _Comparison(first, second, judges, dict(state or {}))
     for number, (arrays, source) in enumerate(_samples(first, second, data, dict(state or {}))):
         comparison.add(arrays, source, keeps=number < (LAYER_SAMPLES if layers is None else layers))

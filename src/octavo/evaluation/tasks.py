@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -20,16 +20,28 @@ _MIN_SIDE = 8
 
 
 def judges_of(
-    task: str, inputs: Sequence[Port], outputs: Sequence[Port], labels: Array | None, first_class: int
+    task: str,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    labels: Array | None,
+    first_class: int,
+    carried: Collection[str] = (),
 ) -> dict[tuple[int, ...], Judge]:
-    """Return who judges, by the places of the outputs that they read. DataError for an unknown task, and labels for nobody."""
+    """Return who judges, by the places of the outputs that they read. DataError for an unknown task, and labels for nobody.
+
+    `carried` are outputs that the next run reads: nobody decides by those unless a task says so.
+    """
     if task not in TASKS:
         raise DataError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
     if task.startswith("detection:"):
         judge = BoxJudge(form=task.partition(":")[2], size=_picture_size(inputs), labels=labels)
         return {tuple(range(len(outputs))): judge}
     if task in ("auto", "tensor"):
-        found = {} if task == "tensor" else {(place,): _guessed(port, inputs) for place, port in enumerate(outputs)}
+        found = (
+            {}
+            if task == "tensor"
+            else {(place,): None if port.name in carried else _guessed(port, inputs) for place, port in enumerate(outputs)}
+        )
         judged: dict[tuple[int, ...], Judge] = {places: judge for places, judge in found.items() if judge is not None}
         first = next(iter(judged.values()), None)
         if labels is not None:
