@@ -95,6 +95,23 @@ def test_compressed_files_and_other_formats_are_named(path: Path, tmp_path: Path
     assert "quantize writes ONNX, and no TFLite" in said(capsys, line)
 
 
+def test_exclude_takes_the_wildcards_of_tensors(
+    profiled: tuple[octavo.Model, octavo.Profile], path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiled[1].save(tmp_path / "p.json")
+    written: list[bytes] = []
+    for names in (["*/re?u"], ["stem/relu", "block/relu"], ["no*"]):
+        excluded = " ".join(f"--exclude {name}" for name in names)
+        line = f"quantize {path} --profile {tmp_path}/p.json {excluded} -o {tmp_path}/m.int8.onnx"
+        if names == ["no*"]:
+            assert "the model has no such op" in said(capsys, line)
+            break
+        assert main(line.split()) == 0
+        assert "5/5 ops integer" not in capsys.readouterr().out
+        written.append((tmp_path / "m.int8.onnx").read_bytes())
+    assert written[0] == written[1]
+
+
 def carrying(path: Path) -> None:
     """Write y = (x + s) * rate, next = y: a scalar input, and state."""
     shapes = {"x": (1, 2), "s": (1, 2), "rate": ()}

@@ -83,7 +83,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="tensor, by its name in the source, or kind of op (Conv) to leave in float (may be repeated)",
+        help="tensor, by its name in the source, or kind of op (Conv) to leave in float; * and ? stand for other characters "
+        "(may be repeated)",
     )
     group.add_argument(
         "--no-corrections",
