@@ -34,7 +34,7 @@ def followed(model: Any, profile: Any, *vendors: Any, flow: str, merged: bool = 
             final = octavo.relax_pipeline(ids=quantized.tensors, target=[*vendors, "cpu"])(quantized.bound())
         else:
             module = through_tvm(quantized.bound(), *vendors, merged=merged)
-            final = octavo.relax_pipeline(ids=quantized.tensors)(module)
+            final = octavo.relax_pipeline(ids=quantized.tensors, target="llvm")(module)
     return lineage, final
 
 
