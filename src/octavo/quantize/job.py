@@ -381,11 +381,7 @@ class Job:
         exclusion = NamedOps(recipe.exclude, simple.tensors, self._folds, view)
         overrides = NamedOverrides(recipe.overrides, simple.tensors, self._folds, view)
         weights_of = self._weights_of(constants, overrides)
-        # Placed anew with other weights or ranges alone, what was refused before is refused again: that takes half of the time.
-        wanted = (self._view, dict(self.wishes), dict(self.remedies.float_tensors), recipe.exclude)
-        is_again = self._refused is not None and self._refused[0] == wanted
-        refusals = self._refused[1].again() if self._refused and is_again else Refusals(last=self.targets[-1].name)
-        self._refused = (wanted, refusals)
+        refusals = self._known_refusals()
         while True:
             weights = weights_of()
             constraints = TensorConstraints(target=self.target, recipe=recipe, wishes=self.wishes)
@@ -439,6 +435,14 @@ class Job:
             if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
                 self._overridden = overrides.of_activations(placement.layers)
                 return placement, parameters, emitted, claims
+
+    def _known_refusals(self) -> Refusals:
+        """Return what was refused before, where only weights or ranges are others: to find that again takes half of the time."""
+        wanted = (self._view, dict(self.wishes), dict(self.remedies.float_tensors), self.recipe.exclude)
+        is_again = self._refused is not None and self._refused[0] == wanted
+        refusals = self._refused[1].again() if self._refused and is_again else Refusals(last=self.targets[-1].name)
+        self._refused = (wanted, refusals)
+        return refusals
 
     def _weights_of(self, constants: Constants, overrides: NamedOverrides) -> Callable[[], WeightParameters]:
         """Return what makes a chooser of weights that has seen no layer yet."""
