@@ -9,8 +9,9 @@ from typing import Any
 from ..build.c_library import check_folder
 from ..c_library import export_c
 from ..graph import Model
+from ..interface import REAL_DTYPES, Preprocessing, with_interface
 from ..multiversion import compile_versions, save_versions
-from ..pipeline import Executable, compile, explain, quantize
+from ..pipeline import compile, explain, quantize
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_model, add_output, add_precision, add_recipe, add_target, add_threads
 from .outputs import check_output
@@ -40,6 +41,16 @@ def add_to(commands: Subcommands) -> None:
         action="store_true",
         help="code for several levels of x86 CPUs in one file; the best that the CPU can run is taken when it is loaded",
     )
+    parser.add_argument("--inputs", choices=REAL_DTYPES, help="dtype of what the model takes (default: the model's)")
+    parser.add_argument("--outputs", choices=REAL_DTYPES, help="dtype of what the model gives (default: the model's)")
+    parser.add_argument(
+        "--preprocess",
+        type=preprocessing,
+        metavar="mean=M,std=S,size=HxW",
+        help="take pictures, uint8 (n, height, width, channels): resize them where a size is given, subtract mean, divide by "
+        "std, "
+        "numbers from 0 to 255, of several channels joined by +",
+    )
     add_precision(parser)
     parser.add_argument("--tuning", type=Path, metavar="FILE", help="what `octavo tune` measured on this machine")
     add_threads(parser)
@@ -60,6 +71,9 @@ def call(args: argparse.Namespace) -> int:
     if args.multiversion and (args.target is not None or args.tuning):
         raise UsageError("--multiversion compiles for several CPUs: leave out --target and --tuning")
     model, profile, recipe = load_to_compile(args)
+    if profile is not None and not is_downcast(args) and (args.multiversion or _changes_interface(args)):
+        model, profile, recipe = quantize(model, profile, target=args.target, recipe=recipe), None, None
+    model = with_interface(model, inputs=args.inputs, outputs=args.outputs, preprocessing=args.preprocess)
     options: dict[str, Any] = {
         "target": args.target,
         "precision": args.precision,
@@ -73,7 +87,7 @@ def call(args: argparse.Namespace) -> int:
 
 def _emit_executable(args: argparse.Namespace, model: Model, options: dict[str, Any]) -> int:
     if args.multiversion:
-        executables = _versions(args, model, options)
+        executables = compile_versions(model, threads=args.threads, **{key: options[key] for key in options if key != "target"})
         save_versions(executables, args.output)
         executable = executables[0]
     else:
@@ -84,13 +98,26 @@ def _emit_executable(args: argparse.Namespace, model: Model, options: dict[str, 
     return 0
 
 
-def _versions(args: argparse.Namespace, model: Model, options: dict[str, Any]) -> list[Executable]:
-    """Compile for several CPUs what is quantized once: for this machine, whose description they share."""
-    rest = {key: value for key, value in options.items() if key != "target"}
-    if rest["profile"] is not None and not is_downcast(args):
-        model = quantize(model, rest["profile"], recipe=rest["recipe"])
-        rest |= {"profile": None, "recipe": None}
-    return compile_versions(model, threads=args.threads, **rest)
+def _changes_interface(args: argparse.Namespace) -> bool:
+    return args.inputs is not None or args.outputs is not None or args.preprocess is not None
+
+
+def preprocessing(text: str) -> Preprocessing:
+    """Parse "mean=123.7+116.3+103.5,std=58.4,size=480x640"; ArgumentTypeError for anything else."""
+    try:
+        given = dict(part.split("=") for part in text.split(","))
+        mean, std = (
+            tuple(float(number) for number in given.pop(key, default).split("+"))
+            for key, default in (("mean", "0"), ("std", "1"))
+        )
+        size = given.pop("size", None)
+        height_width = None if size is None else tuple(int(number) for number in size.split("x"))
+        if given or (height_width is not None and (len(height_width) != 2 or min(height_width) < 1)):
+            raise ValueError(text)
+    except ValueError as error:
+        expected = "mean=M,std=S,size=HxW, of which any may be left out"
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from error
+    return Preprocessing(mean=mean, std=std, size=None if height_width is None else (height_width[0], height_width[1]))
 
 
 def _emit_c(args: argparse.Namespace, model: Model, options: dict[str, Any]) -> int:
