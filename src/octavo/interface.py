@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import Expr, Var
 
 from .errors import ModelError
@@ -134,7 +134,7 @@ class _Edges:
         if (wanted, shape) == (dtype_of(old), static_shape(old) or ()):
             return old
         self._dtypes[self._model.input_ids[number]] = wanted, tuple(shape)
-        return relax.Var(old.name, relax.TensorType(shape, wanted))
+        return relax.Var(old.name, relax.TensorType([tirx.IntImm("int64", dim) for dim in shape], wanted))
 
     def _entered(self, writer: BodyWriter, number: int, param: Var, preprocessing: Preprocessing | None) -> Expr | None:
         """Return what the graph reads in place of the old parameter; None where it stays."""
@@ -233,7 +233,7 @@ def _layout(shape: Sequence[int]) -> str | None:
 def _preprocessed(writer: BodyWriter, picture: Var, preprocessing: Preprocessing, shape: Sequence[int]) -> Expr:
     layout = _layout(shape)
     assert layout is not None, "its shape was checked"
-    size = [shape[layout.index("H")], shape[layout.index("W")]]
+    size: Any = [shape[layout.index("H")], shape[layout.index("W")]]
     value: Expr = writer.emit("picture", relax.op.astype(picture, "float32"))
     if preprocessing.size is not None and list(preprocessing.size) != size:
         resized = relax.op.image.resize2d(
