@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..graph.dataflow import DataflowView, call_to, operand_vars
+from ..graph.dataflow import DataflowView, operand_vars, static_shape
+from ..graph.moving import call_behind_views
 from ..numerics.statistics.metrics import sqnr_db
 
 Array = npt.NDArray[Any]
@@ -40,10 +41,10 @@ def sqnr_by_result(
             found.append(None)
             continue
         pairs = [expected, [each[index] for each in results]]
-        softmax = call_to(view.definition(var), "nn.softmax")
+        softmax = call_behind_views(view, var, "nn.softmax")
         if softmax is not None:
-            axis = int(softmax.attrs.axis)
-            pairs = [[_scores(value, axis) for value in values] for values in pairs]
+            axis, shape = int(softmax.attrs.axis), static_shape(softmax) or expected[0].shape
+            pairs = [[_scores(value.reshape(shape), axis) for value in values] for values in pairs]
         found.append(sqnr_db(*(np.concatenate([np.ravel(value) for value in values]) for values in pairs)))
     return found
 

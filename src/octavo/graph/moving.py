@@ -8,12 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops import movers
-from .dataflow import call_to
+from .dataflow import DataflowView, call_to
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 MOVED_CONSTANTS = movers("view", "transpose", "reverse")
 """The ops through which a constant is still read as one."""
+
+
+def call_behind_views(view: DataflowView, var: Any, *names: str) -> Any | None:
+    """Return the call of one of these ops that a value holds the numbers of, in whatever shape; None where it is none."""
+    value = view.definition(var)
+    while (reshaped := call_to(value, *movers("view"))) is not None:
+        value = view.definition(reshaped.args[0])
+    return call_to(value, *names)
 
 
 def moved(call: Any, array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:

@@ -19,8 +19,9 @@ from tvm.relax import Var
 
 from ..build.kernel_calls import KernelCall
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
+from ..graph.dataflow import DataflowView, dtype_of, operand_vars
 from ..graph.lineage import lineage_paused
+from ..graph.moving import call_behind_views
 from ..identity import TensorId
 from ..numerics import QuantParams
 from ..quantize import QuantizationPlan
@@ -363,7 +364,7 @@ def measured_outputs(view: DataflowView) -> list[str]:
     """Return the float results of a model, those behind which it only squashes scores in place of what that gives."""
     found: list[str] = []
     for result in operand_vars(view.result):
-        call = call_to(view.definition(result), *_SQUASHES)
+        call = call_behind_views(view, result, *_SQUASHES)
         var = view.binding_of(result if call is None else call.args[0])
         if var is not None and dtype_of(var) == "float32":
             found.append(var.name)
