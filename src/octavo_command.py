@@ -1,4 +1,4 @@
-"""The front door of `octavo`: `--help`, `--version` and unknown commands are answered here, at once.
+"""The front door of `octavo`: `--help` and unknown commands are answered here, at once.
 
 It stands outside the package because the commands import TVM: seconds, which nobody who asks what there is should wait. It
 imports the standard library only, knows the commands by name, reads what `octavo COMMAND --help` prints from

@@ -87,10 +87,27 @@ class CommandParser(argparse.ArgumentParser):
                 self.error(f"unrecognized arguments: {name}{f'; did you mean {near[0]}?' if near else ''}")
 
 
+class _Version(argparse.Action):
+    """Print the versions, and the ISA whose kernels this machine gets, which TVM has to be asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        """Print them and exit."""
+        from octavo.target_choice import resolve_target
+
+        print(
+            f"octavo {metadata.version('octavo')}, apache-tvm {metadata.version('apache-tvm')}, "
+            f"kernels for {resolve_target(None).isas[0]}"
+        )
+        parser.exit()
+
+
 def base_parser() -> tuple[argparse.ArgumentParser, Any]:
     """Return the parser without a command, and what commands are added to."""
     parser = CommandParser(
         prog="octavo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"octavo {metadata.version('octavo')}")
+    parser.add_argument("--version", action=_Version, help="show the versions and this machine's kernels, and exit")
     return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
