@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
@@ -109,7 +110,7 @@ class Explanation:
         return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
 
 
-def _names_before_quantizing(model: Model) -> dict[str, str]:
+def names_before_quantizing(model: Model) -> dict[str, str]:
     """Return for integers that a file in QDQ form has as tensors of their own the name of what is quantized to them."""
     found: dict[str, str] = {}
     view = DataflowView(model.module["main"])
@@ -131,9 +132,9 @@ def _source_name(model: Model, var: Var) -> str:
     return "" if entry is None else entry.source_name
 
 
-def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
-    """Return what lowering a model found, with the source's names and the reasons that quantizing had."""
-    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | _names_before_quantizing(model)
+def explained_ops(records: tuple[OpRecord, ...], model: Model, names: Mapping[str, str] | None = None) -> tuple[ExplainedOp, ...]:
+    """Return what lowering a model found, with the source's names, some by `names`, and the reasons that quantizing had."""
+    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | dict(names or {})
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
     reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
     found: list[ExplainedOp] = []

@@ -23,7 +23,7 @@ from .build import BoundCall, Description, Executable, OutputSpec, constant_byte
 from .corrections import Corrector, samples_of
 from .equalization import equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
-from .explanation import ExplainedOp, Explanation, explained_ops
+from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing
 from .float_values import FloatValues
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
@@ -495,7 +495,7 @@ def explain(
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
     module, backends = checked_model(subject).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
-    return Explanation(ops=explained_ops(lowered.records, subject))
+    return Explanation(ops=explained_ops(lowered.records, subject, names_before_quantizing(subject)))
 
 
 # ----------------------------------------------------------------------------------------------------------- the edges

@@ -206,7 +206,7 @@ class Executable:
         """Return whether each input holds the samples of several calls, and each output says which are whose."""
         values = data if isinstance(data, Mapping) else {self.inputs[0].source_name: data} if len(self.inputs) == 1 else {}
         first = {spec.shape[:1] for spec in (*self.inputs, *self.outputs)}
-        if len(first) != 1 or first == {()} or values.keys() != {spec.source_name for spec in self.inputs}:
+        if not self.inputs or len(first) != 1 or first == {()} or values.keys() != {spec.source_name for spec in self.inputs}:
             return False
         shapes = [(np.shape(values[spec.source_name]), spec.shape) for spec in self.inputs]
         return all(
