@@ -79,7 +79,7 @@ def measure(case: Case, *, limit: int | None) -> Result:
     path = datasets.shared_folder() / "models" / case.file
     executable = octavo.compile(octavo.load(path))
     if case.data is None:
-        samples, labels = _random_inputs(executable, RANDOM_SAMPLES if limit is None else min(limit, RANDOM_SAMPLES)), None
+        samples, labels = random_inputs(executable, RANDOM_SAMPLES if limit is None else min(limit, RANDOM_SAMPLES)), None
     else:
         samples, labels = case.data(limit)
         labels = labels + case.first_class
@@ -102,7 +102,7 @@ def measure(case: Case, *, limit: int | None) -> Result:
     )
 
 
-def _random_inputs(executable: octavo.Executable, count: int) -> list[np.ndarray]:
+def random_inputs(executable: octavo.Executable, count: int) -> list[np.ndarray]:
     (spec,) = executable.inputs
     rng = np.random.default_rng(0)
     if spec.dtype == "float32":
