@@ -4,6 +4,10 @@
     python benchmarks/speed.py FOLDER --only mobilenet --threads 1 --seconds 1
     python benchmarks/speed.py FOLDER --weights                     asymmetric against symmetric weights, ours alone
 
+As on a CPU with AVX2 and no more; LiteRT cannot be limited, so it is left out:
+
+    OCTAVO_TARGET=x86.avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/speed.py FOLDER --against openvino
+
 Four kinds of rows: "float32" of the full-size networks (networks.py), "quantized" of the same, each runtime running what its own
 quantizer made of them (Octavo; ONNX Runtime's quantize_static; NNCF for OpenVINO), and "int8" of the shared quantized files,
 where all run the same file; with `--kinds bfloat16` the full-size networks again, downcast, against OpenVINO, the one peer that
@@ -110,14 +114,16 @@ def _spread(timing: Timing) -> float:
 # ------------------------------------------------------------------------------------------------------- what is timed
 
 
-def float_rows(name: str, folder: Path, threads: Sequence[int], seconds: float) -> Iterator[Row]:
+def float_rows(name: str, folder: Path, threads: Sequence[int], seconds: float, rivals: Sequence[str] = RIVALS) -> Iterator[Row]:
     """Yield the rows of a full-size network: float32, then quantized by each runtime's own quantizer."""
     path = networks.network_file(name, folder)
     model = octavo.load(path)
+    quantizers = {"onnxruntime": quantized_by_onnxruntime, "openvino": quantized_by_nncf}
+    peers = [peer for peer in quantizers if peer in rivals]
     for count in threads:
-        yield time_row(name, "float32", count, model, {"onnxruntime": path, "openvino": path}, seconds)
+        yield time_row(name, "float32", count, model, dict.fromkeys(peers, path), seconds)
     quantized = quantized_by_octavo(name, model, folder)
-    files = {"onnxruntime": quantized_by_onnxruntime(name, path, folder), "openvino": quantized_by_nncf(name, path, folder)}
+    files = {peer: quantizers[peer](name, path, folder) for peer in peers}
     for count in threads:
         yield time_row(name, "quantized", count, quantized, files, seconds)
 
@@ -130,11 +136,11 @@ def bfloat16_rows(name: str, folder: Path, threads: Sequence[int], seconds: floa
         yield time_row(name, "bfloat16", count, model, {"openvino": path}, seconds, precision="bfloat16")
 
 
-def shared_rows(file: str, threads: Sequence[int], seconds: float) -> Iterator[Row]:
+def shared_rows(file: str, threads: Sequence[int], seconds: float, rivals: Sequence[str] = RIVALS) -> Iterator[Row]:
     """Yield the rows of a shared quantized model: every peer that reads it."""
     path = datasets.shared_folder() / "models" / file
     model = octavo.load(path)
-    files = {peer: path for peer in RIVALS if path.suffix in PEERS[peer].suffixes}
+    files = {peer: path for peer in rivals if path.suffix in PEERS[peer].suffixes}
     for count in threads:
         yield time_row(path.stem, "int8", count, model, files, seconds)
 
@@ -272,6 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--kinds", default="float,shared", help="float, bfloat16: the full-size networks; shared: the quantized files"
     )
+    parser.add_argument("--against", default=",".join(RIVALS), help="comma-separated peers; nothing times Octavo alone")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each runtime of each row")
     parser.add_argument("--weights", action="store_true", help="asymmetric against symmetric weights instead")
@@ -286,13 +293,14 @@ def main(arguments: list[str] | None = None) -> int:
     threads = [int(count) for count in options.threads.split(",")]
     rows: list[Row] = []
     kinds = options.kinds.split(",")
+    rivals = [peer for peer in RIVALS if peer in options.against.split(",")]
     for name in names if "float" in kinds else ():
-        rows.extend(float_rows(name, options.folder, threads, options.seconds))
+        rows.extend(float_rows(name, options.folder, threads, options.seconds, rivals))
     for name in names if "bfloat16" in kinds else ():
         rows.extend(bfloat16_rows(name, options.folder, threads, options.seconds))
     for file in SHARED if "shared" in kinds else ():
         if any(part in file for part in parts):
-            rows.extend(shared_rows(file, threads, options.seconds))
+            rows.extend(shared_rows(file, threads, options.seconds, rivals))
     print(f"{processor_name()}\n\n{table(rows)}")
     if options.json:
         options.json.write_text(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows], indent=1), encoding="utf-8")
