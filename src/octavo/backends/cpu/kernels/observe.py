@@ -12,7 +12,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.statistics.observer_state import COUNTS_SIZE
-from .isa import AVX512_VNNI, checked_isa
+from .isa import checked_isa
 from .observe_statistics import ObserveSpec, Statistics, clamped
 from .spec import Kernel
 from .vectors import Buffer, prim_func
@@ -29,10 +29,9 @@ def observe(spec: ObserveSpec, *, isa: str) -> Kernel:
     TargetError
         If the ISA is unknown.
     """
-    checked_isa(isa)
-    if isa != AVX512_VNNI:
+    if checked_isa(isa).family != "x86":
         return _kernel_of(spec, lambda x, statistics, out: _emit_scalar(spec, x, statistics, out), isa)
-    return _kernel_of(spec, VectorObserver(spec).emit, isa)
+    return _kernel_of(spec, VectorObserver(spec, isa=isa).emit, isa)
 
 
 def _kernel_of(spec: ObserveSpec, body: Callable[[Buffer, Statistics, Buffer], None], isa: str) -> Kernel:

@@ -1,4 +1,4 @@
-"""The observer in AVX-512: vectors for ranges and codes, then one increment for each value.
+"""The observer in AVX-512 or AVX2: vectors for ranges and codes, then one increment for each value.
 
     for each block of rows x vectors      (it stays in the first-level cache)
       ranges in registers, codes of 32 values at a time into a buffer, the largest magnitude
@@ -18,22 +18,27 @@ from dataclasses import dataclass
 from tvm.script.ir_builder import tirx as B
 
 from .....numerics.statistics.observer_state import TABLES
+from ..isa import AVX512_VNNI
 from ..observe_statistics import ObserveSpec, Statistics, clamped
 from ..vectors import Buffer, Expr, intrinsic, load, splat, store
 from .observe_tiles import NOT_FINITE, PAIR, codes_of, for_codes, upper_halves
 from .vector import LANES
 
-BLOCK = 4096  # values of a block, at most: their codes and themselves fit the first-level cache
-_VECTORS = 8  # of a block: minima and maxima in 16 of the 32 registers
+BLOCK = 2048  # values of a block, at most: their codes and themselves fit the first-level cache
 _LONGEST_ROW = 8192
 
 
-def row_length(channels: int) -> int | None:
+def vectors_of(isa: str) -> int:
+    """Return how many vectors of a block's row have minima and maxima in registers: with 32 of 512 bits, 8; with 16 of 256, 2."""
+    return 8 if isa == AVX512_VNNI else 2
+
+
+def row_length(channels: int, vectors: int) -> int | None:
     """Return how many neighbouring values form a row: whole pairs of vectors and whole pixels; None if that is too long."""
     length = math.lcm(channels, PAIR)
     if length > _LONGEST_ROW:
         return None
-    while length * 2 <= _VECTORS * LANES:
+    while length * 2 <= vectors * LANES:
         length *= 2
     return length
 
@@ -41,8 +46,9 @@ def row_length(channels: int) -> int | None:
 class VectorObserver:
     """Emits the observer of one spec."""
 
-    def __init__(self, spec: ObserveSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ObserveSpec, *, isa: str) -> None:
+        self.spec, self._isa = spec, isa
+        self._vectors = vectors_of(isa)
 
     def emit(self, x: Buffer, statistics: Statistics, out: Buffer) -> None:
         """Emit everything."""
@@ -57,7 +63,7 @@ class VectorObserver:
 
     def _emit_run(self, base: Expr, size: int, channel_of: Callable[[Expr], Expr], channels: int) -> None:
         """Emit the observation of `size` neighbouring values; `channel_of` tells a value's channel by its distance from base."""
-        length = row_length(channels)
+        length = row_length(channels, self._vectors)
         rows = size // length if length is not None else 0
         if length is not None and rows:
             self._emit_rows(base, rows, length, channel_of)
@@ -85,10 +91,11 @@ class VectorObserver:
             least=least,
             greatest=greatest,
             statistics=self.statistics,
+            isa=self._isa,
         )
-        most = BLOCK // (min(_VECTORS, length // LANES) * LANES)
+        most = BLOCK // (min(self._vectors, length // LANES) * LANES)
         with grouped(rows, most) as (first, count):
-            full, rest = divmod(length // LANES, _VECTORS)
+            full, rest = divmod(length // LANES, self._vectors)
 
             def group(column: Expr, vectors: int, first: Expr = first, count: Expr = count) -> None:
                 at = B.Bind(base + first * length + column)
@@ -97,9 +104,9 @@ class VectorObserver:
 
             if full:
                 with B.serial(0, full) as index:
-                    group(B.Bind(index * (_VECTORS * LANES)), _VECTORS)
+                    group(B.Bind(index * (self._vectors * LANES)), self._vectors)
             if rest:
-                group(B.int32(full * _VECTORS * LANES), rest)
+                group(B.int32(full * self._vectors * LANES), rest)
         with B.serial(0, length) as column:
             low, high = channel_of(column), channels + channel_of(column)
             ranges = self.statistics.ranges
@@ -168,7 +175,9 @@ class Block:
         least: Buffer,
         greatest: Buffer,
         statistics: Statistics,
+        isa: str,
     ) -> None:
+        self._isa = isa
         self.source, self.out, self.codes = source, out, codes
         self.least, self.greatest, self.statistics = least, greatest, statistics
 
@@ -217,7 +226,7 @@ class Block:
                 store(low, place, B.min(value, load(low, place, LANES)), LANES)
                 store(high, place, B.max(value, load(high, place, LANES)), LANES)
                 values.append(value)
-            upper = upper_halves(*values)
+            upper = upper_halves(*values, isa=self._isa)
             store(largest, 0, B.max(load(largest, 0, PAIR), upper + upper), PAIR)
             store(self.codes, code_at + pair * PAIR, codes_of(upper), PAIR)
 

@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as B
 
 from .....numerics.statistics.histogram import CODES, SHIFT
+from ..isa import AVX512_VNNI
 from ..observe_statistics import ObserveSpec, Statistics
 from ..vectors import Buffer, Expr, intrinsic, kept, load, splat, store
 from .vector import LANES
@@ -32,10 +33,20 @@ _UNROLLED = 64
 _LEFT, _LEFT_OF_LAST, _BEGIN = range(3)
 
 
-def upper_halves(first: Expr, second: Expr) -> Expr:
-    """Return the upper halves of the bits of two vectors, uint16 (32,) (vpermt2w)."""
-    halves = [B.Bind(B.reinterpret(f"uint16x{PAIR}", value)) for value in (first, second)]
-    return B.Bind(tirx.Shuffle(halves, [B.int32(2 * lane + 1) for lane in range(PAIR)]))
+def upper_halves(first: Expr, second: Expr, *, isa: str) -> Expr:
+    """Return the upper halves of the bits of two vectors, uint16 (32,), in an order that the ISA likes.
+
+    With AVX-512 it is theirs (vpermt2w); in narrower registers every four of the first precede the same four of the second
+    (vpsrld, vpackusdw).
+    """
+    if isa == AVX512_VNNI:
+        halves = [B.Bind(B.reinterpret(f"uint16x{PAIR}", value)) for value in (first, second)]
+        return B.Bind(tirx.Shuffle(halves, [B.int32(2 * lane + 1) for lane in range(PAIR)]))
+    shift = splat(B.uint32(16), LANES)
+    words = [B.Bind(B.reinterpret(f"uint32x{LANES}", value) >> shift) for value in (first, second)]
+    halves = [B.Bind(B.reinterpret(f"uint16x{PAIR}", value)) for value in words]
+    order = [2 * lane + source for four in range(0, LANES, 4) for source in (0, PAIR) for lane in range(four, four + 4)]
+    return B.Bind(tirx.Shuffle(halves, [B.int32(index) for index in order]))
 
 
 def codes_of(upper: Expr) -> Expr:
@@ -163,7 +174,7 @@ class TileObserver:
         largest = B.alloc_buffer((PAIR,), "uint16", scope="local")
         store(largest, 0, splat(B.uint16(0), PAIR), PAIR)
         for first in range(0, len(values), 2):
-            upper = upper_halves(values[first], values[min(first + 1, len(values) - 1)])
+            upper = upper_halves(values[first], values[min(first + 1, len(values) - 1)], isa=AVX512_VNNI)
             store(largest, 0, B.max(load(largest, 0, PAIR), upper + upper), PAIR)
             store(self._codes, begin + first * LANES, codes_of(upper), PAIR)
         for at in range(len(values) * LANES, portions * self._portion, _QUAD):
