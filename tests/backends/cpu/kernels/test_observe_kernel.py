@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 
 import numpy as np
@@ -124,3 +125,15 @@ def test_counts_are_read_without_a_sign() -> None:
     counts = np.zeros(COUNTS_SIZE, np.int32)
     counts[[table(0) + 5, table(1) + 5]] = -1
     assert total_counts(counts)[5] == 2 * (2**32 - 1)
+
+
+def test_avx2_codes_vectors_and_counts_in_memory() -> None:
+    spec = ObserveSpec(outer=64, channels=96, inner=1, low=0.0, high=6.0)
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
+    code = Compiled({"main": observe(spec, isa=AVX2).func}, target).code
+    assembly = code.inspect_source("asm")
+    blocks = re.split(r"^\.LBB\w+:", assembly, flags=re.MULTILINE)
+    (codes,) = [block for block in blocks if "vpackusdw" in block]
+    assert codes.count("vpackusdw") == 2, "of two vectors of 16 values"
+    assert not re.search(r"vpshufb|vpblend|vperm", codes)
+    assert any(block.count("incl") == 32 for block in blocks), "an increment each, and nothing is compared"
