@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py networks --json speed.json
     python benchmarks/quantization_quality.py --json quality.json
-    python benchmarks/measured_page.py --speed speed.json --quality quality.json
+    python benchmarks/measured_page.py --speed "AVX-512 VNNI=speed.json" --quality quality.json
 
 Date, processor and versions are those of the machine that writes the page: write it where the figures were measured.
 """
@@ -22,7 +22,7 @@ from octavo.report.table import markdown_table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured.md"
 PACKAGES = ("apache-tvm", "ai-edge-litert", "onnxruntime", "openvino", "nncf")
-RIVALS = ("litert", "openvino", "onnxruntime")
+RIVALS = {"litert": "LiteRT", "openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 INT8 = ("int8", "quantized")
 QUANTIZERS = {
     "octavo": "Octavo",
@@ -53,24 +53,30 @@ Runtime's three methods and NNCF's four presets.
 """
 
 
-def page(speed: Sequence[Mapping[str, Any]], quality: Sequence[Mapping[str, Any]]) -> str:
+def page(speed: Mapping[str, Sequence[Mapping[str, Any]]], quality: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page; `speed` by what the processor was limited to."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     parts = [HEAD.format(date=datetime.date.today().isoformat(), processor=processor_name(), versions=versions)]
     if speed:
-        parts += [SPEED, _speed_table(speed)]
+        parts.append(SPEED)
+    for title, rows in speed.items():
+        parts += [f"### {title}\n", _speed_table(rows), ""]
     if quality:
         parts += [QUALITY, _quality_table(quality)]
     return "\n".join(parts) + "\n"
 
 
 def _speed_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    rows = [row for row in rows if row["kind"] in INT8]
+    names = {OURS: "Octavo", **{name: title for name, title in RIVALS.items() if any(name in row["times"] for row in rows)}}
     table: list[list[str]] = []
-    for name, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows if row["kind"] in INT8):
+    for name, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows):
         same = sorted((row for row in rows if (row["model"], row["kind"]) == (name, kind)), key=lambda row: row["threads"])
-        cells = [", ".join(f"{row['times'][who]:.3g}" for row in same if who in row["times"]) or "-" for who in (OURS, *RIVALS)]
+        cells = [", ".join(f"{row['times'][who]:.3g}" for row in same if who in row["times"]) or "-" for who in names]
         ratio = same[0]["ratio"]
         table.append([name + (", from float" if kind == "quantized" else ""), *cells, "-" if ratio is None else f"{ratio:.2f}"])
-    return markdown_table(["model", "Octavo", "LiteRT", "OpenVINO", "ONNX Runtime", "ratio"], table, numbers=range(1, 6))
+    heads = ["model", *names.values(), "ratio"]
+    return markdown_table(heads, table, numbers=range(1, len(heads)))
 
 
 def _quality_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -99,14 +105,16 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--speed", type=Path, action="append", default=[], help="what speed.py --json wrote")
+    parser.add_argument("--speed", action="append", default=[], metavar="TITLE=FILE", help="what speed.py --json wrote")
     parser.add_argument("--quality", type=Path, action="append", default=[], help="what quantization_quality.py --json wrote")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     options = parser.parse_args()
-    speed, quality = (
-        [row for file in files for row in json.loads(file.read_text("utf-8"))] for files in (options.speed, options.quality)
-    )
-    options.output.write_text(page(speed, quality), encoding="utf-8")
+    speed = {title: _rows(Path(file)) for title, _, file in (each.partition("=") for each in options.speed)}
+    options.output.write_text(page(speed, [row for file in options.quality for row in _rows(file)]), encoding="utf-8")
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

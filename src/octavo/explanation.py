@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
@@ -132,9 +131,10 @@ def _source_name(model: Model, var: Var) -> str:
     return "" if entry is None else entry.source_name
 
 
-def explained_ops(records: tuple[OpRecord, ...], model: Model, names: Mapping[str, str] | None = None) -> tuple[ExplainedOp, ...]:
-    """Return what lowering a model found, with the source's names, some by `names`, and the reasons that quantizing had."""
-    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | dict(names or {})
+def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
+    """Return what lowering a model found, with the source's names and the reasons that quantizing had."""
+    shown = dict(model.shown_names) or names_before_quantizing(model)
+    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | shown
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
     reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
     found: list[ExplainedOp] = []

@@ -6,7 +6,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -344,7 +344,7 @@ def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:
     checked = checked_model(model)
     chosen = resolve_target(target)
     parts = partition_module(checked.bound(), chosen.host, checked.tensors, **_choosers(chosen.backends))
-    return with_model(parts, checked)
+    return with_model(parts, replace(checked, shown_names=tuple(names_before_quantizing(checked).items())))
 
 
 def compile(
@@ -495,7 +495,7 @@ def explain(
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
     module, backends = checked_model(subject).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
-    return Explanation(ops=explained_ops(lowered.records, subject, names_before_quantizing(subject)))
+    return Explanation(ops=explained_ops(lowered.records, subject))
 
 
 # ----------------------------------------------------------------------------------------------------------- the edges

@@ -52,6 +52,9 @@ class Model:
         Fewest and most samples of a call that the source allows where `any_batch`; None: no bound.
     batch_obstacle
         Why a source that leaves the first dimension open computes no sample by itself; "" for any other.
+    shown_names
+        Pairs of a TensorId and the name that explanations show for it, where these are of a module that no longer tells: a file
+        in QDQ form has integers as tensors of their own, which go by what is quantized to them.
     """
 
     module: tvm.IRModule
@@ -66,6 +69,7 @@ class Model:
     batch_range: tuple[int, int | None] = (1, None)
     batch_obstacle: str = ""
     output_names: tuple[str, ...] = ()
+    shown_names: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         """One line; `show` prints the module."""
@@ -120,6 +124,7 @@ def with_model(module: tvm.IRModule, model: Model) -> tvm.IRModule:
         "any_batch": model.any_batch,
         "batch_range": list(model.batch_range),
         "batch_obstacle": model.batch_obstacle,
+        "shown_names": [list(pair) for pair in model.shown_names],
     }
     main: Any = module["main"]
     result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
