@@ -47,7 +47,8 @@ def run(page: Path) -> Iterator[tuple[str, str]]:
                         command(line)
             printed = out.getvalue()
         elif block.language == "json":
-            name = re.search(r"`(\w+\.json)`", page.read_text(encoding="utf-8").split(block.text)[0][::1].rsplit("\n\n", 2)[-2])
+            before, _, _ = page.read_text(encoding="utf-8").partition(block.text)
+            name = re.search(r"`(\w+\.json)`", before.rsplit("\n\n", 2)[-2])
             assert name is not None, "the paragraph before JSON names its file"
             Path(name[1]).write_text(block.text, encoding="utf-8")
         elif block.language == "text":

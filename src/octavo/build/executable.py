@@ -148,6 +148,8 @@ class Executable:
         self._code = code
         self.description = description
         missing = missing_features(description.features, machine_features())
+        first = {spec.shape[:1] for spec in (*description.inputs, *description.outputs)}
+        self._shares_samples = bool(description.inputs) and len(first) == 1 and first != {()}
         self._run: Runner = ForeignRunner() if missing else runner_of(code)
 
     @property
@@ -204,9 +206,12 @@ class Executable:
 
     def _holds_several_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> bool:
         """Return whether each input holds the samples of several calls, and each output says which are whose."""
+        if not self._shares_samples:
+            return False
         values = data if isinstance(data, Mapping) else {self.inputs[0].source_name: data} if len(self.inputs) == 1 else {}
-        first = {spec.shape[:1] for spec in (*self.inputs, *self.outputs)}
-        if not self.inputs or len(first) != 1 or first == {()} or values.keys() != {spec.source_name for spec in self.inputs}:
+        if all(getattr(values.get(spec.source_name), "shape", None) == spec.shape for spec in self.inputs):
+            return False  # nearly every call
+        if values.keys() != {spec.source_name for spec in self.inputs}:
             return False
         shapes = [(np.shape(values[spec.source_name]), spec.shape) for spec in self.inputs]
         return all(

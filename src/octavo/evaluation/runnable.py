@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from ..errors import DataError, ModelError
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ..graph.inputs import InputSpec
 from ..numerics import QuantParams, dequantize, quantize
 from ..pipeline import Executable, compile
-from ..qdq.values import params_of
+from ..qdq.interface import input_params, output_params
 from ..target_choice import TargetLike
 
 Array = npt.NDArray[Any]
@@ -73,7 +72,8 @@ class Runnable:
 def of_model(model: Model, label: str, *, target: TargetLike = None, threads: int | None = None) -> Runnable:
     """Return a model that Octavo compiles."""
     executable = compile(model, target=target, threads=threads)
-    given, wanted = _boundary_params(model)
+    module = model.bound()
+    given, wanted = input_params(module), output_params(module)
     inputs = [
         Port(name=spec.source_name, shape=spec.shape, dtype=spec.dtype, params=params)
         for spec, params in zip(executable.inputs, given, strict=True)
@@ -95,21 +95,6 @@ def of_executable(executable: Executable, label: str) -> Runnable:
 def _runner(executable: Executable) -> Callable[[Sequence[Array]], list[Array]]:
     # Copies: what it returns lies in memory that the next call may take.
     return lambda arrays: [np.array(value) for value in executable.run_flat(list(arrays))]
-
-
-def _boundary_params(model: Model) -> tuple[list[QuantParams | None], list[QuantParams | None]]:
-    """Return what integers of each input and output mean, by the dequantize behind it and the quantize before it."""
-    view = DataflowView(model.bound()["main"])
-    given: list[QuantParams | None] = []
-    for param in view.function.params[: len(model.input_ids)]:
-        calls: list[Any] = [call_to(view.definition(user), "dequantize") for user in view.users(param)]
-        found = [params_of(call, dtype_of(param)) for call in calls if call is not None]
-        given.append(found[0] if found else None)
-    wanted: list[QuantParams | None] = []
-    for var in operand_vars(view.result):
-        call: Any = call_to(view.definition(var), "quantize")
-        wanted.append(None if call is None else params_of(call, dtype_of(var)))
-    return given, wanted
 
 
 def converted(array: Array, port: Port, source: Port) -> Array:

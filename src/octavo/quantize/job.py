@@ -14,7 +14,7 @@ import tvm
 from tvm.relax import Var
 
 from ..errors import QuantizationError
-from ..graph.dataflow import DataflowView, op_name, static_shape
+from ..graph.dataflow import DataflowView, static_shape
 from ..graph.model import Model, check_fingerprint
 from ..graph.rules import Claims
 from ..heap import trim_heap
@@ -34,11 +34,11 @@ from .override import Override
 from .parameters import ParameterChooser, Parameters, Statistics
 from .placement import NamedOps, NamedOverrides, Placement, Placer, rejected_layers, split_enclosed
 from .plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
-from .qdq import Emitted, QdqWriter
+from .qdq import Emitted, QdqWriter, is_quantized
 from .ranges import RangeSources
 from .recipe import Recipe
 from .refusals import Refusals
-from .remedies import Remedies
+from .remedies import Remedies, float_without_loss
 from .replay import Replay
 from .simplify import simplify
 from .weights.constants import Constants
@@ -82,7 +82,7 @@ class Job:
         """Bring the model into the form that is quantized, and check what comes with it."""
         self._float, self._folds = simplify(self.model)
         self._equalized(self.equalization)
-        if isinstance(self.model, QuantizedModel) or _is_quantized(self._simple):
+        if isinstance(self.model, QuantizedModel) or is_quantized(self._simple):
             raise QuantizationError(
                 "the model is quantized already; compile it as it is, or quantize the float model it came from"
             )
@@ -251,17 +251,14 @@ class Job:
         supports = {layer.output: self._support(layer) for layer in quantized.plan.layers if layer.output not in named}
         able = [name for name, support in supports.items() if support is not None and support.float_function]
         chosen = find(self._exact, quantized, able) if able else {}
-        while chosen:
-            self.remedies = Remedies(float_tensors=chosen).with_more(before)
-            found = self.run()
-            kept = {layer.output for layer in found.plan.layers}
-            gone = {name for layer in quantized.plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
-            if not gone:
-                return found
-            left = {name: reason for name, reason in chosen.items() if name not in gone}
-            chosen = left if len(left) < len(chosen) else {}
-        self.remedies = before
-        return quantized
+
+        def made(remedies: Remedies) -> QuantizedModel:
+            self.remedies = remedies
+            return self.run()
+
+        found = float_without_loss(chosen, before, quantized.plan, made, lambda model: model.plan)
+        self.remedies, fused = found or (before, quantized)
+        return fused
 
     def corrected(
         self, quantized: QuantizedModel, corrector_of: Callable[[Model], Corrector], experiments: Experiments
@@ -508,8 +505,3 @@ def _names(model: Model) -> dict[str, str]:
         **{entry.source_name: str(name) for name, entry in model.tensors.items()},
         **{str(name): str(name) for name in model.tensors},
     }
-
-
-def _is_quantized(model: Model) -> bool:
-    view = DataflowView(model.module["main"])
-    return any(op_name(binding.value) in ("quantize", "dequantize") for binding in view.bindings)

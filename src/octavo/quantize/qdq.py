@@ -230,3 +230,9 @@ def _dequantize(integers: Var, quant: QuantParams) -> Expr:
     axis = quant.granularity.axis if isinstance(quant.granularity, PerAxis) else -1
     scale = relax.const(quant.scale, "float32")
     return relax.op.dequantize(integers, scale, relax.const(quant.zero_point, "int32"), axis=axis)
+
+
+def is_quantized(model: Model) -> bool:
+    """Return whether a model has quantize or dequantize ops."""
+    view = DataflowView(model.module["main"])
+    return any(call_to(binding.value, "quantize", "dequantize") is not None for binding in view.bindings)

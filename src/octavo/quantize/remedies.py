@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ..identity import TensorId
+from .plan import QuantizationPlan
+
+MadeT = TypeVar("MadeT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,3 +43,31 @@ class Remedies:
             wide_weights={**self.wide_weights, **more.wide_weights},
             wide_activations={**self.wide_activations, **more.wide_activations},
         )
+
+
+def float_without_loss(
+    chosen: Mapping[TensorId, str],
+    remedies: Remedies,
+    plan: QuantizationPlan,
+    make: Callable[[Remedies], MadeT],
+    plan_of: Callable[[MadeT], QuantizationPlan],
+) -> tuple[Remedies, MadeT] | None:
+    """Return remedies with as many of the chosen activations float as cost no op its integers, and what they make; None of none.
+
+    Parameters
+    ----------
+    chosen
+        With the reasons.
+    plan
+        With `remedies` alone.
+    """
+    while chosen:
+        found = Remedies(float_tensors=chosen).with_more(remedies)
+        made = make(found)
+        kept = {layer.output for layer in plan_of(made).layers}
+        gone = {name for layer in plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
+        if not gone:
+            return found, made
+        left = {name: reason for name, reason in chosen.items() if name not in gone}
+        chosen = left if len(left) < len(chosen) else {}
+    return None

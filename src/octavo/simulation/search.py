@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..graph import Model
 from ..identity import TensorId
 from ..quantize import QuantizationPlan, QuantizedModel, Remedies
+from ..quantize.remedies import float_without_loss
 from ..target import ELEMENTWISE, ELEMENTWISE_PAIR
 from ..target_choice import ResolvedTarget
 from .ranges import RangeTuning
@@ -96,16 +97,8 @@ class _Search:
             layer.inputs[0] for layer in plan.layers if layer.op in (ELEMENTWISE, ELEMENTWISE_PAIR) and len(layer.inputs) == 1
         )
         chosen = {name: self._reason(effects[name]) for name in inputs if effects.get(name, 0.0) >= least}
-        while chosen:
-            found = tuned.with_more(Remedies(float_tensors=chosen))
-            other = self.replan(found)
-            kept = {layer.output for layer in other.layers}
-            gone = {name for layer in plan.layers if layer.output not in kept for name in (*layer.inputs, layer.output)}
-            if not gone:
-                return found, other
-            left = {name: reason for name, reason in chosen.items() if name not in gone}
-            chosen = left if len(left) < len(chosen) else {}
-        return tuned, plan
+        found = float_without_loss(chosen, tuned, plan, self.replan, lambda made: made)
+        return found or (tuned, plan)
 
     # ------------------------------------------------------------------------------------------------------------- floats
 

@@ -8,13 +8,12 @@ import onnx
 
 from ...errors import QuantizationError
 from ...graph import Model
-from ...graph.dataflow import DataflowView, call_to
+from ..qdq import is_quantized
 
 
 def quantized_source(model: Model) -> Any:
     """Return the file of a model that was quantized already when it was loaded."""
-    view = DataflowView(model.module["main"])
-    if not any(call_to(binding.value, "quantize", "dequantize") is not None for binding in view.bindings):
+    if not is_quantized(model):
         raise QuantizationError("the model is not quantized; call quantize before writing it")
     if not isinstance(model.source, onnx.ModelProto):
         raise QuantizationError(
