@@ -40,9 +40,10 @@ LAYERS: dict[str, tuple[Any, ...]] = {
     "depthwise 3x3": ((28, 28), (64, 64), (3, 3), {"padding": SAME, "groups": 64}),
     "padded with zeros": ((28, 28), (64, 64), (3, 3), {"padding": SAME, "input_zero_point": 0}),
     "dilated": ((14, 14), (64, 64), (3, 3), {"padding": (2, 2, 2, 2), "dilation": (2, 2)}),
+    "strassen": ((28, 28), (256, 256)),
 }
-PLAIN = "dilated"
-"""With AVX2 the other layers of 3x3 are minimal filters, and this one alone is none; other ISAs have one loop for all of them."""
+OF_AVX2 = ("dilated", "strassen")
+"""With AVX2 the other layers of 3x3 are minimal filters, those of 1x1 plain products; other ISAs have one loop for all of them."""
 
 STRAIGHT = "depthwise 3x3"
 """All taps of a strip in one piece of code that has no loop, sums and results."""
@@ -132,7 +133,7 @@ def every_layer(names: Iterable[str], known: Set[tuple[str, str, int]] = frozens
         )
         for each in itertools.product(TARGETS, names, WEIGHT_ZERO_POINTS)
         if each[0] not in LIKE_OTHERS or WEIGHT_ZERO_POINTS[list(LAYERS).index(each[1]) % 2] == each[2]
-        if each[1] != PLAIN or TARGETS[each[0]][1] == AVX2
+        if each[1] not in OF_AVX2 or TARGETS[each[0]][1] == AVX2
     ]
 
 

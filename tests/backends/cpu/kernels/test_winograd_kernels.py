@@ -18,7 +18,7 @@ from octavo.backends.cpu.kernels import AVX2, Conv2dSpec, Output, WinogradSchedu
 from octavo.backends.cpu.kernels.schedule_key import schedule_key
 from octavo.backends.cpu.kernels.x86.minimal_filter import MinimalFilter, TileTransform
 from octavo.backends.cpu.kernels.x86.tiles import CORES
-from octavo.backends.cpu.kernels.x86.winograd_choice import FILTERS, plans_of
+from octavo.backends.cpu.kernels.x86.winograd_choice import FILTERS, winograd_plans
 from octavo.errors import TuningError
 from octavo.target.llvm_host import host_target
 
@@ -168,7 +168,7 @@ def test_any_size(isa: str, data: st.DataObject) -> None:
         channels = data.draw(st.tuples(st.integers(1, 70), st.integers(1, 70)))
         padding = data.draw(st.tuples(*[st.integers(0, 2)] * 4))
         spec = layers.spec(size, channels, kernel, padding=padding, threads=data.draw(st.integers(1, 2)))
-        plans = [plan for plan in plans_of(spec, CORES[AVX2]) if plan.transform.weight_reach * 255 < 1 << 15]
+        plans = [plan for plan in winograd_plans(spec, CORES[AVX2]) if plan.transform.weight_reach * 255 < 1 << 15]
         cases.append(winograd_case(layers, spec, data.draw(st.sampled_from(plans)).schedule, isa))
     check_all(cases)
 

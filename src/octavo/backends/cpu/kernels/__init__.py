@@ -59,7 +59,7 @@ from .relabel import relabel
 from .requantize import requantize
 from .requantize_sums import requantize_sums
 from .resize import ResizeSpec, resize_bilinear
-from .schedule import NO_SCHEDULES, Schedule, Schedules, TileSchedule, Tunable, WindowSchedule, WinogradSchedule
+from .schedule import NO_SCHEDULES, Schedule, Schedules, StrassenSchedule, TileSchedule, Tunable, WindowSchedule, WinogradSchedule
 from .softmax import softmax
 from .spec import (
     AddSpec,
@@ -138,6 +138,7 @@ __all__ = [
     "Schedules",
     "Side",
     "SoftmaxSpec",
+    "StrassenSchedule",
     "SumOutput",
     "TakeSpec",
     "TileSchedule",

@@ -57,11 +57,24 @@ class WinogradSchedule:
         return f"winograd {self.tile_rows}x{self.tile_columns}" + _block_text(self.block)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrassenSchedule:
+    """Of Strassen's matrix product: so many `levels`, in blocks of so many tiles of 2**levels pixels."""
+
+    levels: int
+    block: int | None = None
+
+    def __str__(self) -> str:
+        """Return "strassen 2", and the tiles of a block where it is given."""
+        return f"strassen {self.levels}" + ("" if self.block is None else f" by {self.block} tiles")
+
+
 def _block_text(block: int | None) -> str:
     return "" if block is None else f" by {block} rows"
 
 
-Schedule = TileSchedule | WindowSchedule | WinogradSchedule
+BilinearSchedule = StrassenSchedule | WinogradSchedule
+Schedule = TileSchedule | WindowSchedule | BilinearSchedule
 Schedules = Mapping[str, Schedule]
 """Schedules by the key of the kernels that are to take them."""
 

@@ -16,13 +16,14 @@ from typing import Any, cast
 
 from ....errors import TuningError, check_path
 from ....target.llvm_host import processor_name
-from .schedule import Schedule, TileSchedule, WindowSchedule, WinogradSchedule
+from .schedule import Schedule, StrassenSchedule, TileSchedule, WindowSchedule, WinogradSchedule
 
 FORMAT = "octavo-tuning"
 SCHEMA_VERSION = 1
 _KINDS: dict[frozenset[str], type[Schedule]] = {
     frozenset({"rows", "columns", "vectors", "block"}): TileSchedule,
     frozenset({"outputs", "block"}): WindowSchedule,
+    frozenset({"levels", "block"}): StrassenSchedule,
     frozenset({"tile_rows", "tile_columns", "block"}): WinogradSchedule,
 }
 _KEYS = {"format", "schema_version", "octavo", "isa", "processor", "kernels"}

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..isa import AVX2
-from ..schedule import NO_SCHEDULES, Schedules, TileSchedule, Tunable, WinogradSchedule, check_schedule
+from ..schedule import NO_SCHEDULES, BilinearSchedule, Schedules, TileSchedule, Tunable, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
 from .depthwise import Depthwise
 from .gemm_loops import ALTERNATIVE_CYCLES
 from .implicit_gemm import ImplicitGemm
 from .packing import Weights
+from .point_plan import PointPlan, total_cycles
+from .strassen import Strassen
+from .strassen_choice import StrassenPlan, strassen_plans
 from .tiles import CORES
 from .winograd import Winograd
-from .winograd_choice import is_exact, plans_of, total_cycles
+from .winograd_choice import WinogradPlan, winograd_plans
 from .word_depthwise import WordDepthwise
 from .word_gemm import WordGemm, direct_choice
 
@@ -27,38 +30,47 @@ def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
             return WordDepthwise(spec, weights, schedules=schedules).build(name)
         return Depthwise(spec, weights, isa=isa, schedules=schedules).build(name)
     if isa == AVX2:
-        return _conv2d_of_words(spec, weights, schedules)
+        return _product_of_words(spec, weights, schedules, f"conv2d.{gemm_kind(spec)}")
     return ImplicitGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
 
 
 def matmul_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:
     """Return the kernel of a matmul, as a pointwise convolution over an image of one column."""
-    gemm = WordGemm if isa == AVX2 else ImplicitGemm
-    return gemm(spec, weights, isa=isa, schedules=schedules).build("matmul")
+    if isa == AVX2:
+        return _product_of_words(spec, weights, schedules, "matmul")
+    return ImplicitGemm(spec, weights, isa=isa, schedules=schedules).build("matmul")
 
 
-def _conv2d_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules) -> Kernel:
-    """Return the kernel for AVX2: minimal filtering where it is exact and estimated to take less time, else the plain product."""
-    name, plans = f"conv2d.{gemm_kind(spec)}", plans_of(spec, CORES[AVX2])
+def _product_of_words(spec: Conv2dSpec, weights: Weights, schedules: Schedules, kind: str) -> Kernel:
+    """Return the kernel for AVX2: one of fewer products where it is exact and estimated to take less time, else the plain one."""
+    plans: list[PointPlan] = [*winograd_plans(spec, CORES[AVX2]), *strassen_plans(spec, CORES[AVX2])]
     if not plans:
-        return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(name)
+        return WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
     key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
     measured, (direct, tile) = schedules.get(key), direct_choice(spec)
-    exact = [plan for plan in plans if is_exact(plan, weights)]
+    exact = [plan for plan in plans if plan.is_exact(weights)]
     chosen = next((plan for plan in exact if total_cycles(plan) < direct), None)
-    if isinstance(measured, WinogradSchedule):
+    if isinstance(measured, BilinearSchedule):
         planned = next((each for plan in plans if (each := plan.scheduled(measured)) is not None), None)
         check_schedule(key, measured, fits=planned is not None)
         # Kernels of one key share a schedule; one whose weights are too large for it has its own.
-        chosen = planned if planned is not None and is_exact(planned, weights) else chosen
+        chosen = planned if planned is not None and planned.is_exact(weights) else chosen
         schedules = NO_SCHEDULES
     elif measured is not None:
         chosen = None
     others = [plan.schedule for plan in exact if total_cycles(plan) < ALTERNATIVE_CYCLES * direct]
     if chosen is None:
-        kernel = WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(name)
+        kernel = WordGemm(spec, weights, isa=AVX2, schedules=schedules).build(kind)
         assert kernel.tunable is not None
         return replace(kernel, tunable=Tunable.of(key, kernel.tunable.schedule, others, kernel.tunable.alternatives))
-    kernel = Winograd(chosen, weights).build("conv2d.winograd")
     plain = TileSchedule(rows=tile.rows, columns=tile.columns, vectors=tile.vectors)
-    return replace(kernel, tunable=Tunable.of(key, chosen.schedule, others, chosen.other_blocks, [plain]))
+    tunable = Tunable.of(key, chosen.schedule, others, chosen.other_blocks, [plain])
+    return replace(_of_points(chosen, weights, kind), tunable=tunable)
+
+
+def _of_points(plan: PointPlan, weights: Weights, kind: str) -> Kernel:
+    """Return the kernel of a plan."""
+    if isinstance(plan, WinogradPlan):
+        return Winograd(plan, weights).build("conv2d.winograd")
+    assert isinstance(plan, StrassenPlan), "plans are of two kinds"
+    return Strassen(plan, weights).build(f"{kind}.strassen")

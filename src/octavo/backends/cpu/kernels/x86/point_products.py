@@ -1,0 +1,194 @@
+"""The loops of kernels for AVX2 whose outputs are transforms of products at some points of a tile, in words.
+
+    for each block of rows of tiles
+      transform the inputs of all tiles      (int16, points x tiles x channels)
+      for each panel of output channels
+        for each point, for each group of tiles:  sums[tile][point] = products of transformed inputs and weights
+        for each tile: transform the sums, requantize, store
+
+Transforms are those of the class that derives from this.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from ..isa import AVX2
+from ..layer_function import LayerBuffers, layer_function
+from ..spec import Conv2dSpec, Kernel
+from ..vectors import Expr, load
+from . import vector as v
+from .epilogue import Group
+from .gemm_loops import GemmLoops, Panel
+from .lane_order import groups_of
+from .narrow import narrowed
+from .packing import Weights, pack_lanes
+from .point_plan import PointPlan
+from .shares import balanced_block
+from .vector import LANES
+from .wide_epilogue import emit_groups, epilogue_of
+
+HALF = 8  # int32 lanes of one register
+SKEW = 32  # words between the inputs of two points: at multiples of 4 KiB they would share a set of the first-level cache
+
+
+Plan = TypeVar("Plan", bound=PointPlan)
+
+
+class PointProducts(GemmLoops, Generic[Plan]):
+    """Emits one layer's PrimFunc; `build` is the entrance."""
+
+    element_bytes = 1
+    plan: Plan
+
+    def _set_constants(self, packed: Mapping[str, npt.NDArray[Any]], weights: Weights, parts: int) -> None:
+        """Take packed weights, and channels' values of so many parts of the output channels."""
+        self.epilogue = epilogue_of(self.plan.spec, weights, AVX2)
+        self.channel_values = self.epilogue.channel_values(weights)
+        lanes = {"bias": weights.folded_bias(self.plan.spec.folded_zero_point), **self.channel_values}
+        self.constants: dict[str, npt.NDArray[Any]] = {
+            **packed,
+            **{label: pack_lanes(values, parts, self.tile.vectors) for label, values in lanes.items()},
+        }
+
+    def _block_rows(self) -> int:
+        """Rows of tiles of a block, enough blocks for the threads where these share rows."""
+        plan = self.plan
+        if self.threads == 1 or self._shares_panels:
+            return plan.best_block
+        return balanced_block(plan.tiling.rows, plan.best_block, plan.tiling.images, self.threads)
+
+    def build(self, name: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        spec: Conv2dSpec = self.plan.spec
+        func = layer_function(spec, self.constants, self.epilogue.out_dtype, self._emit)
+        constants = tuple(self.constants.values())
+        return Kernel(name=f"{name} {self._transform_name}", isa=AVX2, func=narrowed(func, AVX2), constants=constants)
+
+    def _emit(self, buffers: LayerBuffers) -> None:
+        self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
+        self._emit_threads()
+
+    @property
+    @abstractmethod
+    def _transform_name(self) -> str:
+        """How the kernel is named, after the kind of its product."""
+
+    @abstractmethod
+    def _emit_tile(self, sums: Expr, start: Expr, out_base: Expr, tile_row: Expr, row: Expr, column: Expr, panel: Panel) -> None:
+        """Emit the outputs of one tile from its sums at all points, which begin at `start`.
+
+        `tile_row` is its row among all of an image, `row` that within the block.
+        """
+
+    @abstractmethod
+    def _emit_panel_weights(self, panel: Panel) -> tuple[Expr, Expr, int]:
+        """Return the buffer of a panel's transformed weights, where they begin, and the words from one point to the next.
+
+        Emit what makes them, if they are no constants.
+        """
+
+    # ---- products
+
+    @property
+    def _tiles(self) -> int:
+        """Tiles of a block."""
+        return self.block * self.geometry.columns
+
+    @property
+    def _point_size(self) -> int:
+        """Words of the transformed inputs of one point of a block."""
+        return self._tiles * self.plan.tiling.channels + SKEW
+
+    def _tile_rows_of(self, block: Expr) -> Expr:
+        """Return how many rows of tiles the block has."""
+        rows = self.geometry.rows
+        return T.int32(self.block) if rows % self.block == 0 else T.min(T.int32(self.block), rows - block * self.block)
+
+    def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
+        """Emit one panel over one block; `shared` are the transformed inputs."""
+        geometry, points, channels = self.geometry, self.plan.tiling.points, self.plan.tiling.channels
+        tile_rows = self._tile_rows_of(block)
+        tiles = T.Bind(tile_rows * geometry.columns)
+        packed, begin, pitch = self._emit_panel_weights(panel)
+        sums = T.alloc_buffer((self._tiles * points * panel.vectors * LANES,), "int32")
+        last = geometry.rows - (self.blocks - 1) * self.block
+        rest, last_rest = self._tiles % self.plan.pixels, last * geometry.columns % self.plan.pixels
+        with T.serial(0, points) as point, T.serial(0, panel.vectors) as vector:
+            weights = T.Bind(begin + point * pitch + vector * (self.plan.tiling.steps * 2 * LANES))
+            at = T.Bind(point * self._point_size)
+            to = T.Bind((point * panel.vectors + vector) * LANES)
+
+            def group(first: Expr, pixels: int) -> None:
+                target = to + first * (points * panel.vectors * LANES)
+                start = T.Bind(at + first * channels)
+                self._emit_products((shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
+
+            with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
+                group(T.Bind(index * self.plan.pixels), self.plan.pixels)
+            if rest == last_rest and rest:
+                group(tiles - rest, rest)
+            for left, is_here in ((rest, block < self.blocks - 1), (last_rest, block == self.blocks - 1)):
+                if left and rest != last_rest:
+                    with T.If(is_here), T.Then():
+                        group(tiles - left, left)
+        with T.serial(0, tile_rows) as row, T.serial(0, geometry.columns) as column:
+            start = T.Bind((row * geometry.columns + column) * (points * panel.vectors * LANES))
+            self._emit_tile(sums, start, out_base, block * self.block + row, row, column, panel)
+
+    def _emit_products(
+        self, inputs: tuple[Expr, Expr], weights: tuple[Expr, Expr], sums: tuple[Expr, Expr], pixels: int, vectors: int
+    ) -> None:
+        """Emit the sums of one point of `pixels` tiles and one vector; operands are buffers and where they begin there."""
+        acc = T.alloc_buffer((pixels * LANES,), "int32", scope="local")
+        zero = T.broadcast(T.int32(0), LANES)
+
+        def step(index: Expr, *, is_first: bool) -> None:
+            column = T.Bind(load(weights[0], weights[1] + index * (2 * LANES), 2 * LANES))
+            for i in range(pixels):
+                pair = T.reinterpret("int32", load(inputs[0], inputs[1] + (i * self.plan.tiling.channels) + index * 2, 2))
+                values = T.Bind(T.reinterpret(f"int16x{2 * LANES}", T.broadcast(pair, LANES)))
+                start = zero if is_first else v.load(acc, i * LANES, LANES)
+                v.store(acc, i * LANES, v.dot_int16(start, values, column), LANES)
+
+        # The first step starts the sums: a zero to start from would be kept in a register through all loops.
+        step(0, is_first=True)
+        with T.serial(0, self.plan.tiling.steps - 1) as index:
+            step(index + 1, is_first=False)
+        for i in range(pixels):
+            v.store(sums[0], sums[1] + i * (self.plan.tiling.points * vectors * LANES), v.load(acc, i * LANES, LANES), LANES)
+
+    # ---- outputs
+
+    def _emit_pixel(self, sums: Sequence[Expr], target: Expr, panel: Panel, part: Expr | int = 0) -> None:
+        """Emit requantization and the stores of one output pixel's channels in the panel, which is one of a part's.
+
+        `sums` are its vectors, without biases.
+        """
+        groups: list[Group] = []
+        start = T.Bind(part * self.geometry.group_vectors + panel.first)
+        first = 0
+        for size in groups_of(panel.vectors):
+            indices = range(first, first + size)
+            places = [(start + j) * LANES for j in indices]
+            values = {
+                label: [T.Bind(load(self.operands[label], place, LANES)) for place in places] for label in self.channel_values
+            }
+            biases = [load(self.operands["bias"], place, LANES) for place in places]
+            groups.append(
+                Group(
+                    out=self.out,
+                    target=target + first * LANES,
+                    accumulators=[T.Bind(sums[j] + bias) for j, bias in zip(indices, biases, strict=True)],
+                    values=values,
+                    valid=min(size * LANES, panel.channels - first * LANES),
+                    parameters=self.parameters,
+                )
+            )
+            first += size
+        emit_groups(self.epilogue, groups, panel.vectors, LANES)
