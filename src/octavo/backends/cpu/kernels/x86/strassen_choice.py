@@ -103,5 +103,5 @@ def strassen_plans(spec: Conv2dSpec, core: Core) -> list[StrassenPlan]:
     if spec.kernel != (1, 1) or spec.groups > 1 or any(spec.padding):
         return []
     plans = [StrassenPlan(spec=spec, core=core, levels=levels) for levels in range(1, MAX_LEVELS + 1)]
-    whole = [plan for plan in plans if not any(side % (WORDS * plan.size) for side in (spec.in_channels, spec.out_channels))]
-    return sorted(whole, key=total_cycles)
+    divisible = [plan for plan in plans if not any(side % (WORDS * plan.size) for side in (spec.in_channels, spec.out_channels))]
+    return sorted(divisible, key=total_cycles)
