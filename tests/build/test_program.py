@@ -16,6 +16,7 @@ from octavo.build import Code, generate, llvm_module, runner_of
 from octavo.build.program import ENTRY, MAX_INPUTS, native_program
 from octavo.build.runner import MachineRunner
 from octavo.graph.dataflow import BodyWriter, write_function
+from octavo.graph.kernel_attributes import IN_PLACE_ATTR
 from octavo.target.llvm_host import host_target
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
@@ -100,6 +101,38 @@ def test_a_long_chain_keeps_two_tensors_in_memory():
         want = np.exp(want - want.max(axis=-1, keepdims=True))
         want /= want.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(run(module, x)[0], want, rtol=1e-5)
+
+
+def in_place(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with kernels that say that they may write over what they read."""
+    kernels = {var: f.with_attr(IN_PLACE_ATTR, 1) for var, f in module.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    module.update(tvm.IRModule(kernels))
+    return module
+
+
+def test_what_is_written_in_place_takes_no_memory_of_its_own():
+    def write(writer: BodyWriter, x):
+        for number in range(12):
+            x = writer.emit(f"s{number}", relax.op.nn.softmax(x, axis=-1))
+        return writer.emit("rows", relax.op.sum(x, axis=0), is_output=True)
+
+    program = native_program(in_place(linked(write, shape=(64, 64))))
+    assert program is not None
+    assert program.workspace == 64 * 64 * 4
+
+
+def test_what_is_read_later_is_not_written_over():
+    def write(writer: BodyWriter, x):
+        first = writer.emit("first", relax.op.nn.softmax(x, axis=-1))
+        view = writer.emit("view", relax.op.reshape(first, (64 * 64,)))
+        second = writer.emit("second", relax.op.nn.softmax(first, axis=-1))
+        both = relax.op.sum(second), relax.op.sum(view)
+        sums = [writer.emit(name, value) for name, value in zip(("a", "b"), both, strict=True)]
+        return writer.emit("y", relax.op.subtract(*sums), is_output=True)
+
+    program = native_program(in_place(linked(write, shape=(64, 64))))
+    assert program is not None
+    assert program.workspace >= 2 * 64 * 64 * 4
 
 
 def _sum_of(count: int) -> tvm.IRModule:

@@ -20,6 +20,7 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax import Expr, TensorType, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from ..graph.kernel_attributes import IN_PLACE_ATTR
 from ..ops import movers
 from .memory import Lifetime, align, place
 from .scratch import with_scratch
@@ -146,7 +147,8 @@ class NeedsMachine(Exception):
 class _Memory:
     """Where the bytes of a value lie: in argument `argument` of the entry, `offset` bytes from its start.
 
-    None until it is known: the workspace, unless the caller wants it as a result. Calls `first` to `last` write or read it.
+    None until it is known: the workspace, unless the caller wants it as a result. Calls `first` to `last` write or read it. One
+    that is written `over` another lies where that does.
     """
 
     size: int
@@ -154,10 +156,18 @@ class _Memory:
     offset: int = 0
     first: int = 0
     last: int = -1
+    over: _Memory | None = None
+
+    @property
+    def root(self) -> _Memory:
+        """The memory that it lies in: its own, or what it is written over."""
+        return self if self.over is None else self.over.root
 
     @property
     def place(self) -> ByteRange:
         """The bytes, once they are known."""
+        if self.over is not None:
+            return self.over.place
         assert self.argument is not None, "every tensor has its place"
         return self.argument, self.offset, self.offset + self.size
 
@@ -269,6 +279,7 @@ class _Plan:
 
     def program(self, module: tvm.IRModule, tasks: int) -> Program:
         """Place the intermediate tensors and write the entry."""
+        self._write_over(module)
         workspace = self._place()
         tasks = 1 if self._has_table else tasks
         kernels: dict[GlobalVar, GlobalVar] = {}
@@ -309,6 +320,7 @@ class _Plan:
             results = call.results + len(own)
             calls.append(_KernelCall(callee=call.callee, operands=(*call.operands, *own), results=results))
         self._calls = calls
+        self._write_over(module)
         workspace = self._place()
         kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
         planned = tuple(self._planned(call) for call in calls)
@@ -328,10 +340,21 @@ class _Plan:
             return Operand(region="constants" if argument == self._constants_at else "workspace", index=0, offset=offset)
         return Operand(region="output", index=argument - self._workspace_at - 1, offset=offset)
 
+    def _write_over(self, module: tvm.IRModule) -> None:
+        """Let kernels write a result over their first operand where they can and nothing reads it later."""
+        for number, call in enumerate(self._calls):
+            if call.callee is None or IN_PLACE_ATTR not in module[call.callee].attrs:
+                continue
+            source, result = call.operands[0].root, call.operands[-call.results]
+            is_own = source.argument is None and result.argument is None
+            if is_own and source.size == result.size and source.last == number and call.operands.count(call.operands[0]) == 1:
+                result.over, source.last = source, result.last
+
     def _place(self) -> int:
         intermediates: list[_Memory] = []
         for call in self._calls:
-            intermediates += [memory for memory in call.operands if memory.argument is None and memory not in intermediates]
+            roots = [memory.root for memory in call.operands]
+            intermediates += [memory for memory in roots if memory.argument is None and memory not in intermediates]
         lifetimes = [Lifetime(size=memory.size, first=memory.first, last=memory.last) for memory in intermediates]
         offsets, size = place(lifetimes)
         for memory, offset in zip(intermediates, offsets, strict=True):

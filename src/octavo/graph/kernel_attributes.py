@@ -15,3 +15,7 @@ RESULT_ATTR = "octavo.result"
 """Attribute of a kernel: what the memory that it writes holds. An entry as in quantize_info for each tensor, with the `shape`
 under which the memory is that tensor, the order of the source's axes there (`axes`, None as in the source), and what was added
 to the source's integers (`shift`). Several where later ops move nothing: a reshape, a transposition that NHWC makes needless."""
+
+IN_PLACE_ATTR = "octavo.in_place"
+"""Attribute of a kernel that reads each element of its first operand before it writes the result's element at the same place, and
+never after: the two may be one memory."""

@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[Any, ...]] = {
     "strassen": ((28, 28), (256, 256)),
 }
 OF_AVX2 = ("dilated", "strassen")
-"""With AVX2 the other layers of 3x3 are minimal filters, those of 1x1 plain products; other ISAs have one loop for all of them."""
+"""With AVX2 other layers of 3x3 are minimal filters, those of 1x1 plain products; other ISAs have one loop for all of them."""
 
 STRAIGHT = "depthwise 3x3"
 """All taps of a strip in one piece of code that has no loop, sums and results."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as B
 
+from ....graph.kernel_attributes import IN_PLACE_ATTR
 from ....numerics.statistics.observer_state import COUNTS_SIZE
 from .isa import checked_isa
 from .observe_statistics import ObserveSpec, Statistics, clamped
@@ -44,7 +45,8 @@ def _kernel_of(spec: ObserveSpec, body: Callable[[Buffer, Statistics, Buffer], N
             B.buffer_store(result, B.int32(0), [0])
 
     buffers = [("x", spec.size, "float32"), ("ranges", 2 * spec.channels, "float32"), ("counts", COUNTS_SIZE, "int32"), out]
-    return Kernel(name="observe", isa=isa, func=prim_func(buffers, emit))
+    func: Any = prim_func(buffers, emit)
+    return Kernel(name="observe", isa=isa, func=func.with_attr(IN_PLACE_ATTR, 1) if spec.clamps else func)
 
 
 def _emit_scalar(spec: ObserveSpec, x: Buffer, statistics: Statistics, out: Any) -> None:
