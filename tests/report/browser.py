@@ -146,3 +146,28 @@ def browser(program: str, folder: Path) -> Iterator[Browser]:
         process.wait()
         os.close(reader)
         os.close(writer)
+
+
+@contextmanager
+def fresh(chromium: Browser, page: Path) -> Iterator[Browser]:
+    """Open a page as nobody has used it. Whatever is done: no complaint on the console, no request but for the page itself."""
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.size(1280, 800)
+    chromium.scheme("light")
+    chromium.open(page)
+    chromium.wait("document.querySelector('#heads th')")
+    yield chromium
+    assert chromium.evaluate("document.body.dataset.hacked") is None
+    assert chromium.complaints == []
+    assert [url for url in chromium.requests if url != page.as_uri() and not url.startswith("data:")] == []
+
+
+def inked(element: str) -> str:
+    """JavaScript: how many pixels of a canvas are drawn on."""
+    # Read from a copy: Chromium complains where a canvas that is drawn on is read again and again.
+    return f"""(() => {{ const c = {element};
+        const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {{willReadFrequently: true}});
+        copy.drawImage(c, 0, 0);
+        const d = copy.getImageData(0, 0, c.width, c.height).data;
+        let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }})()"""

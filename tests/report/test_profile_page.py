@@ -5,16 +5,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from browser import Browser, browser, find_chromium
+from browser import Browser, fresh, inked
 
+from octavo.cli.main import main
 from octavo.identity import TensorEntry, TensorId, TensorKind
 from octavo.profile import Profile, TensorStatistics
 from octavo.profile.buckets import BUCKETS
 from octavo.profile.statistics import constant_statistics
 from octavo.report import profile_page
+from small_file import digits, write_small_net
 
 NASTY = '</script><img src=x onerror="document.body.dataset.hacked=1"><!--<script>&lt;\u2028\ud800'
 NAMES = ["image", "stem/weight", "stem", NASTY, "dead", "broken", "empty", "scalar", "wide"]
@@ -77,38 +80,10 @@ def page(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium is installed (apt-get install chromium, or set OCTAVO_CHROMIUM to its path)")
-    with browser(program, tmp_path_factory.mktemp("chromium")) as found:
-        yield found
-
-
 @pytest.fixture
 def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
-    """The page, fresh. Whatever a test does with it: no complaint on the console, no request but for the page itself."""
-    chromium.complaints.clear()
-    chromium.requests.clear()
-    chromium.size(1280, 800)
-    chromium.scheme("light")
-    chromium.open(page)
-    chromium.wait("document.querySelector('#rows tr')")
-    yield chromium
-    assert chromium.evaluate("document.body.dataset.hacked") is None
-    assert chromium.complaints == []
-    assert [url for url in chromium.requests if url != page.as_uri() and not url.startswith("data:")] == []
-
-
-def inked(element: str) -> str:
-    """JavaScript: how many pixels of a canvas are drawn on."""
-    # Read from a copy: Chromium complains where a canvas that is drawn on is read again and again.
-    return f"""(() => {{ const c = {element};
-        const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {{willReadFrequently: true}});
-        copy.drawImage(c, 0, 0);
-        const d = copy.getImageData(0, 0, c.width, c.height).data;
-        let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }})()"""
+    with fresh(chromium, page) as found:
+        yield found
 
 
 def shown_names(opened: Browser) -> list[str]:
@@ -120,6 +95,13 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
+def content_of(page: Path) -> Any:
+    [content] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text_of(page), re.DOTALL)
+    assert not set("<>&") & set(content)
+    assert content.isascii()
+    return json.loads(content)
+
+
 def test_the_page_needs_nothing_else(page: Path) -> None:
     text = text_of(page)
     assert not re.search(r"https?://|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|<script[^>]* src", text)
@@ -128,14 +110,12 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
 
 def test_the_data_cannot_leave_their_script(page: Path, profile: Profile) -> None:
     text = text_of(page)
-    [content] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert not set("<>&") & set(content)
-    assert content.isascii()
-    data = json.loads(content)
+    data = content_of(page)
     assert [tensor["name"] for tensor in data["tensors"]] == NAMES
     assert (data["samples"], data["kept"]) == (12, 1)
     assert data["title"] == f"p {NASTY}.json"
     assert text.count("</script>") == 3
+    assert [tensor["name"] for tensor in data["tensors"] if tensor["unranked"]] == ["scalar"]
     bins = [np.cumsum(tensor["gaps"]).tolist() for tensor in data["tensors"]]
     assert bins == [statistics.histogram.bins.tolist() for statistics in profile.values()]
 
@@ -227,6 +207,7 @@ def test_details_hold_the_figures(opened: Browser, profile: Profile) -> None:
     assert "Widest is channel 7" in text
     rows = opened.evaluate(f"[...{PANEL}.querySelectorAll('.previews tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[0].strip() for row in rows] == [
+        "min_max by channel",
         "min_max",
         "percentile:99.99",
         "percentile:99.9",
@@ -237,7 +218,7 @@ def test_details_hold_the_figures(opened: Browser, profile: Profile) -> None:
         "global_scale",
     ]
     weight = profile[TensorId("t_1")]
-    assert float(rows[0][1]) == pytest.approx(max(-weight.minimum, weight.maximum) / 127, rel=1e-3)
+    assert float(rows[1][1]) == pytest.approx(max(-weight.minimum, weight.maximum) / 127, rel=1e-3)
 
 
 def test_a_tensor_with_nan_says_where(opened: Browser) -> None:
@@ -293,6 +274,79 @@ def test_by_the_keyboard_alone(opened: Browser) -> None:
     opened.key("Escape", 27)
     opened.wait(f"{PANEL}.hidden")
     assert opened.evaluate("document.activeElement.className") == "open-tensor"
+
+
+def test_arrows_walk_from_wherever_the_keyboard_is(opened: Browser) -> None:
+    focused = "document.activeElement.textContent"
+    opened.key("ArrowDown", 40)
+    assert opened.evaluate(focused) == "image", "the first row in sight"
+    opened.key("End", 35)
+    assert opened.evaluate(focused) == "wide"
+    opened.click(f"{CENTRES}[1]")
+    for key, code, name in (("ArrowDown", 40, "stem"), ("ArrowUp", 38, "stem/weight"), ("ArrowUp", 38, "image")):
+        opened.key(key, code)
+        assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == name
+    opened.key("/", 191)
+    opened.type("stem")
+    opened.wait(f"{SHOWN}.length === 2")
+    opened.key("Escape", 27)
+    assert opened.evaluate(f"{PANEL}.hidden") is False, "Escape in a search that is not empty clears it"
+
+
+def test_the_overview_is_walked_with_arrows(opened: Browser) -> None:
+    opened.evaluate("document.getElementById('ranges').focus()")
+    opened.key("Tab", 9)
+    opened.evaluate("document.getElementById('ranges').focus()")
+    for _ in range(2):
+        opened.key("ArrowRight", 39)
+    said = opened.evaluate("document.getElementById('pointed').textContent")
+    assert said.startswith("stem: ")
+    assert opened.evaluate("document.getElementById('ranges').getAttribute('aria-valuetext')") == said
+    opened.key("Enter", 13, "\r")
+    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == "stem"
+
+
+def test_every_column_says_what_it_is(opened: Browser) -> None:
+    heads = opened.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
+    assert len(heads) == 12
+    assert all(len(hint) > 20 for hint in heads)
+    for index in (5, 11):
+        x, y = opened.evaluate(
+            f"(() => {{ const b = document.querySelectorAll('#heads button')[{index}].getBoundingClientRect();"
+            " return [b.left + 5, b.top + 5]; })()"
+        )
+        opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        assert opened.evaluate("document.getElementById('tip').textContent") == heads[index]
+        box = "document.getElementById('tip').getBoundingClientRect()"
+        assert opened.evaluate(f"{box}.width > 50 && {box}.right <= innerWidth && {box}.bottom <= innerHeight")
+    opened.key("Escape", 27)
+    assert opened.evaluate("document.getElementById('tip').hidden")
+
+
+def test_what_gets_no_scale_is_not_ranked(opened: Browser) -> None:
+    opened.click("document.querySelector('#heads .c-sqnr button')")
+    shown = shown_names(opened)
+    # Among those without a figure, behind all others; by a figure that is no rank it has its place.
+    assert set(shown[-2:]) == {"empty", "scalar"}
+    opened.click("document.querySelector('#heads .c-min button')")
+    assert shown_names(opened)[-2:] != shown[-2:]
+
+
+def test_a_model_tells_what_is_quantized(tmp_path: Path) -> None:
+    path, data, profiled, page = (tmp_path / name for name in ("m.onnx", "x.npz", "p.json", "report.html"))
+    write_small_net(path)
+    np.savez(data, x=digits(0, 4))
+    assert main(["profile", str(path), "--data", str(data), "-o", str(profiled)]) == 0
+    by_ranges = {"stem/conv", "block/add"}
+    for more, title, fused in (
+        ([], "p.json", by_ranges),
+        (["--model", str(path)], "m.onnx", by_ranges | {"block/conv", "logits"}),
+    ):
+        assert main(["report", str(profiled), *more, "-o", str(page)]) == 0
+        content = content_of(page)
+        unranked = {each["name"] for each in content["tensors"] if each["unranked"]}
+        assert content["title"] == title
+        assert unranked == fused | {"stem/conv.bias", "block/conv.bias", "head/dense.bias"}
 
 
 def test_next_and_previous_walk_the_list(opened: Browser) -> None:

@@ -1,5 +1,7 @@
 """The page of a quantized model: its numbers, and, in a headless Chromium, what it shows and how it answers to clicks."""
 
+import base64
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -9,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import Browser, browser, find_chromium
+from browser import Browser, fresh, inked
+from PIL import Image
 from tvm import relax
 
 import octavo
@@ -19,9 +22,12 @@ from octavo.errors import ProfileError, QuantizationError
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.identity import TensorId
+from octavo.numerics import dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize import Adjustment
 from octavo.report import QuantizationFigures, quantization_figures, quantization_page
+from octavo.report.quantized_layers import float_ops_of
+from octavo.report.thumbnail import thumbnail
 from small_file import digits, write_small_net
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest", equalization="none", min_sqnr=None)
@@ -166,6 +172,54 @@ def test_the_front_is_that_of_the_search(figures: QuantizationFigures, content: 
     )
 
 
+def test_weights_are_scored_with_the_scales_that_they_have(figures: QuantizationFigures, content: dict[str, Any]) -> None:
+    shown = {each["id"]: each["weights"] for each in content["tensors"] if each["weights"]}
+    plan = figures.quantized.plan
+    assert set(shown) == {layer.output for layer in plan.layers if layer.weight is not None}
+    for layer in plan.layers:
+        if layer.weight is None:
+            continue
+        params = plan.weights[layer.weight]
+        made = dequantize(plan.weight_values[layer.weight], params)
+        expected = sqnr_db(figures.model.params[layer.weight], made)
+        assert shown[layer.output]["sqnr"] == pytest.approx(expected, rel=1e-5)
+        assert (shown[layer.output]["bits"], shown[layer.output]["scales"]) == (8, params.scale.size)
+
+
+def test_each_layer_has_its_plain_ratio_its_range_and_its_time(content: dict[str, Any], figures: QuantizationFigures) -> None:
+    by_id = {each["id"]: each for each in content["tensors"]}
+    assert all((each["plain"] is None) == (each["sqnr"] is None) for each in by_id.values())
+    params = figures.quantized.plan.activations[TensorId("r1")]
+    low = (0 - int(params.zero_point)) * float(params.scale)
+    assert by_id["r1"]["params"]["low"] == pytest.approx(low, abs=1e-6)
+    assert by_id["r1"]["params"]["high"] == pytest.approx(low + 255 * float(params.scale), rel=1e-5)
+    assert sum(by_id["r1"]["histogram"]["counts"]) == pytest.approx(figures.profile[TensorId("r1")].count, abs=60)
+    assert sum(each["time"] or 0 for each in by_id.values()) == pytest.approx(1, abs=0.1)
+
+
+def test_what_stays_float_has_its_cost(net: Any) -> None:
+    model, profile, _ = net
+    quantized = octavo.quantize(model, profile, recipe=replace(PLAIN, exclude=("c2",)))
+    found = float_ops_of(octavo.explain(quantized))
+    assert [each.op for each in found] == ["nn.conv2d"]
+    assert found[0].reason
+    assert 0 < found[0].saving < found[0].share < 1
+    assert found[0].macs == 8 * 8 * 81
+
+
+def test_pictures_are_those_of_the_samples(content: dict[str, Any], net: Any) -> None:
+    _, _, samples = net
+    for sample in content["worst"][:3]:
+        kind, _, text = sample["picture"].partition(",")
+        assert kind == "data:image/png;base64"
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
+        values = samples[sample["number"]][0].transpose(1, 2, 0)
+        expected = np.rint((values - values.min()) / (values.max() - values.min()) * 255)
+        assert np.abs(pixels.astype(int) - expected).max() <= 1
+    assert thumbnail(np.zeros((1, 500), np.float32)) == thumbnail(np.full((1, 3, 9, 9), np.nan)) == ""
+    assert thumbnail(np.zeros((1, 96, 96, 1), np.uint8)).startswith("data:image/png")
+
+
 def test_what_cannot_be_shown_is_one_error(net: Any, tmp_path: Path) -> None:
     model, profile, _ = net
     quantized = octavo.quantize(model, profile, recipe=PLAIN)
@@ -200,43 +254,17 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 # ------------------------------------------------------------------------------------------------------------- in a browser
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium is installed (apt-get install chromium, or set OCTAVO_CHROMIUM to its path)")
-    with browser(program, tmp_path_factory.mktemp("chromium")) as found:
-        yield found
-
-
 @pytest.fixture
 def opened(chromium: Browser, page: Path) -> Iterator[Browser]:
-    """The page, fresh. Whatever a test does with it: no complaint on the console, no request but for the page itself."""
-    chromium.complaints.clear()
-    chromium.requests.clear()
-    chromium.size(1280, 800)
-    chromium.scheme("light")
-    chromium.open(page)
-    chromium.wait("document.querySelector('#rows tr')")
-    yield chromium
-    assert chromium.evaluate("document.body.dataset.hacked") is None
-    assert chromium.complaints == []
-    assert [url for url in chromium.requests if url != page.as_uri() and not url.startswith("data:")] == []
-
-
-def inked(element: str) -> str:
-    """JavaScript: how many pixels of a canvas are drawn on."""
-    return f"""(() => {{ const c = {element};
-        const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {{willReadFrequently: true}});
-        copy.drawImage(c, 0, 0);
-        const d = copy.getImageData(0, 0, c.width, c.height).data;
-        let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }})()"""
+    with fresh(chromium, page) as found:
+        yield found
 
 
 def test_all_parts_are_shown(opened: Browser, content: dict[str, Any]) -> None:
     assert opened.evaluate(SHOWN) == [each["name"] for each in content["tensors"]]
-    for table, count in (("causes", len(content["causes"])), ("worst", len(content["worst"])), ("adjustments", 1)):
+    for table, count in (("causes", len(content["causes"])), ("float-ops", len(content["floatOps"])), ("adjustments", 1)):
         assert opened.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") == count
+    assert opened.evaluate("[...document.querySelectorAll('#worst img')].filter(e => e.naturalWidth === 9).length") == 12
     assert opened.evaluate("document.querySelectorAll('#variants tbody tr').length") == len(content["variants"])
     assert f"because {NASTY}" in opened.evaluate("document.getElementById('adjustments').textContent")
     assert opened.evaluate("document.querySelector('#facts b').textContent") == "1 parameter does not fit"
@@ -283,6 +311,42 @@ def test_search_and_kinds(opened: Browser, content: dict[str, Any]) -> None:
     opened.wait("document.querySelectorAll('#rows tr').length === 1")
     opened.type(" nothing")
     opened.wait("!document.getElementById('none').hidden")
+
+
+def test_fused_tensors_are_not_among_the_worst(opened: Browser, content: dict[str, Any]) -> None:
+    fused = {each["name"] for each in content["tensors"] if each["block"] is not None}
+    assert fused
+    opened.click("document.querySelector('#heads .c-sqnr button')")
+    shown = opened.evaluate(SHOWN)
+    with_figure = [name for name in shown if name not in fused]
+    assert shown[: len(with_figure)] == with_figure or set(shown[-len(fused) :]) <= fused | {
+        each["name"] for each in content["tensors"] if each["sqnr"] is None
+    }
+    opened.click("document.querySelectorAll('#kinds button')[3]")
+    assert set(opened.evaluate(SHOWN)) == fused
+
+
+def test_every_head_of_the_list_says_what_it_is(opened: Browser) -> None:
+    heads = opened.evaluate("[...document.querySelectorAll('#heads button')].map(e => e.dataset.hint)")
+    assert len(heads) == 13
+    assert all(len(hint) > 20 for hint in heads)
+
+
+def test_arrows_walk_the_open_panel(opened: Browser, content: dict[str, Any]) -> None:
+    opened.click(f"{ROWS}[0]")
+    opened.key("ArrowDown", 40)
+    assert opened.evaluate(f"{PANEL}.querySelector('h2').textContent") == content["tensors"][1]["name"]
+
+
+def test_the_histogram_says_its_values_under_the_pointer(opened: Browser, content: dict[str, Any]) -> None:
+    place = next(index for index, each in enumerate(content["tensors"]) if each["histogram"] and each["params"])
+    opened.click(f"{ROWS}[{place}]")
+    x, y = opened.evaluate(
+        "(() => { const e = document.getElementById('histogram'); e.scrollIntoView(); const b = e.getBoundingClientRect();"
+        " return [b.left + b.width / 2, b.top + b.height / 2]; })()"
+    )
+    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert re.fullmatch(r"about \S+: [\d,]+ values", opened.evaluate(f"{PANEL}.querySelector('.hint').textContent"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

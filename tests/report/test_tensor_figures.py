@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from octavo.identity import TensorEntry, TensorId, TensorKind
+from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.profile import silent_channels
 from octavo.profile.statistics import TensorStatistics, constant_statistics
 from octavo.report.tensor_figures import figures_of
@@ -73,3 +74,20 @@ def test_a_constant_of_one_value() -> None:
     figures = figures_of(statistics(np.full(4, -3.0)))
     assert figures.tail is None
     assert figures.previews[0].sqnr_db is None or figures.previews[0].sqnr_db > 100
+
+
+def test_weights_are_judged_with_a_scale_for_each_channel() -> None:
+    rng = np.random.default_rng(5)
+    values = (rng.normal(0, 1, (16, 32, 3, 3)) * np.geomspace(0.01, 3, 16)[:, None, None, None]).astype(np.float32)
+    values[3] = 0
+    values[:, :4] = 0
+    found = figures_of(statistics(values, axis=0)).previews
+    scales = np.abs(values).max(axis=(1, 2, 3)) / 127
+    scale = np.where(scales > 0, scales, 1)[:, None, None, None]
+    exact = sqnr_db(values, (np.rint(values / scale) * scale).astype(np.float32))
+    assert [each.range_estimator for each in found[:2]] == ["min_max by channel", "min_max"]
+    assert (found[0].least_scale, found[0].scale) == pytest.approx((scales[scales > 0].min(), scales.max()), rel=1e-5)
+    assert found[0].sqnr_db == pytest.approx(exact, abs=0.3)
+    assert found[1].sqnr_db is not None
+    assert found[1].sqnr_db < exact - 3
+    assert figures_of(statistics(values)).previews[0].range_estimator == "min_max", "no weight: one scale"

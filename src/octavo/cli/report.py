@@ -23,7 +23,7 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "report",
         call,
-        example="octavo report profile.json -o report.html\n"
+        example="octavo report profile.json --model m.onnx -o report.html\n"
         "  octavo report m.onnx --profile profile.json --plan plan.json -o quantization.html",
     )
     parser.add_argument(
@@ -31,6 +31,13 @@ def add_to(commands: Subcommands) -> None:
         type=Path,
         metavar="FILE",
         help="what `octavo profile` wrote; with --profile a float model, .onnx or .tflite",
+    )
+    parser.add_argument(
+        "--model",
+        dest="profiled",
+        type=Path,
+        metavar="FILE",
+        help="of a profile: the model that was profiled; the page has its name, and ranks no tensor that is never quantized",
     )
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="the model's profile, with the samples that it keeps: shows it quantized"
@@ -49,11 +56,14 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_output(args.output, *(path for path in (args.model, args.profile, args.plan, args.data) if path is not None))
+    inputs = (args.model, args.profiled, args.profile, args.plan, args.data)
+    check_output(args.output, *(path for path in inputs if path is not None))
     return _of_profile(args) if args.profile is None else _of_model(args)
 
 
 def _of_model(args: argparse.Namespace) -> int:
+    if args.profiled is not None:
+        raise UsageError("--model is for the page of a profile; of a model: octavo report MODEL --profile FILE")
     model, profile, recipe = load_model(args), Profile.load(args.profile), recipe_of(args)
     if args.plan is not None and recipe != Recipe():
         raise UsageError("--plan says all that is to be said of quantizing: leave out the options")
@@ -70,7 +80,7 @@ def _of_model(args: argparse.Namespace) -> int:
 def _of_profile(args: argparse.Namespace) -> int:
     named = {"--plan": args.plan, "--data": args.data, "--search": args.search, "--target": args.target}
     other = next((name for name, value in named.items() if value is not None), None)
-    if other is not None or args.shape or recipe_of(args) != Recipe():
+    if other is not None or (args.shape and args.profiled is None) or recipe_of(args) != Recipe():
         raise UsageError(f"{other or 'how to quantize'} is for the page of a model: give --profile FILE too")
     try:
         profile = Profile.load(args.model)
@@ -78,7 +88,9 @@ def _of_profile(args: argparse.Namespace) -> int:
         if args.model.suffix.lower() not in (".onnx", ".tflite"):
             raise
         raise ProfileError(f"{error}; of a model, give --profile FILE too") from error
-    page = profile_page(profile, title=args.model.name).encode()
+    shown: Path = args.profiled or args.model
+    model = None if args.profiled is None else load_model(argparse.Namespace(model=args.profiled, shape=args.shape))
+    page = profile_page(profile, title=shown.name, model=model).encode()
     write_file(args.output, lambda file: file.write(page))
     print(f"{args.output}: {len(profile)} tensors, {len(page) / 1e6:.1f} MB")
     return 0

@@ -13,6 +13,8 @@ from typing import Any
 
 _TEMPLATES = resources.files("octavo.report") / "templates"
 _DATA = "/*DATA*/"
+LIST_PARTS = {"/*MAKERS*/": "makers.js", "/*LIST*/": "list.js"}
+"""The parts of a page with a list and a panel; what its rows hold is the page's own."""
 
 
 def filled(template: str, parts: Mapping[str, str], data: Any) -> str:

@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..graph import Model
+from ..identity import TensorId
 from ..numerics.statistics.histogram import MANTISSA_BITS
+from ..pipeline import quantize
 from ..profile import Profile, TensorStatistics, adequacy_of
-from .html import filled, rounded
+from ..quantize import Recipe
+from .html import LIST_PARTS, filled, rounded
 from .tensor_figures import CENTRE, figures_of
 
-_PARTS = {"/*STYLE*/": "page.css", "/*MAKERS*/": "makers.js", "/*DETAILS*/": "details.js", "/*SCRIPT*/": "page.js"}
+_PARTS = {"/*STYLE*/": "page.css", **LIST_PARTS, "/*DETAILS*/": "details.js", "/*SCRIPT*/": "page.js"}
+_PLACEMENT = Recipe(equalization="none", weight_rounding="nearest", bias_correction=False, min_sqnr=None)
+"""Says which tensors have scales, and takes no time about them."""
 
 
-def profile_page(profile: Profile, *, title: str) -> str:
+def profile_page(profile: Profile, *, title: str, model: Model | None = None) -> str:
     """Return the page, ASCII but for the template's own characters.
 
     Parameters
     ----------
     title
         What the page calls the profile, e.g. the file's name.
+    model
+        The model that was profiled: tells which of its tensors are quantized at all. Without it the page goes by their ranges.
+
+    Raises
+    ------
+    ProfileError
+        `model` is not the one that was profiled.
     """
-    return filled("page.html", _PARTS, _page_data(profile, title))
+    unranked = _never_seen(profile) if model is None else _without_scale(profile, model)
+    return filled("page.html", _PARTS, _page_data(profile, title, unranked))
 
 
-def _page_data(profile: Profile, title: str) -> dict[str, Any]:
+def _without_scale(profile: Profile, model: Model) -> dict[TensorId, str]:
+    """Return why tensors get no 8-bit scale, as `quantize` places them."""
+    plan = quantize(model, profile, recipe=_PLACEMENT).plan
+    scaled = {*plan.activations, *plan.weights}
+    why = {"activation": "it is computed within a kernel, or stays float", "constant": "a bias is int32, others are folded"}
+    others = {name: why.get(each.kind, "it stays float") for name, each in profile.items() if name not in scaled}
+    return {name: f"It gets no 8-bit scale: {reason}." for name, reason in others.items()}
+
+
+def _never_seen(profile: Profile) -> dict[TensorId, str]:
+    """Return why tensors get no 8-bit scale where nothing but their ranges tells."""
+    constants = [each.id for each in profile.values() if each.kind == "constant" and each.channel_axis is None]
+    found = dict.fromkeys(constants, "No layer reads it as its weights: a bias is int32, others are folded.")
+    made = [each for each in profile.values() if each.kind == "activation"]
+    for each, after in pairwise(made):
+        if _is_clamped(each, after):
+            found[each.id] = f"Its range, clamped, is that of {after.source_name}: one kernel computes both."
+    return found
+
+
+def _is_clamped(before: TensorStatistics, after: TensorStatistics) -> bool:
+    """Return whether a tensor has the other's values where these are not negative, or above a bound (ReLU, ReLU6)."""
+    if before.shape != after.shape or not (before.finite and after.finite):
+        return False
+    top = after.maximum == before.maximum or (before.maximum > after.maximum and float(after.maximum).is_integer())
+    return before.minimum < after.minimum == 0 < after.maximum and top
+
+
+def _page_data(profile: Profile, title: str, unranked: dict[TensorId, str]) -> dict[str, Any]:
     return {
         "title": title,
         "fingerprint": profile.fingerprint,
@@ -36,11 +79,11 @@ def _page_data(profile: Profile, title: str) -> dict[str, Any]:
         "tools": {name: ", ".join(versions) for name, versions in profile.tools.items()},
         "mantissaBits": MANTISSA_BITS,
         "centre": CENTRE,
-        "tensors": [_tensor_data(statistics) for statistics in profile.values()],
+        "tensors": [_tensor_data(statistics, unranked.get(name, "")) for name, statistics in profile.items()],
     }
 
 
-def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
+def _tensor_data(statistics: TensorStatistics, unranked: str) -> dict[str, Any]:
     figures = figures_of(statistics)
     found = figures.moments
     judged = adequacy_of(statistics)
@@ -48,6 +91,7 @@ def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
     return {
         "id": statistics.id,
         "name": statistics.source_name,
+        "unranked": unranked,
         "kind": statistics.kind,
         "op": statistics.op,
         "layer": statistics.layer,
@@ -83,6 +127,7 @@ def _tensor_data(statistics: TensorStatistics) -> dict[str, Any]:
                 "low": rounded(preview.low),
                 "high": rounded(preview.high),
                 "scale": _decimal(preview.scale),
+                "leastScale": rounded(preview.least_scale),
                 "zeroPoint": preview.zero_point,
                 "sqnr": rounded(preview.sqnr_db),
                 "saturated": rounded(preview.saturated),

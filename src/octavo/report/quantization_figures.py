@@ -16,12 +16,15 @@ from ..errors import ProfileError, QuantizationError
 from ..graph import Model
 from ..graph.dataflow import DataflowView
 from ..graph.inputs import input_specs, split_batch
+from ..identity import TensorId
 from ..layer_error import LayerError, layer_errors
 from ..pipeline import Executable, Profile, checked_model, compile, explain, quantize, quantize_with
 from ..quantize import QuantizationPlan, QuantizedModel, Remedies
 from ..root_cause import RootCause, root_causes
 from ..search import SearchResult, read_search
 from ..target_choice import TargetLike
+from .quantized_layers import FloatOpFigures, WeightFigures, float_ops_of, time_shares, weights_of
+from .thumbnail import thumbnail
 
 Array = npt.NDArray[Any]
 Samples = Sequence[Sequence[Array]]
@@ -77,12 +80,16 @@ class VariantFigures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFigures:
-    """One sample: its number among those measured, the least SQNR of its outputs in dB, and the classes named."""
+    """One sample: its number among those measured, the least SQNR of its outputs in dB, the classes named, and its picture.
+
+    The picture is a data URI, "" of what is no image.
+    """
 
     number: int
     sqnr_db: float
     float_class: int | None
     quantized_class: int | None
+    picture: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,7 +103,17 @@ class QuantizationFigures:
     worst
         The samples with the least SQNR, those whose class is another first.
     layers
-        What `layer_errors` returns for the first samples; () where nothing can be compared.
+        What `layer_errors` returns for a few samples; () where nothing can be compared.
+    plain
+        SQNR in dB of each of these tensors under plain quantization, by tensor, on the same samples.
+    weights
+        By the outputs of the layers that have some.
+    times
+        Share of the modelled time that each op takes, by its result.
+    float_ops
+        What stays float, what costs most first.
+    profile
+        The model's.
     causes
         What `root_causes` returns; () where the model cannot be simulated.
     notes
@@ -109,6 +126,11 @@ class QuantizationFigures:
     variants: tuple[VariantFigures, ...]
     worst: tuple[SampleFigures, ...]
     layers: tuple[LayerError, ...]
+    plain: Mapping[TensorId, float]
+    weights: Mapping[TensorId, WeightFigures]
+    times: Mapping[str, float]
+    float_ops: tuple[FloatOpFigures, ...]
+    profile: Profile
     causes: tuple[RootCause, ...]
     search: SearchResult | None
     summary: str
@@ -161,9 +183,11 @@ def quantization_figures(
     measured = _Measured(model, batches)
     variants = tuple(measured.variants(quantized, profile, target))
     notes: list[str] = []
-    step = max(len(batches) // LAYER_SAMPLES, 1)
-    layers = _unless_refused(notes, lambda: layer_errors(model, quantized, batches[::step][:LAYER_SAMPLES]))
+    few = batches[:: max(len(batches) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
+    layers = _unless_refused(notes, lambda: layer_errors(model, quantized, few))
+    plain = layer_errors(model, measured.plain, few) if layers else ()
     causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
+    explanation = explain(quantized, target=target)
     return QuantizationFigures(
         model=model,
         quantized=quantized,
@@ -171,9 +195,14 @@ def quantization_figures(
         variants=variants,
         worst=measured.worst(worst),
         layers=layers,
+        plain={row.id: row.sqnr_db for row in plain},
+        weights=weights_of(model, quantized),
+        times=time_shares(explanation),
+        float_ops=float_ops_of(explanation),
+        profile=profile,
         causes=causes,
         search=found,
-        summary=explain(quantized, target=target).summary,
+        summary=explanation.summary,
         notes=tuple(notes),
     )
 
@@ -212,7 +241,7 @@ class _Measured:
             wide_weights=0.0,
         )
         host = "cpu" if target is None else target
-        bare = quantize_with(self._model, profile, Remedies(), target=host, recipe=plain)
+        self.plain = bare = quantize_with(self._model, profile, Remedies(), target=host, recipe=plain)
         found = [self._float, self._variant("plain: min-max, weights to nearest", bare, target)]
         for name, plan in _partial_plans(quantized.plan):
             found.append(self._variant(name, quantize(self._model, plan=plan, target=host), target))
@@ -255,9 +284,15 @@ class _Measured:
                     sqnr_db=min(ratios, default=math.inf),
                     float_class=None if expected is None else expected[number],
                     quantized_class=None if found is None else found[number],
+                    picture="",
                 )
             )
-        return tuple(sorted(rows, key=lambda row: (row.float_class == row.quantized_class, row.sqnr_db, row.number))[:count])
+        rows.sort(key=lambda row: (row.float_class == row.quantized_class, row.sqnr_db, row.number))
+        return tuple(replace(row, picture=self._picture(row.number)) for row in rows[:count])
+
+    def _picture(self, number: int) -> str:
+        """Return the first input of a sample that is an image."""
+        return next(filter(None, map(thumbnail, self._batches[number].values())), "")
 
 
 def _partial_plans(plan: QuantizationPlan) -> list[tuple[str, QuantizationPlan]]:

@@ -6,18 +6,28 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..identity import TensorId
 from ..layer_error import LayerError
+from ..numerics import QuantParams
+from ..numerics.statistics.histogram_estimates import spans
+from ..profile import TensorStatistics
 from ..quantize import QuantizationPlan
 from ..root_cause import RootCause
 from ..search import SearchResult
-from .html import filled, rounded
+from .html import LIST_PARTS, filled, rounded
 from .quantization_figures import LAYER_SAMPLES, QuantizationFigures, VariantFigures
+from .quantized_layers import WeightFigures
 
+_CELLS = 120
+"""Bars of a histogram."""
 _PARTS = {
     "/*STYLE*/": "page.css",
+    "/*PARTS_STYLE*/": "parts.css",
     "/*MORE_STYLE*/": "quantization.css",
-    "/*MAKERS*/": "makers.js",
+    **LIST_PARTS,
+    "/*FRONT*/": "front.js",
     "/*DETAILS*/": "quantization_details.js",
     "/*SCRIPT*/": "quantization.js",
 }
@@ -49,12 +59,25 @@ def _page_data(figures: QuantizationFigures, title: str) -> dict[str, Any]:
         "adjustments": [
             {"id": each.tensor, "name": _name(figures, each.tensor), "said": each.message} for each in plan.adjustments
         ],
+        "floatOps": [
+            {
+                "id": each.tensor,
+                "name": each.name,
+                "op": each.op,
+                "reason": each.reason,
+                "macs": each.macs,
+                "share": rounded(each.share),
+                "saving": rounded(each.saving),
+            }
+            for each in figures.float_ops
+        ],
         "worst": [
             {
                 "number": each.number,
                 "sqnr": _decibels(each.sqnr_db),
                 "floatClass": each.float_class,
                 "quantizedClass": each.quantized_class,
+                "picture": each.picture,
             }
             for each in figures.worst
         ],
@@ -100,6 +123,11 @@ def _tensors(figures: QuantizationFigures) -> Iterator[dict[str, Any]]:
             "op": (entry.op if entry is not None else "") or made.get(name) or ("" if float_op is None else float_op.op),
             "shape": None if entry is None else list(entry.shape),
             "dtype": _dtype(plan, name),
+            "params": _params(plan.activations.get(name)),
+            "weights": _weights(figures.weights.get(name)),
+            "time": rounded(figures.times.get(name)),
+            "plain": _decibels(figures.plain.get(name)),
+            "histogram": _histogram(figures.profile.tensors.get(name)),
             "reason": "" if float_op is None else float_op.reason,
             "adjustments": [each.message for each in plan.adjustments if each.tensor == name],
             "causes": [_cause(row) for row in causes.get(name, ())],
@@ -115,6 +143,49 @@ def _name(figures: QuantizationFigures, name: TensorId) -> str:
 def _dtype(plan: QuantizationPlan, name: TensorId) -> str:
     params = plan.activations.get(name)
     return "float32" if params is None else params.dtype
+
+
+def _params(params: QuantParams | None) -> dict[str, Any] | None:
+    """Return scale, zero point and the range that they stand for, of an activation; of several scales the greatest."""
+    if params is None:
+        return None
+    place = int(np.argmax(params.scale))
+    scale, zero_point = float(params.scale.reshape(-1)[place]), int(params.zero_point.reshape(-1)[place])
+    return {
+        "scale": rounded(scale),
+        "zeroPoint": zero_point,
+        "scales": params.scale.size,
+        "low": rounded((params.qmin - zero_point) * scale),
+        "high": rounded((params.qmax - zero_point) * scale),
+    }
+
+
+def _weights(weights: WeightFigures | None) -> dict[str, Any] | None:
+    if weights is None:
+        return None
+    return {
+        "name": weights.name,
+        "bits": weights.bits,
+        "scales": weights.scales,
+        "least": rounded(weights.least_scale),
+        "greatest": rounded(weights.greatest_scale),
+        "sqnr": _decibels(weights.sqnr_db),
+    }
+
+
+def _histogram(statistics: TensorStatistics | None) -> dict[str, Any] | None:
+    """Return the values of the float tensor in equal parts of their range."""
+    if statistics is None or not statistics.histogram.total or statistics.minimum == statistics.maximum:
+        return None
+    minimum, maximum = statistics.minimum, statistics.maximum
+    low, high = spans(statistics.histogram, minimum, maximum)
+    edges = np.linspace(minimum, maximum, _CELLS + 1)
+    # Of each bin its values are evenly spread: how many lie below each edge is a line between its ends.
+    width = np.where(high > low, high - low, 1.0)
+    below = np.where(high > low, np.clip((edges[:, None] - low) / width, 0, 1), edges[:, None] >= high)
+    below[0] = 0  # a span without width may lie at the very minimum
+    counts = np.diff(below @ statistics.histogram.counts)
+    return {"min": rounded(minimum), "max": rounded(maximum), "counts": [round(float(count)) for count in counts]}
 
 
 def _layer(row: LayerError | None) -> dict[str, Any]:

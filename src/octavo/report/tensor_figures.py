@@ -18,7 +18,7 @@ CENTRE = 99.99
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preview:
-    """What one range would make of a tensor in int8, one scale for all of it.
+    """What one range would make of a tensor in int8.
 
     Parameters
     ----------
@@ -27,7 +27,9 @@ class Preview:
     low, high
         The range.
     scale, zero_point
-        Asymmetric of an activation, symmetric of a constant.
+        Asymmetric of an activation, symmetric of a constant. By channel, the largest scale.
+    least_scale
+        The smallest scale by channel; None where all of the tensor has one.
     sqnr_db
         Estimate, dB; None where nothing is lost.
     saturated
@@ -41,6 +43,7 @@ class Preview:
     zero_point: int
     sqnr_db: float | None
     saturated: float
+    least_scale: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +63,8 @@ class TensorFigures:
     spread
         Largest magnitude of a channel over that of the median channel, among the channels that are not silent.
     previews
-        One for each of `range_previews`, min-max first; empty where there are no finite values.
+        One for each of `range_previews`, min-max first; empty where there are no finite values. Of a weight, before them that of
+        min-max by channel, which is how weights are quantized unless a recipe says otherwise.
     """
 
     moments: Moments | None
@@ -85,7 +89,42 @@ def figures_of(statistics: TensorStatistics) -> TensorFigures:
         tail=(maximum - minimum) / (high - low) if high > low else None,
         outliers=share_outside(histogram, minimum, maximum, low, high),
         spread=spread,
-        previews=tuple(_preview(statistics, scheme, name, estimator) for name, estimator in range_previews().items()),
+        previews=(
+            *_by_channel(statistics, scheme),
+            *(_preview(statistics, scheme, name, estimator) for name, estimator in range_previews().items()),
+        ),
+    )
+
+
+def _by_channel(statistics: TensorStatistics, scheme: QuantScheme) -> tuple[Preview, ...]:
+    """Return what a scale of its own makes of each channel of a weight; () of anything else.
+
+    How values are spread within a channel is not known, and need not be: rounding to int8 leaves the power scale^2 / 12 to each
+    value but zero, whose rounding is exact.
+    """
+    low, high = statistics.channel_minimum, statistics.channel_maximum
+    seen = np.isfinite(low)
+    if statistics.kind != "constant" or statistics.channel_axis is None or not seen.any():
+        return ()
+    scales = np.array([float(scheme.params(float(a), float(b)).scale) for a, b in zip(low[seen], high[seen], strict=True)])
+    loud = np.maximum(np.abs(low[seen]), np.abs(high[seen])) > 0
+    found = moments(statistics.histogram, statistics.minimum, statistics.maximum)
+    signal = found.mean**2 + found.deviation**2
+    rounded = 1 - statistics.zeros / statistics.count
+    noise = rounded * float(np.mean(np.where(loud, scales, 0.0) ** 2)) / 12
+    # Silent channels have a scale, too, which says nothing.
+    shown = scales[loud] if loud.any() else scales
+    return (
+        Preview(
+            range_estimator="min_max by channel",
+            low=statistics.minimum,
+            high=statistics.maximum,
+            scale=float(shown.max()),
+            least_scale=float(shown.min()),
+            zero_point=0,
+            sqnr_db=10 * math.log10(signal / noise) if noise and signal else None,
+            saturated=0.0,
+        ),
     )
 
 

@@ -1,12 +1,10 @@
 "use strict";
 // Draws a profile from the JSON in the page. Names are only ever set as text. Histograms are drawn when they scroll into view.
 
-const state = { key: "place", descending: false, kind: "all", log: true, chosen: null, previewed: 0 };
-const rows = new Map();
+Object.assign(state, { log: true, previewed: 0 });
 
 const times = (value) => (value === null ? "\u2013" : `${number(value, 3)}\u00d7`);
 const decibels = (preview) => (preview ? (preview.sqnr === null ? "exact" : preview.sqnr.toFixed(1)) : "\u2013");
-const shapeOf = (tensor) => `[${tensor.shape.join(", ")}]`;
 
 // ---- histograms: bins are float32 numbers cut to a few bits of mantissa, kept as gaps between bins in use
 
@@ -78,30 +76,28 @@ function drawSmall(canvas, tensor) {
   pen.fillRect(((0 - low) / (high - low)) * (width - 1), height - 2, 1, 2);
 }
 
+// How many values are in each part of the histogram that the panel shows.
+const largeCells = (width) => Math.max(Math.floor(width / 2), 1);
+
 function drawLarge(canvas, tensor) {
-  const [pen, width, height] = context(canvas);
+  const box = frame(canvas, { foot: 18, head: 14 });
+  const { pen, left, width, top, bottom, height } = box;
   const [low, high] = shownRange(tensor);
-  const bottom = height - 18;
-  const at = (value) => ((value - low) / (high - low)) * width;
-  drawBars(pen, regroup(tensor, low, high, Math.floor(width / 2)), 0, width, bottom, bottom - 14);
-  pen.fillStyle = colour("line");
-  pen.fillRect(0, bottom, width, 1);
-  pen.font = "11px system-ui, sans-serif";
-  pen.fillStyle = colour("quiet");
-  const marks = [low, ...(low < 0 && high > 0 ? [0] : []), high];
-  marks.forEach((value, index) => {
-    const text = number(value, 3);
-    const size = pen.measureText(text).width;
-    const place = Math.min(Math.max(at(value) - size / 2, 0), width - size);
-    if (value === 0 && (place < 60 || place > width - 60) && marks.length > 2) return;
-    pen.fillText(text, index === 0 ? 0 : place, height - 5);
-  });
+  const at = (value) => left + ((value - low) / (high - low)) * width;
+  const counts = regroup(tensor, low, high, largeCells(width));
+  const most = Math.max(...counts) || 1;
+  const bend = state.log ? Math.log1p : (count) => count;
+  const powers = Array.from({ length: Math.floor(Math.log10(most)) + 1 }, (_, power) => 10 ** power).reverse();
+  drawLevels(box, state.log ? [...powers, 0] : ticks(0, most), (count) => bottom - (bend(count) / bend(most)) * height,
+    (count) => (count >= 1e4 ? count.toExponential(0).replace("+", "") : whole(count)));
+  drawBars(pen, counts, left, width, bottom, height);
+  drawFeet(box, [low, high, 0, ...ticks(low, high)], at, (value) => number(value, 3));
   const preview = tensor.previews[state.previewed];
   if (!preview) return;
   pen.strokeStyle = colour("warn");
   pen.setLineDash([4, 3]);
   for (const value of [preview.low, preview.high]) {
-    const x = Math.min(Math.max(at(value), 0.75), width - 0.75);
+    const x = Math.min(Math.max(at(value), left + 0.75), left + width - 0.75);
     pen.beginPath();
     pen.moveTo(x, 2);
     pen.lineTo(x, bottom);
@@ -110,10 +106,13 @@ function drawLarge(canvas, tensor) {
 }
 
 function drawChannels(canvas, tensor) {
-  const [pen, width, height] = context(canvas);
+  const box = frame(canvas, { foot: 18 });
+  const { pen, left, width, bottom, height } = box;
   const [low, high] = shownRange(tensor);
-  const at = (value) => height - 2 - ((value - low) / (high - low)) * (height - 4);
+  const at = (value) => bottom - ((value - low) / (high - low)) * height;
+  drawLevels(box, [0, ...ticks(low, high, 3)], at, (value) => number(value, 3));
   const count = tensor.channelMin.length;
+  drawFeet(box, [0, count - 1], (index) => left + ((index + 0.5) / count) * width, (index) => `channel ${index}`);
   const columns = Math.min(count, Math.floor(width));
   const step = width / columns;
   pen.fillStyle = colour("bar");
@@ -123,339 +122,154 @@ function drawChannels(canvas, tensor) {
     const least = Math.min(...tensor.channelMin.slice(from, to).filter((value) => value !== null));
     const most = Math.max(...tensor.channelMax.slice(from, to).filter((value) => value !== null));
     if (least > most) continue;
-    pen.fillRect(column * step, at(most), Math.max(step - (step > 3 ? 1 : 0), 0.5), Math.max(at(least) - at(most), 1));
+    pen.fillRect(left + column * step, at(most), Math.max(step - (step > 3 ? 1 : 0), 0.5), Math.max(at(least) - at(most), 1));
   }
-  pen.fillStyle = colour("quiet");
-  pen.fillRect(0, at(0), width, 0.5);
 }
 
 // ---- ranges along the graph
 
-let overview = [];
-
-function drawOverview() {
-  const canvas = byId("ranges");
-  const [pen, width, height] = context(canvas);
-  overview = visible().filter((tensor) => tensor.min !== null).sort((a, b) => a.place - b.place);
-  const sizes = overview.map((tensor) => Math.max(Math.abs(tensor.min), Math.abs(tensor.max))).filter(Boolean).sort((a, b) => a - b);
+function drawRanges(box, shown) {
+  const { pen, top, bottom, height } = box;
+  const sizes = shown.map((tensor) => Math.max(Math.abs(tensor.min), Math.abs(tensor.max))).filter(Boolean).sort((a, b) => a - b);
   // Linear near 0, logarithmic beyond a tenth of the median tensor's magnitude: small and large tensors both show.
   const unit = (sizes[Math.floor(sizes.length / 2)] || 1) / 10;
   const bend = (value) => Math.asinh(value / unit);
-  const low = Math.min(0, ...overview.map((tensor) => bend(tensor.min)));
-  const high = Math.max(0, ...overview.map((tensor) => bend(tensor.max)));
-  const gutter = 46;
-  const at = (value) => height - 6 - ((bend(value) - low) / (high - low || 1)) * (height - 12);
-  drawScale(pen, at, unit, [low, high], gutter, width);
-  const step = (width - gutter) / Math.max(overview.length, 1);
-  overview.forEach((tensor, index) => {
-    const left = gutter + index * step;
-    const chosen = tensor === state.chosen;
-    const thick = Math.max(Math.min(step - 1, 9), 1);
-    const [from, to] = tensor.centre;
-    if (chosen) {
-      pen.fillStyle = colour("chosen");
-      pen.fillRect(left - 1, 0, Math.max(step, 3) + 2, height);
-    }
-    pen.fillStyle = colour(tensor.nonFinite ? "warn" : chosen ? "accent" : "bar");
-    pen.fillRect(left + step / 2 - 0.5, at(tensor.max), 1, Math.max(at(tensor.min) - at(tensor.max), 1));
-    pen.fillRect(left + (step - thick) / 2, at(to), thick, Math.max(at(from) - at(to), 1));
-  });
-}
-
-function drawScale(pen, at, unit, [low, high], gutter, width) {
-  pen.font = "10px system-ui, sans-serif";
-  pen.textAlign = "right";
-  let powers = [0];
+  const low = Math.min(0, ...shown.map((tensor) => bend(tensor.min)));
+  const high = Math.max(0, ...shown.map((tensor) => bend(tensor.max)));
+  const at = (value) => bottom - ((bend(value) - low) / (high - low || 1)) * height;
+  const powers = [0];
   for (let power = Math.ceil(Math.log10(unit * 2)); power < 39; power += 1) {
-    for (const sign of [1, -1]) {
-      const bent = Math.asinh((sign * 10 ** power) / unit);
-      if (bent >= low && bent <= high) powers.push(sign * 10 ** power);
-    }
+    powers.push(...[1, -1].map((sign) => sign * 10 ** power).filter((value) => bend(value) >= low && bend(value) <= high));
     if (10 ** power > unit * Math.sinh(Math.max(high, -low))) break;
   }
-  const taken = [];
-  for (const value of powers) {
-    const y = at(value);
-    if (taken.some((other) => Math.abs(other - y) < 13)) continue;
-    taken.push(y);
-    pen.fillStyle = colour("line");
-    pen.fillRect(gutter, y, width - gutter, 1);
-    pen.fillStyle = colour("quiet");
-    pen.fillText(number(value, 1), gutter - 6, y + 3);
-  }
-  pen.textAlign = "left";
-}
-
-function pointedAt(event) {
-  const box = byId("ranges").getBoundingClientRect();
-  const place = Math.floor(((event.clientX - box.left - 46) / (box.width - 46)) * overview.length);
-  return overview[place];
+  drawLevels(box, powers, at, (value) => number(value, 1));
+  drawAlong(box, (tensor, from, step, chosen) => {
+    const thick = Math.max(Math.min(step - 1, 9), 1);
+    const [least, most] = tensor.centre;
+    pen.fillStyle = colour(tensor.nonFinite ? "warn" : chosen ? "accent" : "bar");
+    pen.fillRect(from + step / 2 - 0.5, at(tensor.max), 1, Math.max(at(tensor.min) - at(tensor.max), 1));
+    pen.fillRect(from + (step - thick) / 2, at(most), thick, Math.max(at(least) - at(most), 1));
+  });
 }
 
 // ---- the table
 
 const COLUMNS = [
-  { key: "place", title: "#", value: (t) => t.place, text: (t) => String(t.place + 1) },
-  { key: "name", title: "Tensor", left: true, value: (t) => t.name.toLowerCase() },
-  { key: "histogram", title: "Histogram", left: true, value: (t) => t.count, hint: "Sorts by the number of values" },
-  { key: "min", title: "Min", value: (t) => t.min, text: (t) => number(t.min) },
-  { key: "max", title: "Max", value: (t) => t.max, text: (t) => number(t.max) },
-  { key: "spread", title: "Spread", value: (t) => t.spread, text: (t) => times(t.spread), high: (t) => t.spread > 10, falls: true,
-    hint: "Largest channel's magnitude over the median channel's" },
-  { key: "tail", title: "Tail", value: (t) => t.tail, text: (t) => times(t.tail), high: (t) => t.tail > 3, falls: true,
-    hint: `Width of the whole range over that of the range with ${data.centre}% of the values` },
-  { key: "kurtosis", title: "Kurtosis", value: (t) => t.kurtosis, text: (t) => number(t.kurtosis, 3), falls: true,
+  { key: "place", title: "#", value: (t) => t.place, text: (t) => String(t.place + 1), hint: "Place in the order of the graph" },
+  { key: "name", title: "Tensor", left: true, value: (t) => t.name.toLowerCase(), hint: "Name in the model file; below it the op that makes it, and its shape" },
+  { key: "histogram", title: "Histogram", left: true, value: (t) => t.count, fill: histogramOf,
+    hint: "All values of all samples, from the smallest to the largest, with 0; sorts by their number" },
+  { key: "min", title: "Min", value: (t) => t.min, text: (t) => number(t.min), hint: "The smallest finite value, exact" },
+  { key: "max", title: "Max", value: (t) => t.max, text: (t) => number(t.max), hint: "The largest finite value, exact" },
+  { key: "spread", title: "Spread", value: (t) => t.spread, text: (t) => times(t.spread), high: (t) => t.spread > 10, falls: true, ranks: true,
+    hint: "Largest channel's magnitude over the median channel's, among those that are not silent: where it is large, one scale fits few channels" },
+  { key: "tail", title: "Tail", value: (t) => t.tail, text: (t) => times(t.tail), high: (t) => t.tail > 3, falls: true, ranks: true,
+    hint: `Width of the whole range over that of the range with ${data.centre}% of the values: large where rare values lie far out` },
+  { key: "kurtosis", title: "Kurtosis", value: (t) => t.kurtosis, text: (t) => number(t.kurtosis, 3), falls: true, ranks: true,
     hint: "Excess kurtosis, estimated: 0 is normal, large means rare values far out" },
   { key: "zeros", title: "Zeros", value: (t) => (t.count ? t.zeros / t.count : 0), falls: true,
-    text: (t) => percent(t.count ? t.zeros / t.count : 0) },
+    text: (t) => percent(t.count ? t.zeros / t.count : 0), hint: "Share of the values that are exactly 0" },
   { key: "bad", title: "NaN, inf", value: (t) => t.nonFinite, text: (t) => whole(t.nonFinite), high: (t) => t.nonFinite > 0,
-    falls: true, hint: "Values that are NaN or infinite" },
+    falls: true, hint: "Values that are NaN or infinite; they count nowhere else" },
   { key: "growth", title: "Growth", value: (t) => t.growth, text: (t) => (t.growth === null ? "\u2013" : percent(t.growth)),
-    high: (t) => t.growing, falls: true, hint: "Share of the range that the second half of the samples added, on average" },
-  { key: "sqnr", title: "int8 dB", value: (t) => t.previews.length ? t.previews[0].sqnr ?? Infinity : null,
-    text: (t) => decibels(t.previews[0]), high: (t) => t.previews.length && t.previews[0].sqnr !== null && t.previews[0].sqnr < 20,
-    hint: "Estimated signal to quantization noise of int8 over the whole range, one scale; worst first" },
+    high: (t) => t.growing, falls: true, hint: "Share of the range that the second half of the samples added, on average: more samples would widen it further" },
+  { key: "sqnr", title: "int8 dB", value: (t) => (t.previews.length ? t.previews[0].sqnr ?? Infinity : null), ranks: true,
+    text: (t) => (t.unranked ? "\u2013" : decibels(t.previews[0])),
+    high: (t) => !t.unranked && t.previews.length && t.previews[0].sqnr !== null && t.previews[0].sqnr < 20,
+    hint: "Estimated signal to quantization noise of int8 over the whole range, worst first: a weight with a scale for each channel, all others with one. Tensors that get no scale have none, and come last" },
 ];
+
+// ---- histograms in rows, drawn once they are near
 
 const watcher = new IntersectionObserver((entries) => {
   for (const entry of entries) {
-    const row = rows.get(entry.target.dataset.id);
+    const row = rows.get(entry.target.closest("tr").dataset.id);
     row.near = entry.isIntersecting;
-    if (row.near && row.stale) drawRow(row);
+    if (row.near && !row.drawn) drawRow(row);
   }
 }, { rootMargin: "300px" });
 
-function drawRow(row) {
-  if (!row.canvas.clientWidth) return; // filtered out since: it is seen again when it comes back
-  row.stale = false;
-  drawSmall(row.canvas, row.tensor);
-}
-
-function makeRow(tensor) {
-  const row = make("tr");
-  row.dataset.id = tensor.id;
+function histogramOf(tensor) {
   const canvas = make("canvas", { height: 28 });
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `Histogram, ${number(tensor.min)} to ${number(tensor.max)}`);
-  const opener = make("button", { type: "button", className: "open-tensor", textContent: tensor.name, title: tensor.name });
-  const about = make("span", { className: "about", textContent: `${tensor.op || tensor.kind} ${shapeOf(tensor)}` });
-  for (const column of COLUMNS) {
-    const cell = make("td", { className: `c-${column.key}` });
-    if (column.key === "name") cell.append(opener, about);
-    else if (column.key === "histogram") cell.append(canvas);
-    else {
-      cell.classList.add("number");
-      cell.classList.toggle("high", Boolean(column.high && column.high(tensor)));
-      cell.textContent = column.text(tensor);
-    }
-    row.append(cell);
-  }
-  row.addEventListener("click", () => open(tensor));
-  rows.set(tensor.id, { tensor, row, canvas, opener, stale: true, near: false });
-  watcher.observe(row);
+  canvas.addEventListener("pointermove", (event) => {
+    if (tensor.min !== null) tell(countAt(tensor, placeIn(event, canvas, 0), Math.max(8, Math.floor(canvas.clientWidth / 2))), canvas.getBoundingClientRect());
+  });
+  canvas.addEventListener("pointerleave", hush);
+  watcher.observe(canvas);
+  return canvas;
 }
 
-function visible() {
-  const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  return data.tensors.filter((tensor) =>
-    (state.kind === "all" || tensor.kind === state.kind) && words.every((word) => tensor.text.includes(word)));
+function countAt(tensor, share, cells) {
+  const [low, high] = shownRange(tensor);
+  const index = Math.floor(share * cells);
+  const ends = [index, index + 1].map((each) => number(low + ((high - low) * each) / cells));
+  return `${ends[0]} to ${ends[1]}: about ${whole(Math.round(regroup(tensor, low, high, cells)[index]))} values`;
 }
 
-function compare(a, b) {
-  const { value } = COLUMNS.find((column) => column.key === state.key);
-  const [x, y] = [value(a), value(b)];
-  // What has no figure comes last in either direction.
-  if (x === null || y === null) return (x === null) - (y === null) || a.place - b.place;
-  const order = x < y ? -1 : x > y ? 1 : 0;
-  return (state.descending ? -order : order) || a.place - b.place;
+function drawRow(row) {
+  const canvas = row.row.querySelector("canvas");
+  if (!canvas.clientWidth) return; // filtered out since: it is seen again when it comes back
+  row.drawn = true;
+  drawSmall(canvas, row.item);
 }
 
-function list() {
-  const shown = visible().sort(compare);
-  byId("rows").replaceChildren(...shown.map((tensor) => rows.get(tensor.id).row));
-  byId("shown").textContent = shown.length === data.tensors.length
-    ? `${whole(shown.length)} tensors` : `${whole(shown.length)} of ${whole(data.tensors.length)} tensors`;
-  byId("none").hidden = shown.length > 0;
-  byId("sort").value = state.key;
-  byId("graph-order").disabled = state.key === "place" && !state.descending;
-  for (const head of byId("heads").children) {
-    if (head.dataset.key === state.key) head.setAttribute("aria-sort", state.descending ? "descending" : "ascending");
-    else head.removeAttribute("aria-sort");
-  }
-  drawOverview();
-}
-
-function sortBy(column, again = true) {
-  state.descending = again && state.key === column.key ? !state.descending : Boolean(column.falls);
-  state.key = column.key;
-  list();
-}
-
-function redraw() {
+function redrawRows() {
   for (const row of rows.values()) {
-    row.stale = true;
+    row.drawn = false;
     if (row.near) drawRow(row);
   }
-  drawOverview();
-  drawDetails();
 }
 
-// ---- opening a tensor
-
-let drawDetails = () => {};
-
-function open(tensor, focus = true) {
-  if (state.chosen) rows.get(state.chosen.id).row.classList.remove("chosen");
-  state.chosen = tensor;
-  state.previewed = 0;
-  rows.get(tensor.id).row.classList.add("chosen");
-  const panel = byId("details");
-  panel.replaceChildren(...detailsOf(tensor));
-  panel.hidden = false;
-  panel.scrollTop = 0;
-  document.querySelector("main").classList.add("open");
-  drawDetails = () => {
-    if (tensor.min !== null) drawLarge(byId("histogram"), tensor);
-    if (tensor.axis !== null) drawChannels(byId("channels"), tensor);
-    if (byId("convergence")) drawConvergence(byId("convergence"), tensor);
-  };
-  drawDetails();
-  drawOverview();
-  history.replaceState(null, "", `#${encodeURIComponent(tensor.place + 1)}`);
-  if (focus) panel.querySelector("h2").focus({ preventScroll: true });
+function drawPanel(tensor) {
+  if (tensor.min !== null) drawLarge(byId("histogram"), tensor);
+  if (tensor.axis !== null) drawChannels(byId("channels"), tensor);
+  if (byId("convergence")) drawConvergence(byId("convergence"), tensor);
 }
 
-function step(by, title) {
-  const shown = visible().sort(compare);
-  const next = shown[shown.indexOf(state.chosen) + by];
-  if (!next) return;
-  open(next, false);
-  rows.get(next.id).row.scrollIntoView({ block: "nearest" });
-  [...byId("details").querySelectorAll(".step")].find((button) => button.textContent === title).focus();
-}
+const PAGE = {
+  noun: ["tensor", "tensors"],
+  columns: COLUMNS,
+  kinds: [
+    ["all", "All", () => true],
+    ["activation", "Activations", (tensor) => tensor.kind === "activation"],
+    ["constant", "Constants", (tensor) => tensor.kind === "constant"],
+    ["input", "Inputs", (tensor) => tensor.kind === "input"],
+    ["ranked", "With a scale", (tensor) => !tensor.unranked, "Less what gets no 8-bit scale: tensors within a kernel, biases"],
+  ],
+  words: (tensor) => [tensor.name, tensor.id, tensor.op, tensor.layer, tensor.kind, shapeOf(tensor)],
+  about: (tensor) => `${tensor.op || tensor.kind} ${shapeOf(tensor)}`,
+  inOverview: (tensor) => tensor.min !== null,
+  said: (tensor) => `${number(tensor.min)} to ${number(tensor.max)}, ${data.centre}% within ${tensor.centre.map((end) => number(end)).join(" to ")}`,
+  drawOverview: drawRanges,
+  details: (tensor) => { state.previewed = 0; return detailsOf(tensor); },
+  drawDetails: drawPanel,
+  spared: ["min", "max"], // columns that a narrow page may leave out
+  redraw: redrawRows,
+};
 
-function shut() {
-  if (!state.chosen) return;
-  const { row, opener } = rows.get(state.chosen.id);
-  row.classList.remove("chosen");
-  state.chosen = null;
-  drawDetails = () => {};
-  byId("details").hidden = true;
-  document.querySelector("main").classList.remove("open");
-  history.replaceState(null, "", location.pathname + location.search);
-  drawOverview();
-  opener.focus();
-}
-
-// ---- start
-
-function wireKeys() {
-  document.addEventListener("keydown", (event) => {
-    const inField = event.target instanceof HTMLInputElement;
-    if (event.key === "/" && !inField) {
-      event.preventDefault();
-      byId("search").focus();
-    } else if (event.key === "Escape" && !inField) shut();
-    else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && event.target.classList.contains("open-tensor")) {
-      const row = event.target.closest("tr");
-      const next = event.key === "ArrowDown" ? row.nextElementSibling : row.previousElementSibling;
-      if (next) next.querySelector("button").focus();
-      event.preventDefault();
-    }
-  });
-}
-
-// What sticks below the tools must know how tall they are, and whether they stick themselves.
-function measureTools() {
-  const tools = byId("tools");
-  const sticks = getComputedStyle(tools).position === "sticky";
-  document.documentElement.style.setProperty("--tools-height", sticks ? `${tools.offsetHeight}px` : "0px");
-}
-
-function wireTools() {
-  new ResizeObserver(measureTools).observe(byId("tools"));
-  let waiting = 0;
-  byId("search").addEventListener("input", () => {
-    cancelAnimationFrame(waiting);
-    waiting = requestAnimationFrame(list);
-  });
-  byId("graph-order").addEventListener("click", () => {
-    Object.assign(state, { key: "place", descending: false });
-    list();
-  });
-  byId("sort").addEventListener("change", () => sortBy(COLUMNS.find((column) => column.key === byId("sort").value), false));
-  byId("log").addEventListener("click", () => {
-    state.log = !state.log;
-    byId("log").setAttribute("aria-pressed", String(state.log));
-    redraw();
-  });
-  const kinds = [["all", "All"], ["activation", "Activations"], ["constant", "Constants"], ["input", "Inputs"]];
-  for (const [kind, title] of kinds) {
-    const button = make("button", { type: "button", textContent: title });
-    button.setAttribute("aria-pressed", String(kind === state.kind));
-    button.addEventListener("click", () => {
-      state.kind = kind;
-      for (const other of byId("kinds").children) other.setAttribute("aria-pressed", String(other === button));
-      list();
-    });
-    byId("kinds").append(button);
-  }
-}
-
-function wireOverview() {
-  const canvas = byId("ranges");
-  canvas.addEventListener("click", (event) => {
-    const tensor = pointedAt(event);
-    if (!tensor) return;
-    open(tensor);
-    rows.get(tensor.id).row.scrollIntoView({ block: "nearest" });
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    const tensor = pointedAt(event);
-    byId("pointed").textContent = tensor ? `${tensor.name}: ${number(tensor.min)} to ${number(tensor.max)}` : "";
-  });
-  canvas.addEventListener("pointerleave", () => { byId("pointed").textContent = ""; });
-}
-
-function start() {
-  data.tensors.forEach((tensor, place) => {
-    tensor.place = place;
-    tensor.text = [tensor.name, tensor.id, tensor.op, tensor.layer, tensor.kind, shapeOf(tensor)].join("\n").toLowerCase();
-  });
+function showFacts() {
   document.title = `${data.title} \u2013 Octavo profile`;
   byId("title").textContent = data.title;
+  const facts = byId("facts");
   const bad = data.tensors.filter((tensor) => tensor.nonFinite).length;
-  byId("facts").append(`${whole(data.samples)} samples, ${whole(data.kept)} kept; model ${data.fingerprint}`);
-  if (data.preprocessing) byId("facts").append(`; preprocessing: ${data.preprocessing}`);
-  if (bad) byId("facts").append("; ", make("b", { textContent: `${whole(bad)} ${bad === 1 ? "tensor" : "tensors"} with NaN or infinity` }));
+  const digest = hinting(make("span", { className: "digest", textContent: data.fingerprint.slice(0, 15), tabIndex: 0 }), data.fingerprint);
+  facts.append(`${plural(data.samples, "sample", "samples")}, ${whole(data.kept)} kept; model `, digest);
+  if (data.preprocessing) facts.append(`; preprocessing: ${data.preprocessing}`);
+  if (bad) facts.append("; ", make("b", { textContent: `${plural(bad, "tensor", "tensors")} with NaN or infinity` }));
   const growing = data.tensors.filter((tensor) => tensor.growing).length;
   const silent = data.tensors.filter((tensor) => tensor.kind !== "constant" && tensor.silent.length).length;
-  if (growing) byId("facts").append("; ", make("b", { textContent: `${whole(growing)} ${growing === 1 ? "range" : "ranges"} still growing` }));
-  if (silent) byId("facts").append(`; ${whole(silent)} ${silent === 1 ? "tensor" : "tensors"} with channels that never fired`);
+  if (growing) facts.append("; ", make("b", { textContent: `${plural(growing, "range", "ranges")} still growing` }));
+  if (silent) facts.append(`; ${plural(silent, "tensor", "tensors")} with channels that never fired`);
   const made = Object.entries(data.tools).map(([name, version]) => `${name} ${version}`);
-  if (made.length) byId("facts").append(`; made with ${made.join(", ")}`);
-  for (const column of COLUMNS) {
-    const button = make("button", { type: "button", textContent: column.title, title: column.hint || `Sort by ${column.title.toLowerCase()}` });
-    button.addEventListener("click", () => sortBy(column));
-    const head = make("th", { scope: "col", className: `c-${column.key}${column.left ? " text" : ""}` }, button);
-    head.dataset.key = column.key;
-    byId("heads").append(head);
-    byId("sort").append(make("option", { value: column.key, textContent: column.key === "place" ? "Graph order" : column.title }));
-  }
-  data.tensors.forEach(makeRow);
-  wireTools();
-  wireKeys();
-  wireOverview();
-  list();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  let drawnAt = 0;
-  new ResizeObserver(() => {
-    const width = byId("list").clientWidth;
-    if (width !== drawnAt) requestAnimationFrame(redraw);
-    drawnAt = width;
-  }).observe(byId("list"));
-  const linked = data.tensors[Number(location.hash.slice(1)) - 1];
-  if (linked) open(linked, false);
+  if (made.length) facts.append(`; made with ${made.join(", ")}`);
 }
 
-start();
+showFacts();
+byId("log").addEventListener("click", () => {
+  state.log = !state.log;
+  byId("log").setAttribute("aria-pressed", String(state.log));
+  redraw();
+});
+startList(PAGE, data.tensors);

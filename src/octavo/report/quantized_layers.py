@@ -1,0 +1,123 @@
+"""What quantizing made of single tensors and ops: weights as they are rounded, and what float ops cost. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..explanation import ExplainedOp, Explanation
+from ..graph import Model
+from ..identity import TensorId
+from ..numerics import dequantize
+from ..numerics.statistics.metrics import sqnr_db
+from ..quantize import QuantizedModel, equalized_float
+from ..quantize.recipe import bits_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightFigures:
+    """The weights of one layer, as they are rounded.
+
+    Parameters
+    ----------
+    id, name
+        The constant.
+    bits
+        Of its integers.
+    scales
+        How many it has: one, or one for each output channel.
+    least_scale, greatest_scale
+        Of these.
+    sqnr_db
+        Of the integers, with these scales, against the float values that they were made of; inf without an error.
+    """
+
+    id: TensorId
+    name: str
+    bits: int
+    scales: int
+    least_scale: float
+    greatest_scale: float
+    sqnr_db: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatOpFigures:
+    """An op that stays float.
+
+    Parameters
+    ----------
+    tensor, name, op
+        Its result, the source's name of that, and the op.
+    reason
+        Why.
+    macs
+        Multiply-accumulates of one inference.
+    share
+        Of the quantized model's modelled time, in [0; 1].
+    saving
+        Share of that time that it would take less as an integer op; nothing for moving values.
+    """
+
+    tensor: str
+    name: str
+    op: str
+    reason: str
+    macs: int
+    share: float
+    saving: float
+
+
+def weights_of(model: Model, quantized: QuantizedModel) -> Mapping[TensorId, WeightFigures]:
+    """Return the weights of the layers that have some, by the layers' outputs."""
+    plan = quantized.plan
+    floats = equalized_float(model, plan.equalization)
+    found: dict[TensorId, WeightFigures] = {}
+    for layer in plan.layers:
+        name = layer.weight
+        if name is None or name not in plan.weight_values or name not in floats.params:
+            continue
+        params, values = plan.weights[name], plan.weight_values[name]
+        entry = model.tensors.get(name)
+        found[layer.output] = WeightFigures(
+            id=name,
+            name=(entry.source_name if entry is not None else "") or plan.names.get(name, "") or str(name),
+            bits=bits_of(params),
+            scales=params.scale.size,
+            least_scale=float(params.scale.min()),
+            greatest_scale=float(params.scale.max()),
+            sqnr_db=sqnr_db(np.asarray(floats.params[name]), dequantize(values, params)),
+        )
+    return found
+
+
+def time_shares(explanation: Explanation) -> Mapping[str, float]:
+    """Return the share of the modelled time that each op takes, by its result."""
+    total = _total(explanation)
+    return {op.tensor: op.cycles(is_integer=op.integer) / total for op in explanation.ops}
+
+
+def float_ops_of(explanation: Explanation) -> tuple[FloatOpFigures, ...]:
+    """Return the ops that stay float, what costs most first."""
+    total = _total(explanation)
+    found = [_float_op(op, total) for op in explanation.ops if not op.integer and op.op not in ("quantize", "dequantize")]
+    return tuple(sorted(found, key=lambda each: -each.share))
+
+
+def _float_op(op: ExplainedOp, total: float) -> FloatOpFigures:
+    now = op.cycles(is_integer=False)
+    return FloatOpFigures(
+        tensor=op.tensor,
+        name=op.source_name or op.tensor,
+        op=op.op,
+        reason=op.reason,
+        macs=op.macs,
+        share=now / total,
+        saving=(now - op.cycles(is_integer=True)) / total,
+    )
+
+
+def _total(explanation: Explanation) -> float:
+    return sum(op.cycles(is_integer=op.integer) for op in explanation.ops) or 1.0
