@@ -109,6 +109,11 @@ class Explanation:
         return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
 
 
+def shown_names(model: Model) -> dict[str, str]:
+    """Return the names that explanations show in place of the source's: those of what tensors were before they were integers."""
+    return dict(model.shown_names) or names_before_quantizing(model)
+
+
 def names_before_quantizing(model: Model) -> dict[str, str]:
     """Return for integers that a file in QDQ form has as tensors of their own the name of what is quantized to them."""
     found: dict[str, str] = {}
@@ -133,8 +138,7 @@ def _source_name(model: Model, var: Var) -> str:
 
 def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[ExplainedOp, ...]:
     """Return what lowering a model found, with the source's names and the reasons that quantizing had."""
-    shown = dict(model.shown_names) or names_before_quantizing(model)
-    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | shown
+    named = {str(entry.id): entry.source_name for entry in model.tensors.values()} | shown_names(model)
     # Where quantizing left an op float, that is the reason; lowering only sees that nothing was quantized there.
     reasons = {str(op.tensor): op.reason for op in model.plan.float_ops} if isinstance(model, QuantizedModel) else {}
     found: list[ExplainedOp] = []

@@ -280,12 +280,13 @@ def test_bench_times_layers_against_the_peak(finished: Path, capsys: pytest.Capt
     told = json.loads(capsys.readouterr().out)
     assert told["float_peak"] > 0
     assert any(layer["macs"] for layer in told["layers"])
-    assert command(f"bench {finished}/m.onnx --layers") == 0
+    assert command(f"bench {finished}/m.onnx --layers --html {finished}/layers.html") == 0
+    assert '"rows":[]' in (finished / "layers.html").read_text(encoding="utf-8")
     assert "of peak" in capsys.readouterr().out
 
 
 def test_bench_quantizes_for_the_peers_too(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = "bench {0}/m.onnx --profile {0}/profile.json --against onnxruntime --seconds 0.05"
+    line = "bench {0}/m.onnx --profile {0}/profile.json --against onnxruntime --seconds 0.05 --html {0}/bench.html"
     assert command(line.format(finished)) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("m.int8.onnx on ")

@@ -6,9 +6,13 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from ..errors import CompileError
+from ..graph import Model
 from ..pipeline import export_onnx, quantize
-from ..report import PEERS, bench, roofline
+from ..profile import Profile
+from ..report import PEERS, BenchReport, bench, bench_page, roofline
 from .options import (
     Subcommands,
     add_command,
@@ -21,6 +25,7 @@ from .options import (
     positive_seconds,
     thread_counts,
 )
+from .outputs import check_output, write_file
 from .progress import progress_bar
 from .sources import is_downcast, load_to_compile
 
@@ -31,7 +36,7 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "bench",
         call,
-        example="octavo bench m.tflite --against litert,onnxruntime,openvino,tvm --threads 1,2",
+        example="octavo bench m.tflite --against litert,onnxruntime,openvino,tvm --threads 1,2 --html bench.html",
     )
     add_model(parser)
     parser.add_argument(
@@ -57,6 +62,12 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument(
         "--layers", action="store_true", help="time each layer of Octavo's build instead, as a share of the core's measured peak"
     )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page, too: bars with the peers, and each layer's time against the core's peak",
+    )
     add_precision(parser)
     add_target(parser)
     add_json(parser)
@@ -65,21 +76,43 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.html is not None:
+        check_output(args.html, *(path for path in (args.model, args.profile, args.plan) if path is not None))
     model, profile, recipe = load_to_compile(args)
     if profile is not None and not is_downcast(args):
         # The peers read the same model in QDQ form.
         model, profile = quantize(model, profile, target=args.target, recipe=recipe), None
     if args.layers:
         measured = roofline(model, args.model.name, target=args.target, precision=args.precision, profile=profile)
+        _write_page(args, layers=measured)
         print(json.dumps(measured.to_json(), indent=2) if args.json else measured.to_markdown())
         return 0
+    report = _compared(args, model, profile)
+    if args.html is not None:
+        try:
+            layers = roofline(model, args.model.name, target=args.target, precision=args.precision, profile=profile)
+        except CompileError as error:
+            _write_page(args, report=report, note=str(error))
+        else:
+            _write_page(args, report=report, layers=layers)
+    print(json.dumps(report.to_json(), indent=2) if args.json else report.to_markdown())
+    return 0
+
+
+def _write_page(args: argparse.Namespace, **measured: Any) -> None:
+    if args.html is not None:
+        page = bench_page(args.model.name, **measured).encode()
+        write_file(args.html, lambda file: file.write(page))
+
+
+def _compared(args: argparse.Namespace, model: Model, profile: Profile | None) -> BenchReport:
     with tempfile.TemporaryDirectory() as folder:
         path: Path = args.model
         if (args.profile or args.plan) and not is_downcast(args):
             path = Path(folder) / f"{path.stem}.int8.onnx"
             export_onnx(model, path)
         with progress_bar("bench", len(args.threads), "thread count") as advance:
-            report = bench(
+            return bench(
                 model,
                 path,
                 against=args.against,
@@ -90,5 +123,3 @@ def call(args: argparse.Namespace) -> int:
                 profile=profile,
                 progress=advance,
             )
-    print(json.dumps(report.to_json(), indent=2) if args.json else report.to_markdown())
-    return 0

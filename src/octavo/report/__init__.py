@@ -1,6 +1,7 @@
 """Report: results that people and machines read: the demo's table, the bench, pages of profiles and quantized models."""
 
 from .bench import BenchReport, BenchRow, bench
+from .bench_page import bench_page
 from .demo import DemoReport, run_demo
 from .peers import PEERS, PeerError
 from .profile_page import profile_page
@@ -24,6 +25,7 @@ __all__ = [
     "TunedKernel",
     "TuningReport",
     "bench",
+    "bench_page",
     "markdown_table",
     "profile_page",
     "quantization_figures",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def _tensor_data(statistics: TensorStatistics, unranked: str) -> dict[str, Any]:
         "axis": statistics.channel_axis,
         "channelMin": _decimals(statistics.channel_minimum),
         "channelMax": _decimals(statistics.channel_maximum),
-        "gaps": np.diff(statistics.histogram.bins, prepend=0).tolist(),
+        "gaps": _short(np.diff(statistics.histogram.bins, prepend=0)),
         "counts": statistics.histogram.counts.tolist(),
         "mean": None if found is None else rounded(found.mean),
         "deviation": None if found is None else rounded(found.deviation),
@@ -135,6 +135,15 @@ def _tensor_data(statistics: TensorStatistics, unranked: str) -> dict[str, Any]:
             for preview in figures.previews
         ],
     }
+
+
+def _short(gaps: npt.NDArray[np.int64]) -> list[int]:
+    """Return gaps with each run of ones behind the first gap, of which most consist, as its length below 0."""
+    found: list[int] = gaps[:1].tolist()
+    for gap, run in groupby(gaps[1:].tolist()):
+        count = len(list(run))
+        found += [-count] if gap == 1 and count > 1 else [gap] * count
+    return found
 
 
 def _decimal(value: float) -> float:

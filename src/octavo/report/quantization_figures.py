@@ -17,7 +17,7 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView
 from ..graph.inputs import input_specs, split_batch
 from ..identity import TensorId
-from ..layer_error import LayerError, layer_errors
+from ..layer_error import LayerError, layer_errors, tensor_ratios
 from ..pipeline import Executable, Profile, checked_model, compile, explain, quantize, quantize_with
 from ..quantize import QuantizationPlan, QuantizedModel, Remedies
 from ..root_cause import RootCause, root_causes
@@ -105,7 +105,7 @@ class QuantizationFigures:
     layers
         What `layer_errors` returns for a few samples; () where nothing can be compared.
     plain
-        SQNR in dB of each of these tensors under plain quantization, by tensor, on the same samples.
+        SQNR in dB of each tensor that plain quantization quantizes, on the same samples.
     weights
         By the outputs of the layers that have some.
     times
@@ -185,7 +185,7 @@ def quantization_figures(
     notes: list[str] = []
     few = batches[:: max(len(batches) // LAYER_SAMPLES, 1)][:LAYER_SAMPLES]
     layers = _unless_refused(notes, lambda: layer_errors(model, quantized, few))
-    plain = layer_errors(model, measured.plain, few) if layers else ()
+    plain = tensor_ratios(model, measured.plain, few) if layers else {}
     causes = _unless_refused(notes, lambda: root_causes(model, quantized, batches))
     explanation = explain(quantized, target=target)
     return QuantizationFigures(
@@ -195,7 +195,7 @@ def quantization_figures(
         variants=variants,
         worst=measured.worst(worst),
         layers=layers,
-        plain={row.id: row.sqnr_db for row in plain},
+        plain=plain,
         weights=weights_of(model, quantized),
         times=time_shares(explanation),
         float_ops=float_ops_of(explanation),

@@ -6,9 +6,10 @@ for integer layers, fused multiply-adds for float ones. One thread.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..backends.cpu.lowering import OpRecord
 from ..backends.cpu.peaks import PeakLoop, float_peak_loop, integer_peak_loop
 from ..build import llvm_module, timed_calls
 from ..errors import CompileError
+from ..explanation import shown_names
 from ..graph import Model
 from ..pipeline import Profile, lower, prepared
 from ..target_choice import TargetLike, check_runs_here, resolve_target
@@ -28,6 +30,8 @@ from .bench import processor_name, random_inputs
 from .table import markdown_table, shortened
 
 ROUNDS = 15
+_COPIED_BYTES = 1 << 26
+"""No cache of a core holds as much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +52,10 @@ class LayerTime:
         Median time.
     share
         Of the peak; None without multiply-accumulates or without a known peak.
+    size
+        Bytes of all that it reads and writes once: inputs, constants, results.
+    source_name
+        The source's own name of the tensor, "" where it has none.
     """
 
     kernel: str
@@ -56,17 +64,24 @@ class LayerTime:
     macs: int
     microseconds: float
     share: float | None
+    size: int = 0
+    source_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roofline:
-    """The layers in the order they run. Peaks are in GMAC/s; None where the machine has no instruction that we know of."""
+    """The layers in the order they run.
+
+    Peaks are in GMAC/s, None where the machine has no instruction that we know of; `memory_peak` is in GB/s, read and written by
+    a copy too large for the caches.
+    """
 
     model: str
     processor: str
     integer_peak: float | None
     float_peak: float
     layers: tuple[LayerTime, ...]
+    memory_peak: float = 0.0
 
     @property
     def weighted_share(self) -> float | None:
@@ -129,17 +144,37 @@ def roofline(
     # As the layers are compiled: for a CPU without a wider product, so that none takes this one's place.
     peaks = {True: None if integers is None else peak_of(integers, chosen.llvm), False: peak_of(float_peak_loop(), chosen.llvm)}
     records = {(record.tensor, record.kernel): record for record in lowered.records}
-    layers = [
-        _layer(symbol, float(time_us), records, lowered.kernels.get(symbol), peaks)
-        for symbol, time_us in zip(calls.symbols, spent, strict=True)
-    ]
+    names = {str(entry.id): entry.source_name for entry in model.tensors.values()} | shown_names(model)
+    layers: list[LayerTime] = []
+    for symbol, time_us in zip(calls.symbols, spent, strict=True):
+        layer = _layer(symbol, float(time_us), records, lowered.kernels.get(symbol), peaks)
+        layers.append(replace(layer, size=_size(linked, symbol), source_name=names.get(layer.tensor, "")))
     return Roofline(
         model=name,
         processor=processor_name(),
         integer_peak=peaks[True],
         float_peak=peaks[False] or 0.0,
         layers=tuple(layers),
+        memory_peak=_copied(_COPIED_BYTES),
     )
+
+
+def _size(linked: tvm.IRModule, symbol: str) -> int:
+    """Return the bytes of the buffers that a function is called with; 0 of what is no function of the module."""
+    found: Any = next((linked[var] for var in linked.get_global_vars() if var.name_hint == symbol), None)
+    buffers = [] if found is None else [each for each in found.params if hasattr(each, "shape")]
+    return sum(math.prod(int(size) for size in each.shape) * np.dtype(str(each.dtype)).itemsize for each in buffers)
+
+
+def _copied(size: int) -> float:
+    """Return the GB/s at which so many bytes are read and written by a copy, now."""
+    source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
+    taken: list[float] = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        taken.append(time.perf_counter() - start)
+    return 2 * size / statistics.median(taken) / 1e9
 
 
 def _layer(

@@ -17,7 +17,8 @@ function edge(magnitude) {
 function spansOf(tensor) {
   const spans = [];
   let bin = 0;
-  tensor.gaps.forEach((gap, index) => {
+  // The first gap leads to the first bin, which may lie below 0; those behind it that are below 0 are runs of ones.
+  tensor.gaps.flatMap((gap, index) => (index && gap < 0 ? Array(-gap).fill(1) : [gap])).forEach((gap, index) => {
     bin += gap;
     const inner = edge(Math.abs(bin));
     const outer = edge(Math.abs(bin) + 1);
