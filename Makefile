@@ -55,12 +55,18 @@ EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-l
 EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
 ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_executables.py test_arm_machine_code.py)
 
+# The machines of the whole sweep: every test of kernels, but for those of code for named CPUs, which need no emulator.
+EMULATED ?= arm.neon arm.dotprod arm.i8mm riscv64
+SWEEP := tests/backends/cpu/kernels --ignore-glob '*machine_code.py' --ignore-glob '*test_emulated*'
+
 emulation: ## Install QEMU and the cross compilers; `make test` then runs the tests that need them, too
 	@for tool in $(EMULATORS); do command -v $$tool; done | wc -l | grep -qx $(words $(EMULATORS)) || { \
 	  echo "installing $(EMULATION)"; \
 	  { apt-get update && apt-get install --yes --no-install-recommends $(EMULATION); } >/dev/null; }
 
-test-arm: $(TOOLS) emulation ## Run kernels and models for ARM64 and RISC-V under QEMU, look at their loops
+test-arm: $(TOOLS) emulation ## Run every test of kernels, and models, for ARM64 and RISC-V under QEMU, look at their loops
+	@for machine in $(EMULATED); do echo "kernels of $$machine"; \
+	  OCTAVO_EMULATE=$$machine $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(SWEEP) || exit 1; done
 	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(ARM_TESTS)
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too

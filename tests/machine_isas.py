@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 from functools import cache
@@ -9,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.cpu.kernels import AVX512_VNNI, extensions_of
+from octavo.backends.cpu.kernels import AVX512_VNNI, GENERIC, extensions_of
 from octavo.backends.cpu.kernels.isa import ISAS
 from octavo.target_choice import resolve_target
+
+EMULATED = os.environ.get("OCTAVO_EMULATE", "")
+"""The machine on which tests of kernels run them, by QEMU: a name of `emulated_kernels.MACHINES`; "" for this machine itself."""
 
 
 @cache
 def machine_isas() -> tuple[str, ...]:
-    """The ISAs and extensions that may run here; of OCTAVO_TARGET's ISA where that is set."""
+    """The ISAs and extensions that may run here; of OCTAVO_TARGET's ISA where that is set, of OCTAVO_EMULATE's its own alone."""
+    if EMULATED:
+        return (EMULATED,) if EMULATED in ISAS else (GENERIC,)
     machine = resolve_target(None)
     return (*machine.isas, *(extensions_of(machine.llvm) if AVX512_VNNI in machine.isas else ()))
 
@@ -26,7 +32,7 @@ def each_isa(isas: Iterable[str]) -> list[Any]:
     return [pytest.param(isa, marks=pytest.mark.needs_isa(isa)) for isa in isas]
 
 
-_FOREIGN = "x86" if platform.machine() in ("aarch64", "arm64") else "arm"
+_FOREIGN = "x86" if EMULATED or platform.machine() in ("aarch64", "arm64") else "arm"
 
 FAMILY_ISAS = tuple(name for name, isa in ISAS.items() if isa.family != _FOREIGN)
 """Every ISA that a machine of this architecture can have: code for the others runs in the emulator alone."""

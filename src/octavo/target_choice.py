@@ -231,6 +231,10 @@ def _arm_target(cpu: str) -> tvm.target.Target:
     return tvm.target.Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
 
 
+_RV64GC = ("+m", "+a", "+f", "+d", "+c")
+"""What Linux distributions for RISC-V ask of a CPU; without these LLVM's floats are calls, in another calling convention."""
+
+
 def _llvm_target(text: str) -> tvm.target.Target:
     """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..."; TargetError where an option or the CPU is unknown."""
     kind, *options = text.split()
@@ -240,6 +244,8 @@ def _llvm_target(text: str) -> tvm.target.Target:
         if not option.startswith("-") or not equals or key not in ("mcpu", "mattr", "mtriple"):
             raise TargetError(f"target {text!r}: expected options -mcpu=, -mattr=, -mtriple=, got {option!r}")
         config[key] = value.split(",") if key == "mattr" else value
+    if str(config.get("mtriple", "")).startswith("riscv64") and config.keys().isdisjoint(("mcpu", "mattr")):
+        config["mattr"] = list(_RV64GC)
     if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], host_triple()):
         raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {host_triple()}")
     try:

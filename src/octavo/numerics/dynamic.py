@@ -89,7 +89,7 @@ def dynamic_parameters(x: npt.NDArray[np.float32], style: DynamicStyle) -> npt.N
     elif style == "onnx":
         scale = np.where(span == 0, _F(1), span / _F(255)).astype(_F)
         scale = np.where(scale == 0, _F(1), scale)
-        zero_point = np.rint(np.clip(-low / scale, _F(0), _F(255)))
+        zero_point = np.rint(np.clip((_F(0) - low) / scale, _F(0), _F(255)))  # 0 - low: no negative zero
     else:
         with np.errstate(divide="ignore"):
             factor = np.where(span == 0, _F(1), _F(255) / span).astype(_F)

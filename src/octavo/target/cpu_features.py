@@ -6,6 +6,7 @@ the places in CPUID and in Linux's hardware capabilities are what a C library as
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -136,15 +137,34 @@ def names_of(features: Collection[Feature]) -> tuple[str, ...]:
 @lru_cache
 def machine_features() -> frozenset[str] | None:
     """Return what this machine has, by LLVM's names; None where its operating system does not tell."""
+    architecture = str(codegen.llvm_get_system_triple()).split("-")[0]
+    return _capable() if architecture == "aarch64" else _flagged(_BY_ARCHITECTURE.get(architecture, ()))
+
+
+def _flagged(table: tuple[Feature, ...]) -> frozenset[str] | None:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), None)
-    if flags is None:
+    flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), None)
+    return None if flags is None else frozenset(feature.llvm for feature in table if feature.cpuinfo in flags)
+
+
+# Linux: include/uapi/linux/auxvec.h.
+_AUXILIARY = {"AT_HWCAP": 16, "AT_HWCAP2": 26}
+
+
+def _capable() -> frozenset[str] | None:
+    """Return what the kernel tells each process; in QEMU's user mode /proc/cpuinfo would be that of the machine around it."""
+    read = getattr(ctypes.CDLL(None), "getauxval", None)
+    if read is None:
         return None
-    table = _BY_ARCHITECTURE.get(str(codegen.llvm_get_system_triple()).split("-")[0], ())
-    return frozenset(feature.llvm for feature in table if feature.cpuinfo in flags)
+    read.argtypes, read.restype = [ctypes.c_ulong], ctypes.c_ulong
+    words = {entry: int(read(number)) for entry, number in _AUXILIARY.items()}
+    places = [(feature, feature.place) for feature in _ARM64]
+    return frozenset(
+        feature.llvm for feature, place in places if isinstance(place, CapabilityBit) and words[place.entry] >> place.bit & 1
+    )
 
 
 def missing_features(required: Collection[str], present: Collection[str] | None) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,12 +68,15 @@ RISCV = Emulated(
     cpu="rv64",
 )
 
+MACHINES = {"arm.neon": NEON, "arm.dotprod": DOTPROD, "arm.i8mm": I8MM, "riscv64": RISCV}
+"""By the ISA that is best there, or by what it is called."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """A kernel's function with its operands, and what it must write."""
 
-    function: tvm.tirx.PrimFunc | None
+    function: tvm.tirx.PrimFunc
     operands: tuple[np.ndarray, ...]
     expected: np.ndarray
     about: object
@@ -88,33 +92,61 @@ def call_of(case: object) -> Call:
     )
 
 
+class EmulatedCode:
+    """Kernels compiled for a machine and linked to one program; each is called as a function of TVM tensors, a process a call."""
+
+    def __init__(self, functions: Mapping[str, tvm.tirx.PrimFunc], machine: Emulated) -> None:
+        machine.skip_unless_installed()
+        self._machine = machine
+        self._numbers = {name: number for number, name in enumerate(functions)}
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="octavo-emulated-"))
+        weakref.finalize(self, shutil.rmtree, folder)
+        named = {symbol: function.with_attr(KERNEL_ATTR, symbol) for symbol, function in functions.items()}
+        llvm_module(named, machine.llvm).write_to_file(str(folder / "kernels.o"))
+        _link(machine, folder, list(functions), [str(folder / "kernels.o"), "-static", "-lm"])
+
+    def __getitem__(self, name: str) -> Callable[..., None]:
+        def call(*tensors: tvm.runtime.Tensor) -> None:
+            ((*values, _),) = self.run([(name, [tensor.numpy() for tensor in tensors])])
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copyfrom(value.reshape(tensor.shape))
+
+        return call
+
+    def run(self, calls: Iterable[tuple[str, Sequence[np.ndarray]]]) -> list[list[np.ndarray]]:
+        """Call kernels on operands in one process; return for each call its operands as they are then, and what lies behind."""
+        numbered = [(self._numbers[name], operands) for name, operands in calls]
+        return _run(self._machine, self._folder, numbered)
+
+
 def check_emulated(calls: Iterable[Call], machine: Emulated) -> int:
     """Compile every kernel for a machine, run all in one process of its emulator, and compare; return how many there were."""
-    machine.skip_unless_installed()
     calls = list(calls)
-    numbers: dict[StructuralKey, int] = {}
-    numbered = [numbers.setdefault(StructuralKey(call.function), len(numbers)) for call in calls]
-    functions = {f"kernel_{number}": call.function for number, call in zip(numbered, calls, strict=True)}
-    results = _run(machine, functions, list(zip(numbered, calls, strict=True)))
+    names: dict[StructuralKey, str] = {}
+    named = [names.setdefault(StructuralKey(call.function), f"kernel_{len(names)}") for call in calls]
+    code = EmulatedCode({name: call.function for name, call in zip(named, calls, strict=True)}, machine)
+    results = code.run((name, [*call.operands, _filler(call.expected)]) for name, call in zip(named, calls, strict=True))
     wrong: list[object] = []
-    for call in calls:
-        expected = np.ascontiguousarray(call.expected)
-        got, guard, results = np.split(results, [expected.nbytes, expected.nbytes + GUARD])
+    for call, (*given, got, guard) in zip(calls, results, strict=True):
         assert (guard == FILLER).all(), f"written behind the end: {call.about}"
-        if not np.array_equal(got, expected.reshape(-1).view(np.uint8)):
+        assert all(map(_same_bytes, given, call.operands)), f"an input was written: {call.about}"
+        if not _same_bytes(got, call.expected):
             wrong.append(call.about)
-    assert not results.size
     assert not wrong, f"{len(wrong)} of {len(calls)} kernels differ from the oracle, the first: {wrong[0]}"
     return len(calls)
 
 
-def _run(machine: Emulated, functions: Mapping[str, tvm.tirx.PrimFunc], calls: list[tuple[int, Call]]) -> np.ndarray:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        named = {symbol: function.with_attr(KERNEL_ATTR, symbol) for symbol, function in functions.items()}
-        llvm_module(named, machine.llvm).write_to_file(str(folder / "kernels.o"))
-        records = b"".join(_record(number, call) for number, call in calls)
-        return _linked_run(machine, folder, list(functions), [str(folder / "kernels.o"), "-static", "-lm"], records)
+def _filler(like: np.ndarray) -> np.ndarray:
+    """Bytes of which a kernel that leaves one as it was is found out."""
+    return np.full(like.nbytes, FILLER, np.uint8).view(like.dtype)
+
+
+def _same_bytes(value: np.ndarray, other: np.ndarray) -> bool:
+    return _bytes(value).tobytes() == _bytes(other).tobytes()
+
+
+def _bytes(value: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
 def run_executable(
@@ -129,24 +161,38 @@ def run_executable(
         constants, description = read_executable(file)
         workspace = np.zeros(max(description["workspace"], 1), np.uint8)
         arrays = [inputs[spec.source_name] for spec in executable.inputs]
-        call = Call(function=None, operands=(*arrays, constants, workspace), expected=expected, about=str(file))
-        linked = [str(file), "-rdynamic", f"-Wl,-rpath,{folder}"]  # what it takes from TVM's runtime is the program's
-        results = _linked_run(machine, folder, ["octavo_main"], linked, _record(0, call))
-        assert np.array_equal(results[:-GUARD], np.ascontiguousarray(expected).reshape(-1).view(np.uint8))
+        # What it takes from TVM's runtime is the program's.
+        _link(machine, folder, ["octavo_main"], [str(file), "-rdynamic", f"-Wl,-rpath,{folder}"])
+        ((*_, got, guard),) = _run(machine, folder, [(0, [*arrays, constants, workspace, _filler(expected)])])
+        assert (guard == FILLER).all()
+        assert _same_bytes(got, expected)
 
 
-def _linked_run(machine: Emulated, folder: Path, symbols: list[str], linked: list[str], records: bytes) -> np.ndarray:
-    """Link the program with code that defines these symbols, run it, and return the bytes that it writes."""
+def _link(machine: Emulated, folder: Path, symbols: list[str], linked: list[str]) -> None:
+    """Link the program with code that defines these symbols."""
     (folder / "kernels.h").write_text(_header(symbols))
-    (folder / "input").write_bytes(records)
-    program = folder / "run_kernels"
-    subprocess.run([machine.compiler, "-O1", "-I", str(folder), str(PROGRAM), *linked, "-o", str(program)], check=True)
+    program = str(folder / "run_kernels")
+    subprocess.run([machine.compiler, "-O1", "-I", str(folder), str(PROGRAM), *linked, "-o", program], check=True)
+
+
+def _run(machine: Emulated, folder: Path, calls: Sequence[tuple[int, Sequence[np.ndarray]]]) -> list[list[np.ndarray]]:
+    """Run calls of the linked program; return of each its operands, and the bytes behind the last one."""
+    (folder / "input").write_bytes(b"".join(_record(number, operands) for number, operands in calls))
     root = Path("/usr") / machine.compiler.removesuffix("-gcc")
-    command = [machine.emulator, "-L", str(root), "-cpu", machine.cpu, str(program)]
+    command = [machine.emulator, "-L", str(root), "-cpu", machine.cpu, str(folder / "run_kernels")]
     done = subprocess.run([*command, str(folder / "input"), str(folder / "output")], capture_output=True, text=True, check=False)
     last = (done.stderr.strip().splitlines() or [""])[-1]
     assert done.returncode == 0, f"{machine.cpu}: exit code {done.returncode}: {last}"
-    return np.fromfile(folder / "output", np.uint8)
+    written, start = np.fromfile(folder / "output", np.uint8), 0
+    results: list[list[np.ndarray]] = []
+    for _, operands in calls:
+        results.append([])
+        for operand in (*operands, np.empty(GUARD, np.uint8)):
+            end = start + operand.nbytes
+            results[-1].append(written[start:end].view(operand.dtype))
+            start = end
+    assert start == written.size
+    return results
 
 
 def _header(symbols: list[str]) -> str:
@@ -157,11 +203,10 @@ def _header(symbols: list[str]) -> str:
     return "\n".join([*declared, f"enum {{ KERNELS = {len(symbols)} }};", table, ""])
 
 
-def _record(number: int, call: Call) -> bytes:
-    operands = [np.ascontiguousarray(value) for value in (*call.operands, call.expected)]
+def _record(number: int, operands: Sequence[np.ndarray]) -> bytes:
     parts = [np.array([number, len(operands)], np.int64).tobytes()]
-    for index, value in enumerate(operands):
+    for value in operands:
         kind = tvm.DataType(str(value.dtype))
         parts.append(np.array([int(kind.type_code), int(kind.bits), value.size, value.nbytes], np.int64).tobytes())
-        parts.append(value.tobytes() if index + 1 < len(operands) else b"")
+        parts.append(np.ascontiguousarray(value).tobytes())
     return b"".join(parts)

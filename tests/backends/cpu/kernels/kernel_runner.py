@@ -1,15 +1,19 @@
-"""Runs kernels against their oracles: many PrimFuncs in one compilation, each compared bit for bit."""
+"""Runs kernels against their oracles: many PrimFuncs in one compilation, each compared bit for bit.
+
+With OCTAVO_EMULATE (`make test-arm`) all of this is of another machine, which QEMU emulates.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tvm
+from emulated_kernels import MACHINES, EmulatedCode, call_of, check_emulated
 from tvm_ffi import StructuralKey
 
-from machine_isas import each_isa
+from machine_isas import EMULATED, each_isa, machine_isas
 from octavo.backends.cpu.kernels import AVX2, AVX512_VNNI, AVX_VNNI, GENERIC, Kernel, isas_of, without_vbmi
 from octavo.build import llvm_module
 from octavo.graph.kernel_attributes import KERNEL_ATTR
@@ -26,15 +30,20 @@ SIZES = (1, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1000)
 PARALLEL_SIZE = 40_003
 """Elements enough for two threads, and no multiple of a vector."""
 
-ISAS = isas_of(host_target())
+MACHINE = MACHINES[EMULATED] if EMULATED else None
+"""The machine that is emulated."""
+
+ISAS = machine_isas() if MACHINE else isas_of(host_target())
 
 EACH_NARROW_ISA = each_isa((AVX_VNNI, AVX2))
 """Those of 256 bits: kernels of 512 cut in two, but for what AVX2 multiplies in words; test_narrow_kernels.py is about both."""
 
-EACH_ISA = each_isa((AVX512_VNNI, GENERIC))
+OTHER_ISAS = ISAS if MACHINE else (AVX512_VNNI, GENERIC)
+
+EACH_ISA = each_isa(OTHER_ISAS)
 """The others, one test for each."""
 
-HOST_ISAS = tuple(isa for isa in ISAS if isa in (AVX512_VNNI, GENERIC))
+HOST_ISAS = tuple(isa for isa in ISAS if isa in OTHER_ISAS)
 """Those of the others that this machine has, for a test of several."""
 
 
@@ -52,6 +61,9 @@ def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> Non
     Equal functions are compiled once, as a model's are: what two ISAs share is best checked in one call for both.
     """
     cases = list(cases)
+    if MACHINE:
+        check_emulated(map(call_of, cases), MACHINE)
+        return
     names: dict[StructuralKey, str] = {}
     named = [names.setdefault(StructuralKey(case.kernel.func), f"kernel_{i}") for i, case in enumerate(cases)]
     functions = {name: case.kernel.func for name, case in zip(named, cases, strict=True)}
@@ -61,10 +73,16 @@ def check(cases: Iterable[Case], target: tvm.target.Target | None = None) -> Non
 
 
 class Compiled:
-    """Kernels compiled as a model's are, in one module and past the cache. They check nothing that they are given; this does."""
+    """Kernels compiled as a model's are, in one module and past the cache. They check nothing that they are given; this does.
+
+    What is compiled for this machine is for the emulated one where tests run on that.
+    """
 
     def __init__(self, functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> None:
         self._functions = functions
+        if MACHINE and target.same_as(host_target()):
+            self.code: Any = EmulatedCode(functions, MACHINE)
+            return
         named = {name: without_vbmi(func, target).with_attr(KERNEL_ATTR, name) for name, func in functions.items()}
         self.code = llvm_module(named, target)
 
@@ -94,7 +112,7 @@ def few(cases: Iterable[Case], step: int) -> Iterable[Case]:
 
 def baseline_target() -> tvm.target.Target:
     """An x86-64 target without AVX or fused multiply-add, where this machine is one: other code, and the same bits are due."""
-    if "x86" not in tvm.target.codegen.llvm_get_system_triple():
+    if MACHINE or "x86" not in tvm.target.codegen.llvm_get_system_triple():
         return host_target()
     return tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 

@@ -1,8 +1,8 @@
 /* Runs kernels on data from a file, for machines that QEMU emulates: run_kernels INPUT OUTPUT
 
    INPUT holds one record for each call, of little-endian int64: the kernel's number, how many operands it has, then for each
-   operand the code and bits of its dtype, its elements, its bytes and, but for the last one, these bytes. The last operand is
-   what the kernel writes: OUTPUT gets its bytes and GUARD more of what lies behind it.
+   operand the code and bits of its dtype, its elements, its bytes, and these bytes. OUTPUT gets every operand's bytes as they are
+   after the call, and GUARD more of what lies behind the last one, which is what most kernels write.
 
    Every operand lies right before an inaccessible page where its size lets it start at a multiple of 64 bytes, else right behind
    one: a kernel that reads or writes beyond ends the process. */
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     enum { MOST = 64 };
     static Tensor tensors[MOST];
     static Any arguments[MOST];
-    static int64_t shapes[MOST], strides[MOST], lengths[MOST];
+    static int64_t shapes[MOST], strides[MOST], sizes[MOST], lengths[MOST];
     static uint8_t *regions[MOST];
     int64_t count = number(input), bytes = 0;
     if (kernel < 0 || kernel >= KERNELS || count < 1 || count > MOST) fail("no such kernel");
@@ -81,13 +81,10 @@ int main(int argc, char **argv) {
       uint8_t code = number(input), bits = number(input);
       shapes[i] = number(input);
       strides[i] = 1;
-      bytes = number(input);
+      sizes[i] = bytes = number(input);
       void *data = placed(bytes, &regions[i], &lengths[i]);
-      if (i + 1 < count) {
-        if (bytes && fread(data, bytes, 1, input) != 1) fail("the input ends early");
-      } else {
-        memset(data, FILLER, bytes % 64 ? bytes + GUARD : bytes);
-      }
+      if (bytes % 64) memset(data, FILLER, bytes + GUARD);
+      if (bytes && fread(data, bytes, 1, input) != 1) fail("the input ends early");
       tensors[i] = (Tensor){data, {1, 0}, 1, code, bits, 1, &shapes[i], &strides[i], 0};
       arguments[i] = (Any){TENSOR, 0, {.pointer = &tensors[i]}};
     }
@@ -96,9 +93,8 @@ int main(int argc, char **argv) {
     if (CALLS[kernel](0, arguments, (int32_t)count, &result)) fail("a kernel failed");
     static uint8_t guard[GUARD];
     memset(guard, FILLER, GUARD);
-    uint8_t *last = tensors[count - 1].data;
-    fwrite(last, 1, bytes, output);
-    fwrite(bytes % 64 ? last + bytes : guard, 1, GUARD, output);
+    for (int64_t i = 0; i < count; i++) fwrite(tensors[i].data, 1, sizes[i], output);
+    fwrite(bytes % 64 ? (uint8_t *)tensors[count - 1].data + bytes : guard, 1, GUARD, output);
     for (int64_t i = 0; i < count; i++) munmap(regions[i], lengths[i]);
   }
   return fclose(output) ? 2 : 0;
