@@ -78,6 +78,15 @@ def test_squeezenet_chooses_the_classes_of_float32(shared: Path, precision: str)
 
 
 @pytest.mark.parametrize("isa", EVERY_ISA)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_weights_take_16_bits_on_every_isa(isa: str, precision: str) -> None:
+    """All but the biases, and what fills vectors up."""
+    model = residual_net()
+    plain, half = (octavo.compile(model, target=isa, precision=each).description.weight_bytes for each in (None, precision))
+    assert half < 0.6 * plain
+
+
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_every_isa_keeps_the_same_tensors_in_16_bits(isa: str) -> None:
     """The probabilities move by less than three roundings to bfloat16, 2^-9 each: one for each convolution."""
     model = residual_net()

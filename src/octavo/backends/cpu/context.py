@@ -23,10 +23,11 @@ from ...composites.base import RELABELLING
 from ...errors import CompileError
 from ...graph.dataflow import BodyWriter, dtype_of, static_shape
 from ...graph.kernel_attributes import RESULT_ATTR
+from ...numerics.floats.half import HalfDtype
 from ..external import External
 from ..protocol import Backend, Code, CodeLayout, where_of
 from .guest import guest_kernel
-from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable
+from .kernels import NO_SCHEDULES, Kernel, Schedules, Tunable, WeightDtype, fits
 from .storage import TO_NHWC, Storage, StorageLayout
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
@@ -109,15 +110,24 @@ class KernelContext:
         Chunks that large kernels are cut into.
     schedules
         Those that were measured to be best, by the kernels' keys.
+    half
+        What the module was downcast to; None where it was not.
     """
 
     def __init__(
-        self, writer: BodyWriter, table: KernelTable, isa: str, threads: int, schedules: Schedules = NO_SCHEDULES
+        self,
+        writer: BodyWriter,
+        table: KernelTable,
+        isa: str,
+        threads: int,
+        schedules: Schedules = NO_SCHEDULES,
+        half: HalfDtype | None = None,
     ) -> None:
         self.writer = writer
         self.isa = isa
         self.threads = threads
         self.schedules = schedules
+        self._half: HalfDtype | None = half
         self.kept: list[Var] = []
         self._table = table
         self._attrs: dict[str, Any] = {}
@@ -129,6 +139,10 @@ class KernelContext:
         self.quantized: dict[tuple[Any, ...], list[Expr]] = {}
         """Activations quantized at run time: integers and parameters by variable and manner."""
         self.storage = Storage(self, isa, threads)
+
+    def weight_dtype(self, weight: npt.NDArray[np.float32]) -> WeightDtype:
+        """Return what a kernel of float32 stores weights as: those of a downcast module in 16 bits, where these hold them."""
+        return self._half if self._half is not None and fits(weight, self._half) else "float32"
 
     def write(self, backend: Backend, composite: Composite, inputs: list[Var], output: Var) -> Kernel | None:
         """Let a back end write the kernel calls of one composite, whose result the source graph calls `output`.

@@ -34,6 +34,7 @@ from ...graph.partition_state import PARTITION_ATTR, PartitionState, read_state
 from ...graph.probes import read_probe
 from ...graph.tracking import Announced
 from ...numerics import INTEGER_RANGE
+from ...numerics.floats.half import HalfDtype
 from ...ops import movers
 from ...qdq.matchers.half_float import weight_obstacle
 from ...target import TargetDescription
@@ -144,7 +145,13 @@ def lower_composites(
         raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
     composed = compose_tables(module, read_composites(module))
     lowering = _Lowering(
-        view=DataflowView(module["main"]), composed=composed, state=read_state(module), target=target, isa=isa, backends=backends
+        view=DataflowView(module["main"]),
+        composed=composed,
+        state=read_state(module),
+        target=target,
+        isa=isa,
+        backends=backends,
+        half=None if precision is None else precision.dtype,
     )
     main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)
@@ -177,6 +184,7 @@ class _Lowering:
     target: TargetDescription
     isa: str
     backends: InitVar[Sequence[Backend]]
+    half: HalfDtype | None
     table: KernelTable = field(default_factory=KernelTable)
     records: list[OpRecord] = field(default_factory=list[OpRecord])
     _emitters: dict[str, Backend] = field(init=False)
@@ -189,7 +197,7 @@ class _Lowering:
         contexts: list[KernelContext] = []
 
         def body(writer: BodyWriter) -> Expr:
-            contexts.append(context := KernelContext(writer, self.table, self.isa, threads, schedules))
+            contexts.append(context := KernelContext(writer, self.table, self.isa, threads, schedules, self.half))
             for binding in self.view.bindings:
                 composite = _composite(self.composed.composites, binding.value)
                 record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)

@@ -9,8 +9,9 @@ import pytest
 import tvm
 from kernel_runner import EACH_ISA, GUARD, Compiled, baseline_target, host_target, part
 
-from octavo.backends.cpu.kernels import GENERIC, FloatConv2dSpec, Kernel, float_conv2d, float_matmul
+from octavo.backends.cpu.kernels import GENERIC, FloatConv2dSpec, Kernel, fits, float_conv2d, float_matmul
 from octavo.errors import TargetError
+from octavo.numerics.floats.half import round_half
 
 EPSILON = 2.0**-23
 
@@ -153,6 +154,39 @@ def test_an_addend_is_added_before_the_clamp_and_changes_no_other_bit(rng: np.ra
         addend = rng.normal(size=size).astype(np.float32)
         sums, got = run_all(kernels, [x, (x, addend)], [size, size], host_target())
         assert np.array_equal(got, np.clip(sums + addend, np.float32(-1), np.float32(2))), spec
+
+
+def check_half_weights(rng: np.random.Generator, dtype: str, isa: str, target: tvm.target.Target) -> None:
+    """Weights of 16 bits, the least numbers that these hold among them, give the bits of the same weights in float32."""
+    for spec in (SPECS[1], SPECS[9], SPECS[13], SPECS[19], DEPTHWISE[4], DEPTHWISE[1]):
+        x, weight, bias = operands(rng, spec)
+        weight = round_half(weight * rng.choice([1.0, 2.0**-20, -0.0], weight.shape), dtype)
+        assert fits(weight, dtype)
+        specs = (spec, replace(spec, weight_dtype=dtype))
+        kernels = [float_conv2d(each, weight=weight, bias=bias, isa=isa) for each in specs]
+        assert 2 * kernels[1].constants[0].nbytes == kernels[0].constants[0].nbytes
+        size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
+        plain, half = run_all(kernels, [x, x], [size, size], target)
+        assert plain.tobytes() == half.tobytes(), spec
+
+
+@pytest.mark.parametrize("isa", EACH_ISA)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_of_16_bits_leave_every_bit(rng: np.random.Generator, dtype: str, isa: str) -> None:
+    check_half_weights(rng, dtype, isa, host_target())
+
+
+def test_weights_of_float16_need_no_conversion_instruction(rng: np.random.Generator) -> None:
+    check_half_weights(rng, "float16", GENERIC, baseline_target())
+
+
+def test_what_16_bits_hold() -> None:
+    assert fits(np.array([1.5, -0.0, 2.0**-24, 65504], np.float32), "float16")
+    for beyond in (2.0**-25, 65536, 1 + 2.0**-11, np.inf):
+        assert not fits(np.array([beyond], np.float32), "float16")
+    assert fits(np.array([1.5, -0.0, 2.0**-126, 2.0**127], np.float32), "bfloat16")
+    for beyond in (2.0**-130, 1 + 2.0**-8, np.nan):
+        assert not fits(np.array([beyond], np.float32), "bfloat16")
 
 
 @pytest.mark.parametrize("isa", EACH_ISA)

@@ -1,6 +1,7 @@
 """Transposed convolutions of floats that hold whole numbers, whose sums are exact: equal to those of integers, phase by phase."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,9 @@ def test_whole_numbers(isa: str) -> None:
     work.append((spec_of((3, 3), (2, 2), (2, 1), dilation=(3, 1), channels=(5, 33, 1)), (0, 0)))
     work.append((spec_of((4, 4), (2, 2), (1, 1), channels=(16, 40, 1), adds=True, threads=2, size=(1, 9, 16)), (0, 0)))
     work.append((spec_of((4, 4), (2, 2), (1, 1), channels=(8, 8, 8), adds=True), (0, 0)))
+    # All of them hold such weights.
+    dtypes = itertools.cycle(["float32", "bfloat16", "float32", "float16"])
+    work = [(replace(spec, weight_dtype=next(dtypes)), extra) for spec, extra in work]
     check(case(isa, *each) for each in part(work, isa))
 
 

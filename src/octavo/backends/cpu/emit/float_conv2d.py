@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tvm.relax import Expr, Var
 
@@ -39,7 +40,7 @@ def emit_float_conv2d(op: FloatConv2dOp, context: KernelContext, inputs: dict[st
     is_nhwc = op.layout == "NCHW"
     x = context.storage.get(inputs[op.x], is_nhwc=is_nhwc)
     arguments = [x] if op.addend is None else [x, context.storage.get(inputs[op.addend], is_nhwc=is_nhwc)]
-    spec = float_conv2d_spec(op, shape_of(x), context.threads)
+    spec = replace(float_conv2d_spec(op, shape_of(x), context.threads), weight_dtype=context.weight_dtype(op.weight))
     shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     observe = _observed_in_kernel(op, context, spec, shape, is_nhwc=is_nhwc)
     kernel = kernels.float_conv2d(
@@ -98,6 +99,7 @@ def emit_float_matmul(op: FloatMatmulOp, context: KernelContext, inputs: dict[st
         isa=context.isa,
         adds=op.addend is not None,
         function=op.function,
+        weight_dtype=context.weight_dtype(op.weight),
         schedules=context.schedules,
     )
     result = call(op, context, output, kernel, arguments, op.output_shape, inputs, is_nhwc=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tvm.relax import Var
 
@@ -21,6 +22,7 @@ def emit_float_conv2d_transpose(op: FloatConv2dTransposeOp, context: KernelConte
     names = [name for name in (op.x, op.addend) if name is not None]
     arguments = [context.storage.get(inputs[name], is_nhwc=is_nhwc) for name in names]
     spec = _spec(op, shape_of(arguments[0]), context.threads)
+    spec = replace(spec, weight_dtype=context.weight_dtype(op.weight))
     kernel = kernels.float_conv2d_transpose(spec, weight=op.weight, bias=op.bias, isa=context.isa)
     shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     result = call(op, context, output, kernel, [*arguments], shape, inputs, is_nhwc=is_nhwc)

@@ -75,6 +75,7 @@ from .spec import (
     Side,
     SoftmaxSpec,
 )
+from .stored_weights import WeightDtype, fits
 from .take import TakeSpec, take
 from .transpose import TransposeSpec, transpose
 from .tuning import Tuning, Winner, tuning_of
@@ -145,6 +146,7 @@ __all__ = [
     "TransposeSpec",
     "Tunable",
     "Tuning",
+    "WeightDtype",
     "WindowSchedule",
     "Winner",
     "WinogradSchedule",
@@ -160,6 +162,7 @@ __all__ = [
     "dynamic_parameters",
     "dynamic_quantize",
     "extensions_of",
+    "fits",
     "float_batch_matmul",
     "float_concat",
     "float_conv2d",

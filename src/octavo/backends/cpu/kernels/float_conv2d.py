@@ -14,6 +14,7 @@ from .isa import AVX512_VNNI, AVX_VNNI, checked_isa
 from .observe_statistics import ObserveSpec
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel, gemm_kind
+from .stored_weights import WeightDtype
 from .x86.float_depthwise import FloatDepthwise
 from .x86.float_gemm import FloatGemm
 from .x86.tiles import CORES, Core, Tile
@@ -55,7 +56,7 @@ def float_conv2d(
     spec
         Shapes, padding, groups, clamp and threads.
     weight
-        float32 HWIO: (kernel_h, kernel_w, in_channels / groups, out_channels).
+        float32 HWIO: (kernel_h, kernel_w, in_channels / groups, out_channels); all of them in `spec.weight_dtype`.
     bias
         float32 (out_channels,).
     isa
@@ -93,12 +94,13 @@ def float_matmul(
     isa: str,
     adds: bool = False,
     function: FloatFunction | None = None,
+    weight_dtype: WeightDtype = "float32",
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel of clamp(x @ weight + bias), x float32 (rows, in_features), weight (in_features, out_features).
 
     With `adds`, of clamp(x @ weight + bias + addend); the addend (rows, out_features) follows x in the argument list. With
-    `function`, of that function of the sum and the addend.
+    `function`, of that function of the sum and the addend. `weight_dtype` holds every weight.
 
     Raises
     ------
@@ -118,6 +120,7 @@ def float_matmul(
         low=low,
         high=high,
         threads=threads,
+        weight_dtype=weight_dtype,
     )
     matrix = weight[np.newaxis, np.newaxis]
     return FloatGemm(spec, matrix, bias, tile=tile_of(spec, isa), core=core_of(isa), schedules=schedules).build(

@@ -16,6 +16,7 @@ from tvm.script.ir_builder import tirx as B
 from .float_conv2d import core_of, tile_of
 from .float_spec import FloatConv2dSpec, Interleave
 from .spec import Kernel
+from .stored_weights import WeightDtype
 from .vectors import CHUNK_CYCLES, Buffer, prim_func
 from .x86.float_gemm import FloatGemm
 
@@ -25,7 +26,8 @@ class FloatConv2dTransposeSpec:
     """A transposed convolution of float32 NHWC to [batch, out_height, out_width, out_channels].
 
     Pixel i of x and tap k meet at output i * stride + k * dilation - padding, for each axis; `padding` is (top, left).
-    With `adds`, a tensor of the result's shape is added to the sums. The result is clamped to [low; high].
+    With `adds`, a tensor of the result's shape is added to the sums. The result is clamped to [low; high]. `weight_dtype` is what
+    weights lie in memory as.
     """
 
     batch: int
@@ -44,6 +46,7 @@ class FloatConv2dTransposeSpec:
     low: float
     high: float
     threads: int
+    weight_dtype: WeightDtype = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def float_conv2d_transpose(
     arguments = [
         ("x", in_size, "float32"),
         *([("addend", out_size, "float32")] if spec.adds else []),
-        *((name, values.size, "float32") for name, values in zip(names, packed, strict=True)),
+        *((name, values.size, str(values.dtype)) for name, values in zip(names, packed, strict=True)),
         ("out", out_size, "float32"),
     ]
     threads = max(1, min(spec.threads, len(gemms), int(sum(gemm.cycles for gemm in gemms) / CHUNK_CYCLES)))
@@ -119,7 +122,7 @@ def float_conv2d_transpose(
         others, weights, (shared, out) = rest[: -2 - len(gemms)], rest[-2 - len(gemms) : -2], rest[-2:]
 
         def one(number: int) -> None:
-            gemms[number].emit_serial(x, *others, weights[number], shared, out)
+            gemms[number].emit_serial(isa, x, *others, weights[number], shared, out)
 
         if threads == 1:
             for number in range(len(gemms)):
@@ -165,6 +168,7 @@ def _convolutions(spec: FloatConv2dTransposeSpec) -> list[tuple[FloatConv2dSpec,
         adds=spec.adds,
         low=spec.low,
         high=spec.high,
+        weight_dtype=spec.weight_dtype,
     )
     rows, columns = _phases(spec)
     found: list[tuple[FloatConv2dSpec, tuple[int, ...], tuple[int, ...]]] = []

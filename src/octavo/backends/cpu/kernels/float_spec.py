@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from ....numerics.floats.float_function import FloatFunction
 
@@ -31,7 +32,8 @@ class FloatConv2dSpec:
     `padding` is (top, left, bottom, right), filled with 0; below 0, as many inputs are not read. With
     `adds`, a tensor of the result's shape is added to the sums. The result is clamped to [low; high]. `threads` is the number of
     chunks the work is cut into; 1 emits no parallel loop. With `interleave`, the result is some of the pixels of an image. With
-    `function`, it is that of the sum and the addend, instead of their sum clamped.
+    `function`, it is that of the sum and the addend, instead of their sum clamped. Weights lie in memory as
+    `weight_dtype`, which holds them all.
     """
 
     batch: int
@@ -50,6 +52,7 @@ class FloatConv2dSpec:
     threads: int = 1
     interleave: Interleave | None = None
     function: FloatFunction | None = None
+    weight_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @property
     def out_height(self) -> int:

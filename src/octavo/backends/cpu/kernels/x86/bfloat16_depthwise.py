@@ -27,7 +27,8 @@ class Bfloat16Depthwise(FloatDepthwise):
     spec: Bfloat16Conv2dSpec
 
     def __init__(self, spec: Bfloat16Conv2dSpec, weight: FloatArray, bias: FloatArray, *, columns: int) -> None:
-        super().__init__(spec, np.asarray(round_half(weight, "bfloat16")), bias, columns=columns)
+        rounded_weight = np.asarray(round_half(weight, "bfloat16"))
+        super().__init__(replace(spec, weight_dtype="bfloat16"), rounded_weight, bias, columns=columns)
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""

@@ -53,6 +53,9 @@ class Bfloat16Gemm(FloatGemm):
         pairs = bits[:, 0].astype(np.uint32) | (bits[:, 1].astype(np.uint32) << np.uint32(16))
         return pack_panels(pairs.view(np.int32), self.tile.vectors)
 
+    def _loaded_weights(self, index: Expr) -> Expr:
+        return load(self.weights, index, LANES)
+
     def _splat(self, source: Expr, element: Expr, taken: int) -> Expr:
         if taken == 1:
             return T.broadcast(T.cast(source[element], "int32"), LANES)

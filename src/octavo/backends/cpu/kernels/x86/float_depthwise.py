@@ -23,6 +23,7 @@ from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..observe_statistics import ObserveSpec
 from ..spec import Kernel
+from ..stored_weights import load_weights, stored
 from ..vectors import Expr, chunked, chunks_for, interior, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments
 from .observe_tiles import TileObserver
@@ -66,18 +67,20 @@ class FloatDepthwise:
         self.observe = observe
         most = min(columns, max(1, MAX_TAPS // spec.kernel[1]))
         self.width = -(-spec.out_width // -(-spec.out_width // most))  # tiles of about the same width
-        self.constants: tuple[npt.NDArray[np.float32], ...] = (
-            np.ascontiguousarray(weight, np.float32).ravel(),  # HWIO with I = 1: taps, then channels
+        self.constants: tuple[npt.NDArray[Any], ...] = (
+            # HWIO with I = 1: taps, then channels.
+            stored(np.ascontiguousarray(weight, np.float32).ravel(), spec.weight_dtype),
             np.ascontiguousarray(bias, np.float32),
         )
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
+        self.isa = isa
         spec = self.spec
         arguments = [
             ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, self._dtypes[0]),
             *state_arguments(self.observe),
-            ("weights", self.constants[0].size, "float32"),
+            ("weights", self.constants[0].size, str(self.constants[0].dtype)),
             ("bias", self.constants[1].size, "float32"),
             ("out", spec.batch * spec.out_height * spec.out_width * spec.out_channels, self._dtypes[1]),
         ]
@@ -173,7 +176,8 @@ class FloatDepthwise:
         with T.serial(*taps) as ky:
             row = T.Bind(at + ky * (spec.dilation[0] * spec.in_width * spec.in_channels))
             weights_row = T.Bind(ky * (spec.kernel[1] * spec.in_channels) + channel)
-            columns = [T.Bind(load(self.weights, weights_row + kx * spec.in_channels, lanes)) for kx in range(spec.kernel[1])]
+            places = [weights_row + kx * spec.in_channels for kx in range(spec.kernel[1])]
+            columns = [T.Bind(load_weights(self.weights, at, lanes, spec.weight_dtype, self.isa)) for at in places]
             for position, touched in uses.items():
                 value = T.Bind(self._loaded(row + position * spec.in_channels, lanes))
                 for pixel, kx in touched:

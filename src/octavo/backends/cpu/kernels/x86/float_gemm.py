@@ -26,6 +26,7 @@ from ..observe_statistics import ObserveSpec
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Kernel
+from ..stored_weights import load_weights, stored
 from ..vectors import Expr, chunks_for, clamped_to, load, prefetch, prim_func, store
 from .borders import Borders
 from .gemm_loops import GemmLoops, Panel, TilePlace
@@ -95,10 +96,15 @@ class FloatGemm(GemmLoops):
 
     def _packed(self, weight: FloatArray) -> npt.NDArray[Any]:
         """Return the weights as steps read them, one-dimensional."""
-        return pack_weights(weight, self.geometry.groups, self.tile.vectors)
+        return stored(pack_weights(weight, self.geometry.groups, self.tile.vectors), self.spec.weight_dtype)
+
+    def _loaded_weights(self, index: Expr) -> Expr:
+        """Return a vector of weights as products take it."""
+        return load_weights(self.weights, index, LANES, self.spec.weight_dtype, self.isa)
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
+        self.isa = isa
         spec, geometry = self.spec, self.geometry
         in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
         assert geometry.interleave is None, "a part of an image is no tensor"
@@ -122,8 +128,9 @@ class FloatGemm(GemmLoops):
     def _out_dtype(self) -> str:
         return self.dtype
 
-    def emit_serial(self, x: Expr, *rest: Expr) -> None:
+    def emit_serial(self, isa: str, x: Expr, *rest: Expr) -> None:
         """Emit the loops of one thread over the buffers that `build` makes arguments, into a function that has more to do."""
+        self.isa = isa
         self._take(x, *rest)
         self._emit_units(0, self.geometry.images * self.blocks, 0, len(self.panels))
 
@@ -259,7 +266,7 @@ class FloatGemm(GemmLoops):
         step_size = panel.vectors * LANES
 
         def step(element: Expr, weights: Expr, taken: int) -> None:
-            columns = [T.Bind(load(self.weights, weights + j * LANES, LANES)) for j in range(panel.vectors)]
+            columns = [T.Bind(self._loaded_weights(weights + j * LANES)) for j in range(panel.vectors)]
             for i, start in pixels:
                 value = T.Bind(self._splat(source, element + start, taken))
                 for j, column in enumerate(columns):
