@@ -1,4 +1,4 @@
-"""Models compiled for ARM64 and RISC-V, run by QEMU: their bytes against this machine's.
+"""Models compiled for ARM64 and RISC-V, run by QEMU, and for WebAssembly: their bytes against this machine's.
 
     python benchmarks/emulated_models.py                        every quantized model of the shared folder, as C libraries
     python benchmarks/emulated_models.py --python FOLDER        and in TVM's own runtime for ARM64 (set up in FOLDER)
@@ -6,18 +6,20 @@
 
 Each cell: how many values differ from those of `octavo.compile` on this machine, of how many. A C library is linked with its
 example by the CPU's cross compiler; in TVM's runtime the executable's file is loaded by `octavo.load_executable`. QEMU and the
-compilers come by `make emulation`.
+compilers come by `make emulation`; for the levels of wasm32 install ziglang, which compiles and links for WASI, and wasmtime.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +52,8 @@ LEVELS = {
     "riscv64-vector": Level(
         target="llvm -mtriple=riscv64-linux-gnu -mattr=+m,+a,+f,+d,+c,+v", cpu="rv64,v=true,vlen=128", machine="riscv64"
     ),
+    "wasm32": Level(target="llvm -mtriple=wasm32-unknown-unknown", cpu="", machine="wasm32"),
+    "wasm32-simd": Level(target="llvm -mtriple=wasm32-unknown-unknown -mattr=+simd128", cpu="", machine="wasm32"),
 }
 """The first three are those of ARM64, with the kernels of `arm.neon`, `arm.dotprod` and `arm.i8mm`."""
 
@@ -91,29 +95,42 @@ def _bits(value: np.ndarray) -> np.ndarray:
 def c_library_values(model: Model, level: Level, inputs: Values, expected: Values, folder: Path) -> Values:
     """Build a model's C library and its example for a level, and run that."""
     made = export_c(model, folder / "library", target=level.target)
-    command = [
-        f"{level.machine}-linux-gnu-gcc",
-        "-static",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "main.c",
-        "libmodel.a",
-        "-lm",
-        "-o",
-        "example",
-    ]
-    subprocess.run(command, cwd=made.path, check=True)
     given = [folder / f"input{number}" for number in range(len(inputs))]
     written = [folder / f"output{number}" for number in range(len(expected))]
     for path, value in zip(given, inputs.values(), strict=True):
         np.ascontiguousarray(value).tofile(path)
-    emulator = [f"qemu-{level.machine}", "-cpu", level.cpu]
-    subprocess.run([*emulator, str(made.path / "example"), *map(str, given + written)], check=True)
+    if level.machine == "wasm32":
+        _run_in_wasmtime(made.path, given + written)
+    else:
+        compiler = [f"{level.machine}-linux-gnu-gcc", "-static", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run([*compiler, "main.c", "libmodel.a", "-lm", "-o", "example"], cwd=made.path, check=True)
+        emulator = [f"qemu-{level.machine}", "-cpu", level.cpu]
+        subprocess.run([*emulator, str(made.path / "example"), *map(str, given + written)], check=True)
     return {
         name: np.fromfile(path, value.dtype).reshape(value.shape)
         for path, (name, value) in zip(written, expected.items(), strict=True)
     }
+
+
+def _run_in_wasmtime(library: Path, files: Sequence[Path]) -> None:
+    """Build the example from the library's source and objects, and run it; the files lie in one folder."""
+    parts = [
+        "main.c",
+        "model.c",
+        "model_constants.S",
+        *sorted(f"objects/{path.name}" for path in (library / "objects").iterdir()),
+    ]
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "wasm32-wasi", "-O2", "-I."]
+    subprocess.run([*compiler, *parts, "-lm", "-o", "example.wasm"], cwd=library, check=True)
+    wasmtime: Any = importlib.import_module("wasmtime")
+    store, linker = wasmtime.Store(engine := wasmtime.Engine()), wasmtime.Linker(engine)
+    linker.define_wasi()
+    system = wasmtime.WasiConfig()
+    system.preopen_dir(str(files[0].parent), "/files")
+    system.argv = ["example", *(f"/files/{path.name}" for path in files)]
+    store.set_wasi(system)
+    made = linker.instantiate(store, wasmtime.Module.from_file(engine, str(library / "example.wasm")))
+    made.exports(store)["_start"](store)
 
 
 def tvm_values(python: Arm64Python, level: Level, jobs: Sequence[tuple[Path, Path, Path]]) -> None:

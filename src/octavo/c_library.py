@@ -65,7 +65,7 @@ def export_c(
     Raises
     ------
     TargetError, ProfileError, QuantizationError, TuningError
-        As `compile` raises them; also for a target whose object files are not ELF.
+        As `compile` raises them; also for a target whose object files are neither ELF nor WebAssembly.
     CompileError
         As `compile` raises it; an op that only TVM's runtime can run; a name that is no C identifier.
     ExecutableError
@@ -74,7 +74,7 @@ def export_c(
     _check_name(name)
     check_folder(check_path(folder, ExecutableError, "the path of the folder to write"))
     chosen = resolve_target(target)
-    check_emits(chosen)
+    check_emits(chosen, as_c=True)
     model, wanted = prepared(checked_model(model), chosen, precision, profile, recipe)
     if multiversion:
         variants = tuple(variant_for(model, resolve_target(each), wanted) for each in portable_targets())

@@ -21,7 +21,7 @@ from .backends.protocol import Backend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, OpSupport, TargetDescription
 from .target.cpu_features import features_of, machine_features, names_of
-from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, triple_of
+from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, is_wasm, triple_of
 
 OneTarget = None | str | Path | TargetDescription | Backend | tvm.target.Target
 TargetLike = OneTarget | Sequence[OneTarget]
@@ -133,9 +133,13 @@ def _merged(descriptions: Sequence[TargetDescription]) -> TargetDescription:
     return TargetDescription(name="+".join(each.name for each in descriptions), ops=tuple(supports.values()))
 
 
-def check_emits(target: ResolvedTarget) -> None:
-    """Raise TargetError unless the object files of a target are ELF, the one format that is written."""
+def check_emits(target: ResolvedTarget, *, as_c: bool = False) -> None:
+    """Raise TargetError unless the object files of a target are ELF, or with `as_c`, for a C library, WebAssembly."""
     triple = triple_of(target.llvm)
+    if is_wasm(target.llvm) and not as_c:
+        raise TargetError(
+            f"target {triple}: only ELF files (Linux) are executables; write a C library for it: --emit c, export_c"
+        )
     if any(word in triple for word in _OTHER_FORMATS):
         raise TargetError(
             f"target {triple}: only ELF files (Linux) are written; give a triple such as x86_64-linux-gnu or "
@@ -143,8 +147,8 @@ def check_emits(target: ResolvedTarget) -> None:
         )
 
 
-_OTHER_FORMATS = ("windows", "win32", "mingw", "cygwin", "msvc", "uefi", "apple", "darwin", "macos", "ios", "wasm", "aix")
-"""Words of triples whose object files are COFF, Mach-O, WebAssembly or XCOFF."""
+_OTHER_FORMATS = ("windows", "win32", "mingw", "cygwin", "msvc", "uefi", "apple", "darwin", "macos", "ios", "aix")
+"""Words of triples whose object files are COFF, Mach-O or XCOFF."""
 
 
 def check_compiles_here(target: ResolvedTarget) -> None:
@@ -234,6 +238,9 @@ def _arm_target(cpu: str) -> tvm.target.Target:
 _RV64GC = ("+m", "+a", "+f", "+d", "+c")
 """What Linux distributions for RISC-V ask of a CPU; without these LLVM's floats are calls, in another calling convention."""
 
+_WASM_VECTOR_BITS = 128
+"""TVM takes as much, and warns at every kernel that nobody said so."""
+
 
 def _llvm_target(text: str) -> tvm.target.Target:
     """Read "llvm -mcpu=cascadelake -mattr=+a,-b -mtriple=..."; TargetError where an option or the CPU is unknown."""
@@ -246,6 +253,8 @@ def _llvm_target(text: str) -> tvm.target.Target:
         config[key] = value.split(",") if key == "mattr" else value
     if str(config.get("mtriple", "")).startswith("riscv64") and config.keys().isdisjoint(("mcpu", "mattr")):
         config["mattr"] = list(_RV64GC)
+    if str(config.get("mtriple", "")).startswith("wasm"):
+        config["vector-width"] = _WASM_VECTOR_BITS
     if "mcpu" in config and "mtriple" not in config and not tvm.target.codegen.llvm_is_valid_cpu(config["mcpu"], host_triple()):
         raise TargetError(f"target {text!r}: LLVM knows no CPU {config['mcpu']!r} for {host_triple()}")
     try:

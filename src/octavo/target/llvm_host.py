@@ -66,6 +66,11 @@ def is_foreign(target: Target) -> bool:
     return triple_of(target).split("-")[0] != host_triple().split("-")[0]
 
 
+def is_wasm(target: Target) -> bool:
+    """Return whether object files of a target are WebAssembly."""
+    return triple_of(target).startswith("wasm")
+
+
 def cross_compiler(target: Target) -> str:
     """Return what the C compiler that links for a foreign target is called, as Debian and others name it."""
     return f"{triple_of(target)}-gcc"

@@ -11,6 +11,7 @@ import tvm
 
 from ...errors import CompileError
 from ...target.cpu_features import Feature, features_of
+from ...target.llvm_host import is_wasm
 from ..cache import user_cache
 from ..codegen import external_objects
 from ..objects import distinct_functions, object_code
@@ -105,14 +106,16 @@ def variant_of(module: tvm.IRModule, target: tvm.target.Target) -> Variant:
 
 
 _TVM_SYMBOL = re.compile(rb"\0(_*TVM(?:Backend|FFI)[A-Za-z]*)(?=\0)")
+_TVM_SYMBOL_OF_WASM = re.compile(rb"(_*TVM(?:Backend|FFI)[A-Za-z]*)")
+"""There a name stands behind its length, and nothing ends it."""
 
 
 def _checked(symbol: str, image: bytes, target: tvm.target.Target) -> bytes:
     """Return an object file that needs nothing but the C library, and defines nothing that other code may look for."""
-    needed = _TVM_SYMBOL.search(image)
+    needed = (_TVM_SYMBOL_OF_WASM if is_wasm(target) else _TVM_SYMBOL).search(image)
     if needed is not None:
         raise CompileError(f"kernel {symbol} calls TVM's runtime ({needed[1].decode()}), which a C library does without")
-    if has_placeholders(target):
+    if has_placeholders(target) and not is_wasm(target):
         # Under their own names these would be taken for the functions, by whatever else is linked with the library.
         for name in HALF_CONVERSIONS:
             other = f"octavo_{name.strip('_')}"[: len(name)]

@@ -37,16 +37,23 @@ Libs: -L${{prefix}} -l{n} -lm
 """
 
 _CONSTANTS = """/* The constants of {n}: packed weights, biases, multipliers. Written by Octavo. */
+#ifdef __wasm__
+        .section .rodata.{n},"",@
+#else
         .section .rodata
+#endif
 {symbols}
+#ifndef __wasm__
         .section .note.GNU-stack,"",%progbits
+#endif
 """
 
 _SYMBOL = """        .global {symbol}
         .hidden {symbol}
-        .balign 64
+        .p2align 6
 {symbol}:
         .incbin "{n}_constants.bin", {offset}, {size}
+        .size {symbol}, {size}
 """
 
 _MAIN = """{about}
