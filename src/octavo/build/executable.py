@@ -16,6 +16,7 @@ import tvm
 from ..errors import ExecutableError
 from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from ..target.cpu_features import machine_features, missing_features
+from ..target.llvm_host import host_triple, is_foreign, triple_of
 from .codegen import Code
 from .file import read_executable, write_executable
 from .runner import ForeignRunner, Prepared, Runner, runner_of
@@ -286,6 +287,10 @@ class Executable:
         """Load one version from a file; errors name `path`."""
         constants, description_json = read_executable(file)
         description = Description.from_json(description_json)
+        if is_foreign(target := tvm.target.Target(description.target)):
+            raise ExecutableError(
+                f"{path}: built for {triple_of(target)}, and this machine is {host_triple()}; load it there, or compile it here"
+            )
         missing = missing_features(description.features, present)
         if missing:
             raise ExecutableError(

@@ -1,10 +1,11 @@
 """A model compiled for ARM64 and linked there gives this machine's bytes under QEMU, at each level of features."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, run_executable
+from emulated_kernels import DOTPROD, I8MM, NEON, Emulated, aarch64, run_executable
 
 import octavo
 from nets import residual_net
@@ -12,6 +13,9 @@ from octavo.c_library import export_c
 from octavo.errors import ExecutableError
 from octavo.graph import Model
 from octavo.report.bench import random_inputs
+
+ANY = aarch64("max")
+"""Has all that QEMU knows."""
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +63,21 @@ def test_a_c_library_gives_the_same_bytes_and_refuses_a_lesser_cpu(resnet: Model
     assert (refused.returncode, refused.stderr) == (1, "model: built for a CPU with lse, which this one lacks\n")
 
 
-def test_a_cpu_by_its_name(small: Model) -> None:
-    DOTPROD.skip_unless_installed()
-    assert "arm.dotprod" in {op.isa for op in octavo.explain(small, target="cortex-a76").ops}
-    compiled = octavo.compile(small, target="cortex-a76")
-    assert "sdot" in compiled.assembly()
+@pytest.mark.parametrize(
+    ("name", "isa"),
+    [("cortex-a55", "arm.dotprod"), ("cortex-a76", "arm.dotprod"), ("neoverse-n1", "arm.dotprod"), ("neoverse-v1", "arm.i8mm")],
+)
+def test_a_cpu_by_its_name(small: Model, tmp_path: Path, name: str, isa: str) -> None:
+    """Explained, compiled, saved and run there; not run here."""
+    ANY.skip_unless_installed()
+    assert isa in {op.isa for op in octavo.explain(small, target=name).ops}
+    inputs = random_inputs(small)
+    compiled = octavo.compile(small, target=name)
+    assert re.search(r"\t(us|s)(dot|mmla)\t", compiled.assembly())
+    (expected,) = octavo.compile(small)(inputs).values()
+    run_executable(compiled, inputs, expected, ANY)
     with pytest.raises(ExecutableError, match="another machine: save it"):
-        compiled(random_inputs(small))
+        compiled(inputs)
+    compiled.save(tmp_path / "m.so")
+    with pytest.raises(ExecutableError, match="built for aarch64-linux-gnu, and this machine is"):
+        octavo.load_executable(tmp_path / "m.so")
