@@ -56,7 +56,7 @@ class Row:
     different: int
     octavo_ms: float
     peer: str
-    peer_ms: float | None
+    peer_ms: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +186,7 @@ def table(rows: Sequence[Row]) -> str:
             *(f"{size:,}" for size in (row.library, row.weights, row.workspace)),
             str(row.different),
             f"{row.octavo_ms:.1f}",
-            *("-" if row.peer != peer or row.peer_ms is None else f"{row.peer_ms:.1f}" for peer in PEERS.values()),
+            *("-" if row.peer != peer else f"{row.peer_ms:.1f}" for peer in PEERS.values()),
         )
         for row in rows
     ]

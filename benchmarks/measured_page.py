@@ -2,7 +2,8 @@
 
     python benchmarks/speed.py networks --json speed.json
     python benchmarks/quantization_quality.py --json quality.json
-    python benchmarks/measured_page.py --speed "AVX-512 VNNI=speed.json" --quality quality.json
+    python benchmarks/c_libraries.py --json libraries.json
+    python benchmarks/measured_page.py --speed "AVX-512 VNNI=speed.json" --quality quality.json --libraries libraries.json
 
 Date, processor and versions are those of the machine that writes the page: write it where the figures were measured.
 """
@@ -51,9 +52,20 @@ All calibrate on the same samples and are evaluated on others, exactly. Each cel
 agreement with the float model's decisions in %, and SQNR of the outputs in dB. "Best peer" is, cell by cell, the best of ONNX
 Runtime's three methods and NNCF's four presets.
 """
+LIBRARIES = """\
+## C libraries
+
+Bytes of each library, of the weights in it and of the workspace of a call, and ms from a program's start to its end after one
+result, on one core: medians of programs of the C APIs by turns, which read an input file and write the output. All of Octavo's
+outputs are Python's bytes. LiteRT looks for no GPU, which would take longer than all else.
+"""
 
 
-def page(speed: Mapping[str, Sequence[Mapping[str, Any]]], quality: Sequence[Mapping[str, Any]]) -> str:
+def page(
+    speed: Mapping[str, Sequence[Mapping[str, Any]]],
+    quality: Sequence[Mapping[str, Any]],
+    libraries: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the page; `speed` by what the processor was limited to."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     parts = [HEAD.format(date=datetime.date.today().isoformat(), processor=processor_name(), versions=versions)]
@@ -62,8 +74,11 @@ def page(speed: Mapping[str, Sequence[Mapping[str, Any]]], quality: Sequence[Map
     for title, rows in speed.items():
         parts += [f"### {title}\n", _speed_table(rows), ""]
     if quality:
-        parts += [QUALITY, _quality_table(quality)]
-    return "\n".join(parts) + "\n"
+        parts += [QUALITY, _quality_table(quality), ""]
+    if libraries:
+        assert not any(row["different"] for row in libraries), "the page says that all bytes are Python's"
+        parts += [LIBRARIES, _library_table(libraries)]
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _speed_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -96,6 +111,21 @@ def _quality_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(heads, table, numbers=range(1, len(heads)))
 
 
+def _library_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    peers = {name: title for name, title in RIVALS.items() if any(row["peer"] == name for row in rows)}
+    table = [
+        [
+            row["model"],
+            *(f"{row[key]:,}" for key in ("library", "weights", "workspace")),
+            f"{row['octavo_ms']:.1f}",
+            *(f"{row['peer_ms']:.1f}" if row["peer"] == name else "-" for name in peers),
+        ]
+        for row in rows
+    ]
+    heads = ["model", "`.so`", "weights", "workspace", "Octavo", *peers.values()]
+    return markdown_table(heads, table, numbers=range(1, len(heads)))
+
+
 def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
@@ -107,10 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speed", action="append", default=[], metavar="TITLE=FILE", help="what speed.py --json wrote")
     parser.add_argument("--quality", type=Path, action="append", default=[], help="what quantization_quality.py --json wrote")
+    parser.add_argument("--libraries", type=Path, help="what c_libraries.py --json wrote")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     options = parser.parse_args()
     speed = {title: _rows(Path(file)) for title, _, file in (each.partition("=") for each in options.speed)}
-    options.output.write_text(page(speed, [row for file in options.quality for row in _rows(file)]), encoding="utf-8")
+    quality = [row for file in options.quality for row in _rows(file)]
+    libraries = [] if options.libraries is None else _rows(options.libraries)
+    options.output.write_text(page(speed, quality, libraries), encoding="utf-8")
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

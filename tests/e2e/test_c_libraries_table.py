@@ -1,0 +1,44 @@
+"""The tables of C libraries and of emulated machines: a small network's row of each, and what the checks do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import c_libraries
+import emulated_models
+import octavo
+
+DSCNN = "tflite/dscnn_kws_int8.tflite"
+
+
+@pytest.mark.parametrize("file", [DSCNN, "onnx/dscnn_kws_qoperator.onnx"])
+def test_a_program_of_the_library_beside_a_peer_s(shared: Path, tmp_path: Path, file: str) -> None:
+    row = c_libraries.measure(shared / "models" / file, tmp_path, rounds=1)
+    assert (row.different, row.peer) == (0, "litert" if file == DSCNN else "onnxruntime")
+    assert 0 < row.weights < row.library
+    assert min(row.octavo_ms, row.peer_ms) > 0
+    # The peer's program ran the model, too: its values are of the same size, and not all of them zero.
+    ours, theirs = (tmp_path / "output").read_bytes(), (tmp_path / "theirs").read_bytes()
+    assert len(ours) == len(theirs)
+    assert any(theirs)
+    assert row.model in c_libraries.table([row])
+
+
+def test_many_calls_two_threads_and_valgrind(shared: Path, tmp_path: Path) -> None:
+    done = c_libraries.check(octavo.load(shared / "models" / DSCNN), tmp_path, 200)
+    wanted = ["200 calls", "2 x 200 calls of two threads", "3 calls under valgrind"]
+    assert done == wanted[: None if shutil.which("valgrind") else 2]
+
+
+def test_models_on_emulated_machines() -> None:
+    tools = ["qemu-aarch64", "aarch64-linux-gnu-gcc", "qemu-riscv64", "riscv64-linux-gnu-gcc"]
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"needs {' and '.join(missing)}: make emulation installs them")
+    rows = emulated_models.measure([DSCNN], ["neon", "riscv64"])
+    assert [row.different for row in rows] == [{"C library": 0}] * 2
+    assert [row.isas for row in rows] == [("arm.neon",), ("generic",)]
+    assert " 0 of 12 |" in emulated_models.table(rows)
