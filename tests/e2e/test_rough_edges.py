@@ -92,7 +92,7 @@ def test_compressed_files_and_other_formats_are_named(path: Path, tmp_path: Path
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert "is compressed; unpack it first: gunzip m.onnx.gz" in said(capsys, f"explain {packed}")
     line = f"quantize {path} --profile p.json -o {tmp_path}/m.tflite"
-    assert "quantize writes ONNX, and no TFLite" in said(capsys, line)
+    assert "is onnx: give -o a name that ends in .onnx" in said(capsys, line)
 
 
 def test_exclude_takes_the_wildcards_of_tensors(

@@ -52,6 +52,7 @@ CASES: dict[str, list[tuple[tuple[Any, ...], Any]]] = {
     "defaults": [(("defaults",), {"limits": {"rank": 7}})],
     "ops": [(("ops",), BASE["ops"][:3])],
     "never": [(("never",), ["add"])],
+    "op_by_op": [(("op_by_op",), True)],
     "activation_layout": [(("activation_layout",), "NHWC")],
     "weight_layout": [(("weight_layout",), "OHWI")],
     "alignment": [(("alignment",), 128)],

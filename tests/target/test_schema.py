@@ -78,6 +78,7 @@ def test_descriptions_are_valid() -> None:
         {"defaults": {"op": "add"}},
         {"defaults": {"scales": "two"}},
         {"never": ["relu"]},
+        {"op_by_op": 1},
         {"alignment": 3},
         {"scratch_bytes": -1},
         {"activation_layout": "NHCW"},

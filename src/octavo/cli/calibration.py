@@ -50,13 +50,13 @@ class Stream:
             yield from source.read()
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
     """Add --data, and what is done to images."""
     parser.add_argument(
         "--data",
         type=Path,
         action="append",
-        required=True,
+        required=is_required,
         metavar="FILE",
         help="samples: .npy, .npz with one array for each input, samples first, or a folder of images (may be repeated)",
     )

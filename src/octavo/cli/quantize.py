@@ -1,4 +1,4 @@
-"""`octavo quantize`: from a float ONNX model and its profile, or a plan, to an ONNX model in QDQ form."""
+"""`octavo quantize`: from a float model and its profile, samples, or a plan, to a quantized file of its format."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import sys
 from pathlib import Path
 
 from ..evaluation import WORDS, better, doubts, level_of_agreement, level_of_sqnr
-from ..pipeline import Profile, explain, export_onnx, quantize
-from ..quantize import QuantizedModel
+from ..graph import Model
+from ..graph.inputs import input_specs
+from ..pipeline import Profile, explain, export_onnx, profile, quantize
+from ..quantize import QuantizationPlan, QuantizedModel, Recipe
 from ..quantize.encodings import FORMATS, read_encodings, write_encodings
 from ..root_cause import FixResult, fix
+from ..tflite_export import EDGE_DTYPES, export_tflite, restricted, target_of
+from ..tflite_export import quantize as quantize_for_tflite
+from .calibration import add_data, open_data
 from .options import Subcommands, add_command, add_model, add_output, add_recipe, add_target
 from .outputs import check_output
-from .sources import UsageError, load_model, load_to_compile, recipe_of
+from .progress import progress_bar
+from .sources import UsageError, load_model, recipe_of
+
+_TFLITE = ".tflite"
 
 
 def add_to(commands: Subcommands) -> None:
@@ -25,9 +33,17 @@ def add_to(commands: Subcommands) -> None:
         call,
         example="octavo quantize m.onnx --profile profile.json -o m.int8.onnx",
     )
-    add_model(parser, help="float model file: .onnx")
+    add_model(parser, help="float model file: .onnx or .tflite")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="what `octavo profile` wrote for this model")
-    add_output(parser, help="quantized model to write, ONNX in QDQ form")
+    add_data(parser, is_required=False)
+    add_output(parser, help="quantized model to write: ONNX in QDQ form, of a .tflite file TFLite in integers")
+    for name in ("inputs", "outputs"):
+        parser.add_argument(
+            f"--{name}",
+            choices=EDGE_DTYPES,
+            default="float32",
+            help=f"dtype of the .tflite file's {name}: real numbers, or the integers that stand for them (default: float32)",
+        )
     add_target(parser)
     add_recipe(parser)
     parser.add_argument(
@@ -47,40 +63,100 @@ def add_to(commands: Subcommands) -> None:
 
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
-    if not args.profile and not args.plan:
-        raise UsageError("quantize needs --profile FILE, which `octavo profile` writes, or --plan FILE")
-    if args.fix and not args.profile:
-        raise UsageError("--fix measures on the samples that a profile keeps: give --profile FILE too")
-    if args.encodings_format and not args.save_encodings:
-        raise UsageError("--encodings-format says how to write --save-encodings FILE; give that too")
-    if args.output.suffix.lower() == ".tflite":
-        raise UsageError(f"{args.output}: quantize writes ONNX, and no TFLite: give a name that ends in .onnx")
-    sources = [path for path in (args.model, args.profile, args.plan, args.encodings) if path]
+    _check_options(args)
+    sources = [path for path in (args.model, args.profile, args.plan, args.encodings, *(args.data or ())) if path]
     outputs = [path for path in (args.output, args.save_plan, args.save_encodings) if path]
     for place, path in enumerate(outputs):
         check_output(path, *sources)
         if path in outputs[:place]:
             raise UsageError(f"{path} is to be written twice; give each output a file of its own")
-    # With --plan the profile is for --fix alone.
-    only_plan = argparse.Namespace(**{**vars(args), "profile": None}) if args.plan and args.fix else args
-    model, profile, recipe = load_to_compile(only_plan)
-    quantized = model if profile is None else quantize(model, profile, target=args.target, recipe=recipe)
-    assert isinstance(quantized, QuantizedModel), "a profile or a plan was given"
+    model = load_model(args)
+    if (model.source_format == "tflite") != _writes_tflite(args):
+        suffix = ".onnx" if _writes_tflite(args) else _TFLITE
+        raise UsageError(
+            f"{args.output}: quantize writes the format that it reads, and {args.model} is {model.source_format}: give -o a name "
+            f"that ends in {suffix}"
+        )
+    known = _profile_of(args, model)
+    quantized = _quantized(args, model, known)
     if args.encodings:
         encoded = read_encodings(args.encodings, quantized.plan)
         for line in encoded.unmatched:
             print(f"{args.encodings}: not taken: {line}", file=sys.stderr)
         if encoded.kept:
             print(f"{args.encodings}: says nothing of {len(encoded.kept)} tensors: {', '.join(encoded.kept)}", file=sys.stderr)
-        quantized = quantize(load_model(args), plan=encoded.plan, target=args.target)
-    fixed = _fixed(args, quantized) if args.fix else None
+        quantized = _by_plan(args, model, encoded.plan)
+    fixed = _fixed(args, model, quantized, known) if args.fix and known is not None else None
     quantized = quantized if fixed is None else fixed.quantized
-    export_onnx(quantized, args.output)
+    if _writes_tflite(args):
+        export_tflite(quantized, args.output, inputs=args.inputs, outputs=args.outputs)
+    else:
+        export_onnx(quantized, args.output)
     if args.save_plan:
         quantized.plan.save(args.save_plan)
     if args.save_encodings:
         for line in write_encodings(quantized.plan, args.save_encodings, args.encodings_format or FORMATS[1]):
             print(f"{args.save_encodings}: {line}", file=sys.stderr)
+    _say(args, model, quantized, fixed, None if args.plan else known)
+    return 0
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that make no sense together."""
+    if not args.profile and not args.plan and not args.data:
+        raise UsageError(
+            "quantize needs --profile FILE, which `octavo profile` writes, --data FILE, samples to profile now, or --plan FILE"
+        )
+    if args.profile and args.data:
+        raise UsageError("--data is profiled for want of a --profile; leave one out")
+    if args.plan and recipe_of(args) != Recipe():
+        raise UsageError("--plan says all that is to be said of quantizing: leave out the options that say how")
+    if args.plan and (args.profile or args.data) and not args.fix:
+        raise UsageError("--plan says all that is to be said of quantizing: leave out --profile and --data")
+    if args.fix and not args.profile and not args.data:
+        raise UsageError("--fix measures on the samples that a profile keeps: give --profile FILE too")
+    if args.encodings_format and not args.save_encodings:
+        raise UsageError("--encodings-format says how to write --save-encodings FILE; give that too")
+    if _writes_tflite(args) and args.target:
+        raise UsageError("--target: a .tflite file is quantized for LiteRT's kernels; leave it out")
+    if not _writes_tflite(args) and (args.inputs, args.outputs) != ("float32", "float32"):
+        raise UsageError("--inputs and --outputs are of .tflite files; `octavo compile` has them for any model")
+
+
+def _writes_tflite(args: argparse.Namespace) -> bool:
+    return args.output.suffix.lower() == _TFLITE
+
+
+def _profile_of(args: argparse.Namespace, model: Model) -> Profile | None:
+    """Return the profile that is given, or made of --data here."""
+    if args.profile:
+        return Profile.load(args.profile)
+    if not args.data:
+        return None
+    batches = open_data(args, input_specs(model))
+    with progress_bar("profile", batches.runs, "run") as advance:
+        return profile(model, batches, progress=lambda _: advance(1))
+
+
+def _quantized(args: argparse.Namespace, model: Model, known: Profile | None) -> QuantizedModel:
+    if args.plan:
+        return _by_plan(args, model, QuantizationPlan.load(args.plan))
+    recipe = recipe_of(args)
+    if _writes_tflite(args):
+        return quantize_for_tflite(model, known, recipe=recipe)
+    return quantize(model, known, target=args.target, recipe=recipe)
+
+
+def _by_plan(args: argparse.Namespace, model: Model, plan: QuantizationPlan) -> QuantizedModel:
+    if _writes_tflite(args):
+        return quantize_for_tflite(model, plan=plan)
+    return quantize(model, plan=plan, target=args.target)
+
+
+def _say(
+    args: argparse.Namespace, model: Model, quantized: QuantizedModel, fixed: FixResult | None, known: Profile | None
+) -> None:
+    """Print what was made, and how good it is."""
     said = [explain(quantized).summary, quantized.plan.corrections.summary]
     widths = quantized.plan.widths
     if len(widths) > 1:
@@ -89,10 +165,9 @@ def call(args: argparse.Namespace) -> int:
     if fixed is not None:
         print("\n".join(_steps(fixed)))
     print(_verdict(args, quantized))
-    if profile is not None:
-        for doubt in doubts(model, profile):
+    if known is not None:
+        for doubt in doubts(model, known):
             print(f"warning: {doubt}")
-    return 0
 
 
 def _verdict(args: argparse.Namespace, quantized: QuantizedModel) -> str:
@@ -114,9 +189,13 @@ def _verdict(args: argparse.Namespace, quantized: QuantizedModel) -> str:
     return f"verdict: {words} on samples that it was calibrated on: {said}; {more}"
 
 
-def _fixed(args: argparse.Namespace, quantized: QuantizedModel) -> FixResult:
+def _fixed(args: argparse.Namespace, model: Model, quantized: QuantizedModel, known: Profile) -> FixResult:
     recipe = None if args.plan else recipe_of(args)
-    return fix(load_model(args), quantized, Profile.load(args.profile), target=args.target or "cpu", recipe=recipe)
+    target = args.target or "cpu"
+    if _writes_tflite(args):
+        recipe = restricted(model, recipe or quantized.plan.recipe)
+        target = target_of(recipe)
+    return fix(model, quantized, known, target=target, recipe=recipe)
 
 
 def _steps(fixed: FixResult) -> list[str]:

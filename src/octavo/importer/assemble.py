@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst as Constant
@@ -45,7 +44,10 @@ from .source_tensor import SourceTensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """The parts of a Model that depend on the Relax module; see Model for their meaning."""
+    """The parts of a Model that depend on the Relax module; see Model for their meaning.
+
+    `ids` are those of all source tensors, in the order of the source.
+    """
 
     module: tvm.IRModule
     tensors: TensorTable
@@ -53,10 +55,11 @@ class Assembled:
     input_ids: tuple[TensorId, ...]
     output_ids: tuple[TensorId, ...]
     output_names: tuple[str, ...]
+    ids: tuple[TensorId, ...]
 
-    def model(self, fingerprint: str, source_format: SourceFormat, source: onnx.ModelProto | None = None) -> Model:
+    def model(self, fingerprint: str, source_format: SourceFormat, source: Any = None) -> Model:
         """Return the Model of these parts."""
-        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "ids"}
         return Model(**parts, fingerprint=fingerprint, source_format=source_format, source=source)
 
 
@@ -309,4 +312,5 @@ def assemble(
         input_ids=tuple(assembly.by_holder[_key(holder)].id for holder in inputs),
         output_ids=tuple(group.id for group in outputs),
         output_names=tuple(sources[position].name for position in output_positions),
+        ids=tuple(group.id for group in assembly.by_position),
     )

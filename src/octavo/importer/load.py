@@ -79,7 +79,8 @@ def load(
     if tflite_source.is_tflite(data):
         _no_shapes(shapes, f"{path}: a .tflite file")
         graph = tflite_source.read(data, str(path))
-        return tflite_convert.convert(graph, str(path)).model(tflite_source.fingerprint(graph), "tflite")
+        assembled, kept = tflite_convert.convert(graph, str(path))
+        return assembled.model(tflite_source.fingerprint(graph), "tflite", kept)
     return _load_onnx(onnx_source.parse(data, str(path)), shapes, str(path), path.parent)
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import TargetError, brief, check_path
 from .limits import LIMITS, Limit
@@ -201,6 +201,8 @@ class TargetDescription:
         What it computes in integers.
     never
         Ops that stay float whatever `ops` says: what a vendor takes out of a description that it was given.
+    op_by_op
+        Whether it runs the source's ops one by one: no kernel takes in several of them, and none is a step within one.
     activation_layout, weight_layout
         How it wants activations of rank 4 ("any", "NHWC", "NCHW") and the weights of convolutions; for code generators.
     alignment
@@ -220,6 +222,7 @@ class TargetDescription:
     name: str
     ops: tuple[OpSupport, ...]
     never: tuple[str, ...] = ()
+    op_by_op: bool = False
     activation_layout: str = "any"
     weight_layout: str = "HWIO"
     alignment: int = 1
@@ -240,6 +243,8 @@ class TargetDescription:
         for listed in ("isas", "extensions"):
             check_tuple(listed, getattr(self, listed), str, "a list of names")
         check_names("never", self.never, OPS)
+        if not isinstance(cast("Any", self.op_by_op), bool):
+            raise TargetError(f"op_by_op: expected true or false, got {brief(self.op_by_op)}")
         check_name("activation_layout", self.activation_layout, ACTIVATION_LAYOUTS)
         check_name("weight_layout", self.weight_layout, WEIGHT_LAYOUTS)
         if type(self.alignment) is not int or self.alignment not in ALIGNMENTS:

@@ -46,6 +46,7 @@ def json_schema() -> Schema:
                 "defaults": {"$ref": "#/$defs/defaults"},
                 "ops": {"type": "array", "items": {"$ref": "#/$defs/op"}},
                 "never": _names(OPS),
+                "op_by_op": {"type": "boolean"},
                 "activation_layout": _name(ACTIVATION_LAYOUTS),
                 "weight_layout": _name(WEIGHT_LAYOUTS),
                 "alignment": {"enum": list(ALIGNMENTS)},

@@ -47,6 +47,7 @@ _SHIFT_NAMES = (HALF_UP, HALF_AWAY, HALF_EVEN)
 FIXED_POINTS = tuple(f"{FIXED_POINT}_{name}" for name in _FIXED_POINT_NAMES)
 SHIFTS = tuple(f"{SHIFT}_{name}" for name in _SHIFT_NAMES)
 """The roundings of accelerators, which compute in integers alone, as a quantize says them."""
+FIXED_POINT_TWICE_AWAY = FIXED_POINTS[2]
 
 REQUANTIZE = {
     FLOAT_MULTIPLIER: (

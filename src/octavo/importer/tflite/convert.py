@@ -15,7 +15,7 @@ from ..frontend import RejectedOpError, discard, quiet, reason
 from ..source_tensor import SourceTensor
 from .ops import OpConverter
 from .rounding import op_rounding
-from .source import TfliteGraph, TfliteOp
+from .source import TfliteGraph, TfliteOp, TfliteSource
 
 
 def _key(index: int) -> str:
@@ -153,8 +153,10 @@ class _GraphConverter(OpConverter):
         return f"{self._origin}: op {op.name} (output tensor {output!r})"
 
 
-def convert(graph: TfliteGraph, origin: str) -> Assembled:
+def convert(graph: TfliteGraph, origin: str) -> tuple[Assembled, TfliteSource]:
     """Build the named module of a checked file; `origin` names it in messages.
+
+    Also say which id each of the file's tensors has.
 
     Raises
     ------
@@ -185,12 +187,14 @@ def convert(graph: TfliteGraph, origin: str) -> Assembled:
         raise ModelError(f"{origin}: TVM's TFLite importer cannot read the graph: {reason(error)}") from error
     order = _source_order(graph)
     sources = _sources(graph)
-    return assemble(
+    assembled = assemble(
         module,
         [sources[index] for index in order],
         [converters[0].holder(index) for index in order],
         [order.index(index) for index in graph.outputs],
     )
+    ids = dict(zip(order, assembled.ids, strict=True))
+    return assembled, TfliteSource(graph=graph, ids=tuple(ids[index] for index in range(len(graph.tensors))))
 
 
 def _source_order(graph: TfliteGraph) -> list[int]:

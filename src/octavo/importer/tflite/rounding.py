@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...target.vocabulary import FIXED_POINT, FIXED_POINT_WIDE_BIAS, HALF_AWAY, HALF_EVEN, HALF_EVEN_STORED, HALF_UP
+from ...target.vocabulary import (
+    FIXED_POINT,
+    FIXED_POINT_TWICE_AWAY,
+    FIXED_POINT_WIDE_BIAS,
+    HALF_AWAY,
+    HALF_EVEN,
+    HALF_EVEN_STORED,
+    HALF_UP,
+)
 from .source import TfliteGraph, TfliteOp
 
 _COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
@@ -12,6 +20,7 @@ _OF_8_BITS = {
     "ADD": HALF_UP,
     "ADD_N": HALF_UP,
     "AVERAGE_POOL_2D": HALF_AWAY,
+    "BATCH_MATMUL": FIXED_POINT_TWICE_AWAY,
     "L2_NORMALIZATION": FIXED_POINT,
     "LEAKY_RELU": HALF_UP,
     "MEAN": HALF_EVEN_STORED,

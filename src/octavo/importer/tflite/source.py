@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tflite
 
 from ...errors import ModelError, UnsupportedOpError
+from ...identity import TensorId
 from ...numerics import INTEGER_RANGE
 from ..fingerprint import Fingerprint
 
@@ -74,6 +75,14 @@ class TfliteGraph:
     ops: tuple[TfliteOp, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TfliteSource:
+    """What a Model keeps of its file: the graph, and the TensorId of each of its tensors."""
+
+    graph: TfliteGraph
+    ids: tuple[TensorId, ...]
 
 
 def is_tflite(data: bytes) -> bool:

@@ -41,6 +41,8 @@ class Candidates:
         The inputs of the function and every variable that is computed of them.
     is_wide
         Whether activations have 16 bits where the target lets them.
+    is_source
+        Says of a variable whether it holds a tensor of the source.
     is_included
         Says of an op, by its kind and the tensors in it, whether it is to be integer though the recipe keeps its kind float.
     """
@@ -51,10 +53,21 @@ class Candidates:
     recipe: Recipe
     computed: frozenset[Var]
     is_wide: bool
+    is_source: Callable[[Var], bool]
     is_included: Callable[[str, list[str]], bool]
 
     def find(self, var: Var) -> Layer | str:
         """Return the op at a variable with what runs in its kernel, or why the target has none."""
+        layer = self._find(var)
+        if isinstance(layer, Layer) and self.target.op_by_op and not layer.moves and not self.is_source(layer.output):
+            return f"it is a step within an op of the source, and {self.target.name} runs whole ones"
+        return layer
+
+    def _ends(self, var: Var) -> bool:
+        """Return whether no kernel goes on behind a variable."""
+        return self.target.op_by_op and self.is_source(var)
+
+    def _find(self, var: Var) -> Layer | str:
         value: Any = self.view.definition(var)
         name = op_name(value)
         kind = BATCH_MATMUL if self._is_product(value) else name
@@ -121,7 +134,7 @@ class Candidates:
         if one is None or self._unlike_recipe(one) is not None:
             return None
         with_rows = pair is not None and self._unlike_recipe(pair) is None and not self.is_wide
-        found = function_of_one(self.view, self.constants, var, with_rows=with_rows)
+        found = function_of_one(self.view, self.constants, var, with_rows=with_rows, ends_at=self._ends)
         if found is None or (support is not None and len(found.members) == 1 and name in CLAMPS):
             return None
         members = found.members
@@ -176,7 +189,7 @@ class Candidates:
     def _with_fused(self, support: OpSupport, core: Var, inputs: tuple[Var, ...], op: Weighted | None) -> Layer:
         """Extend an op over the bias and activation behind it, as far as the target fuses them and nobody reads between."""
         members, fused, bias = [core], list[str](), None
-        while (user := self.view.only_user(members[-1])) is not None:
+        while (user := self.view.only_user(members[-1])) is not None and not self._ends(members[-1]):
             value = self.view.definition(user)
             name = op_name(value)
             if not fused and op is not None and "bias" in support.fusions:

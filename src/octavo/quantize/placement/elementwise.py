@@ -7,7 +7,7 @@ table of its own.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,17 +34,19 @@ class FunctionOfOne:
     has_rows: bool
 
 
-def function_of_one(view: DataflowView, constants: Constants, first: Var, *, with_rows: bool) -> FunctionOfOne | None:
+def function_of_one(
+    view: DataflowView, constants: Constants, first: Var, *, with_rows: bool, ends_at: Callable[[Var], bool] = lambda var: False
+) -> FunctionOfOne | None:
     """Return the run of elementwise ops that starts at `first`: as many as end in one value that others read.
 
     For x * sigmoid(x), from the variable of the sigmoid: x and the variables of both. None if the op reads two tensors, is not
-    elementwise, or changes the shape. `with_rows` admits constants of several elements.
+    elementwise, or changes the shape. `with_rows` admits constants of several elements. No run goes beyond what `ends_at` says.
     """
-    run = _Run(view=view, constants=constants, with_rows=with_rows)
+    run = _Run(view=view, constants=constants, with_rows=with_rows, ends_at=ends_at)
     alone = _longest(view, run, first, beside=False)
     if run.source is None or len(view.users(run.source)) < 2:
         return alone
-    wider = _longest(view, _Run(view=view, constants=constants, with_rows=with_rows), first, beside=True)
+    wider = _longest(view, _Run(view=view, constants=constants, with_rows=with_rows, ends_at=ends_at), first, beside=True)
     if alone is None or wider is None:
         return alone or wider
     return wider if len(wider.members) > len(alone.members) else alone
@@ -67,6 +69,8 @@ def _longest(view: DataflowView, run: _Run, first: Var, *, beside: bool) -> Func
             open_ends = [member for member in run.members if _is_read_outside(view, member, run.members)]
             if len(open_ends) == 1 and open_ends[0].same_as(var) and dtype_of(var) == "float32":
                 longest = FunctionOfOne(source=run.source, members=tuple(run.members), has_rows=bool(run.rows))
+            if run.ends_at(var):
+                break
         var = ahead.next()
     return longest
 
@@ -96,7 +100,8 @@ class _Ahead:
 class _Run:
     """The ops taken so far, the tensor that they read, and the constants of several elements, broadcast to its shape."""
 
-    def __init__(self, *, view: DataflowView, constants: Constants, with_rows: bool) -> None:
+    def __init__(self, *, view: DataflowView, constants: Constants, with_rows: bool, ends_at: Callable[[Var], bool]) -> None:
+        self.ends_at = ends_at
         self.source: Var | None = None
         self.members: dict[Var, None] = {}
         self.rows: list[npt.NDArray[Any]] = []

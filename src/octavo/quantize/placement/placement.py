@@ -113,6 +113,7 @@ class Placer:
                 recipe=self.recipe,
                 computed=computed,
                 is_wide=is_wide,
+                is_source=lambda var: var.name in self.tensors,
                 is_included=lambda op, members: self.overrides.of_op(op, members).exclude is False,
             )
             for target in self.targets

@@ -2,7 +2,8 @@
 
 Splits become slices, normalizations by layer or group in several ops the one op that they are.
 
-Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other.
+Constants that the file keeps in integers only to save bytes (dynamic-range models) become float, to be quantized as any other,
+and so do activations that such a .tflite file quantizes at run time.
 
 Float in, float out: the model computes the same function, with fewer ops. The convolution's own result has another value than in
 the source then, so its id is gone; the normalization's output keeps its id.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from ...graph.group_norm import read_group_norm
 from ...graph.split_to_slices import split_to_slices
 from ...identity import TensorId
 from ...numerics.floats.batch_norm import fold_batch_norm
+from ...qdq.dynamic import find_dynamic
 from ..names import Names
 from ..plan import Fold
 from ..weights.constants import Constant, Constants
@@ -84,6 +86,14 @@ class _Simplifier:
         self.params[TensorId(name)] = values.astype(np.float32)
         self.new_params.append(param)
         return _Edit(output=var, skipped=(), write=lambda writer, mapped: param)
+
+    def real(self, var: Var) -> _Edit | None:
+        """Read in place of `var`, activations that a dynamic-range file quantizes at run time, the real ones."""
+        call: Any = call_to(self.view.definition(var), "dequantize")
+        found = None if call is None else find_dynamic(self.view, *call.args[:3])
+        if found is None or found.style != "litert" or self.view.is_returned(var):
+            return None
+        return _Edit(output=var, skipped=(), write=lambda writer, mapped: cast("Var", mapped(found.x)))
 
     def constant(self, var: Var, value: npt.NDArray[Any]) -> _Edit:
         """Turn `var` into a parameter that holds what it computes."""
@@ -318,6 +328,7 @@ def simplify(model: Model) -> tuple[Model, tuple[Fold, ...]]:
 
         y_conv = R.nn.conv2d(x, w); y = R.add(y_conv, R.reshape(beta, (1, -1, 1, 1)))
     """
+    model, _ = _pass(model, lambda work, var: [edit] if (edit := work.real(var)) is not None else [])
     model, _ = _pass(model, lambda work, var: [edit] if (edit := work.dequantized_constant(var)) is not None else [])
     values = folded_constants(model)
     model, _ = _pass(model, lambda work, var: [work.constant(var, values[var])] if var in values else [])

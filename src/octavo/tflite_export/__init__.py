@@ -1,0 +1,10 @@
+"""TFLite out: a float .tflite file quantized for LiteRT's integer kernels, and written as the file it was, in integers.
+
+quantized = octavo.tflite_export.quantize(model, profile)
+octavo.tflite_export.export_tflite(quantized, "m.int8.tflite")
+"""
+
+from .export import EDGE_DTYPES, export_tflite, tflite_bytes
+from .restrict import quantize, restricted, target_of
+
+__all__ = ["EDGE_DTYPES", "export_tflite", "quantize", "restricted", "target_of", "tflite_bytes"]
