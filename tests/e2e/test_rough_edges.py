@@ -13,7 +13,6 @@ from octavo.cli.main import main
 from octavo.profile import from_table, write_table
 from octavo.quantize.ranges import QuantScheme, range_estimator
 from small_file import digits, write_small_net
-from tflite_writer import Op, Tensor, write
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +70,15 @@ def test_an_exported_file_explains_by_the_source_s_names(exported: Path, profile
 def test_a_file_that_is_quantized_already_is_written_as_it_is(exported: Path, tmp_path: Path) -> None:
     octavo.export_onnx(octavo.load(exported), tmp_path / "again.onnx")
     assert onnx.load(tmp_path / "again.onnx").graph == onnx.load(exported).graph
-    scaled = {"dtype": "int8", "scale": (0.1,), "zero_point": (0,)}
-    data = write([Tensor(name="x", shape=(1, 4), **scaled), Tensor(name="y", shape=(1, 4), **scaled)],
-                 [Op(name="RELU", inputs=(0,), outputs=(1,))], (0,), (1,))  # fmt: skip
-    (tmp_path / "m.tflite").write_bytes(data)
-    with pytest.raises(octavo.OctavoError, match="came quantized from tflite"):
-        octavo.export_onnx(octavo.load(tmp_path / "m.tflite"), tmp_path / "m.onnx")
+
+
+def test_layers_of_an_exported_file_are_those_of_the_model(exported: Path, profiled: tuple[octavo.Model, octavo.Profile]) -> None:
+    expected = octavo.layer_errors(profiled[0], octavo.quantize(*profiled), [digits(0, 5)])
+    assert octavo.layer_errors(profiled[0], octavo.load(exported), [digits(0, 5)]) == expected
+
+
+def test_an_exported_file_is_not_to_be_quantized_first(exported: Path) -> None:
+    assert not [op.reason for op in octavo.explain(octavo.load(exported)).ops if "quantize it first" in op.reason]
 
 
 def test_an_executable_takes_the_batches_that_a_profile_takes(profiled: tuple[octavo.Model, octavo.Profile]) -> None:

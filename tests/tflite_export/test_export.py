@@ -19,6 +19,7 @@ from octavo.cli.main import main
 from octavo.errors import OctavoError
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.tflite_export.flatbuffer import Table, read_tables, write_tables
+from reference_sessions import reference_session
 from small_file import write_small_net
 
 PLAIN = octavo.Recipe(equalization="none", weight_rounding="nearest", bias_correction=False)
@@ -211,6 +212,49 @@ def test_what_cannot_be_written_is_one_error(small: tuple[octavo.Model, octavo.P
     with pytest.raises(OctavoError, match="has no scale and zero point"):
         tflite_export.tflite_bytes(tflite_export.quantize(model, profile, recipe=left_float), outputs="int8")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_int8_file_is_written_as_onnx(rng: np.random.Generator, tmp_path: Path) -> None:
+    samples = samples_for(rng, 12)
+    model = loaded(mixed(rng), tmp_path)
+    quantized = tflite_export.quantize(model, octavo.profile(model, samples, keep_samples=0), recipe=PLAIN)
+    integers = loaded(tflite_export.tflite_bytes(quantized), tmp_path)
+    octavo.export_onnx(integers, tmp_path / "m.onnx")
+    session = reference_session(tmp_path / "m.onnx")
+    found = np.concatenate([session.run(None, {"x0": sample[None]})[0] for sample in samples])
+    [expected] = run(integers, samples)
+    # ONNX has no word for TFLite's rounding of ties.
+    assert sqnr_db(expected, found) > 50
+    [again] = run(octavo.load(tmp_path / "m.onnx"), samples)
+    assert sqnr_db(found, again) > 50
+    small = FloatNetwork(rng=rng)
+    model = loaded(small.write(small.dense(small.pool(small.conv(small.input((1, 12, 12, 3)), 4), "MAX_POOL_2D"), 5)), tmp_path)
+    quantized = tflite_export.quantize(model, octavo.profile(model, samples, keep_samples=0), recipe=PLAIN)
+    integers = loaded(tflite_export.tflite_bytes(quantized), tmp_path)
+    octavo.export_onnx(integers, tmp_path / "m.onnx")
+    session = reference_session(tmp_path / "m.onnx")
+    found = np.concatenate([session.run(None, {"x0": sample[None]})[0] for sample in samples])
+    assert np.array_equal(found, run(integers, samples)[0])
+    folded = FloatNetwork(rng=rng)
+    x = folded.input((1, 8, 8, 3))
+    made = OPS["RESIZE_BILINEAR"](folded, folded.conv(x, 4))
+    model = loaded(folded.write(made), tmp_path)
+    quantized = tflite_export.quantize(model, octavo.profile(model, samples[:, :8, :8], keep_samples=0), recipe=PLAIN)
+    integers = loaded(tflite_export.tflite_bytes(quantized), tmp_path)
+    with pytest.raises(OctavoError, match=r"image.resize2d of a model that came from tflite has no form in ONNX here"):
+        octavo.export_onnx(integers, tmp_path / "none.onnx")
+
+
+def test_layers_of_a_file_are_paired_with_the_model_s(rng: np.random.Generator, tmp_path: Path) -> None:
+    samples = samples_for(rng, 12, 3)
+    model = loaded(mixed(rng), tmp_path)
+    quantized = tflite_export.quantize(model, octavo.profile(model, samples, keep_samples=0), recipe=PLAIN)
+    tflite_export.export_tflite(quantized, tmp_path / "int8.tflite")
+    expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples)}
+    found = {row.id: row.sqnr_db for row in octavo.layer_errors(model, octavo.load(tmp_path / "int8.tflite"), samples)}
+    # The padding that was folded into a convolution is an op of the file.
+    assert found.keys() - expected.keys() == {"pad2"}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_command_line_takes_samples(

@@ -26,9 +26,11 @@ from ..numerics import QuantParams, dequantize, quantize
 from ..numerics.statistics.metrics import ratio_db
 from ..pipeline import checked_model
 from ..qdq.values import params_of
+from ..quantize import QuantizedModel
 from ..target_choice import TargetLike
 from .blocks import Blocks, find_blocks
 from .modules import build_runner, inner_outputs, isolated_blocks, quantized_outputs
+from .source_names import with_source_names
 
 Array = npt.NDArray[Any]
 _UNFIT_DB = 4.0
@@ -121,7 +123,9 @@ def layer_errors(model: Model, quantized: Model, batches: Iterable[Any], *, targ
     """
     checked_model(model)
     floats = DataflowView(model.bound()["main"])
-    view = DataflowView(checked_model(quantized).bound()["main"])
+    # What `quantize` returned has the model's names already.
+    is_file = not isinstance(checked_model(quantized), QuantizedModel)
+    view = DataflowView((with_source_names(model, quantized) if is_file else quantized.bound())["main"])
     blocks = find_blocks(model, floats, quantized, view)
     if not blocks.quantized:
         raise QuantizationError("no tensor of the model is quantized; give the float model and what octavo.quantize made of it")

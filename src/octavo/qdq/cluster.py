@@ -79,7 +79,7 @@ def ends_of(view: DataflowView, core: Var) -> list[Var] | Rejection:
         if view.is_returned(var) and dtype_of(var) == "bool":
             return Rejection(reason=f"its result {var.name} is boolean values of float operands; quantize these")
         if view.is_returned(var):
-            return Rejection(reason=f"its result {var.name} is returned in float; quantize it first")
+            return Rejection(reason=f"its result {var.name} is returned in float, and no quantize stands before")
         waiting.extend(view.users(var))
     return list(ends) if ends else Rejection(reason=f"the result of {core.name} is never quantized; quantize it")
 

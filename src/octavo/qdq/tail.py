@@ -64,7 +64,7 @@ def follow_to_quantize(
 
 def _why_not_single(view: DataflowView, var: Var) -> str:
     if view.is_returned(var):
-        return f"its result {var.name} is returned in float; quantize it first"
+        return f"its result {var.name} is returned in float, and no quantize stands before"
     users = [f"{op_name(view.definition(user))} ({user.name})" for user in view.users(var)]
     return f"its float result {var.name} is read by {len(users)} ops: {', '.join(users[:4])}"
 

@@ -1,4 +1,4 @@
-"""The file of a model that was quantized before it was loaded: it is written as it is. Rewrites nothing."""
+"""The ONNX form of a model that was quantized before it was loaded: an ONNX file as it is, any other op by op."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import onnx
 from ...errors import QuantizationError
 from ...graph import Model
 from ..qdq import is_quantized
+from .module_export import module_as_onnx
 
 
 def quantized_source(model: Model) -> Any:
@@ -16,10 +17,7 @@ def quantized_source(model: Model) -> Any:
     if not is_quantized(model):
         raise QuantizationError("the model is not quantized; call quantize before writing it")
     if not isinstance(model.source, onnx.ModelProto):
-        raise QuantizationError(
-            f"the model came quantized from {model.source_format}, and only one loaded from ONNX can be written as ONNX; "
-            "compile it as it is"
-        )
+        return module_as_onnx(model)
     proto = onnx.ModelProto()
     proto.CopyFrom(model.source)
     return proto
