@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -17,12 +19,25 @@ from qdq_graph import Qdq, graph, run_float, run_lowered
 X, Y = (np.float32(0.02), 120), (np.float32(0.04), 9)
 
 
-def case(*, channels: int, outputs: int, kernel: int, groups: int = 1, factors: bool = True, is_read: bool = False):
-    """Return the module of quantize(silu(conv2d(dequantize(x)) + b) * factors), its input and what the definitions give."""
+def case(
+    *,
+    channels: int,
+    outputs: int,
+    kernel: int,
+    groups: int = 1,
+    factors: bool = True,
+    slopes: bool = False,
+    is_read: bool = False,
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return the module of quantize(f(conv2d(dequantize(x)) + b) * factors), its input and what the definitions give.
+
+    f is a SiLU, with `slopes` a parametric relu.
+    """
     rng = np.random.default_rng(outputs)
     weight = rng.integers(-127, 128, (kernel, kernel, channels // groups, outputs)).astype(np.int8)
     scale, bias = rng.uniform(0.0005, 0.002, outputs).astype(np.float32), rng.normal(size=outputs).astype(np.float32)
     factor, pad = rng.uniform(0.5, 1.5, outputs).astype(np.float32), kernel // 2
+    slope = rng.uniform(-0.2, 0.9, outputs).astype(np.float32)
 
     def body(writer, params):
         qdq = Qdq(writer, "uint8")
@@ -30,7 +45,10 @@ def case(*, channels: int, outputs: int, kernel: int, groups: int = 1, factors: 
         w = qdq.weight("w", np.ascontiguousarray(weight.transpose(3, 2, 0, 1)), scale, axis=0)
         conv = writer.emit("conv", relax.op.nn.conv2d(x, w, padding=pad, groups=groups))
         total = writer.emit("sum", relax.op.add(conv, relax.const(bias.reshape(1, -1, 1, 1))))
-        value = writer.emit("silu", relax.op.multiply(total, writer.emit("gate", relax.op.sigmoid(total))))
+        if slopes:
+            value = writer.emit("prelu", relax.op.nn.prelu(total, relax.const(slope), axis=1))
+        else:
+            value = writer.emit("silu", relax.op.multiply(total, writer.emit("gate", relax.op.sigmoid(total))))
         if factors:
             value = writer.emit("scaled", relax.op.multiply(value, relax.const(factor.reshape(1, -1, 1, 1))))
         y = qdq.quantize("y", value, Y, is_output=True)
@@ -40,7 +58,7 @@ def case(*, channels: int, outputs: int, kernel: int, groups: int = 1, factors: 
     window = numerics.Window(padding=(pad,) * 4)
     acc = numerics.conv2d_accumulate(x.transpose(0, 2, 3, 1), weight, x_zero_point=X[1], window=window, groups=groups)
     real = numerics.dequantize_accumulator(acc, X[0] * scale, bias)
-    real = real * sigmoid(real)
+    real = np.where(real > 0, real, real * slope) if slopes else real * sigmoid(real)
     steps = (factor if factors else np.float32(1)) / Y[0] * real
     want = np.clip(np.rint(steps) + Y[1], 0, 255).astype(np.uint8)
     return graph({"x": (x.shape, "uint8")}, body), x, want.transpose(0, 3, 1, 2)
@@ -51,16 +69,17 @@ CASES = [(isa, size, (i + j) % 4 < 2) for i, isa in enumerate(FAMILY_ISAS) for j
 
 
 @pytest.mark.parametrize(
-    ("isa", "size", "factors"),
+    ("isa", "size", "factors", "slopes"),
     [
-        pytest.param(isa, *others, marks=pytest.mark.needs_isa(isa), id="-".join(map(str, (isa, *others))))
-        for isa, *others in CASES
+        pytest.param(isa, *others, slopes, marks=pytest.mark.needs_isa(isa), id="-".join(map(str, (isa, *others, slopes))))
+        for number, (isa, *others) in enumerate(CASES)
+        for slopes in ((False, True) if number % 2 else (True,))
     ],
 )
-def test_equals_the_definitions(isa, size, factors) -> None:
+def test_equals_the_definitions(isa, size, factors, slopes) -> None:
     """Every ISA with half of the sizes, dense and depthwise, some with factors and some without."""
     channels, outputs, kernel, groups = size
-    module, x, want = case(channels=channels, outputs=outputs, kernel=kernel, groups=groups, factors=factors)
+    module, x, want = case(channels=channels, outputs=outputs, kernel=kernel, groups=groups, factors=factors, slopes=slopes)
     assert [record.op for record in lower(module, CPU, (isa,), 1).records] == ["conv2d"]
     np.testing.assert_array_equal(run_lowered(module, x, isa=isa), want)
 

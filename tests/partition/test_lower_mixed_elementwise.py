@@ -23,13 +23,15 @@ def params_of(dtype: str) -> QuantParams:
     return QuantParams.per_tensor(dtype, scale, zero_point)
 
 
+def rounded(writer: BodyWriter, name: str, value: Any, dtype: str) -> Any:
+    """Return a value, quantized and dequantized."""
+    scale, zero_point = (relax.const(each, kind) for each, kind in zip(PARAMS[dtype], ("float32", "int32"), strict=True))
+    integers = writer.emit(f"{name}_q", relax.op.quantize(value, scale, zero_point, out_dtype=dtype))
+    return writer.emit(f"{name}_dq", relax.op.dequantize(integers, scale, zero_point))
+
+
 def mixed_net(first: str, second: str | None, result: str | None) -> octavo.Model:
     """relu(a + b): `a` quantized to `first`, `b` to `second` or float, the sum to `result` or float."""
-
-    def rounded(writer: BodyWriter, name: str, value: Any, dtype: str) -> Any:
-        scale, zero_point = (relax.const(each, kind) for each, kind in zip(PARAMS[dtype], ("float32", "int32"), strict=True))
-        integers = writer.emit(f"{name}_q", relax.op.quantize(value, scale, zero_point, out_dtype=dtype))
-        return writer.emit(f"{name}_dq", relax.op.dequantize(integers, scale, zero_point))
 
     def body(writer: BodyWriter, a: Any, b: Any) -> Any:
         left, right = rounded(writer, "a", a, first), b if second is None else rounded(writer, "b", b, second)
@@ -62,6 +64,29 @@ def test_one_kernel_gives_the_bits_of_its_steps(first, second, result, rng):
     assert kinds.count(MixedElementwiseOp) == 1
     [found] = octavo.compile(model)({"a": a, "b": b}).values()
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 5, 3, 7), 1), ((2, 3, 5, 40), 3), ((3, 300), 1)])
+@pytest.mark.parametrize("second", [None, "int8"])
+def test_a_parametric_relu_is_computed_of_the_sum_itself(shape, axis, second, rng):
+    slopes = rng.uniform(-0.2, 0.9, shape[axis]).astype(np.float32)
+
+    def body(writer: BodyWriter, a: Any, b: Any) -> Any:
+        left, right = rounded(writer, "a", a, "uint8"), b if second is None else rounded(writer, "b", b, second)
+        total = writer.emit("_y", relax.op.add(left, right))
+        value = writer.emit("y", relax.op.nn.prelu(total, relax.const(slopes), axis))
+        return writer.emit("z", rounded(writer, "y", value, "uint8"), is_output=True)
+
+    model = model_of({"a": (shape, "float32"), "b": (shape, "float32")}, {}, body, ("z",))
+    a, b = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    real = dequantize(quantize(a, params_of("uint8")), params_of("uint8"))
+    total = real + (b if second is None else dequantize(quantize(b, params_of(second)), params_of(second)))
+    steep = slopes.reshape([-1 if place == axis else 1 for place in range(len(shape))])
+    expected = quantize(np.where(total > 0, total, total * steep), params_of("uint8"))
+    kinds = [type(each.op) for each in read_composites(octavo.partition(model)).values()]
+    assert kinds.count(MixedElementwiseOp) == 1
+    [found] = octavo.compile(model)({"a": a, "b": b}).values()
+    np.testing.assert_array_equal(found, dequantize(expected, params_of("uint8")))
 
 
 def test_a_residual_is_added_before_anything_is_rounded(rng, tmp_path):

@@ -128,7 +128,7 @@ def upsampling() -> Any:
 
 
 def normalized_first() -> Any:
-    """Normalizations before convolutions, a gate of halves, constants added, multiplied and joined; one constant of each kind."""
+    """Normalizations before convolutions, parametric relus, a gate of halves, constants added, multiplied and joined."""
     net = OnnxWriter(4)
 
     def norm(data: str, output: str, channels: int) -> str:
@@ -137,7 +137,8 @@ def normalized_first() -> Any:
 
     c = net.node("Conv", ["x", net.constant("c.weight", 8, 3, 3, 3)], "c", pads=[1, 1, 1, 1])
     r = net.node("Relu", [norm(c, "n", 8)], "r")
-    d = net.node("Conv", [r, net.constant("d.weight", 8, 8, 1, 1)], "d")
+    d = net.node("Conv", [r, net.constant("d.weight", 8, 8, 1, 1)], "d_sums")
+    d = net.node("PRelu", [d, net.constant("d.slopes", 8, 1, 1)], "d")
     s = net.node("PRelu", [net.node("Add", [c, d], "s"), net.constant("slopes", 8, 1, 1)], "p")
     net.nodes.append(helper.make_node("Split", [s, net.value("halves", np.array([4, 4]))], ["a", "b"], axis=1))
     g = net.node("Mul", ["a", net.node("Sigmoid", ["b"], "gate")], "g")

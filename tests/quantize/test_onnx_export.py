@@ -157,6 +157,9 @@ def test_normalizations_before_convolutions_gates_and_constants_are_integer_and_
     assert [op.op for op in octavo.explain(quantized).counted if not op.integer] == []
     constants = {str(name) for layer in quantized.plan.layers for name in layer.constants}
     assert constants == {"joined", "places"}, "those of few values are in tables"
+    assert {"d_sums", "s"}.isdisjoint(quantized.plan.activations), "parametric relus read what is not rounded"
+    again = octavo.quantize(model, plan=quantized.plan)
+    assert again.fingerprint == quantized.fingerprint
     export_onnx(quantized, tmp_path / "int8.onnx")
     simulated, theirs = run_both(model, quantized, tmp_path / "int8.onnx", samples, optimized=False)
     executable = octavo.compile(quantized)

@@ -241,10 +241,11 @@ class FloatResult:
 class FunctionResult(FloatResult):
     """A function of a float32 result that is quantized behind it: `y` of function(result) * factors, one for each channel.
 
-    The result itself is not clamped.
+    The result itself is not clamped. Behind it the function reads `channels`, each a number for each channel.
     """
 
     function: FloatFunction
+    channels: tuple[npt.NDArray[np.float32], ...] = ()
     factors: npt.NDArray[np.float32] | None
     y: QuantizedOutput
 

@@ -153,6 +153,8 @@ class MixedElementwiseOp(CompositeOp):
         Names of the tensors, in the order of the function's inputs.
     integers
         Those of them that are dequantized for it.
+    channels, axis
+        What the function reads behind the tensors: numbers that each have one value for each channel, along this axis.
     y
         What the result is quantized to; None where it stays float32.
     name
@@ -168,6 +170,8 @@ class MixedElementwiseOp(CompositeOp):
     y: QuantizedOutput | None
     name: str
     rounding: TieRounding = "half_even"
+    channels: tuple[npt.NDArray[np.float32], ...] = ()
+    axis: int | None = None
 
     def roles(self) -> dict[str, Any]:
         """Return its tensors by role; those of float32 have no scale."""

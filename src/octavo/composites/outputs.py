@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from ..numerics.floats.float_function import FloatFunction
 from ..numerics.rounding.requantize import ScaledRounding
@@ -47,14 +48,21 @@ class FloatOutput:
 class FunctionOutput:
     """A uint8 result of a function: clamp(rint(function(float32(acc) * multiplier + bias) * factor) + zero_point).
 
-    `factors`, from the function's result to steps of the integers, are one or one for each output channel.
+    `factors`, from the function's result to steps of the integers, are one or one for each output channel. Behind its sum the
+    function reads `channels`, each a number for each output channel.
     """
 
     function: FloatFunction
     factors: tuple[float, ...]
     integers: Output
+    channels: tuple[tuple[float, ...], ...] = ()
     pixels_per_scale: ClassVar[int] = 0
     real_bias: ClassVar[bool] = True
+
+    def constants(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return what kernels read of it, one value for each output channel, by label."""
+        own = {f"channel{number}": np.array(values, np.float32) for number, values in enumerate(self.channels)}
+        return {**own, **({"factor": np.array(self.factors, np.float32)} if len(self.factors) > 1 else {})}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +86,9 @@ def output_spec(y: QuantizedOutput | FloatResult | SumResult) -> Output | FloatO
     """Return what a kernel is told of its result."""
     if isinstance(y, FunctionResult):
         factors = (np.ones(1, np.float32) if y.factors is None else y.factors) / np.float32(y.y.tensor.params.scale)
-        return FunctionOutput(function=y.function, factors=tuple(factors.tolist()), integers=output_spec(y.y))
+        channels = tuple(tuple(values.tolist()) for values in y.channels)
+        integers = output_spec(y.y)
+        return FunctionOutput(function=y.function, factors=tuple(factors.tolist()), integers=integers, channels=channels)
     if isinstance(y, QuantizedOutput):
         moved = y.tensor.relabelling
         return Output(zero_point=y.tensor.zero_point, qmin=y.qmin + moved, qmax=y.qmax + moved)

@@ -77,10 +77,8 @@ CPU = TargetDescription(
         ),
         OpSupport(op="nn.conv2d_transpose", weights=("int8", "uint8"), fusions=_WEIGHTED_FUSIONS, float_output=True),
         OpSupport(op=BATCH_MATMUL, activations=_WITH_INT16, fusions=CLAMPS, float_output=True, sum_output=True),
-        *(
-            OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS, float_input=name == "add")
-            for name in ("add", "subtract", "multiply")
-        ),
+        OpSupport(op="add", activations=_WITH_INT16, weights=_CONSTANTS, fusions=(*CLAMPS, FLOAT_FUNCTION), float_input=True),
+        *(OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS) for name in ("subtract", "multiply")),
         *(OpSupport(op=name, activations=_WITH_INT16, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(
             OpSupport(op=name, activations=_WITH_INT16, fusions=CLAMPS)

@@ -65,7 +65,8 @@ class OpSupport:
         "any", or "power_of_two" for all tensors of the op.
     fusions
         What may follow within the same kernel: "bias", "nn.relu", "clip"; with `float_output` "float_function", a function of
-        single elements of the float32 result (SiLU, say) and a factor for each channel, before the kernel quantizes.
+        single elements of the float32 result (SiLU, say, or a parametric relu) and a factor for each channel, before the kernel
+        quantizes; with `float_input` the former alone.
     same_params
         Whether output and inputs must share scale and zero point (reshape, max pooling).
     float_output
@@ -163,7 +164,7 @@ class OpSupport:
     @property
     def float_function(self) -> bool:
         """Whether a kernel computes functions of its float32 result before it quantizes."""
-        return self.float_output and FLOAT_FUNCTION in self.fusions
+        return (self.float_output or self.float_input) and FLOAT_FUNCTION in self.fusions
 
     @property
     def roundings(self) -> tuple[str, ...]:

@@ -320,7 +320,13 @@ def weights_and_result(
     facts: dict[str, Any] = {"name": tail.output.name, "shape": shape, "bias": real, "bias_name": bias_name}
     if isinstance(tail, FunctionTail):
         return weights, FunctionResult(
-            **facts, low=-math.inf, high=math.inf, function=tail.function, factors=tail.factors, y=tail.result
+            **facts,
+            low=-math.inf,
+            high=math.inf,
+            function=tail.function,
+            channels=tail.channels,
+            factors=tail.factors,
+            y=tail.result,
         )
     return weights, FloatResult(**facts, low=tail.low, high=tail.high, rounding=way.rounding)
 

@@ -5,21 +5,23 @@ Before::
     s = R.sigmoid(x); y = R.multiply(x, s)
 
 After: a `FloatChain` that reads x and ends in y, of the steps sigmoid(0), multiply(0, 1). Who writes it into a kernel is not
-decided here.
+decided here. The slopes of a parametric relu, one for each channel, are inputs of the program behind the tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tvm.relax import Expr, Var
 
-from ...graph.dataflow import DataflowView, dtype_of, op_name, static_shape
+from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...numerics.floats.float_function import TRANSCENDENTAL, FloatFunction, Step
-from ..cluster import prim_value
+from ..cluster import PRELU, prim_value
 from ..values import constant_value
 
 _MAX_STEPS = 40
@@ -32,12 +34,17 @@ Operand = int | float
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FloatChain:
-    """A program on `inputs`, all float32 of one shape, whose result is that of `output`; `members` compute it."""
+    """A program on `inputs`, all float32 of one shape, whose result is that of `output`; `members` compute it.
+
+    Behind the tensors it reads `channels`: numbers that each have one value for each channel, along `axis`.
+    """
 
     inputs: tuple[Var, ...]
     members: tuple[Var, ...]
     output: Var
     function: FloatFunction
+    channels: tuple[npt.NDArray[np.float32], ...] = ()
+    axis: int | None = None
 
     @property
     def is_transcendental(self) -> bool:
@@ -45,7 +52,9 @@ class FloatChain:
         return any(step.op in TRANSCENDENTAL for step in self.function.steps)
 
 
-def chain_from(view: DataflowView, root: Var, *, max_inputs: int, core: Var | None = None) -> FloatChain | None:
+def chain_from(
+    view: DataflowView, root: Var, *, max_inputs: int, core: Var | None = None, has_channels: bool = False
+) -> FloatChain | None:
     """Return the longest chain that starts at the float32 `root` and has one result; None where there is none.
 
     Parameters
@@ -54,10 +63,12 @@ def chain_from(view: DataflowView, root: Var, *, max_inputs: int, core: Var | No
         Tensors that it reads, `root` among them. Any other is there before `root` is.
     core
         A member that it must have, and others may read `root` beside it; None where it must be all that reads `root`.
+    has_channels
+        Whether it may read numbers that differ from channel to channel.
     """
     if dtype_of(root) != "float32" or static_shape(root) is None:
         return None
-    grown = _grown(view, root, max_inputs)
+    grown = _grown(view, root, max_inputs, has_channels=has_channels)
     for output in reversed(grown):
         within = _before(view, output, set(grown))
         if core is not None and core not in within:
@@ -73,10 +84,11 @@ def _is_read_within(view: DataflowView, var: Var, within: set[Var]) -> bool:
     return not view.is_returned(var) and all(user in within for user in view.users(var))
 
 
-def _grown(view: DataflowView, root: Var, max_inputs: int) -> list[Var]:
+def _grown(view: DataflowView, root: Var, max_inputs: int, *, has_channels: bool) -> list[Var]:
     """Return the ops that read nothing but each other, `root`, constants and other tensors known before, in an order to run."""
     inputs: list[Var] = [root]
     known: dict[Var, None] = {root: None}
+    axes: set[int] = set()
     waiting = list(view.users(root))
     while waiting and len(known) <= _MAX_STEPS:
         var = waiting.pop(0)
@@ -85,13 +97,18 @@ def _grown(view: DataflowView, root: Var, max_inputs: int) -> list[Var]:
             continue
         if dtype_of(var) != "float32" or static_shape(var) != static_shape(root):
             continue
-        others = [arg for arg in value.args if not _is_number(view, arg) and arg not in known]
+        slopes = channel_slopes(view, value)
+        if slopes is not None and (not has_channels or not axes <= {slopes.axis}):
+            continue
+        data = value.args if slopes is None else value.args[:1]
+        others = [arg for arg in data if not _is_number(view, arg) and arg not in known]
         if any(not isinstance(arg, Var) or not _is_alike(view, arg, root) for arg in others):
             continue
         fresh = list(dict.fromkeys(arg for arg in others if arg not in inputs))
         if len(inputs) + len(fresh) > max_inputs:
             continue
         inputs.extend(fresh)
+        axes.update(() if slopes is None else {slopes.axis})
         known[var] = None
         waiting.extend(view.users(var))
     return [var for var in known if not var.same_as(root)]
@@ -111,6 +128,28 @@ def _is_number(view: DataflowView, arg: Expr) -> bool:
     return constant is not None and constant.scale is None and constant.values.size == 1
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ChannelSlopes:
+    """The slopes of a parametric relu, float32 [channels], along `axis` of what it reads; `members` compute them."""
+
+    values: npt.NDArray[np.float32]
+    axis: int
+    members: tuple[Var, ...]
+
+
+def channel_slopes(view: DataflowView, value: Any) -> ChannelSlopes | None:
+    """Return the slopes of a call, if it is a parametric relu with a constant float one for each channel."""
+    call: Any = call_to(value, PRELU)
+    shape = None if call is None else static_shape(call.args[0])
+    constant = None if call is None else constant_value(view, call.args[1])
+    if constant is None or shape is None or constant.scale is not None or constant.values.size == 1:
+        return None
+    axis = int(call.attrs.axis) % len(shape)
+    if constant.values.shape != (shape[axis],) or constant.values.dtype != np.float32:
+        return None
+    return ChannelSlopes(values=constant.values, axis=axis, members=tuple(constant.members))
+
+
 def _before(view: DataflowView, output: Var, grown: set[Var]) -> set[Var]:
     """Return `output` and the members that it is computed from."""
     within: set[Var] = set()
@@ -126,22 +165,32 @@ def _before(view: DataflowView, output: Var, grown: set[Var]) -> set[Var]:
 
 def _chain(view: DataflowView, root: Var, members: tuple[Var, ...], output: Var) -> FloatChain:
     calls: list[Any] = [view.definition(var) for var in members]
-    tensors = [arg for call in calls for arg in call.args if isinstance(arg, Var) and not _is_number(view, arg)]
+    slopes = {var: found for var, call in zip(members, calls, strict=True) if (found := channel_slopes(view, call)) is not None}
+    read = [arg for var, call in zip(members, calls, strict=True) for arg in (call.args[:1] if var in slopes else call.args)]
+    tensors = [arg for arg in read if isinstance(arg, Var) and not _is_number(view, arg)]
     inputs = tuple(dict.fromkeys((root, *(arg for arg in tensors if arg not in members))))
-    program = _Program(inputs=len(inputs))
+    program = _Program(inputs=len(inputs) + len(slopes))
     values: dict[Var, int] = {var: number for number, var in enumerate(inputs)}
-    constants: list[Var] = []
+    channels: Mapping[Var, int] = {var: number for number, var in enumerate(slopes, len(inputs))}
+    constants: list[Var] = [var for found in slopes.values() for var in found.members]
     for var, call in zip(members, calls, strict=True):
         operands: list[Operand] = []
-        for arg in call.args:
+        for arg in call.args[:1] if var in slopes else call.args:
             constant = None if prim_value(arg) is not None else constant_value(view, arg)
             if constant is not None:
                 constants.extend(constant.members)
             number = prim_value(arg) if constant is None else float(constant.values.reshape(()))
             operands.append(values[arg] if number is None else number)
+        operands.extend([channels[var]] if var in channels else [])
         values[var] = _EMITTED[op_name(call)](program, call, operands)
-    function = program.finished(values[output])
-    return FloatChain(inputs=inputs, members=(*dict.fromkeys(constants), *members), output=output, function=function)
+    return FloatChain(
+        inputs=inputs,
+        members=(*dict.fromkeys(constants), *members),
+        output=output,
+        function=program.finished(values[output]),
+        channels=tuple(found.values for found in slopes.values()),
+        axis=next((found.axis for found in slopes.values()), None),
+    )
 
 
 @dataclass(slots=True)
@@ -221,6 +270,7 @@ _EMITTED: dict[str, _Emit] = {
     **{name: _plain(name) for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")},
     "nn.relu": lambda program, _call, operands: program.step("maximum", operands[0], 0.0),
     "nn.leakyrelu": lambda program, call, operands: program.step("leaky_relu", operands[0], float(call.attrs.alpha)),
+    PRELU: lambda program, _call, operands: program.step("leaky_relu", operands[0], operands[1]),
     "clip": _clip,
     "square": lambda program, _call, operands: program.step("multiply", operands[0], operands[0]),
     "nn.silu": _silu,

@@ -28,7 +28,7 @@ _MAX_INPUTS = 4
 
 def match_float_elementwise(view: DataflowView, core: Var) -> Region[CompositeOp] | Rejection:
     """Claim the chain around an op of single elements, from the first tensor that the op reads."""
-    chain = _chain_around(view, core)
+    chain = _chain_around(view, core, has_channels=False)
     if isinstance(chain, Rejection):
         return chain
     if not chain.is_transcendental:
@@ -48,7 +48,7 @@ def match_mixed_elementwise(view: DataflowView, core: Var) -> Region[CompositeOp
 
     After: one composite "octavo.mixed_elementwise" from a and b_q to y.
     """
-    chain = _chain_around(view, core)
+    chain = _chain_around(view, core, has_channels=True)
     if isinstance(chain, Rejection):
         return chain
     read = {var: side for var in chain.inputs if (side := _integers(view, var)) is not None}
@@ -61,6 +61,8 @@ def match_mixed_elementwise(view: DataflowView, core: Var) -> Region[CompositeOp
         inputs=tuple(var.name for var in sources),
         integers=tuple(tensor for _, tensor in read.values()),
         function=chain.function,
+        channels=chain.channels,
+        axis=chain.axis,
         y=None if end is None else end[1],
         name=chain.output.name,
         rounding="half_even" if end is None else end[2],
@@ -87,7 +89,7 @@ def match_mixed_add(view: DataflowView, core: Var, support: OpSupport) -> Region
     return next((each for each in problems if each is not None), region)
 
 
-def _chain_around(view: DataflowView, core: Var) -> FloatChain | Rejection:
+def _chain_around(view: DataflowView, core: Var, *, has_channels: bool) -> FloatChain | Rejection:
     call = view.definition(core)
     operands = [arg for arg in getattr(call, "args", ()) if isinstance(arg, Var) and constant_value(view, arg) is None]
     shape = static_shape(core)
@@ -95,7 +97,7 @@ def _chain_around(view: DataflowView, core: Var) -> FloatChain | Rejection:
         return Rejection(reason=f"{core.name} has no static shape")
     # The operand that is there last: the others are inputs beside it.
     operands.sort(key=lambda arg: (view.binding_of(arg) is not None, sum(view.is_bound_before(each, arg) for each in operands)))
-    chain = chain_from(view, operands[-1], max_inputs=_MAX_INPUTS, core=core) if operands else None
+    chain = chain_from(view, operands[-1], max_inputs=_MAX_INPUTS, core=core, has_channels=has_channels) if operands else None
     return Rejection(reason=f"{core.name} is in no chain of float32 ops of one shape") if chain is None else chain
 
 

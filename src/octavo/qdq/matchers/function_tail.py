@@ -4,7 +4,8 @@ Before::
 
     s = R.sigmoid(lv); m = R.multiply(lv, s); n = R.multiply(m, factors); y = R.quantize(n, scale, zero_point)
 
-The walk from lv returns the program of s and m, the factors of the channels where there are any, and the integers y.
+The walk from lv returns the program of s and m, the factors of the channels where there are any, and the integers y. Of a
+parametric relu it also returns the slopes of the channels.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ class FunctionTail:
     members: tuple[Var, ...]
     output: Var
     function: FloatFunction
+    channels: tuple[npt.NDArray[np.float32], ...]
     factors: npt.NDArray[np.float32] | None
     result: QuantizedOutput
 
 
 def follow_function(view: DataflowView, start: Var, axis: int, support: OpSupport) -> FunctionTail | None:
     """Walk from an op's float result, whose channels lie along `axis`, to 8-bit integers; None where no function is between."""
-    chain = chain_from(view, start, max_inputs=1)
-    if chain is None or any(step.op == SLOW for step in chain.function.steps):
+    chain = chain_from(view, start, max_inputs=1, has_channels=True)
+    if chain is None or chain.axis not in (None, axis) or any(step.op == SLOW for step in chain.function.steps):
         return None
     members, end, factors = list(chain.members), chain.output, None
     scaled = _factors(view, end, axis)
@@ -57,7 +59,8 @@ def follow_function(view: DataflowView, start: Var, axis: int, support: OpSuppor
     if result_rounding(view, tail.members) not in (HALF_EVEN, HALF_EVEN_STORED):  # as a quantize of its own has it
         return None
     members.extend(tail.members)
-    return FunctionTail(members=tuple(members), output=tail.output, function=chain.function, factors=factors, result=tail.result)
+    facts = {"function": chain.function, "channels": chain.channels, "factors": factors}
+    return FunctionTail(members=tuple(members), output=tail.output, **facts, result=tail.result)
 
 
 def _factors(view: DataflowView, var: Var, axis: int) -> tuple[Var, npt.NDArray[np.float32], tuple[Var, ...]] | None:

@@ -6,10 +6,12 @@ What may be among them is what `qdq.matchers.function_tail` finds in the graph t
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from tvm.relax import Var
 
 from ...graph.dataflow import DataflowView, call_to, op_name
+from ...qdq.cluster import PRELU
 from ...qdq.matchers.float_chain import CHAINED
 from ..weights.constants import Constants
 from .elementwise import function_of_one, is_elementwise
@@ -22,11 +24,19 @@ _SCALED = ("nn.relu", "nn.leakyrelu", "nn.prelu", "clip", "multiply", "divide")
 
 
 def is_float_function(view: DataflowView, source: Var, members: Collection[Var]) -> bool:
-    """Return whether ops are such a function of a product's sums, which they alone read."""
+    """Return whether ops are such a function of a tensor, which they alone read."""
     if view.is_returned(source) or any(user not in members for user in view.users(source)):
         return False
     names = [op_name(view.definition(member)) for member in members]
-    return _is_product(view, source) and all(name in CHAINED and name not in _SLOW for name in names)
+    return all(name in CHAINED and name not in _SLOW for name in names)
+
+
+def has_slopes_alone(view: DataflowView, constants: Constants, members: Collection[Var]) -> bool:
+    """Return whether all that differs from channel to channel in a function are slopes of parametric relus."""
+    calls: list[Any] = [view.definition(member) for member in members]
+    others = (arg for call in calls for arg in call.args[: 1 if op_name(call) == PRELU else None])
+    found = (constants.find(arg) for arg in others)
+    return all(constant is None or constants.value(constant).size == 1 for constant in found)
 
 
 def function_results(view: DataflowView, constants: Constants) -> dict[Var, Var]:
@@ -41,7 +51,7 @@ def function_results(view: DataflowView, constants: Constants) -> dict[Var, Var]
             continue
         taken.update(function.members)
         bends = any(op_name(view.definition(member)) not in _SCALED for member in function.members)
-        if bends and is_float_function(view, function.source, function.members):
+        if bends and _is_product(view, function.source) and is_float_function(view, function.source, function.members):
             found[function.members[-1]] = function.source
     return found
 

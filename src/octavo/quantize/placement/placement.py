@@ -22,7 +22,7 @@ from ..ranges import QuantScheme
 from ..recipe import Recipe
 from ..weights.constants import Constants, root_of
 from .candidates import Candidates, computed_of_inputs
-from .float_function import is_float_function
+from .float_function import has_slopes_alone, is_float_function
 from .layer import NORMS, Declined, Layer, Placement
 from .limits import beyond_limits
 from .named_ops import NamedOps
@@ -82,6 +82,8 @@ class Placer:
     reasons: dict[Var, str] = field(default_factory=dict[Var, str])
     _functions: set[Var] = field(default_factory=set[Var])
     """The results of functions that are computed of float sums."""
+    _sums: set[Var] = field(default_factory=set[Var])
+    """The results of additions in whose kernels functions of them can be computed."""
 
     def place(self) -> Placement:
         """Decide for every op of the function."""
@@ -127,6 +129,7 @@ class Placer:
                 self.reasons[var] = layer
                 continue
             taken.update(layer.members)
+            self._sums.update(layer.inputs if self._is_function_of_sum(layer, found) else ())
             excluded = self._excluded(layer)
             if excluded is not None:
                 self.reasons[var] = excluded
@@ -184,10 +187,10 @@ class Placer:
         return integer, floats
 
     def _is_fused(self, layer: Layer, candidates: list[Layer], integer: set[Var]) -> bool:
-        """Return whether a function of one tensor is computed in the kernel of the product that makes that, of its float sums.
+        """Return whether a function of one tensor is computed in the kernel that makes that, of its float sums.
 
-        It costs more time than a table: so are those whose tables would differ from channel to channel, and those of tensors that
-        must not be quantized, or that a plan does not quantize.
+        It can cost more time than a table: so are those whose tables would differ from channel to channel, and those of tensors
+        that must not be quantized, or that a plan does not quantize.
         """
         if not self._is_function(layer):
             return False
@@ -198,6 +201,15 @@ class Placer:
         if self.unlike_plan is not None:
             return not self.has_range(source)
         return layer.support.op == ELEMENTWISE_PAIR or source.name in self.float_tensors
+
+    def _is_function_of_sum(self, layer: Layer, before: Sequence[Layer]) -> bool:
+        """Return whether the kernel of an addition can compute a function of it."""
+        if not self._is_function(layer) or self._is_wide():
+            return False
+        maker = next((other for other in reversed(before) if other.output.same_as(layer.inputs[0])), None)
+        if maker is None or maker.pulls or not (maker.takes_floats and maker.support.float_function):
+            return False
+        return maker.taker == layer.taker and has_slopes_alone(self.view, self.constants, layer.members)
 
     def _is_function(self, layer: Layer) -> bool:
         kinds = (ELEMENTWISE, ELEMENTWISE_PAIR)
@@ -283,9 +295,13 @@ class Placer:
         return {layer.output for layer in changing if (layer.name in odd) != (layer.inputs[0].name in odd)}
 
     def _may_leave_float(self, layer: Layer) -> bool:
-        """Return whether a product can end in float32, which those of two activations of 16 bits cannot, and nobody minds."""
+        """Return whether a product can end in float32, which those of two activations of 16 bits cannot, and nobody minds.
+
+        So can a sum before a function in the same kernel.
+        """
         is_taken = layer.op is None and self._is_wide()
-        return layer.may_leave_float and not is_taken and layer.output.name not in self.wished
+        can = (layer.may_leave_float and not is_taken) or layer.output in self._sums
+        return can and layer.output.name not in self.wished
 
     def _can_be_integer(self, var: Var) -> bool:
         return var.name not in self.float_tensors and self.has_range(var)

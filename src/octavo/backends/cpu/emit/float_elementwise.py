@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 from tvm.relax import Var
 
 from ....composites.elementwise import MixedElementwiseOp
@@ -12,6 +14,7 @@ from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
 from ..kernels import DequantizeSpec, FloatElementwiseSpec, QuantizeSpec
+from ..storage import TO_NHWC
 
 
 @emits(FloatElementwiseOp)
@@ -60,9 +63,23 @@ def _emit(
     is_nhwc = any(context.storage.is_kept_nhwc(tensor) for tensor in tensors)
     arguments = [context.storage.get(tensor, is_nhwc=is_nhwc) for tensor in tensors]
     shape = shape_of(arguments[0])
+    constants = _along(op, shape, is_nhwc=is_nhwc) if isinstance(op, MixedElementwiseOp) else []
     spec = FloatElementwiseSpec(
-        size=math.prod(shape), function=op.function, integers=integers, result=result, threads=context.threads
+        size=math.prod(shape),
+        function=op.function,
+        integers=integers,
+        result=result,
+        period=constants[0].size if constants else 0,
+        threads=context.threads,
     )
-    kernel = kernels.float_elementwise(spec, isa=context.isa)
+    kernel = kernels.float_elementwise(spec, constants=constants, isa=context.isa)
     dtype = "float32" if result is None else result.dtype
     context.put(output, context.call(output.name, kernel, arguments, shape, dtype), is_nhwc=is_nhwc)
+
+
+def _along(op: MixedElementwiseOp, shape: tuple[int, ...], *, is_nhwc: bool) -> list[npt.NDArray[np.float32]]:
+    """Return numbers of channels as they follow each other in a tensor that is stored in this shape, until they repeat."""
+    if op.axis is None:
+        return []
+    axis = TO_NHWC.index(op.axis) if is_nhwc else op.axis
+    return [np.repeat(values, math.prod(shape[axis + 1 :])) for values in op.channels]

@@ -7,6 +7,7 @@ float32 [scales, 2]: scale, zero point (of the uint8 integers, an integer in [0;
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm.script.ir_builder import tirx as B
 
@@ -43,10 +44,10 @@ def float_result(output: FloatOutput, acc: Expr, multiplier: Expr, bias: Expr, s
     return value
 
 
-def function_value(output: FunctionOutput, value: Expr, lanes: int) -> Expr:
-    """Return the function of a float32 vector."""
+def function_value(output: FunctionOutput, value: Expr, channels: Sequence[Expr], lanes: int) -> Expr:
+    """Return the function of a float32 vector and what it reads of its channels."""
     math = ElementMath(lanes)
-    return math.apply(output.function, [math.keep(value)])
+    return math.apply(output.function, [math.keep(value), *channels])
 
 
 def in_steps(output: FunctionOutput, value: Expr, factor: Expr | None, lanes: int) -> Expr:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
@@ -62,8 +61,8 @@ class Epilogue:
             values["multiplier"] = weights.multiplier
         if isinstance(output, FloatOutput | FunctionOutput) or output.real_bias:
             values["real_bias"] = weights.real_bias
-        if isinstance(output, FunctionOutput) and len(output.factors) > 1:
-            values["factor"] = np.array(output.factors, np.float32)
+        if isinstance(output, FunctionOutput):
+            values |= output.constants()
         if self.spec.scales:
             values["weight_sum"] = weights.sums
         return values
@@ -123,7 +122,8 @@ class Epilogue:
         if isinstance(output, FloatOutput):
             return float_result(output, acc, constants["multiplier"], constants["real_bias"], scale, LANES)
         assert isinstance(output, FunctionOutput)
-        value = function_value(output, scaled(acc, constants["multiplier"], constants["real_bias"], LANES), LANES)
-        value = in_steps(output, value, constants.get("factor"), LANES)
+        value = scaled(acc, constants.pop("multiplier"), constants.pop("real_bias"), LANES)
+        factor = constants.pop("factor", None)
+        value = in_steps(output, function_value(output, value, list(constants.values()), LANES), factor, LANES)
         of = output.integers
         return rounded(value, zero_point=of.zero_point, qmin=of.qmin, qmax=of.qmax, dtype="uint8", lanes=LANES)

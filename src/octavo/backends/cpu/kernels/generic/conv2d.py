@@ -37,7 +37,7 @@ class _Buffers:
     weight: Buffer
     bias: Buffer
     multiplier: Buffer
-    factor: Buffer | None
+    function: dict[str, Buffer]
     y: Buffer
 
 
@@ -89,7 +89,7 @@ def conv2d_generic(
     -------
     Kernel
         Its constants are the packed weights less their zero points (int8, or int16 where that needs nine bits), bias, multiplier,
-        and the factors of a FunctionOutput.
+        and those of a FunctionOutput.
     """
     group_in, group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
     assert weight.shape == (*spec.kernel, group_in, spec.out_channels), f"weights {weight.shape} do not fit {spec}"
@@ -98,14 +98,14 @@ def conv2d_generic(
     run = spec.out_channels if depthwise else group_out  # channels that may share a vector
     packed = _pack(centered, run)
     bias_dtype = "float32" if spec.output.real_bias else "int32"
-    factors = np.array(spec.output.factors if isinstance(spec.output, FunctionOutput) else (), np.float32)
+    own = spec.output.constants() if isinstance(spec.output, FunctionOutput) else {}
     constants = (packed, np.ascontiguousarray(bias, bias_dtype), np.ascontiguousarray(multiplier, np.float32))
-    constants += (factors,) if factors.size > 1 else ()
+    constants += tuple(own.values())
 
     def emit(x: Buffer, *others: Buffer) -> None:
         parameters = others[0] if spec.scales else None
-        weight, bias, multiplier, *factor, y = others[1:] if spec.scales else others
-        scaling = {"bias": bias, "multiplier": multiplier, "factor": factor[0] if factor else None}
+        weight, bias, multiplier, *rest, y = others[1:] if spec.scales else others
+        scaling: Any = {"bias": bias, "multiplier": multiplier, "function": dict(zip(own, rest, strict=True))}
         _emit(spec, _Buffers(x=x, parameters=parameters, weight=weight, **scaling, y=y), run=run, depthwise=depthwise)
 
     arguments = [
@@ -114,7 +114,7 @@ def conv2d_generic(
         ("weight", packed.size, str(packed.dtype)),
         ("bias", spec.out_channels, bias_dtype),
         ("multiplier", spec.out_channels, "float32"),
-        *([("factor", factors.size, "float32")] if factors.size > 1 else []),
+        *((label, values.size, "float32") for label, values in own.items()),
         ("y", spec.batch * spec.out_height * spec.out_width * spec.out_channels, _DTYPES[type(spec.output)]),
     ]
     name = "conv2d.depthwise" if depthwise else "conv2d.grouped" if spec.groups > 1 else "conv2d.direct"
@@ -248,9 +248,10 @@ def _emit_pixels(
             value = float_result(spec.output, load(acc, p * lanes, lanes), multiplier, bias, scale, lanes)
         elif isinstance(spec.output, FunctionOutput):
             bias, out_of = load(buffers.bias, tile.channel, lanes), spec.output.integers
-            factor = None if buffers.factor is None else load(buffers.factor, tile.channel, lanes)
-            value = function_value(spec.output, scaled(load(acc, p * lanes, lanes), multiplier, bias, lanes), lanes)
-            value = in_steps(spec.output, value, factor, lanes)
+            own = {label: load(buffer, tile.channel, lanes) for label, buffer in buffers.function.items()}
+            factor = own.pop("factor", None)
+            value = scaled(load(acc, p * lanes, lanes), multiplier, bias, lanes)
+            value = in_steps(spec.output, function_value(spec.output, value, list(own.values()), lanes), factor, lanes)
             bounds: Any = {"zero_point": out_of.zero_point, "qmin": out_of.qmin, "qmax": out_of.qmax}
             value = rounded(value, **bounds, dtype="uint8", lanes=lanes)
         else:

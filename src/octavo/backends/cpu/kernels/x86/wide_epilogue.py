@@ -6,11 +6,10 @@ its scale is read from memory. Oracles: `numerics.dequantize_accumulator`, `nume
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -23,6 +22,9 @@ from ..vectors import Expr, splat
 from . import vector as v
 from .epilogue import Epilogue, Group, limited
 from .packing import Weights
+
+_FEW_OPERATIONS = 4
+"""Of a function that is written out for each vector."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,29 +84,45 @@ class FunctionEpilogue:
 
     def channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
         """Return the constants it reads, one value for each output channel."""
-        values: dict[str, npt.NDArray[Any]] = {"multiplier": weights.multiplier, "real_bias": weights.real_bias}
-        return {**values, "factor": np.array(self.output.factors, np.float32)} if len(self.output.factors) > 1 else values
+        return {"multiplier": weights.multiplier, "real_bias": weights.real_bias, **self.output.constants()}
 
     def emit_all(self, groups: Iterable[Group], vectors: int, lanes: int) -> None:
-        """Emit the stores of a tile's outputs; the function in a loop over its vectors: written out for each it would be long."""
-        reals: Any = T.alloc_buffer((vectors * lanes,), "float32", scope="local")
+        """Emit the stores of a tile's outputs; a long function in a loop over its vectors, or the code would be long, too."""
+        if self.output.function.operations <= _FEW_OPERATIONS:
+            for group in groups:
+                self._store(group, [function_value(self.output, *each, lanes) for each in self._operands(group)])
+            return
+        buffers: list[Any] = [
+            T.alloc_buffer((vectors * lanes,), "float32", scope="local") for _ in range(1 + len(self.output.channels))
+        ]
         seen: list[Group] = []
         for group in groups:
-            operands = (group.accumulators, group.values["multiplier"], group.values["real_bias"])
-            for place, each in enumerate(zip(*operands, strict=True), sum(len(other.accumulators) for other in seen)):
-                v.store(reals, place * lanes, scaled(*each, lanes), lanes)
+            first = sum(len(other.accumulators) for other in seen)
+            for place, (value, channels) in enumerate(self._operands(group), first):
+                for buffer, each in zip(buffers, (value, *channels), strict=True):
+                    v.store(buffer, place * lanes, each, lanes)
             seen.append(group)
         with T.serial(0, vectors) as index:
-            value = function_value(self.output, v.load(reals, index * lanes, lanes), lanes)
-            v.store(reals, index * lanes, value, lanes)
-        integers, place = Epilogue(output=self.output.integers, may_exceed_int32=False), 0
+            value, *channels = (v.load(buffer, index * lanes, lanes) for buffer in buffers)
+            v.store(buffers[0], index * lanes, function_value(self.output, value, channels, lanes), lanes)
+        place = 0
         for group in seen:
-            rounded: list[Expr] = []
-            for factor in group.values.get("factor", [None] * len(group.accumulators)):
-                steps = in_steps(self.output, v.load(reals, place * lanes, lanes), factor, lanes)
-                rounded.append(v.round_half_even(limited(steps, lanes), lanes))
-                place += 1
-            integers.store(group, rounded)
+            count = len(group.accumulators)
+            self._store(group, [v.load(buffers[0], (place + number) * lanes, lanes) for number in range(count)])
+            place += count
+
+    def _operands(self, group: Group) -> Iterator[tuple[Expr, list[Expr]]]:
+        """Yield what the function reads, vector by vector: the real sums, and numbers of their channels."""
+        values, channels = group.values, range(len(self.output.channels))
+        for place, sums in enumerate(zip(group.accumulators, values["multiplier"], values["real_bias"], strict=True)):
+            yield scaled(*sums, group.lanes), [values[f"channel{number}"][place] for number in channels]
+
+    def _store(self, group: Group, results: Sequence[Expr]) -> None:
+        """Emit the store of one group's function, in steps of its integers."""
+        lanes, factors = group.lanes, group.values.get("factor", [None] * len(results))
+        steps = [in_steps(self.output, *each, lanes) for each in zip(results, factors, strict=True)]
+        rounded = [v.round_half_even(limited(each, lanes), lanes) for each in steps]
+        Epilogue(output=self.output.integers, may_exceed_int32=False).store(group, rounded)
 
 
 AnyEpilogue = Epilogue | FloatEpilogue | FunctionEpilogue | SumEpilogue
