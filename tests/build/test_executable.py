@@ -167,3 +167,20 @@ def test_another_cpu_can_be_named(model, executable, batch, mcpu, isa):
     older = pipeline.compile(model, target=f"llvm -mcpu={mcpu}")
     assert older.description.isa == isa
     np.testing.assert_array_equal(*older(batch).values(), *executable(batch).values())
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"), [(None, "there is no C compiler"), ("no-such-cc", "there is no no-such-cc, which")]
+)
+def test_without_a_compiler_models_run_and_are_not_saved(model, executable, batch, tmp_path, monkeypatch, compiler, said):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    if compiler is not None:
+        monkeypatch.setenv("CXX", compiler)
+    here = pipeline.compile(model)
+    for name, value in executable(batch).items():
+        np.testing.assert_array_equal(here(batch)[name], value)
+    with pytest.raises(ExecutableError, match=f"cannot link the executable: {said}.*needs a C compiler"):
+        here.save(tmp_path / "m.so")
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -68,6 +69,11 @@ class Code:
     def export(self, path: str) -> None:
         """Write the code as a shared library. RuntimeError where there is none yet and no C compiler to link one."""
         if self.image is None:
+            compiler = cc.get_cc()
+            if compiler is None or shutil.which(compiler) is None:
+                raise RuntimeError(
+                    "there is no C compiler" if compiler is None else f"there is no {compiler}, which $CXX or $CC names"
+                )
             self.library.export_library(path)
         else:
             Path(path).write_bytes(self.image)
