@@ -75,7 +75,7 @@ def _read(table: Any) -> Table:
             continue
         value = getattr(table, name)()
         if isinstance(value, FlatTable):
-            value = _read_union(value, result.kind, getattr(table, f"{name}Type")())
+            value = _read_union(value, name, getattr(table, f"{name}Type")())
         elif hasattr(value, "_tab"):
             value = _read(value)
         if value is not None:
@@ -91,19 +91,24 @@ def _read_vector(table: Any, name: str) -> Any:
     return [_read(entry) if hasattr(entry, "_tab") else entry for entry in entries]
 
 
-_UNIONS = {"Operator": (tflite.BuiltinOptions, tflite.BuiltinOptions2), "QuantizationParameters": (tflite.QuantizationDetails,)}
+_UNIONS: dict[str, Any] = {
+    "BuiltinOptions": tflite.BuiltinOptions,
+    "BuiltinOptions2": tflite.BuiltinOptions2,
+    "Details": tflite.QuantizationDetails,
+}
+"""By the field that holds one."""
 
 
-def _read_union(value: FlatTable, kind: str, number: int) -> Table | None:
+def _read_union(value: FlatTable, field_name: str, number: int) -> Table | None:
     """Return the member of a union; None of a class that the package does not know."""
-    for union in _UNIONS.get(kind, ()):
-        name = next((each for each, code in vars(union).items() if code == number and isinstance(code, int)), None)
-        member = None if name is None else getattr(tflite, name, None)
-        if member is not None:
-            found = member()
-            found.Init(value.Bytes, value.Pos)
-            return _read(found)
-    return None
+    members = vars(_UNIONS.get(field_name, object))
+    name = next((each for each, code in members.items() if code == number and isinstance(code, int)), None)
+    member = None if name is None else getattr(tflite, name, None)
+    if member is None:
+        return None
+    found = member()
+    found.Init(value.Bytes, value.Pos)
+    return _read(found)
 
 
 def write_tables(model: Table) -> bytes:
