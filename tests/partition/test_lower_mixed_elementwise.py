@@ -67,13 +67,13 @@ def test_one_kernel_gives_the_bits_of_its_steps(first, second, result, rng):
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((1, 5, 3, 7), 1), ((2, 3, 5, 40), 3), ((3, 300), 1)])
-@pytest.mark.parametrize("second", [None, "int8"])
+@pytest.mark.parametrize("second", [None, "int8"])  # the operand that is there first comes second
 def test_a_parametric_relu_is_computed_of_the_sum_itself(shape, axis, second, rng):
     slopes = rng.uniform(-0.2, 0.9, shape[axis]).astype(np.float32)
 
     def body(writer: BodyWriter, a: Any, b: Any) -> Any:
-        left, right = rounded(writer, "a", a, "uint8"), b if second is None else rounded(writer, "b", b, second)
-        total = writer.emit("_y", relax.op.add(left, right))
+        right = writer.emit("_b", relax.op.negative(relax.op.negative(b))) if second is None else rounded(writer, "b", b, second)
+        total = writer.emit("_y", relax.op.add(rounded(writer, "a", a, "uint8"), right))
         value = writer.emit("y", relax.op.nn.prelu(total, relax.const(slopes), axis))
         return writer.emit("z", rounded(writer, "y", value, "uint8"), is_output=True)
 

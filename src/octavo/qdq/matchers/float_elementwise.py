@@ -96,8 +96,8 @@ def _chain_around(view: DataflowView, core: Var, *, has_channels: bool) -> Float
     if shape is None or 0 in shape:
         return Rejection(reason=f"{core.name} has no static shape")
     # The operand that is there last: the others are inputs beside it.
-    operands.sort(key=lambda arg: (view.binding_of(arg) is not None, sum(view.is_bound_before(each, arg) for each in operands)))
-    chain = chain_from(view, operands[-1], max_inputs=_MAX_INPUTS, core=core, has_channels=has_channels) if operands else None
+    ordered = sorted(operands, key=lambda arg: sum(view.is_bound_before(each, arg) for each in operands))
+    chain = chain_from(view, ordered[-1], max_inputs=_MAX_INPUTS, core=core, has_channels=has_channels) if ordered else None
     return Rejection(reason=f"{core.name} is in no chain of float32 ops of one shape") if chain is None else chain
 
 
