@@ -96,6 +96,41 @@ def test_outputs_are_right_on_average_and_nearer_to_the_float_ones(rng: np.rando
     assert nearest < rounded
 
 
+def coarse_net(rng: np.random.Generator) -> octavo.Model:
+    """Two products; between them channels that are much alike, and one so much wider that the others have few steps."""
+    widths = np.array([40.0, *[1.0] * 11])
+    params = {
+        "w1": ((1 + 0.2 * rng.normal(size=(3, 12))) * widths).astype(np.float32),
+        "b1": rng.normal(size=12).astype(np.float32),
+        "w2": (rng.normal(size=(12, 4)) / widths[:, None]).astype(np.float32),
+        "b2": rng.normal(size=4).astype(np.float32),
+    }
+
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first = writer.emit("h", relax.op.add(writer.emit("_h", relax.op.matmul(v["x"], v["w1"])), v["b1"]))
+        return writer.emit("y", relax.op.add(writer.emit("_y", relax.op.matmul(first, v["w2"])), v["b2"]), is_output=True)
+
+    return model_of({"x": ((16, 3), "float32")}, params, body, ("y",))
+
+
+def test_weights_make_up_for_what_the_layers_before_them_rounded(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = coarse_net(rng)
+    samples, unseen = ([rng.normal(size=(16, 3)).astype(np.float32) for _ in range(64)] for _ in range(2))
+    profile, recipe = octavo.profile(model, samples, keep_samples=64), octavo.Recipe(equalization="none", min_sqnr=None)
+    blind = octavo.quantize(model, profile, recipe=replace(recipe, bias_correction=False))
+    found = octavo.quantize(model, profile, recipe=recipe)
+    monkeypatch.setattr("octavo.corrections.float_run._MAX_BYTES", 0)
+    plain = octavo.quantize(model, profile, recipe=recipe)
+    reference = outputs(octavo.compile(model), unseen)
+    first, second = (sqnr_db(reference, outputs(octavo.compile(each), unseen)) for each in (found, plain))
+    assert first > second + 2
+    # Other weights move means: where no bias brings these back they are those that the layer's own rounding asks for.
+    for name, values in blind.plan.corrections.weight_values.items():
+        assert np.array_equal(values, plain.plan.corrections.weight_values[name])
+
+
 def test_they_do_not_depend_on_order_or_threads_and_are_in_the_fingerprint(rng: np.random.Generator) -> None:
     model, samples = depthwise_net(rng), samples_of(rng)
     first = octavo.quantize(model, octavo.profile(model, samples, keep_samples=64))

@@ -2,7 +2,8 @@
 
 Layer by layer in the order of the graph, each on the integers that the layers before it give once they are corrected themselves:
 
-* weights are rounded so that the layer's sums change least on what it reads (numerics/statistics/gptq.py);
+* weights first make up for what is wrong with what it reads, as far as they can (numerics/statistics/inherited.py), and are
+  rounded so that the layer's sums change least on it (numerics/statistics/gptq.py);
 * what its outputs are then off on average goes into its bias. Rounding weights moves the mean of each output channel, by most
   where a channel has few weights (depthwise layers): what runs on is wrong everywhere by the same amount (Nagel et al., Data-Free
   Quantization Through Weight Equalization and Bias Correction, 2019, section 4.2 and appendix D, in its empirical form).
@@ -14,6 +15,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from ..build.kernel_calls import KernelCall, KernelCalls
 from ..errors import CompileError, DataError, ProfileError
 from ..float_values import FloatValues
 from ..graph import Model
-from ..graph.dataflow import DataflowView, call_to, operand_vars
+from ..graph.dataflow import DataflowView, call_to, operand_vars, static_shape
 from ..graph.inputs import check_inputs, input_specs
 from ..graph.lineage import lineage_paused
 from ..graph.products import with_bias
@@ -41,7 +43,8 @@ from ..profile import Profile
 from ..quantize import Corrections, QuantizedModel
 from ..target_choice import ResolvedTarget
 from .error import same_class, worst_sqnr_db
-from .float_run import FloatRun, Runner, run_float
+from .float_run import FloatRun, Product, Runner, run_float
+from .gram import ExactRows
 from .layers import WeightedLayer, bias_of, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
 from .window_sums import mean_accumulators
@@ -114,7 +117,9 @@ class Corrector:
                 return Corrections()
             trim_heap(self._simple.constant_bytes)
             floats = running.result()
-            results = run.correct(self._samples, {bias: floats.means[name] for bias, name in wanted.items()})
+            means = {bias: floats.means[name] for bias, name in wanted.items()}
+            rows = {bias: floats.rows[name] for bias, name in wanted.items() if name in floats.rows}
+            results = run.correct(self._samples, means, rows)
             trim_heap(self._simple.constant_bytes)
         corrected = [
             layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts
@@ -147,19 +152,22 @@ class Corrector:
         """Run the float model, unless that was done."""
         if self._floats is None:
             with tvm.transform.PassContext(opt_level=3):  # a thread has its own
-                self._floats = run_float(self._simple, _channel_axes(self._view), self._samples, self._values)
+                self._floats = run_float(self._simple, _products(self._view), self._samples, self._values)
             self._values.forget()
         return self._floats
 
 
-def _channel_axes(view: DataflowView) -> dict[str, int]:
-    """Return what products with weights come to, before any clamp, by name, and the axis of the channels in each."""
-    found: dict[str, int] = {}
+def _products(view: DataflowView) -> dict[str, Product]:
+    """Return what products with weights come to, before any clamp, by name."""
+    found: dict[str, Product] = {}
     for binding in view.bindings:
         call: Any = call_to(binding.value, *WEIGHTED)
         if call is not None:
             layout = "" if call_to(call, "matmul") is not None else str(call.attrs.out_layout or call.attrs.data_layout)
-            found[with_bias(view, binding.var).name] = layout.find("C")  # -1, the last axis, of a matmul
+            axis, size = layout.find("C"), prod(static_shape(call.args[1]) or (0,))  # -1, the last axis, of a matmul
+            found[with_bias(view, binding.var).name] = Product(
+                axis=axis, inputs=size // (static_shape(binding.var) or (1,))[axis]
+            )
     return found
 
 
@@ -194,7 +202,9 @@ class _Run:
         lowered = lower_composites(self._parts, self._target.host, self._target.isas, 1)
         self._program = KernelCalls(link(lowered, self._target.llvm), self._target.llvm)
 
-    def correct(self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]]) -> list[list[Array]]:
+    def correct(
+        self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]], rows: Mapping[TensorId, ExactRows]
+    ) -> list[list[Array]]:
         """Run all samples through one call after the other; before that of a layer, correct it. Return the results."""
         program = self._program
         states: list[dict[Var, Any]] = [
@@ -204,7 +214,7 @@ class _Run:
             layer = self._layer_of(call)
             if layer is not None and layer.bias not in self.shifts:
                 inputs = [np.from_dlpack(_value(state, call.operands[0])) for state in states]
-                layer = self._rounded(layer, inputs)
+                layer = self._rounded(layer, inputs, rows.get(layer.bias))
                 shift = _shift(layer, inputs, means[layer.bias]) if self._moves_biases else np.zeros_like(means[layer.bias])
                 self.shifts[layer.bias] = shift.astype(np.float32)
                 self._exchange(call, layer.with_shift(shift))
@@ -214,12 +224,13 @@ class _Run:
                     state.pop(var, None)
         return [[np.from_dlpack(_value(state, result)) for result in program.results] for state in states]
 
-    def _rounded(self, layer: WeightedLayer, inputs: Sequence[Array]) -> WeightedLayer:
+    def _rounded(self, layer: WeightedLayer, inputs: Sequence[Array], exact: ExactRows | None) -> WeightedLayer:
         """Return the layer with weights that suit what it reads; as it is where these are not to be had."""
         source = None if self._sources is None else self._sources.of(layer)
         if source is None:
             return layer
-        found = rounded_weights(layer.op, source, inputs)
+        # Other weights move means, which biases then have to bring back.
+        found = rounded_weights(layer.op, source, inputs, exact if self._moves_biases else None)
         if found is None:
             return layer
         values, params = found

@@ -16,9 +16,15 @@ from ..build import generate, runner_of
 from ..float_values import FloatValues
 from ..graph import Model
 from ..target_choice import ResolvedTarget
+from .gram import ExactRows, picked_places
 
 Array = npt.NDArray[Any]
 Samples = Sequence[Sequence[Array]]
+
+_MIN_RATIO = 32
+"""Positions for each input of a layer: with fewer, samples say little of what its weights should be."""
+_MAX_BYTES = 2**27
+"""Of all rows together: the first layers are those that pass errors on, and gain most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +37,29 @@ class FloatRun:
         float64 (channels,) of variables, over samples and all axes but one, by name.
     results
         The model's, sample by sample.
+    rows
+        What few of the variables are at some positions, by name.
     """
 
     means: dict[str, npt.NDArray[np.float64]]
     results: list[list[Array]]
+    rows: dict[str, ExactRows]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """What is wanted of a product with weights.
+
+    Parameters
+    ----------
+    axis
+        Of its channels; -1: the last.
+    inputs
+        How many each output is a sum of.
+    """
+
+    axis: int
+    inputs: int
 
 
 class Runner:
@@ -54,23 +79,51 @@ class Runner:
         return [[value.copy() for value in self(arrays)] for arrays in samples]
 
 
-def run_float(model: Model, axes: Mapping[str, int], samples: Samples, floats: FloatValues) -> FloatRun:
+def run_float(model: Model, products: Mapping[str, Product], samples: Samples, floats: FloatValues) -> FloatRun:
     """Run a float model.
 
     Parameters
     ----------
-    axes
-        The variables whose means are wanted, each with the axis of its channels; -1: the last.
+    products
+        The variables of which means and rows are wanted, in the order of the graph.
     samples
         The model's inputs, sample by sample.
     """
-    sums: dict[str, Any] = dict.fromkeys(axes, 0.0)
-    counts = dict.fromkeys(axes, 0)
+    sums: dict[str, Any] = dict.fromkeys(products, 0.0)
+    counts = dict.fromkeys(products, 0)
     results: list[list[Array]] = []
-    for own, values in floats.on(model, list(axes), samples):
+    picked: _Picked | None = None
+    for own, values in floats.on(model, list(products), samples):
         results.append(own)
-        for (name, axis), value in zip(axes.items(), values, strict=True):
-            others = tuple(each for each in range(value.ndim) if each != axis % value.ndim)
-            sums[name] = sums[name] + value.sum(axis=others, dtype=np.float64)
-            counts[name] += value.size // value.shape[axis]
-    return FloatRun(means={name: sums[name] / counts[name] for name in axes}, results=results)
+        last = {
+            name: np.moveaxis(value, product.axis, -1) for (name, product), value in zip(products.items(), values, strict=True)
+        }
+        for name, value in last.items():
+            sums[name] = sums[name] + value.sum(axis=tuple(range(value.ndim - 1)), dtype=np.float64)
+            counts[name] += value.size // value.shape[-1]
+        picked = picked or _Picked(products, last, len(samples))
+        picked.add(last)
+    rows = {} if picked is None else picked.rows
+    return FloatRun(means={name: sums[name] / counts[name] for name in products}, results=results, rows=rows)
+
+
+class _Picked:
+    """Keeps some positions of the first products: those of many positions and few inputs, whose weights samples say most of."""
+
+    def __init__(self, products: Mapping[str, Product], first: Mapping[str, Array], samples: int) -> None:
+        self.rows: dict[str, ExactRows] = {}
+        self._places: dict[str, Array] = {}
+        room = _MAX_BYTES
+        for name, product in products.items():
+            channels = first[name].shape[-1]
+            positions = first[name].size // channels
+            places = picked_places(positions, product.inputs, samples)
+            size = samples * len(places) * channels * first[name].itemsize
+            if samples * len(places) >= _MIN_RATIO * product.inputs and size <= room:
+                room -= size
+                self._places[name], self.rows[name] = places, ExactRows(positions, [])
+
+    def add(self, values: Mapping[str, Array]) -> None:
+        for name, places in self._places.items():
+            at = np.unravel_index(places, values[name].shape[:-1])
+            self.rows[name].values.append(values[name][at])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..composites.weighted import Conv2dOp, MatmulOp
 from ..numerics.statistics.covariance import CovarianceSums
+from ..numerics.statistics.inherited import InheritedErrors, SampleErrors
+
+Sample = TypeVar("Sample")
+Found = TypeVar("Found")
 
 ROWS_PER_INPUT = 4
 """Positions that are looked at for each input of a layer: as many as tell how the inputs vary."""
@@ -20,6 +25,22 @@ _THREADS = 2
 """That look at samples: what they find are exact sums, the same in any order."""
 _AT_ONCE = 8
 """Samples whose sums wait to be added: there may be a large matrix of each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactRows:
+    """What a layer gives in the float model at some positions of each sample.
+
+    Parameters
+    ----------
+    positions
+        How many each sample has, those that are not looked at, too.
+    values
+        float32 (positions that are looked at, outputs), sample by sample.
+    """
+
+    positions: int
+    values: list[npt.NDArray[np.float32]]
 
 
 def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], some: slice = slice(None)) -> CovarianceSums:
@@ -38,11 +59,43 @@ def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], som
         return every(value)[:, :, some]
 
     sums = CovarianceSums(rows_of(inputs[0]))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(inputs), _AT_ONCE):
-            for sample in pool.map(lambda value: sums.of(rows_of(value)), inputs[start : start + _AT_ONCE]):
-                sums.add(sample)
+    for sample in _on_threads(lambda value: sums.of(rows_of(value)), inputs):
+        sums.add(sample)
     return sums
+
+
+def inherited_errors(
+    op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], weight: npt.NDArray[np.float64], exact: ExactRows
+) -> InheritedErrors | None:
+    """Return what a layer's exact weights make of its inputs, against what it should give; None where positions are others.
+
+    Parameters
+    ----------
+    inputs
+        As `covariances` takes them.
+    weight
+        (groups, outputs, inputs), in units of the results for one of an integer of the inputs.
+    """
+    rows_of, groups = _rows_of(op, inputs[0].shape, len(inputs)), weight.shape[0]
+    first = rows_of(inputs[0])
+    if exact.positions != _positions(op, inputs[0].shape) or len(exact.values[0]) != first.shape[1]:
+        return None
+    sums = InheritedErrors(weight, first)
+
+    def errors_of(sample: tuple[npt.NDArray[Any], npt.NDArray[np.float32]]) -> SampleErrors:
+        value, results = sample
+        return sums.of(rows_of(value), results.reshape(len(results), groups, -1).transpose(1, 0, 2))
+
+    for each in _on_threads(errors_of, list(zip(inputs, exact.values, strict=True))):
+        sums.add(each)
+    return sums
+
+
+def _on_threads(find: Callable[[Sample], Found], samples: Sequence[Sample]) -> Iterator[Found]:
+    """Yield what is found of each sample, in order."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(samples), _AT_ONCE):
+            yield from pool.map(find, samples[start : start + _AT_ONCE])
 
 
 def _rows_of(op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
@@ -52,7 +105,7 @@ def _rows_of(op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int) -> C
     """
     if isinstance(op, MatmulOp):
         inputs = shape[-1]
-        places = _places(math.prod(shape[:-1]), inputs, samples)
+        places = picked_places(_positions(op, shape), inputs, samples)
         return lambda value: value.reshape(-1, inputs)[places][np.newaxis]
     pixels, is_outside = _window_pixels(op, shape, samples)
     zero_point, groups, channels = cast("Any", op.x).zero_point, op.groups, shape[3]
@@ -72,13 +125,11 @@ def _window_pixels(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
     """Return the pixels under each tap at some positions, (positions, taps), and which lie outside the image; None: none do."""
     kernel_h, kernel_w, inputs, _ = op.weight.values.shape
-    batch, height, width, _ = shape
-    top, left, bottom, right = op.padding
-    out_h = (height + top + bottom - (kernel_h - 1) * op.dilation[0] - 1) // op.strides[0] + 1
-    out_w = (width + left + right - (kernel_w - 1) * op.dilation[1] - 1) // op.strides[1] + 1
-    image, row, column = np.unravel_index(
-        _places(batch * out_h * out_w, kernel_h * kernel_w * inputs, samples), (batch, out_h, out_w)
-    )
+    _, height, width, _ = shape
+    top, left, _, _ = op.padding
+    outputs = _output_shape(op, shape)
+    places = picked_places(math.prod(outputs), kernel_h * kernel_w * inputs, samples)
+    image, row, column = np.unravel_index(places, outputs)
     rows = (row * op.strides[0] - top)[:, None, None] + (np.arange(kernel_h) * op.dilation[0])[:, None]
     columns = (column * op.strides[1] - left)[:, None, None] + np.arange(kernel_w) * op.dilation[1]
     is_outside = ((rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)).reshape(len(image), -1)
@@ -86,7 +137,21 @@ def _window_pixels(
     return pixels.reshape(len(image), -1), is_outside if is_outside.any() else None
 
 
-def _places(positions: int, inputs: int, samples: int) -> npt.NDArray[np.int64]:
-    """Return evenly spaced positions of one sample."""
+def _positions(op: Conv2dOp | MatmulOp, shape: tuple[int, ...]) -> int:
+    return math.prod(shape[:-1] if isinstance(op, MatmulOp) else _output_shape(op, shape))
+
+
+def _output_shape(op: Conv2dOp, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return batch, height and width of what a convolution gives."""
+    kernel_h, kernel_w = op.weight.values.shape[:2]
+    batch, height, width, _ = shape
+    top, left, bottom, right = op.padding
+    out_h = (height + top + bottom - (kernel_h - 1) * op.dilation[0] - 1) // op.strides[0] + 1
+    out_w = (width + left + right - (kernel_w - 1) * op.dilation[1] - 1) // op.strides[1] + 1
+    return batch, out_h, out_w
+
+
+def picked_places(positions: int, inputs: int, samples: int) -> npt.NDArray[np.int64]:
+    """Return evenly spaced positions of one of so many samples of a layer with so many inputs to each output."""
     wanted = -(-max(ROWS_PER_INPUT * inputs, _MIN_ROWS) // samples)
     return np.arange(min(wanted, positions), dtype=np.int64) * positions // min(wanted, positions)

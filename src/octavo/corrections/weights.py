@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from ..quantize import QuantizedModel
 from ..quantize.recipe import WEIGHT_BITS, bits_of
 from ..quantize.weights.constants import Constants
 from ..quantize.weights.convolution import weighted
-from .gram import covariances
+from .gram import ExactRows, covariances, inherited_errors
 from .layers import WeightedLayer
 from .window_sums import WeightedOps
 
@@ -114,7 +114,7 @@ class WeightSources:
 
 
 def rounded_weights(
-    op: WeightedOps, source: WeightSource, inputs: Sequence[npt.NDArray[Any]]
+    op: WeightedOps, source: WeightSource, inputs: Sequence[npt.NDArray[Any]], exact: ExactRows | None = None
 ) -> tuple[npt.NDArray[np.int8], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, and their parameters.
 
@@ -126,6 +126,8 @@ def rounded_weights(
         The float weights.
     inputs
         What the layer reads, as kernels hold it, sample by sample.
+    exact
+        What the layer should give: then weights make up, too, for what is wrong with its inputs, as far as they can.
     """
     if not isinstance(op, (Conv2dOp, MatmulOp)) or op.weight.zero_point.any():
         return None
@@ -133,16 +135,21 @@ def rounded_weights(
     outputs = source.weight.shape[-1]
     rows = source.weight.reshape(-1, outputs).T.reshape(groups, outputs // groups, -1)
     scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
-    bounds, given, size = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params, rows.shape[2]
+    bounds, given = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params
+    wanted, size = rows.astype(np.float64), rows.shape[2]
+    unit, x = np.float64(cast("Any", op.x).params.scale), None
+    errors = None if exact is None or size > BLOCK_INPUTS else inherited_errors(op, inputs, wanted * unit, exact)
+    if errors is not None:
+        wanted, x = errors.made_up_for() / unit, errors.covariances()
     found = np.empty(rows.shape, np.int8)
     if source.is_free and size <= MAX_INPUTS:
-        gram = covariances(op, inputs).shrunk()
-        found[:], scales = gptq_round_and_scale(rows.astype(np.float64), gram, scale, **bounds)
+        gram = (x or covariances(op, inputs)).shrunk()
+        found[:], scales = gptq_round_and_scale(wanted, gram, scale, **bounds)
         given = replace(given, scale=scales.reshape(given.scale.shape).astype(np.float32))
     else:
         step = -(-size // -(-size // BLOCK_INPUTS))
         for start in range(0, size, step):
             some = slice(start, start + step)
-            gram = covariances(op, inputs, some).shrunk()
-            found[:, :, some] = gptq_round(rows[:, :, some].astype(np.float64), gram, scale, **bounds)
+            gram = (x or covariances(op, inputs, some)).shrunk()
+            found[:, :, some] = gptq_round(wanted[:, :, some], gram, scale, **bounds)
     return found.reshape(outputs, -1).T.reshape(source.weight.shape), given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +42,14 @@ class CovarianceSums:
     first
         The first sample's rows, (groups, positions, inputs): not added, what is added is taken from whole numbers near its mean.
         Products stay exact, and what single samples differ by shows.
+    positions
+        How many were added.
     """
 
     def __init__(self, first: npt.NDArray[np.generic]) -> None:
         groups, _, inputs = first.shape
         self._samples = 0
-        self._positions = 0
+        self.positions = 0
         self._centre = np.rint(first.mean(axis=1, dtype=np.float64, keepdims=True)).astype(np.float32)
         self._total: Floats = np.zeros((groups, inputs))
         self._product: Floats = np.zeros((groups, inputs, inputs))
@@ -54,9 +57,13 @@ class CovarianceSums:
         self._waiting: list[npt.NDArray[np.float32]] = []
         """Rows whose products are still to be added: of several samples at once, where one has fewer than inputs."""
 
+    def centred(self, rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+        """Return a sample less the whole numbers that everything is taken from."""
+        return rows.astype(np.float32) - self._centre
+
     def of(self, rows: npt.NDArray[np.generic]) -> SampleSums:
         """Return what a sample, (groups, positions, inputs), adds. Several threads may ask at once."""
-        values = rows.astype(np.float32) - self._centre
+        values = self.centred(rows)
         total, positions = _summed(values), values.shape[1]
         if positions < values.shape[2]:
             # The squares of X^T X and of X X^T, the smaller one, have the same sum.
@@ -72,13 +79,28 @@ class CovarianceSums:
         self._total += sample.total
         self._squares += sample.squares
         self._samples += 1
-        self._positions += sample.positions
+        self.positions += sample.positions
         if sample.product is not None:
             self._product += sample.product
         if sample.waiting is not None:
             self._waiting.append(sample.waiting)
             if sum(each.shape[1] for each in self._waiting) >= sample.waiting.shape[2]:
                 self._add_waiting()
+
+    def with_more(self, others: CovarianceSums) -> CovarianceSums:
+        """Return the sums of these and of other samples, both made with the same first one."""
+        found = copy(self)
+        for each in (self, others):
+            each._add_waiting()
+        found._samples, found.positions = self._samples + others._samples, self.positions + others.positions
+        found._total, found._squares = self._total + others._total, self._squares + others._squares
+        found._product, found._waiting = self._product + others._product, []
+        return found
+
+    @property
+    def mean(self) -> Floats:
+        """The mean of the inputs, less the whole numbers, (groups, inputs)."""
+        return self._total / self.positions
 
     def _add_waiting(self) -> None:
         if self._waiting:
@@ -88,8 +110,8 @@ class CovarianceSums:
     def plain(self) -> Floats:
         """Return the covariances of what was added, (groups, inputs, inputs)."""
         self._add_waiting()
-        mean = self._total / self._positions
-        return self._product / self._positions - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
+        mean = self.mean
+        return self._product / self.positions - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
 
     def shrunk(self) -> Floats:
         """Return the covariances that other samples are most likely to have, (groups, inputs, inputs): the variances as they are.
@@ -102,7 +124,7 @@ class CovarianceSums:
         if self._samples < 2:
             return found
         spread = self._squares * self._samples - _off_diagonal(self._product)
-        chance = spread / (self._samples - 1) / self._positions**2
+        chance = spread / (self._samples - 1) / self.positions**2
         share = SHRINKAGE * np.clip(chance / np.maximum(_off_diagonal(found), np.finfo(np.float64).tiny), 0, 1)
         variances = np.diagonal(found, axis1=1, axis2=2).copy()
         found *= (1 - share)[:, np.newaxis, np.newaxis]

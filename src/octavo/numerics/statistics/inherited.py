@@ -1,0 +1,113 @@
+"""Weights that make up for what is wrong with a layer's inputs already: regularized least squares on a few samples. No graph.
+
+A layer reads what the layers before it rounded. Part of that error goes with what the layer reads, and its weights can take it
+back: those that leave least of the exact results differ from the exact weights (Frantar and Alistarh, Optimal Brain Compression,
+2022, section 4, corrects so, layer by layer). Plain least squares would learn the samples by heart. How much weights may change
+is what one half of the samples says of the other one, and they stay where that gains nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .covariance import CovarianceSums, SampleSums
+
+Floats = npt.NDArray[np.float64]
+
+PENALTIES = (0.03, 0.3, 3.0)
+"""Of a change of a weight, as a multiple of its input's variance: what is tried."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleErrors:
+    """What one sample adds: sums of its inputs, of the errors, (groups, outputs), and of their products with inputs."""
+
+    inputs: SampleSums
+    total: Floats
+    product: Floats
+
+
+class InheritedErrors:
+    """Sums over samples of what a layer's exact weights make of its inputs, against what it should give.
+
+    Parameters
+    ----------
+    weight
+        (groups, outputs, inputs): exact, in units of the results for one of an integer.
+    first
+        The inputs of the first sample, integers (groups, positions, inputs): not added, see CovarianceSums.
+    """
+
+    def __init__(self, weight: Floats, first: npt.NDArray[np.generic]) -> None:
+        self._weight = weight
+        self._halves = (_Half(weight, first), _Half(weight, first))
+        self._samples = 0
+
+    def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
+        """Return what a sample adds: its inputs, and its exact results (groups, positions, outputs). Several threads may ask."""
+        return self._halves[0].of(inputs, exact)
+
+    def add(self, sample: SampleErrors) -> None:
+        """Add a sample, to one half of them or the other in turns: their order counts."""
+        self._halves[self._samples % 2].add(sample)
+        self._samples += 1
+
+    def covariances(self) -> CovarianceSums:
+        """Return what all samples say of the inputs alone."""
+        return self._halves[0].inputs.with_more(self._halves[1].inputs)
+
+    def made_up_for(self) -> Floats:
+        """Return the weights that make up for the errors on other samples, too: the exact ones where none do."""
+        if self._samples < 2:
+            return self._weight
+        first, second = ((each.inputs.plain(), each.product()) for each in self._halves)
+        gains = [_gain(_change(*first, penalty), *second) + _gain(_change(*second, penalty), *first) for penalty in PENALTIES]
+        if max(gains) <= 0:
+            return self._weight
+        counts = [each.inputs.positions for each in self._halves]
+        product = (counts[0] * first[1] + counts[1] * second[1]) / sum(counts)
+        return self._weight + _change(self.covariances().plain(), product, PENALTIES[int(np.argmax(gains))])
+
+
+class _Half:
+    """Some of the samples."""
+
+    def __init__(self, weight: Floats, first: npt.NDArray[np.generic]) -> None:
+        self.inputs = CovarianceSums(first)
+        self._weight = weight.astype(np.float32).transpose(0, 2, 1)
+        self._error: Floats = np.zeros(weight.shape[:2])
+        self._product: Floats = np.zeros(weight.shape)
+
+    def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
+        values = self.inputs.centred(inputs)
+        errors = exact - values @ self._weight
+        product = errors.transpose(0, 2, 1) @ values
+        return SampleErrors(self.inputs.of(inputs), errors.sum(axis=1, dtype=np.float64), product.astype(np.float64))
+
+    def add(self, sample: SampleErrors) -> None:
+        self.inputs.add(sample.inputs)
+        self._error += sample.total
+        self._product += sample.product
+
+    def product(self) -> Floats:
+        """Return the covariances of errors and inputs, (groups, outputs, inputs)."""
+        mean = self._error / self.inputs.positions
+        return self._product / self.inputs.positions - mean[:, :, np.newaxis] * self.inputs.mean[:, np.newaxis, :]
+
+
+def _change(inputs: Floats, product: Floats, penalty: float) -> Floats:
+    """Return the change of weights that leaves least of the error and of `penalty` times its own power."""
+    variances = np.diagonal(inputs, axis1=1, axis2=2)
+    # What never varies has no part in any error: a change of its weight is 0 by any positive diagonal.
+    diagonal = np.where(variances > 0, penalty * variances, 1.0)
+    matrix = inputs + diagonal[:, :, np.newaxis] * np.eye(inputs.shape[1])
+    return np.linalg.solve(matrix, product.transpose(0, 2, 1)).transpose(0, 2, 1)
+
+
+def _gain(change: Floats, inputs: Floats, product: Floats) -> float:
+    """Return how much less power the errors of samples have with weights changed so."""
+    return float(np.sum(change * (2 * product - change @ inputs)))
