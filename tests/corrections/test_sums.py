@@ -10,7 +10,7 @@ import octavo
 from nets import model_of
 from octavo.composites.attributes import read_composites
 from octavo.composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp
-from octavo.corrections.gram import covariances
+from octavo.corrections.gram import ExactRows, covariances, inherited_errors
 from octavo.corrections.window_sums import mean_accumulators
 from octavo.graph.dataflow import BodyWriter
 
@@ -87,6 +87,21 @@ def test_convolutions(rng: np.random.Generator, name: str, layout: str) -> None:
         np.testing.assert_allclose(found, (rows[group] @ taps).mean(axis=0), rtol=1e-12)
         expected = np.cov(rows[group].T.astype(np.float64), bias=True)
         np.testing.assert_allclose(covariances(op, samples).plain()[group], expected, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_matched_with_what_they_are_made_of(rng: np.random.Generator, name: str) -> None:
+    op = composite(rng, "NCHW", **CASES[name])
+    samples = [rng.integers(0, 256, (2, 7, 8, 6)).astype(np.uint8) for _ in range(16)]
+    taps = op.weight.values.astype(np.float64)
+    weight = taps.reshape(-1, op.groups, taps.shape[3] // op.groups).transpose(1, 2, 0)
+    exact = [windows(op, each.astype(np.int64) - op.x.zero_point) @ weight.transpose(0, 2, 1) for each in samples]
+    values = [each.transpose(1, 0, 2).reshape(each.shape[1], -1).astype(np.float32) + 3 for each in exact]
+    found = inherited_errors(op, samples, weight + 0.25, ExactRows(len(values[0]), values))
+    assert found is not None
+    # All that is wrong is the weight, by 0.25: were a position another one's, it would stay as it is.
+    assert np.abs(found.made_up_for() - weight).max() < 0.1
+    assert inherited_errors(op, samples, weight, ExactRows(len(values[0]) + 1, values)) is None
 
 
 def test_products_of_matrices(rng: np.random.Generator) -> None:
