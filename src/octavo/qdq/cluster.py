@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -62,26 +63,63 @@ class Cluster:
 
 def ends_of(view: DataflowView, core: Var) -> list[Var] | Rejection:
     """Return the quantizes that the float value `core` leads to through elementwise ops alone."""
+    known = _first_rejection(view, core)
+    if known is not None:
+        return known
     ends: dict[Var, None] = {}
     seen: set[Var] = set()
     waiting = [core]
     while waiting:
         var = waiting.pop()
-        value = view.definition(var)
-        if call_to(value, "quantize") is not None:
+        if call_to(view.definition(var), "quantize") is not None:
             ends[var] = None
             continue
         if var in seen:
             continue
         seen.add(var)
-        if not is_elementwise(value):
-            return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
-        if view.is_returned(var) and dtype_of(var) == "bool":
-            return Rejection(reason=f"its result {var.name} is boolean values of float operands; quantize these")
-        if view.is_returned(var):
-            return Rejection(reason=f"its result {var.name} is returned in float, and no quantize stands before")
+        rejection = _rejection(view, var)
+        if rejection is not None:
+            return rejection
         waiting.extend(view.users(var))
     return list(ends) if ends else Rejection(reason=f"the result of {core.name} is never quantized; quantize it")
+
+
+_FIRST: WeakKeyDictionary[DataflowView, dict[int, Rejection | None]] = WeakKeyDictionary()
+"""What the last users of last users lead to, by the hash of each variable on the way."""
+
+
+def _first_rejection(view: DataflowView, core: Var) -> Rejection | None:
+    """Return what is wrong with the first value behind `core` that can't be, going to the last user of each; None at a quantize.
+
+    It is where a walk over all users begins. All on the way there end at the same value: a long residual stream is walked once.
+    """
+    known = _FIRST.setdefault(view, {})
+    passed: list[int] = []
+    found: Rejection | None = None
+    var = core
+    while call_to(view.definition(var), "quantize") is None:
+        if hash(var) in known:
+            found = known[hash(var)]
+            break
+        passed.append(hash(var))
+        found, users = _rejection(view, var), view.users(var)
+        if found is not None or not users:
+            break
+        var = users[-1]
+    known |= dict.fromkeys(passed, found)
+    return found
+
+
+def _rejection(view: DataflowView, var: Var) -> Rejection | None:
+    """Return why no quantize can follow a float value through elementwise ops; None where its users decide."""
+    value = view.definition(var)
+    if not is_elementwise(value):
+        return Rejection(reason=f"{var.name} ({op_name(value)}) is float and no elementwise op; quantize its result")
+    if view.is_returned(var) and dtype_of(var) == "bool":
+        return Rejection(reason=f"its result {var.name} is boolean values of float operands; quantize these")
+    if view.is_returned(var):
+        return Rejection(reason=f"its result {var.name} is returned in float, and no quantize stands before")
+    return None
 
 
 def cluster_before(view: DataflowView, end: Var) -> Cluster | Rejection:
