@@ -60,7 +60,7 @@ class KernelCalls:
     module
         As `link` leaves it; shapes are static.
     target
-        What to compile for.
+        What to compile for; None: the calls are looked at and never run.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class KernelCalls:
         Something in "main" is neither a call of a kernel nor a view: TVM's virtual machine alone can run it.
     """
 
-    def __init__(self, module: tvm.IRModule, target: tvm.target.Target) -> None:
+    def __init__(self, module: tvm.IRModule, target: tvm.target.Target | None) -> None:
         self._module = module
         self._entries: dict[GlobalVar, str] = {}
         view = DataflowView(module["main"])
@@ -82,7 +82,8 @@ class KernelCalls:
             self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
         except NeedsMachine:
             raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
-        self._compile(target)
+        if target is not None:
+            self._compile(target)
         last = {
             var: number for number, call in enumerate(self.calls) for var in (*call.operands, call.var) if isinstance(var, Var)
         }

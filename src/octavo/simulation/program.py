@@ -34,6 +34,8 @@ class FloatProgram:
         Float, simplified.
     names
         The tensors that are to be variables of their own: nothing is fused across them.
+    runs
+        Whether its calls are run, not only looked at for their constants.
 
     Raises
     ------
@@ -41,11 +43,11 @@ class FloatProgram:
         TVM's virtual machine alone can run the model.
     """
 
-    def __init__(self, model: Model, names: Sequence[str], target: ResolvedTarget) -> None:
+    def __init__(self, model: Model, names: Sequence[str], target: ResolvedTarget, *, runs: bool = True) -> None:
         module = with_results(model.bound(), names)
         lowered = lower_composites(partition_module(module, target.host), target.host, target.isas, 1)
         linked = link(lowered, target.llvm)
-        program = KernelCalls(linked, target.llvm)
+        program = KernelCalls(linked, target.llvm if runs else None)
         self.calls: list[KernelCall] = program.calls
         self.params: tuple[Var, ...] = program.params
         variables = {call.var.name: call.var for call in program.calls} | {param.name: param for param in program.params}

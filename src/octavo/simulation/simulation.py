@@ -133,7 +133,7 @@ class Simulation:
     def constants(self, model: Model) -> Constants:
         """Return the constants of a model that differs from the float one in nothing else, for `alone`."""
         with lineage_paused():
-            return FloatProgram(model, self._names, self._target).constants()
+            return FloatProgram(model, self._names, self._target, runs=False).constants()
 
     @property
     def samples(self) -> int:
