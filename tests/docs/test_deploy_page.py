@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -9,11 +10,18 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+import tvm
 from pages import DOCS, blocks
+from tvm import relax
 
 import octavo
+from child_python import run_python
+from octavo.c_library import export_c
 from octavo.cli.main import main
+from octavo.errors import CompileError
+from octavo.target.llvm_host import host_target
 
 PAGE = DOCS / "deploy.md"
 COMMANDS = re.findall(r"^    (octavo .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -37,21 +45,97 @@ def quantized(workplace: Path) -> Path:
     return workplace
 
 
+def block_of(language: str) -> str:
+    (block,) = (each.text for each in blocks(PAGE) if each.language == language)
+    return block
+
+
+def needs(*tools: str) -> None:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)}")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_runs(command: str, quantized: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if "--target" in command and shutil.which("aarch64-linux-gnu-gcc") is None:
-        pytest.skip("links for ARM64; `make emulation` installs what does")
+    if "aarch64" in command:
+        needs("aarch64-linux-gnu-gcc")
     assert main(shlex.split(command.replace(OF_COLOUR, OF_DIGITS))[1:]) == 0, capsys.readouterr().err
     assert Path(command.split(" -o ")[1].split()[0]).exists()
 
 
 def test_the_program_builds_and_runs(quantized: Path) -> None:
     assert main(shlex.split(COMMANDS[0])[1:]) == 0
-    (block,) = (each.text for each in blocks(PAGE) if each.language == "c")
-    Path("own.c").write_text(PROGRAM.format(block=block), encoding="utf-8")
+    Path("own.c").write_text(PROGRAM.format(block=block_of("c")), encoding="utf-8")
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Imobilenet"]
     subprocess.run(["gcc", *flags, "own.c", "mobilenet/libmobilenet.a", "-lm", "-o", "own"], check=True)
     assert subprocess.run(["./own"], check=False).returncode == 0
+
+
+def test_the_folder_holds_what_the_table_lists(quantized: Path) -> None:
+    assert main(shlex.split(COMMANDS[0])[1:]) == 0
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    listed = {name for line in lines for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
+    assert listed - {".bin"} | {"mobilenet_constants.bin"} == {
+        path.name + "/" * path.is_dir() for path in Path("mobilenet").iterdir() if path.name[0] != "." and path.suffix != ".map"
+    }
+
+
+def test_two_libraries_go_into_one_program(quantized: Path) -> None:
+    for name in ("first", "second"):
+        assert main(shlex.split(f"octavo compile m.int8.onnx --emit c -o {name} --name {name}")[1:]) == 0
+    text = '#include "first.h"\n#include "second.h"\nint main(void) { return first_init() + second_init(); }\n'
+    Path("both.c").write_text(text, encoding="utf-8")
+    parts = ["-Ifirst", "-Isecond", "both.c", "first/libfirst.a", "second/libsecond.a", "-lm", "-o", "both"]
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", *parts], check=True)
+    assert subprocess.run(["./both"], check=False).returncode == 0
+
+
+def test_an_op_of_tvm_s_runtime_is_refused_with_the_reason(workplace: Path) -> None:
+    text = "g (float[4,8] x) => (float[4,3] y, int64[4,3] i) <int64[1] k = {3}> { y, i = TopK(x, k) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {text}'), "sort.onnx")
+    with pytest.raises(CompileError, match="calls TVM's runtime"):
+        export_c(octavo.load("sort.onnx"), "sort")
+
+
+def test_rust_reads_the_header(quantized: Path) -> None:
+    needs("bindgen", "rustc")
+    assert main(shlex.split(COMMANDS[0])[1:]) == 0
+    made = subprocess.run(["bindgen", "mobilenet/mobilenet.h"], check=True, capture_output=True, text=True)
+    Path("mobilenet.rs").write_text(made.stdout, encoding="utf-8")
+    Path("main.rs").write_text(block_of("rust"), encoding="utf-8")
+    linked = ["-L", "native=mobilenet", "-l", "static=mobilenet", "-l", "m"]
+    subprocess.run(["rustc", "main.rs", *linked, "-o", "from_rust"], check=True)
+    assert subprocess.run(["./from_rust"], check=False).returncode == 0
+
+
+def test_go_reads_the_header(quantized: Path) -> None:
+    needs("go")
+    assert main(shlex.split(COMMANDS[0])[1:]) == 0
+    Path("main.go").write_text(block_of("go"), encoding="utf-8")
+    here = {**os.environ, "GO111MODULE": "off", "GOCACHE": str(Path("cache").resolve()), "CGO_ENABLED": "1"}
+    subprocess.run(["go", "build", "-o", "from_go", "main.go"], check=True, env=here)
+    assert subprocess.run(["./from_go"], check=False).returncode == 0
+
+
+PLAIN = """
+import sys
+import numpy as np
+import tvm
+from tvm import relax
+machine = relax.VirtualMachine(tvm.runtime.load_module("plain.so"), tvm.cpu())
+np.save("plain.npy", machine["main"](tvm.runtime.tensor(np.load("x.npz")["x"][:1])).numpy())
+assert "octavo" not in sys.modules
+"""
+
+
+def test_plain_tvm_loads_it(quantized: Path) -> None:
+    model, target = octavo.load("m.int8.onnx"), host_target()
+    exec(block_of("python"), {"tvm": tvm, "relax": relax, "octavo": octavo, "model": model, "target": target})
+    done = run_python(PLAIN)
+    assert done.returncode == 0, done.stderr
+    expected = octavo.compile(model)(np.load("x.npz")["x"][:1])["logits"]
+    assert np.load("plain.npy").tobytes() == expected.tobytes()
 
 
 def test_a_picture_goes_in_as_it_is(quantized: Path) -> None:
