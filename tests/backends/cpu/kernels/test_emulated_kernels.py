@@ -1,12 +1,22 @@
-"""Kernels for other machines than this one give the oracle's bits, at each level of features, under QEMU."""
+"""Kernels for other machines than this one give the oracle's bits, at each level of features, under QEMU.
+
+This is part of what `make test-arm` runs, every test of kernels on every such machine.
+"""
 
 import itertools
 
 import numpy as np
 import pytest
+import test_affine_rows
+import test_elementwise_kernels
+import test_pair_lookup_kernel
+import test_pairwise_kernels
+import test_reduce_kernel
+import test_resize_kernel
+import test_softmax_kernel
 from conv2d_cases import CHANNELS, Layers, exact_case, matmul_case
 from emulated_kernels import DOTPROD, MACHINES, RISCV, Emulated, call_of, check_emulated
-from kernel_runner import Case
+from kernel_runner import Case, few
 
 from octavo.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, Conv2dSpec, Output
 
@@ -72,3 +82,17 @@ def test_extremes_in_every_pairing(isa: str) -> None:
 def test_generic(machine: Emulated) -> None:
     layers = Layers(35)
     check([layers.case(spec, GENERIC) for spec in windows(layers)], machine)
+
+
+OTHERS = [
+    *(module.cases for module in (test_affine_rows, test_pair_lookup_kernel, test_pairwise_kernels)),
+    *(module.cases for module in (test_reduce_kernel, test_resize_kernel, test_softmax_kernel)),
+    test_elementwise_kernels.requantize_cases,
+    test_elementwise_kernels.add_cases,
+    test_elementwise_kernels.concat_cases,
+]
+
+
+@pytest.mark.parametrize("machine", [DOTPROD, RISCV], ids=["aarch64", "riscv64"])
+def test_other_kernels(rng: np.random.Generator, machine: Emulated) -> None:
+    check([case for cases in OTHERS for case in few(cases(rng, GENERIC), 13)], machine)
