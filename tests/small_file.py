@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.cli.demo import DATA
 
 
-def write_small_net(path: Path) -> None:
-    """Write conv, relu, depthwise conv, residual sum, relu, mean and dense from pixels [1, 1, 8, 8] to logits [1, 10]."""
+def write_small_net(path: Path, channels: int = 1) -> None:
+    """Write conv, relu, depthwise conv, residual sum, relu, mean and dense from pixels [1, channels, 8, 8] to logits [1, 10]."""
     rng = np.random.default_rng(2)
     shapes = {
-        "stem/conv.weight": (8, 1, 3, 3),
+        "stem/conv.weight": (8, channels, 3, 3),
         "stem/conv.bias": (8,),
         "block/conv.weight": (8, 1, 3, 3),
         "block/conv.bias": (8,),
@@ -37,7 +37,7 @@ def write_small_net(path: Path) -> None:
     ]
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in {"pixels": (1, 1, 8, 8), "logits": (1, 10)}.items()
+        for name, shape in {"pixels": (1, channels, 8, 8), "logits": (1, 10)}.items()
     ]
     constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in values.items()]
     graph = helper.make_graph(nodes, "small", ends[:1], ends[1:], constants)
