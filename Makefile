@@ -28,7 +28,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format docs package bench clean
+.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format docs pictures package bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -85,6 +85,11 @@ format: $(TOOLS) ## Format the code and apply ruff's safe fixes
 
 docs: $(DOCS) ## Build the site into site/, every warning and broken link an error; open site/index.html
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
+
+# Chromium (apt-get install chromium) shows the pages; times are this machine's.
+pictures: $(TOOLS) ## Make the site's pictures and the outputs of its notebook anew
+	$(BIN)/python benchmarks/site_pictures.py
+	$(BIN)/python benchmarks/notebook.py
 
 # The wheel in an environment with nothing of this checkout: what somebody has who installs it.
 package: $(PACKAGE) ## Build sdist and wheel into dist/, check them, try the wheel in a clean environment

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ os.environ["COLUMNS"] = "100"  # of argparse's help
 
 import octavo
 from octavo.cli.main import build_parser
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import notebook
 
 project = "Octavo"
 author = "Octavo's developers"
@@ -28,6 +33,11 @@ napoleon_use_ivar = True  # parameters of a dataclass are its attributes, which 
 maximum_signature_line_length = 90
 suppress_warnings = ["misc.highlighting_failure"]
 
+NOTEBOOK = """\
+```{note}
+This page is a notebook, [main_path.ipynb](../tutorials/main_path.ipynb), to be opened in Jupyter and run again.
+```
+"""
 REFERENCE = Path(__file__).parent / "reference"
 COMMANDS = """\
 # Options of each command
@@ -56,7 +66,13 @@ def _write_reference(app: Any) -> None:
     names = sorted((name for name in octavo.__all__ if name != "__version__"), key=str.lower)
     entries = [f"## {name}\n\n```{{eval-rst}}\n{_directive(name)}\n```\n" for name in names]
     REFERENCE.mkdir(exist_ok=True)
-    for file, parts in {"commands.md": [COMMANDS, *helps], "python.md": [PYTHON, *entries]}.items():
+    cells = notebook.page(notebook.read()).split("\n", 1)
+    pages = {
+        "commands.md": [COMMANDS, *helps],
+        "python.md": [PYTHON, *entries],
+        "main_path.md": [cells[0] + "\n", NOTEBOOK, cells[1]],
+    }
+    for file, parts in pages.items():
         (REFERENCE / file).write_text("\n".join(parts), encoding="utf-8")
 
 

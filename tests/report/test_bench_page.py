@@ -20,6 +20,7 @@ ROWS = tuple(
     for row in (
         BenchRow(runtime="Octavo", version="0.1", threads=threads, median_ms=2.0 / threads, ratio=1.0),
         BenchRow(runtime="peer", version="7", threads=threads, median_ms=3.0 / threads, ratio=1.5, max_abs_error=0.25),
+        BenchRow(runtime="slow", version="2", threads=threads, median_ms=90.0, ratio=45.0),
         BenchRow(runtime="blind", version="1", threads=threads, note="reads no .onnx file"),
     )
 )
@@ -62,7 +63,8 @@ def test_the_page_needs_nothing_else_and_keeps_its_data(page: Path) -> None:
 
 def test_bars_are_as_long_as_their_times(opened: Browser) -> None:
     lengths = opened.evaluate("[...document.querySelectorAll('#bars .length')].map(e => e.getBoundingClientRect().width)")
-    assert [length / lengths[1] for length in lengths] == pytest.approx([2 / 3, 1, 1 / 3, 1 / 2], abs=0.01)
+    assert [length / lengths[1] for length in lengths] == pytest.approx([2 / 3, 1, 1, 1 / 3, 1 / 2, 1], abs=0.01)
+    assert opened.evaluate("[...document.querySelectorAll('#bars .cut')].length") == 2, "too slow to be drawn to scale"
     text = opened.evaluate("document.getElementById('bars').innerText")
     assert text.count("reads no .onnx file") == 2
     assert "1.50\u00d7" in text

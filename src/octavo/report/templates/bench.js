@@ -11,18 +11,23 @@ function barRow(row, most) {
     return make("tr", {}, name, make("td", { className: "quiet", textContent: row.note, colSpan: 4 }));
   }
   const length = make("span", { className: "length" });
-  length.style.width = `${(100 * row.median) / most}%`;
+  length.style.width = `${Math.min((100 * row.median) / most, 100)}%`;
+  if (row.median > most) length.classList.add("cut");
   return make("tr", { className: row.isOurs ? "ours" : "" }, name, cell(milliseconds(row.median), true), make("td", { className: "bar" }, length),
     cell(row.isOurs ? "" : times(row.ratio), true),
     make("td", { className: "number optional", textContent: row.difference === null ? "" : number(row.difference, 3) }));
 }
+
+const CUT = 12;
 
 function showBars() {
   byId("peers").hidden = !data.rows.length;
   const heads = [["runtime", false], ["ms", true, "Median time of one inference, in alternating rounds"], ["", false],
     ["vs Octavo", true, "Its time over Octavo's: above 1, Octavo is faster"],
     ["max difference", true, "Largest difference of an output value from Octavo's, in the outputs' own units", true]];
-  const most = Math.max(...data.rows.map((row) => row.median ?? 0)) || 1;
+  // A runtime that takes many times as long would leave nothing to see of the others: its bar is cut.
+  const medians = data.rows.filter((row) => row.median !== null).map((row) => row.median);
+  const most = Math.max(...medians.filter((median) => median <= CUT * Math.min(...medians)));
   const groups = [...new Set(data.rows.map((row) => row.threads))];
   const lines = groups.flatMap((threads) => [
     make("tr", { className: "group" }, make("td", { textContent: plural(threads, "thread", "threads"), colSpan: 5 })),
