@@ -82,12 +82,7 @@ def main() -> int:
         try:
             for count, (cell, printed, value) in enumerate(executed(notebook), start=1):
                 cell["execution_count"] = count
-                stream = (
-                    [{"output_type": "stream", "name": "stdout", "text": printed.splitlines(keepends=True)}] if printed else []
-                )
-                data = {"text/plain": value.splitlines(keepends=True)}
-                result = {"output_type": "execute_result", "execution_count": count, "metadata": {}, "data": data}
-                cell["outputs"] = [*stream, *([result] if value else [])]
+                cell["outputs"] = outputs(count, printed, value)
         finally:
             os.chdir(here)
     NOTEBOOK.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
