@@ -106,13 +106,15 @@ def _by_channel(statistics: TensorStatistics, scheme: QuantScheme) -> tuple[Prev
     seen = np.isfinite(low)
     if statistics.kind != "constant" or statistics.channel_axis is None or not seen.any():
         return ()
-    scales = np.array([float(scheme.params(float(a), float(b)).scale) for a, b in zip(low[seen], high[seen], strict=True)])
-    loud = np.maximum(np.abs(low[seen]), np.abs(high[seen])) > 0
+    # Symmetric: a scale is proportional to the largest magnitude.
+    scales = np.maximum(np.abs(low[seen]), np.abs(high[seen])).astype(np.float64) * float(scheme.params(-1.0, 1.0).scale)
+    loud = scales > 0
     found = moments(statistics.histogram, statistics.minimum, statistics.maximum)
     signal = found.mean**2 + found.deviation**2
-    rounded = 1 - statistics.zeros / statistics.count
-    noise = rounded * float(np.mean(np.where(loud, scales, 0.0) ** 2)) / 12
-    # Silent channels have a scale, too, which says nothing.
+    # Of the values of channels that are not silent.
+    rounded = (1 - statistics.zeros / statistics.count) / max(float(np.mean(loud)), 1e-30)
+    noise = rounded * float(np.mean(scales**2)) / 12
+    # The scale of a silent channel says nothing.
     shown = scales[loud] if loud.any() else scales
     return (
         Preview(

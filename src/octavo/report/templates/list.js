@@ -114,6 +114,7 @@ function wireOverview() {
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "slider");
   canvas.setAttribute("aria-valuemin", "1");
+  canvas.setAttribute("aria-valuenow", "1");
   canvas.addEventListener("click", (event) => { if (overview.length) open(overview[under(event)]); });
   canvas.addEventListener("pointermove", (event) => point(under(event)));
   canvas.addEventListener("pointerleave", () => point(-1, { redraws: pointed >= 0 }));
