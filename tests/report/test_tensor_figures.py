@@ -87,7 +87,7 @@ def test_weights_are_judged_with_a_scale_for_each_channel() -> None:
     exact = sqnr_db(values, (np.rint(values / scale) * scale).astype(np.float32))
     assert [each.range_estimator for each in found[:2]] == ["min_max by channel", "min_max"]
     assert (found[0].least_scale, found[0].scale) == pytest.approx((scales[scales > 0].min(), scales.max()), rel=1e-5)
-    assert found[0].sqnr_db == pytest.approx(exact, abs=0.1)
+    assert found[0].sqnr_db == pytest.approx(exact, abs=0.2)
     assert found[1].sqnr_db is not None
     assert found[1].sqnr_db < exact - 3
     assert figures_of(statistics(values)).previews[0].range_estimator == "min_max", "no weight: one scale"
