@@ -19,7 +19,7 @@ from .backends.cpu.kernels import NO_SCHEDULES, Schedules, Tuning, multiplies_bf
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
-from .build import BoundCall, Description, Executable, OutputSpec, constant_bytes, generate
+from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
 from .corrections import Corrector, samples_of
 from .equalization import equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
@@ -397,6 +397,26 @@ def compile(
     CompileError
         An accumulator that could overflow, an unknown precision, one for a quantized model, or a failure of code generation.
     """
+    return compile_sharing(
+        model, None, target=target, threads=threads, precision=precision, profile=profile, recipe=recipe, tuning=tuning
+    )
+
+
+def compile_sharing(
+    model: Model,
+    pool: ConstantPool | None,
+    *,
+    target: TargetLike = None,
+    threads: int | None = None,
+    precision: str | None = None,
+    profile: Profile | None = None,
+    recipe: Recipe | None = None,
+    tuning: str | Path | Tuning | None = None,
+) -> Executable:
+    """Compile a model whose constants lie in `pool`, beside those of others, which is not whole before all are compiled.
+
+    See `compile` for the rest.
+    """
     chosen = resolve_target(target)
     check_compiles_here(chosen)
     count = resolve_threads(threads)
@@ -405,7 +425,7 @@ def compile(
     schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
     module, backends = checked_model(model).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, wanted, schedules, backends)
-    return _build(lowered, model, chosen, count, outputs=output_specs(model))
+    return _build(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)
 
 
 def prepared(
@@ -447,9 +467,10 @@ def _build(
     target: ResolvedTarget,
     threads: int,
     outputs: tuple[OutputSpec, ...],
+    pool: ConstantPool | None = None,
 ) -> Executable:
     module = linked(lowered, target.llvm)
-    code = generate(module, target.llvm, threads=threads)
+    code = generate(module, target.llvm, threads=threads, pool=pool)
     description = Description(
         inputs=input_specs(model),
         outputs=outputs,

@@ -28,7 +28,7 @@ from ..graph.dataflow import DataflowView
 from ..target.llvm_host import cross_compiler, is_foreign
 from .cache import user_cache
 from .objects import Compilable, distinct_functions, named_functions, object_code
-from .program import OWN_SYMBOLS, Program, native_program
+from .program import OWN_SYMBOLS, ConstantPool, Program, native_program
 from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module
 from .worker_pool_code import Layout
 
@@ -40,6 +40,18 @@ _NEVER_INLINE = "-inline-instr-cost:int=1000000"
 """Kernels stay calls: TVM marks the buffers of a function as different memory by their variables, and one kernel's output is the
 next one's input. Inlined side by side, LLVM would take a store for dead that the next kernel reads. Kernels in objects of their
 own are safe from it; this is for the others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SharedMemory:
+    """What the code of several programs shares: constants, as a tvm tensor, and workspaces of the greatest's size.
+
+    `idle` holds the workspaces that no call uses.
+    """
+
+    constants: Any
+    workspace: int
+    idle: list[Any] = field(default_factory=list[Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +68,8 @@ class Code:
         What was compiled, by symbol; none for a loaded library.
     constants, workspace, outputs, control
         The Program's; None for the virtual machine. `control` is None, too, where a call is one thread's.
+    memory
+        What it shares with other code, in place of constants and workspaces of its own.
     """
 
     library: Any
@@ -65,6 +79,7 @@ class Code:
     workspace: int | None = None
     outputs: tuple[tuple[tuple[int, ...], str], ...] | None = None
     control: Layout | None = None
+    memory: SharedMemory | None = None
 
     def export(self, path: str) -> None:
         """Write the code as a shared library. RuntimeError where there is none yet and no C compiler to link one."""
@@ -109,13 +124,15 @@ def vm_passes() -> tvm.transform.Pass:
     )
 
 
-def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 1) -> Code:
+def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 1, pool: ConstantPool | None = None) -> Code:
     """Compile a linked module. Equal kernels are compiled once, and machine code is taken from the cache (see `cache`).
 
     Parameters
     ----------
     threads
         Chunks of the kernels' parallel loops: so many threads share a call.
+    pool
+        Where its constants lie beside those of other modules; by default a block of their own.
 
     Raises
     ------
@@ -123,7 +140,7 @@ def generate(module: tvm.IRModule, target: tvm.target.Target, *, threads: int = 
         When TVM or LLVM fails; the message holds the last line of theirs.
     """
     # See `worker_pool_code` for what threads need of machine and system to share a call.
-    program = native_program(module, tasks=threads if is_linux_x86(target) else 1)
+    program = native_program(module, tasks=threads if is_linux_x86(target) else 1, pool=pool)
     try:
         with target:
             objects = external_objects(module)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from ..errors import ExecutableError
 from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from ..target.cpu_features import machine_features, missing_features
 from ..target.llvm_host import host_triple, is_foreign, triple_of
-from .codegen import Code
+from .codegen import Code, SharedMemory
 from .file import read_executable, write_executable
+from .huge_pages import tensor_of
 from .runner import ForeignRunner, Prepared, Runner, runner_of
+from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 from .worker_pool_code import control_layout
 
@@ -287,16 +289,14 @@ class Executable:
         """Load one version from a file; errors name `path`."""
         constants, description_json = read_executable(file)
         description = Description.from_json(description_json)
-        if is_foreign(target := tvm.target.Target(description.target)):
-            raise ExecutableError(
-                f"{path}: built for {triple_of(target)}, and this machine is {host_triple()}; load it there, or compile it here"
-            )
-        missing = missing_features(description.features, present)
-        if missing:
-            raise ExecutableError(
-                f"{path}: built for a CPU with {', '.join(missing)}, which this one lacks; compile it here, or for any CPU with "
-                "--multiversion"
-            )
+        _check_machine(path, description, present)
+        return Executable._of_library(file, path, description, constants)
+
+    @staticmethod
+    def _of_library(
+        file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], memory: SharedMemory | None = None
+    ) -> Executable:
+        """Return the executable of a shared library; errors name `path`."""
         try:
             library = _loaded(file)
             if description.workspace is None:
@@ -305,11 +305,64 @@ class Executable:
             control = None
             if description.shared_units:
                 control = control_layout(description.threads, len(description.inputs), len(outputs), description.shared_units)
-            code = Code(library=library, constants=constants, workspace=description.workspace, outputs=outputs, control=control)
+            code = Code(
+                library=library,
+                constants=constants,
+                workspace=description.workspace,
+                outputs=outputs,
+                control=control,
+                memory=memory,
+            )
             return Executable(code, description)
         except (RuntimeError, ValueError, OSError, tvm.error.InternalError) as error:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
+
+    def sharing(self, memory: SharedMemory) -> Executable:
+        """Return the same code on constants and workspaces that it shares with others."""
+        return Executable(replace(self._code, memory=memory), self.description)
+
+    @staticmethod
+    def save_sizes(
+        path: str | Path, executables: Sequence[Executable], constants: npt.NDArray[np.uint8], notes: dict[str, Any]
+    ) -> None:
+        """Write executables that share constants as one file."""
+        write_sizes(path, constants, notes, [(each._code, each.description.to_json()) for each in executables])
+
+    @staticmethod
+    def load_sizes(path: str | Path, features: Collection[str] | None = None) -> tuple[list[Executable], dict[str, Any]]:
+        """Load what `save_sizes` wrote; raises as `load` does."""
+        found = read_sizes(path)
+        present = machine_features() if features is None else features
+        descriptions = [Description.from_json(each) for each in found.descriptions]
+        memory = memory_of(found.constants, descriptions)
+        executables: list[Executable] = []
+        with tempfile.TemporaryDirectory() as folder:
+            for number, (library, description) in enumerate(zip(found.libraries, descriptions, strict=True)):
+                _check_machine(Path(path), description, present)
+                file = Path(folder) / f"{number}.so"
+                file.write_bytes(library)
+                executables.append(Executable._of_library(file, Path(path), description, found.constants, memory))
+        return executables, found.notes
+
+
+def memory_of(constants: npt.NDArray[np.uint8], descriptions: Sequence[Description]) -> SharedMemory:
+    """Return memory for executables that share their constants: workspaces are the greatest's."""
+    return SharedMemory(constants=tensor_of(constants), workspace=max(each.workspace or 0 for each in descriptions))
+
+
+def _check_machine(path: Path, description: Description, present: Collection[str] | None) -> None:
+    """ExecutableError if the code is for another architecture, or for more features than this CPU has."""
+    if is_foreign(target := tvm.target.Target(description.target)):
+        raise ExecutableError(
+            f"{path}: built for {triple_of(target)}, and this machine is {host_triple()}; load it there, or compile it here"
+        )
+    missing = missing_features(description.features, present)
+    if missing:
+        raise ExecutableError(
+            f"{path}: built for a CPU with {', '.join(missing)}, which this one lacks; compile it here, or for any CPU with "
+            "--multiversion"
+        )
 
 
 def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:

@@ -24,6 +24,8 @@ from .native_stderr import native_stderr_closed
 _MAGIC = b"OCTAVO-EXE-0002\n"
 VERSIONS_MAGIC = b"OCTAVO-EXM-0001\n"
 """Ends a file of several executables; see `versions`."""
+SIZES_MAGIC = b"OCTAVO-EXS-0001\n"
+"""Ends one of executables for several sizes of the inputs; see `sizes`."""
 
 _TRAILER = struct.Struct("<QQQ32s16s")
 
@@ -74,7 +76,7 @@ def is_executable(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(-len(_MAGIC), os.SEEK_END)
-            return file.read() in (_MAGIC, VERSIONS_MAGIC)
+            return file.read() in (_MAGIC, VERSIONS_MAGIC, SIZES_MAGIC)
     except (OSError, ValueError):
         return False
 
@@ -95,6 +97,8 @@ def read_executable(path: str | Path) -> tuple[npt.NDArray[np.uint8], dict[str, 
         with path.open("rb") as file:
             file.seek(size - _TRAILER.size)
             library, weights, text, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+            if magic == SIZES_MAGIC:
+                raise ExecutableError(f"{path}: is for several sizes of the inputs; load it with octavo.shape_ranges.load_ranged")
             if magic != _MAGIC:
                 raise ExecutableError(f"{path}: not an Octavo executable, or truncated; write one with `octavo compile`")
             content = library + weights + text

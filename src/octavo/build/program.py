@@ -8,6 +8,7 @@ PrimFuncs on tensors of static shape is left to the virtual machine.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -121,15 +122,15 @@ def call_plan(module: tvm.IRModule, *, on_stack: int) -> CallPlan | None:
         return None
 
 
-def native_program(module: tvm.IRModule, *, tasks: int = 1) -> Program | None:
+def native_program(module: tvm.IRModule, *, tasks: int = 1, pool: ConstantPool | None = None) -> Program | None:
     """Return a linked module as a Program, or None where it needs the virtual machine.
 
     With more than one of them, `tasks` threads at most share the kernels that are one parallel loop; a call with a table of its
-    inputs is not shared.
+    inputs is not shared. Constants lie in `pool`, where other programs find theirs.
     """
     view = DataflowView(module["main"])
     try:
-        return _Plan(view).program(module, tasks)
+        return _Plan(view, pool).program(module, tasks)
     except NeedsMachine:
         return None
 
@@ -141,6 +142,33 @@ def takes_table(inputs: int) -> bool:
 
 class NeedsMachine(Exception):
     """Something other than a call of a PrimFunc on tensors of static shape."""
+
+
+class ConstantPool:
+    """Where the constants of programs lie: each at a multiple of 64 bytes, and once what several read."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._arrays: list[npt.NDArray[Any]] = []
+        self._known: dict[bytes, int] = {}
+
+    def place(self, array: npt.NDArray[Any]) -> int:
+        """Return where an array's bytes lie; they are added where no other has the same."""
+        digest = hashlib.sha256(memoryview(array.reshape(-1).view(np.uint8))).digest()
+        if digest not in self._known:
+            self._known[digest] = self.size
+            self._arrays.append(array)
+            self.size += align(array.nbytes)
+        return self._known[digest]
+
+    def blob(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes of all."""
+        blob = np.zeros(max(self.size, 1), np.uint8)
+        offset = 0
+        for array in self._arrays:
+            blob[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+            offset += align(array.nbytes)
+        return blob
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -190,7 +218,7 @@ class _KernelCall:
 class _Plan:
     """Reads "main" once: its calls in order, and which memory each operand is."""
 
-    def __init__(self, view: DataflowView) -> None:
+    def __init__(self, view: DataflowView, pool: ConstantPool | None = None) -> None:
         self._params = list(view.function.params)
         self._has_table = takes_table(len(self._params))
         self._constants_at = len(self._params)
@@ -199,8 +227,7 @@ class _Plan:
         self._values: dict[Var, _Memory | list[_Memory]] = {
             param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
         }
-        self._constants: list[npt.NDArray[Any]] = []
-        self._constants_size = 0
+        self._pool, self._is_shared = pool or ConstantPool(), pool is not None
         self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
         for binding in view.bindings:
@@ -254,11 +281,8 @@ class _Plan:
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
             return self._constant_memory[place]
-        memory = self._constant_memory[place] = _Memory(
-            size=array.nbytes, argument=self._constants_at, offset=self._constants_size
-        )
-        self._constants.append(array)
-        self._constants_size += align(array.nbytes)
+        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._pool.place(array))
+        self._constant_memory[place] = memory
         return memory
 
     def _return(self, result: Expr) -> None:
@@ -302,7 +326,9 @@ class _Plan:
             functions[GlobalVar(ENTRY)] = self._entry(kernels, buffers)
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
         made = tvm.IRModule(functions)
-        return Program(module=made, constants=self._blob(), workspace=workspace, outputs=outputs, control=control)
+        # What others add to a pool that is theirs, too, is not there yet.
+        constants = np.zeros(1, np.uint8) if self._is_shared else self._pool.blob()
+        return Program(module=made, constants=constants, workspace=workspace, outputs=outputs, control=control)
 
     def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
         """Place the intermediate tensors and the kernels' own buffers, and return the calls."""
@@ -324,7 +350,7 @@ class _Plan:
         workspace = self._place()
         kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
         planned = tuple(self._planned(call) for call in calls)
-        return CallPlan(module=kernels, calls=planned, constants=self._blob(), workspace=workspace)
+        return CallPlan(module=kernels, calls=planned, constants=self._pool.blob(), workspace=workspace)
 
     def _planned(self, call: _KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)
@@ -361,13 +387,9 @@ class _Plan:
             memory.argument, memory.offset = self._workspace_at, offset
         return size
 
-    def _blob(self) -> npt.NDArray[np.uint8]:
-        blob = np.zeros(max(self._constants_size, 1), np.uint8)
-        offset = 0
-        for array in self._constants:
-            blob[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-            offset += align(array.nbytes)
-        return blob
+    def _bytes(self, name: str, size: int) -> Any:
+        """Return the size of a block; what programs share is as large as it is."""
+        return tirx.Var(name, "int64") if self._is_shared else max(size, 1)
 
     def _buffers(self, workspace: int) -> list[Any]:
         """Return the entry's arguments."""
@@ -380,8 +402,8 @@ class _Plan:
             ]
         return [
             *inputs,
-            tirx.decl_buffer((max(self._constants_size, 1),), "uint8", name="constants"),
-            tirx.decl_buffer((max(workspace, 1),), "uint8", name="workspace"),
+            tirx.decl_buffer((self._bytes("constant_bytes", self._pool.size),), "uint8", name="constants"),
+            tirx.decl_buffer((self._bytes("workspace_bytes", workspace),), "uint8", name="workspace"),
             *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
         ]
 

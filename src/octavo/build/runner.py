@@ -8,12 +8,11 @@ from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 
 from ..errors import ExecutableError
-from .codegen import Code
+from .codegen import Code, SharedMemory
 from .huge_pages import empty_bytes, tensor_of
 from .program import ENTRY, takes_table
 from .worker_pool import WorkerPool
@@ -50,7 +49,8 @@ def runner_of(code: Code) -> Runner:
         return ForeignRunner()
     if code.constants is None or code.workspace is None or code.outputs is None:
         return MachineRunner(code.library)
-    return NativeRunner(code.library, code.constants, code.workspace, code.outputs, code.control)
+    memory = code.memory or SharedMemory(constants=tensor_of(code.constants), workspace=code.workspace)
+    return NativeRunner(code.library, memory, code.outputs, code.control)
 
 
 class ForeignRunner:
@@ -72,10 +72,8 @@ class NativeRunner:
     ----------
     library
         A tvm.runtime.Module with the entry.
-    constants
-        The Program's.
-    workspace
-        Bytes of the block for intermediate tensors.
+    memory
+        Its constants, and how large the block for intermediate tensors is.
     outputs
         Shape and dtype of each result.
     control
@@ -85,18 +83,18 @@ class NativeRunner:
     def __init__(
         self,
         library: Any,
-        constants: npt.NDArray[np.uint8],
-        workspace: int,
+        memory: SharedMemory,
         outputs: Sequence[tuple[tuple[int, ...], str]],
         control: Layout | None = None,
     ) -> None:
         self._library = library
         self._control = control
         self._entry: Callable[..., None] = library[ENTRY]
-        self._constants: Any = tensor_of(constants)
-        self._workspace = workspace
+        self._constants: Any = memory.constants
+        self._workspace = memory.workspace
         self._outputs = list(outputs)
-        self._idle: list[_CallState] = []
+        # A worker pool is of one library; a workspace alone any code that shares it takes.
+        self._idle: list[_CallState] = memory.idle if control is None else []
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run on fresh outputs, with a workspace that no other call has."""

@@ -9,10 +9,11 @@ from typing import Any, get_args
 
 from octavo_parser import SUMMARIES, CommandParser
 
-from ..errors import QuantizationError
+from ..errors import ModelError, QuantizationError
 from ..quantize import Recipe
 from ..quantize.ranges import range_estimator, range_estimator_help
 from ..quantize.recipe import ANY, Preset
+from ..shape_ranges import Shape, SizeRange
 
 Subcommands = Any
 """What argparse's add_subparsers returns; its class is private."""
@@ -39,16 +40,17 @@ def add_command(commands: Subcommands, name: str, call: Callable[[argparse.Names
     return parser
 
 
-def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite") -> None:
-    """Add the positional model file and --shape."""
+def add_model(parser: argparse.ArgumentParser, *, help: str = "model file: .onnx or .tflite", takes_ranges: bool = False) -> None:
+    """Add the positional model file and --shape, of which sizes may be ranges."""
+    ranges = "; 1..8 or 64..320:32 in place of a size: one executable for all of these" if takes_ranges else ""
     parser.add_argument("model", type=Path, metavar="MODEL", help=help)
     parser.add_argument(
         "--shape",
-        type=named_shape,
+        type=ranged_shape if takes_ranges else named_shape,
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="fix the shape of an input whose dimensions the file leaves open (may be repeated)",
+        help=f"fix the shape of an input whose dimensions the file leaves open (may be repeated){ranges}",
     )
 
 
@@ -223,6 +225,20 @@ def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
         shape = ()
     if not separator or not name or not shape or min(shape) < 1:
         raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,224, got {text!r}")
+    return name, shape
+
+
+def ranged_shape(text: str) -> tuple[str, Shape]:
+    """Parse "input=1..8,3,224,64..320:32"."""
+    name, separator, sizes = text.rpartition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,64..320:32, got {text!r}")
+    try:
+        shape = tuple(SizeRange.parse(size) for size in sizes.split(","))
+    except ModelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if any(dim == 0 for dim in shape):
+        raise argparse.ArgumentTypeError(f"expected NAME=1,3,224,64..320:32, got {text!r}")
     return name, shape
 
 

@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from ..graph.inputs import split_batch
 from ..pipeline import load_executable
+from ..shape_ranges import is_ranged, load_ranged
 from .calibration import file_source
 from .options import Subcommands, add_command, add_output
 from .outputs import check_output, write_file
 from .progress import progress_bar
-from .samples import batch_size, named, write_npz
+from .samples import batch_size, named, read_samples, write_npz
 
 
 def add_to(commands: Subcommands) -> None:
@@ -41,6 +42,8 @@ def add_to(commands: Subcommands) -> None:
 def call(args: argparse.Namespace) -> int:
     """Run the command."""
     check_output(args.output, args.executable, args.input)
+    if is_ranged(args.executable):
+        return _run_ranged(args)
     executable = load_executable(args.executable)
     specs = executable.inputs
     source = file_source(args.input, specs)
@@ -52,6 +55,14 @@ def call(args: argparse.Namespace) -> int:
                     runs.setdefault(name, []).append(value)
             advance(1)
     outputs = {name: joined(values, batch_size(specs)) for name, values in runs.items()}
+    write_file(args.output, lambda file: write_npz(file, outputs))
+    print(f"{args.output}: {', '.join(f'{name} {value.dtype} {list(value.shape)}' for name, value in outputs.items())}")
+    return 0
+
+
+def _run_ranged(args: argparse.Namespace) -> int:
+    """Run an executable for several sizes once, at the size of what the file holds."""
+    outputs = load_ranged(args.executable)(read_samples(args.input))
     write_file(args.output, lambda file: write_npz(file, outputs))
     print(f"{args.output}: {', '.join(f'{name} {value.dtype} {list(value.shape)}' for name, value in outputs.items())}")
     return 0
