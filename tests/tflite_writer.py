@@ -9,6 +9,7 @@ import tflite
 
 _TYPES = {
     "float32": tflite.TensorType.FLOAT32,
+    "float16": tflite.TensorType.FLOAT16,
     "int8": tflite.TensorType.INT8,
     "uint8": tflite.TensorType.UINT8,
     "int32": tflite.TensorType.INT32,

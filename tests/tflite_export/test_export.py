@@ -21,6 +21,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.tflite_export.flatbuffer import Table, read_tables, write_tables
 from reference_sessions import reference_session
 from small_file import write_small_net
+from tflite_writer import Op
 
 PLAIN = octavo.Recipe(equalization="none", weight_rounding="nearest", bias_correction=False)
 OP_NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if isinstance(code, int)}
@@ -243,6 +244,28 @@ def test_an_int8_file_is_written_as_onnx(rng: np.random.Generator, tmp_path: Pat
     integers = loaded(tflite_export.tflite_bytes(quantized), tmp_path)
     with pytest.raises(OctavoError, match=r"image.resize2d of a model that came from tflite has no form in ONNX here"):
         octavo.export_onnx(integers, tmp_path / "none.onnx")
+
+
+def test_weights_that_a_file_keeps_in_fewer_bits_are_quantized(rng: np.random.Generator, tmp_path: Path) -> None:
+    net = FloatNetwork(rng=rng)
+    conv = net.conv(net.input((1, 6, 6, 3)), 4)
+    half = net.tensors[1]
+    halves = net.add("half", half.shape, half.value.astype(np.float16), "float16")
+    half.value = None
+    net.ops.insert(0, Op(name="DEQUANTIZE", inputs=(halves,), outputs=(1,)))
+    dense = net.dense(conv, 5)
+    weight = net.tensors[net.ops[-1].inputs[1]]
+    weight.scale, weight.zero_point = (float(np.abs(weight.value).max()) / 127,), (0,)
+    weight.value, weight.dtype = np.rint(weight.value / np.float32(weight.scale[0])).astype(np.int8), "int8"
+    samples, content = samples_for(rng, 6), net.write(dense)
+    model = loaded(content, tmp_path)
+    quantized = tflite_export.quantize(model, octavo.profile(model, samples, keep_samples=0), recipe=PLAIN)
+    data = tflite_export.tflite_bytes(quantized)
+    assert [name for name, _ in ops_of(data)] == ["QUANTIZE", "CONV_2D", "FULLY_CONNECTED", "DEQUANTIZE"]
+    assert tflite.TensorType.FLOAT16 not in {tensor.number("Type") for tensor in graph_of(data)["Tensors"]}
+    [expected] = litert(data, samples)
+    assert np.array_equal(run(loaded(data, tmp_path), samples)[0], expected)
+    assert sqnr_db(litert(content, samples)[0], expected) > 30
 
 
 def test_layers_of_a_file_are_paired_with_the_model_s(rng: np.random.Generator, tmp_path: Path) -> None:

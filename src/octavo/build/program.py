@@ -154,7 +154,7 @@ class ConstantPool:
 
     def place(self, array: npt.NDArray[Any]) -> int:
         """Return where an array's bytes lie; they are added where no other has the same."""
-        digest = hashlib.sha256(memoryview(array.reshape(-1).view(np.uint8))).digest()
+        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
         if digest not in self._known:
             self._known[digest] = self.size
             self._arrays.append(array)

@@ -80,7 +80,9 @@ def restricted(model: Model, recipe: Recipe) -> Recipe:
     excluded, tensors = list(recipe.exclude), dict(recipe.tensors)
     overrides: dict[str, Override] = {}
     for op in source.graph.ops:
-        names = [source.ids[index] for index in op.outputs if model.tensors[source.ids[index]].in_module]
+        entries = [model.tensors[source.ids[index]] for index in op.outputs]
+        # DEQUANTIZE of weights that a file keeps in 16 bits is none of the module.
+        names = [entry.id for entry in entries if entry.in_module and entry.kind != "constant"]
         kernel = KERNELS.get(op.name)
         if kernel is None or dtype not in kernel.versions:
             excluded += [name for name in names if name not in model.input_ids]
