@@ -69,7 +69,7 @@ def test_encodings_come_in_and_go_out(workplace: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("quantize m.onnx -o new.onnx", 2, "needs --profile FILE, which `octavo profile` writes, or --plan FILE"),
+        ("quantize m.onnx -o new.onnx", 2, "needs --profile FILE, which `octavo profile` writes, --data FILE"),
         ("quantize m.onnx --profile profile.json --plan profile.json -o new.onnx", 2, "--plan says all"),
         ("quantize m.onnx --plan profile.json --per-tensor -o new.onnx", 2, "--plan says all"),
         ("compile m.onnx --plan profile.json --precision float16 -o new.so", 2, "--plan says all"),

@@ -227,7 +227,7 @@ class _Plan:
         self._values: dict[Var, _Memory | list[_Memory]] = {
             param: _Memory(size=_bytes(param), argument=index) for index, param in enumerate(self._params)
         }
-        self._pool, self._is_shared = pool or ConstantPool(), pool is not None
+        self._constant_pool, self._is_shared = pool or ConstantPool(), pool is not None
         self._constant_memory: dict[tuple[int, int], _Memory] = {}
         self._results: list[Expr] = []
         for binding in view.bindings:
@@ -281,7 +281,7 @@ class _Plan:
         place = int(constant.value.data_ptr()), array.nbytes
         if place in self._constant_memory:
             return self._constant_memory[place]
-        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._pool.place(array))
+        memory = _Memory(size=array.nbytes, argument=self._constants_at, offset=self._constant_pool.place(array))
         self._constant_memory[place] = memory
         return memory
 
@@ -327,7 +327,7 @@ class _Plan:
         outputs = tuple((_shape(result), dtype_of(result)) for result in self._results)
         made = tvm.IRModule(functions)
         # What others add to a pool that is theirs, too, is not there yet.
-        constants = np.zeros(1, np.uint8) if self._is_shared else self._pool.blob()
+        constants = np.zeros(1, np.uint8) if self._is_shared else self._constant_pool.blob()
         return Program(module=made, constants=constants, workspace=workspace, outputs=outputs, control=control)
 
     def call_plan(self, module: tvm.IRModule, on_stack: int) -> CallPlan:
@@ -350,7 +350,7 @@ class _Plan:
         workspace = self._place()
         kernels = tvm.IRModule({GlobalVar(name): function for name, function in functions.items()})
         planned = tuple(self._planned(call) for call in calls)
-        return CallPlan(module=kernels, calls=planned, constants=self._pool.blob(), workspace=workspace)
+        return CallPlan(module=kernels, calls=planned, constants=self._constant_pool.blob(), workspace=workspace)
 
     def _planned(self, call: _KernelCall) -> PlannedCall:
         operands = tuple(self._operand(memory) for memory in call.operands)
@@ -402,7 +402,7 @@ class _Plan:
             ]
         return [
             *inputs,
-            tirx.decl_buffer((self._bytes("constant_bytes", self._pool.size),), "uint8", name="constants"),
+            tirx.decl_buffer((self._bytes("constant_bytes", self._constant_pool.size),), "uint8", name="constants"),
             tirx.decl_buffer((self._bytes("workspace_bytes", workspace),), "uint8", name="workspace"),
             *(tirx.decl_buffer(_shape(expr), dtype_of(expr), name=f"output{index}") for index, expr in enumerate(self._results)),
         ]
