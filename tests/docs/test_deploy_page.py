@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from pages import DOCS, blocks
 
 import octavo
@@ -43,13 +44,14 @@ def quantized(quick_workplace: Path) -> Path:
 
 
 @pytest.fixture
-def float_tflite(quick_workplace: Path) -> None:
-    """m.tflite, which takes the samples in calib.npz, and its profile."""
+def others(quick_workplace: Path) -> None:
+    """m.tflite, which takes the samples in calib.npz; a network of open width and what it reads."""
     samples = np.load("calib.npz")["x"]
     net = FloatNetwork(rng=np.random.default_rng(6))
     x = net.input((1, *samples.shape[1:]))
     Path("m.tflite").write_bytes(net.write(net.dense(net.conv(x, 8), 10)))
-    octavo.profile(octavo.load("m.tflite"), [samples], keep_samples=0).save("profile.json")
+    write_lines(Path("ocr.int8.onnx"))
+    np.save("line.npy", np.zeros((1, 3, 48, 128), np.float32))
 
 
 def block_of(language: str, holding: str = "") -> str:
@@ -63,11 +65,26 @@ def needs(*tools: str) -> None:
         pytest.skip(f"no {' and no '.join(missing)}")
 
 
+def write_lines(path: Path) -> None:
+    """Write a network that reads pictures of any width."""
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("x", ["N", 3, 48, "W"]), ("y", ["N", 4, "H", "T"]))
+    ]
+    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2])
+    graph = helper.make_graph([node], "lines", ends[:1], ends[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("quantized", "float_tflite")
+@pytest.mark.usefixtures("quantized", "others")
 def test_the_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "aarch64" in command:
         needs("aarch64-linux-gnu-gcc")
+    if command.startswith("octavo run"):
+        first = next(each for each in COMMANDS if f"-o {command.split()[2]}" in each)
+        assert main(shlex.split(first)[1:]) == 0
     assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
     assert Path(command.split(" -o ")[1].split()[0]).exists()
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tflite
 from ai_edge_litert.interpreter import Interpreter
-from float_networks import OPS, FloatNetwork, branches, mixed
 
 import octavo
+from float_networks import OPS, FloatNetwork, branches, mixed
 from octavo import tflite_export
 from octavo.cli.main import main
 from octavo.errors import OctavoError
