@@ -21,7 +21,7 @@ SUMMARIES = {
     "profile export": "write the ranges of a profile as ONNX Runtime, TensorRT or AIMET read them",
     "profile import": "make a profile of a model from a table of ranges that ONNX Runtime, TensorRT or AIMET wrote",
     "profile check": "run a quantized model on samples and say which tensors leave their ranges, and how much of them saturates",
-    "quantize": "quantize a float ONNX model from its profile, or as a plan says",
+    "quantize": "quantize a float model from its profile, from samples, or as a plan says",
     "compile": "compile a model to one executable file",
     "tune": "measure how the kernels of a model run best on this machine",
     "run": "run an executable on samples",
