@@ -105,8 +105,21 @@ def test_a_model_ruined_on_purpose_is_called_so_and_the_layer_named(files: tuple
     assert evaluate(model, quantized.plan, files[2], layers=0).outputs == evaluation.outputs
 
 
-def test_a_file_whose_tensors_have_other_names_says_so(files: tuple[Path, Path, np.ndarray]) -> None:
+def test_layers_of_a_file_are_named(files: tuple[Path, Path, np.ndarray]) -> None:
     evaluation = evaluate(files[0], files[1], files[2][:2], layers=1)
+    assert {"pixels", "stem/conv", "stem/relu", "block/add"} <= {each.source_name for each in evaluation.layers}
+    assert not any("names of the reference" in note for note in evaluation.notes)
+
+
+def test_a_file_whose_tensors_have_other_names_says_so(files: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    proto = onnx.load(files[1])
+    kept = {value.name for value in (*proto.graph.input, *proto.graph.output)}
+    made = {name for node in proto.graph.node for name in node.output} - kept
+    for node in proto.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"other_{name}" if name in made else name for name in names]
+    onnx.save(proto, tmp_path / "other.onnx")
+    evaluation = evaluate(files[0], tmp_path / "other.onnx", files[2][:2], layers=1)
     assert [each.source_name for each in evaluation.layers] == ["pixels"]
     assert any("1 of 5 quantized tensors have names of the reference" in note for note in evaluation.notes)
 
