@@ -72,7 +72,7 @@ def test_a_parametric_relu_is_computed_of_the_sum_itself(shape, axis, second, rn
     slopes = rng.uniform(-0.2, 0.9, shape[axis]).astype(np.float32)
 
     def body(writer: BodyWriter, a: Any, b: Any) -> Any:
-        right = writer.emit("_b", relax.op.negative(relax.op.negative(b))) if second is None else rounded(writer, "b", b, second)
+        right = writer.emit("_b", relax.op.maximum(b, b)) if second is None else rounded(writer, "b", b, second)
         total = writer.emit("_y", relax.op.add(rounded(writer, "a", a, "uint8"), right))
         value = writer.emit("y", relax.op.nn.prelu(total, relax.const(slopes), axis))
         return writer.emit("z", rounded(writer, "y", value, "uint8"), is_output=True)

@@ -23,8 +23,8 @@ from . import vector as v
 from .epilogue import Epilogue, Group, limited
 from .packing import Weights
 
-_FEW_OPERATIONS = 4
-"""Of a function that is written out for each vector."""
+_MAX_UNROLLED = 4
+"""Operations of a function that is written out for each vector: a loop over the vectors would cost as much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ class FunctionEpilogue:
 
     def emit_all(self, groups: Iterable[Group], vectors: int, lanes: int) -> None:
         """Emit the stores of a tile's outputs; a long function in a loop over its vectors, or the code would be long, too."""
-        if self.output.function.operations <= _FEW_OPERATIONS:
+        if self.output.function.operations <= _MAX_UNROLLED:
             for group in groups:
                 self._store(group, [function_value(self.output, *each, lanes) for each in self._operands(group)])
             return
