@@ -142,7 +142,7 @@ def channel_slopes(view: DataflowView, value: Any) -> ChannelSlopes | None:
     call: Any = call_to(value, PRELU)
     shape = None if call is None else static_shape(call.args[0])
     constant = None if call is None else constant_value(view, call.args[1])
-    if constant is None or shape is None or constant.scale is not None or constant.values.size == 1:
+    if call is None or constant is None or shape is None or constant.scale is not None or constant.values.size == 1:
         return None
     axis = int(call.attrs.axis) % len(shape)
     if constant.values.shape != (shape[axis],) or constant.values.dtype != np.float32:

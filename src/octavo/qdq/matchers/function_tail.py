@@ -59,8 +59,14 @@ def follow_function(view: DataflowView, start: Var, axis: int, support: OpSuppor
     if result_rounding(view, tail.members) not in (HALF_EVEN, HALF_EVEN_STORED):  # as a quantize of its own has it
         return None
     members.extend(tail.members)
-    facts = {"function": chain.function, "channels": chain.channels, "factors": factors}
-    return FunctionTail(members=tuple(members), output=tail.output, **facts, result=tail.result)
+    return FunctionTail(
+        members=tuple(members),
+        output=tail.output,
+        function=chain.function,
+        channels=chain.channels,
+        factors=factors,
+        result=tail.result,
+    )
 
 
 def _factors(view: DataflowView, var: Var, axis: int) -> tuple[Var, npt.NDArray[np.float32], tuple[Var, ...]] | None:
