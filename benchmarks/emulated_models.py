@@ -156,12 +156,12 @@ def measure(files: Sequence[str], levels: Sequence[str], python: Arm64Python | N
             np.savez(folder / f"{len(rows)}.npz", **inputs)
             given = folder / f"{len(rows)}.npz"
             for level in levels:
-                compiled = octavo.compile(model, target=LEVELS[level].target)
-                row = Row(file=file, level=level, values=sum(v.size for v in expected.values()), isas=isas_of(compiled))
+                isas = isas_of(octavo.explain(model, target=LEVELS[level].target))
+                row = Row(file=file, level=level, values=sum(v.size for v in expected.values()), isas=isas)
                 row.different["C library"] = differing(c_library_values(model, LEVELS[level], inputs, expected, folder), expected)
                 if python is not None and LEVELS[level].machine == "aarch64":
                     paths = (folder / f"{len(rows)}.so", given, folder / f"{len(rows)}.out.npz")
-                    compiled.save(paths[0])
+                    octavo.compile(model, target=LEVELS[level].target).save(paths[0])
                     jobs[level].append(paths)
                 rows.append(row)
                 wanted.append(expected)
@@ -175,9 +175,9 @@ def measure(files: Sequence[str], levels: Sequence[str], python: Arm64Python | N
     return rows
 
 
-def isas_of(compiled: octavo.Executable) -> tuple[str, ...]:
+def isas_of(explained: octavo.Explanation) -> tuple[str, ...]:
     """Return the ISAs of a model's kernels."""
-    return tuple(sorted({op.isa for op in octavo.explain(compiled).ops if op.isa}))
+    return tuple(sorted({op.isa for op in explained.ops if op.isa}))
 
 
 def table(rows: Sequence[Row]) -> str:
