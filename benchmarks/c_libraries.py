@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -102,6 +103,20 @@ def _package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
+@contextmanager
+def before_all_else() -> Generator[None]:
+    """Let this process, and what it starts, run before others for as long as it wants to, where the system allows that."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def first_results(commands: Mapping[str, Command], rounds: int = ROUNDS) -> dict[str, float]:
     """Return the median time from a program's start to its end in ms, the programs by turns."""
     times: dict[str, list[float]] = {name: [] for name in commands}
@@ -132,7 +147,8 @@ def measure(path: Path, folder: Path, *, rounds: int = ROUNDS) -> Row:
     theirs = [str(peer_program(peer, folder)), str(path), str(files.given), str(folder / "theirs")]
     if peer == "onnxruntime":
         theirs += [name, output, str(expected.nbytes), *map(str, value.shape)]
-    times = first_results({"octavo": ours, peer: theirs}, rounds)
+    with before_all_else():
+        times = first_results({"octavo": ours, peer: theirs}, rounds)
     got = np.fromfile(files.made, expected.dtype)
     return Row(
         model=path.stem,
