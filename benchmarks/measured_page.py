@@ -57,7 +57,7 @@ LIBRARIES = """\
 
 Bytes of each library, of the weights in it and of the workspace of a call, and ms from a program's start to its end after one
 result, on one core: medians of programs of the C APIs by turns, which read an input file and write the output. All of Octavo's
-outputs are Python's bytes. LiteRT looks for no GPU, which would take longer than all else.
+outputs are Python's bytes. LiteRT looks for no GPU.
 """
 
 

@@ -35,7 +35,7 @@ static void check(int status, const char *what) {
 }
 
 int main(int argc, char **argv) {
-  /* No look for GPUs and NPUs, which takes longer than all else. */
+  /* CPUs alone: nothing looks for libraries of GPUs and NPUs. */
   const Option options[] = {{ACCELERATORS, {INTEGER, CPU}}, {LEAST_LOGGED, {INTEGER, ERRORS_ALONE}}};
   Handle environment, model, chosen, compiled, graph, tensor, needs, input, output;
   static int64_t type[64];
