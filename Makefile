@@ -53,7 +53,8 @@ test-avx2: $(TOOLS) ## Run end-to-end tests as on a CPU that has AVX2 and no mor
 # What emulates ARM64 and RISC-V and what links for them, of Debian and its kin; elsewhere install the same by its own means.
 EMULATION := qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
 EMULATORS := qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc
-ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_executables.py test_arm_machine_code.py)
+ARM_TESTS := $(addprefix tests/backends/cpu/kernels/, test_emulated_kernels.py test_emulated_floats.py \
+  test_emulated_executables.py test_arm_machine_code.py)
 
 # The machines of the whole sweep: every test of kernels, but for those of code for named CPUs, which need no emulator.
 EMULATED ?= arm.neon arm.dotprod arm.i8mm riscv64

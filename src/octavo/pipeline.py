@@ -372,7 +372,7 @@ def compile(
         threads as there are. Results don't depend on it.
     precision
         "bfloat16" or "float16" keeps the tensors and weights of a float model in 16 bits; sums, and what the model takes and
-        gives, stay float32. Products are those of bfloat16 where the machine has them (avx512_bf16), else of float32. None, or
+        gives, stay float32. Products are those of bfloat16 where the machine has them (bf16), else of float32. None, or
         "float32", leaves the model as it is.
     profile
         Of this model, which is float: it is quantized first, as `quantize(model, profile, target=target, recipe=recipe)` does.

@@ -7,6 +7,7 @@ float16 is that of IEEE 754, subnormal numbers included. A NaN stays one, made q
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ HalfDtype = Literal["bfloat16", "float16"]
 HALF_DTYPES: tuple[HalfDtype, ...] = ("bfloat16", "float16")
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint16]
+BfloatDot = Callable[[Floats, Bits, Bits], Floats]
 
 MAX_FINITE: dict[HalfDtype, float] = {"bfloat16": float.fromhex("0x1.fep127"), "float16": 65504.0}
 """The largest finite number of each format."""
@@ -76,8 +78,27 @@ def bfloat16_dot(acc: Floats, a: Bits, b: Bits) -> Floats:
     return total
 
 
-def bfloat16_conv2d(x: Bits, weight: Bits, *, window: Window = UNIT_WINDOW, groups: int = 1) -> Floats:
-    """Return the float32 sums of a convolution of bfloat16, NHWC by HWIO.
+def bfloat16_odd_dot(acc: Floats, a: Bits, b: Bits) -> Floats:
+    """Return acc + sum(a * b over the last axis) as BFDOT and BFMMLA form it, in float32; shapes are as for `bfloat16_dot`.
+
+    The two products of a pair are added first, then their sum to the total, each time rounded to odd: cut, and the last digit 1
+    where something was cut off (Arm Architecture Reference Manual for A-profile, BFDotAdd with FPCR.EBF 0). An odd last product
+    is paired with 0 * 0.
+    """
+    x, y = (_flushed(from_half(value, "bfloat16")) for value in (a, b))
+    total = _flushed(np.asarray(acc, np.float32))
+    steps = max(x.shape[-1], y.shape[-1])
+    for pair in range(0, steps, 2):
+        with np.errstate(over="ignore", under="ignore"):
+            products = [_flushed(x[..., step] * y[..., step]) for step in range(pair, min(pair + 2, steps))]
+        total = _add_to_odd(total, products[0] if len(products) == 1 else _add_to_odd(products[0], products[1]))
+    return total
+
+
+def bfloat16_conv2d(
+    x: Bits, weight: Bits, *, window: Window = UNIT_WINDOW, groups: int = 1, dot: BfloatDot = bfloat16_dot
+) -> Floats:
+    """Return the float32 sums of a convolution of bfloat16, NHWC by HWIO; `dot` says how a processor adds products.
 
     The products of a window are paired as they lie in memory: over a whole row of taps where the taps are neighbours and there
     is one group, else over the channels of each tap.
@@ -96,7 +117,7 @@ def bfloat16_conv2d(x: Bits, weight: Bits, *, window: Window = UNIT_WINDOW, grou
             weights = [weight[i, j, :, own] for j in range(kernel_w)]
             runs = [(np.concatenate(taps, -1), np.concatenate(weights, 0))] if joined else list(zip(taps, weights, strict=True))
             for values, factors in runs:
-                result[..., own] = bfloat16_dot(result[..., own], values[..., np.newaxis, :], factors.T)
+                result[..., own] = dot(result[..., own], values[..., np.newaxis, :], factors.T)
     return result
 
 
@@ -152,6 +173,24 @@ def _multiply_add(total: Floats, x: Floats, y: Floats) -> Floats:
         product = exact.astype(np.float32)
         is_exact = product.astype(np.float64) == exact
         return _flushed(np.where(is_exact, total + product, (total + exact).astype(np.float32)))
+
+
+def _add_to_odd(a: Floats, b: Floats) -> Floats:
+    """Return the sum cut to float32, its last digit 1 where something was cut off; subnormal results become zero.
+
+    float64 holds the sum but for what is left of it, which says on which side of it the sum is.
+    """
+    x, y = np.broadcast_arrays(a.astype(np.float64), b.astype(np.float64))
+    total = x + y
+    part = total - x
+    left = (x - (total - part)) + (y - part)
+    with np.errstate(over="ignore"):
+        nearest = total.astype(np.float32)
+    back = nearest.astype(np.float64)
+    is_beyond = (np.abs(back) > np.abs(total)) | ((back == total) & (left * total < 0))
+    bits = nearest.view(np.uint32) - is_beyond.astype(np.uint32)
+    is_cut = (back != total) | (left != 0)
+    return _flushed((bits | is_cut.astype(np.uint32)).view(np.float32))
 
 
 def _flushed(values: Floats) -> Floats:

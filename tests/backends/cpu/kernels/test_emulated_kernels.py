@@ -49,11 +49,53 @@ def test_pointwise(isa: str) -> None:
     check([layers.case(layers.spec((5, 3), pair), isa) for pair in pairs], MACHINES[isa])
 
 
+def test_pixels_in_pairs() -> None:
+    """Copied two by turns, with one that has no partner, and runs that end in half a block."""
+    layers, sizes = Layers(38), [((5, 3), (16, 64)), ((7, 7), (24, 96)), ((9, 9), (40, 129)), ((3, 1), (64, 70))]
+    check([layers.case(layers.spec(*size), ARM_I8MM) for size in sizes], I8MM)
+
+
 @EACH
 def test_windows(isa: str) -> None:
     """Each window with weights that have zero points, or with others: the dot products take what the others leave."""
     layers, points = Layers(32), itertools.cycle(("axis", 0) if isa == ARM_DOTPROD else (0, "axis"))
     check([layers.case(spec, isa, w_zero_point=next(points)) for spec in windows(layers)], MACHINES[isa])
+
+
+def depthwise(layers: Layers) -> list[Conv2dSpec]:
+    """Windows that share rows or don't, or end within a strip; few channels, several of an input, taps that are a loop."""
+    return [
+        layers.spec((9, 7), (16, 16), (3, 3), groups=16, **SAME),
+        layers.spec((9, 8), (33, 33), (3, 3), groups=33, strides=(2, 2), **SAME),
+        layers.spec((7, 9), (64, 64), (5, 5), groups=64, padding=(2, 2, 2, 2), threads=2),
+        layers.spec((11, 8), (32, 32), (5, 5), groups=32, strides=(2, 2), padding=(1, 2, 2, 1)),
+        layers.spec((6, 6), (3, 6), (3, 3), groups=3, **SAME),
+        layers.spec((8, 9), (20, 20), (3, 3), groups=20, dilation=(2, 2), batch=2),
+        layers.spec((10, 8), (17, 17), (7, 5), groups=17, padding=(3, 2, 3, 2)),
+        layers.spec((1, 12), (48, 48), (1, 3), groups=48, padding=(0, 1, 0, 1)),
+    ]
+
+
+@EACH
+@pytest.mark.parametrize("w_zero_point", [0, "axis"], ids=str)
+def test_depthwise(isa: str, w_zero_point: object) -> None:
+    layers = Layers(36)
+    check([layers.case(spec, isa, w_zero_point=w_zero_point) for spec in depthwise(layers)], MACHINES[isa])
+
+
+@EACH
+def test_depthwise_of_extremes(isa: str) -> None:
+    """Sums of two products in 16 bits hold all but those of -128 twice; three hold where weights are small."""
+    rng = np.random.default_rng(37)
+    sizes = {"batch": 1, "in_height": 6, "in_width": 6, "in_channels": 16, "out_channels": 16, "groups": 16, "kernel": (3, 3)}
+    spec = Conv2dSpec(**sizes, input_zero_point=128, output=Output(zero_point=128))
+    cases: list[Case] = []
+    for values in ((-128,), (-128, -127), (127, -128), (127,), (85, -85), (-86, 85), (-64, 63)):
+        x = rng.choice([0, 255], (1, 6, 6, 16)).astype(np.uint8)
+        x[0, :, :3], x[0, :, 3:, 8:] = 0, 255
+        w = rng.choice(values, (3, 3, 1, 16)).astype(np.int8)
+        cases.append(exact_case(spec, isa, x, w, 0, np.zeros(16, np.int32), np.full(16, 1e-4, np.float32)))
+    check(cases, MACHINES[isa])
 
 
 @EACH

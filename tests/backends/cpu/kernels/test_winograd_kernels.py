@@ -16,8 +16,8 @@ from test_sum_output_kernels import sum_case
 from machine_isas import each_isa
 from octavo.backends.cpu.kernels import AVX2, Conv2dSpec, Output, WinogradSchedule, conv2d, target_for
 from octavo.backends.cpu.kernels.schedule_key import schedule_key
+from octavo.backends.cpu.kernels.x86.cores import CORES
 from octavo.backends.cpu.kernels.x86.minimal_filter import MinimalFilter, TileTransform
-from octavo.backends.cpu.kernels.x86.tiles import CORES
 from octavo.backends.cpu.kernels.x86.winograd_choice import FILTERS, winograd_plans
 from octavo.errors import TuningError
 from octavo.target.llvm_host import host_target

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from octavo.backends.cpu.kernels import Conv2dSpec, Output
-from octavo.backends.cpu.kernels.x86.borders import Borders, Taps
+from octavo.backends.cpu.kernels.loops.borders import Borders, Taps
 
 AXES = [
     Taps(count=count, stride=stride, dilation=dilation, before=before, extent=extent, outputs=(room - 1) // stride + 1)

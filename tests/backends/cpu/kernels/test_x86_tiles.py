@@ -3,7 +3,8 @@
 import pytest
 
 from octavo.backends.cpu.kernels import AVX512_VNNI
-from octavo.backends.cpu.kernels.x86.tiles import CORES, Tile, choose_tile, layer_cycles
+from octavo.backends.cpu.kernels.loops.tiles import Tile, choose_tile, layer_cycles
+from octavo.backends.cpu.kernels.x86.cores import CORES
 
 SHAPES = [
     {"rows": rows, "columns": columns, "channels": channels, "steps": steps}
@@ -26,13 +27,13 @@ def test_the_chosen_tile_fits(isa: str) -> None:
 
 
 def test_no_smaller_tile_is_estimated_faster() -> None:
-    shape = {"rows": 14, "columns": 14, "channels": 256, "steps": 576}
+    shape = {"rows": 14, "columns": 14, "channels": 256, "steps": 576, "core": CORES[AVX512_VNNI]}
     best = layer_cycles(choose_tile(**shape), **shape)
     others = [Tile(rows=r, columns=c, vectors=v) for r in (1, 2, 3) for c in (1, 2, 4) for v in (1, 2)]
     assert all(best <= layer_cycles(tile, **shape) for tile in others)
 
 
 def test_the_estimate_is_near_the_products_of_a_large_layer() -> None:
-    shape = {"rows": 56, "columns": 56, "channels": 64, "steps": 144}
+    shape = {"rows": 56, "columns": 56, "channels": 64, "steps": 144, "core": CORES[AVX512_VNNI]}
     products = 56 * 56 * 4 * 144  # one vpdpbusd a cycle
     assert products < layer_cycles(choose_tile(**shape), **shape) < 1.05 * products

@@ -32,11 +32,13 @@ def emit_bfloat16(op: Bfloat16Op, context: KernelContext, inputs: dict[str, Var]
     plain = _plain_spec(float_op, shape_of(arguments[0]), context.threads)
     values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(plain)}
     spec = Bfloat16Conv2dSpec(**values, addend=op.addend_dtype, output=op.output_dtype)
+    operands: dict[str, Any] = {"weight": float_op.weight, "bias": float_op.bias}
+    operands |= {"extension": kernels.bfloat16_extension_of(context.isa), "schedules": context.schedules}
     if isinstance(float_op, FloatConv2dOp):
-        kernel = kernels.bfloat16_conv2d(spec, weight=float_op.weight, bias=float_op.bias, schedules=context.schedules)
+        kernel = kernels.bfloat16_conv2d(spec, **operands)
         shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     else:
-        kernel = kernels.bfloat16_matmul(spec, weight=float_op.weight, bias=float_op.bias, schedules=context.schedules)
+        kernel = kernels.bfloat16_matmul(spec, **operands)
         shape = float_op.output_shape
     context.put(output, context.call(output.name, kernel, arguments, shape, op.output_dtype), is_nhwc=is_nhwc)
 

@@ -27,6 +27,7 @@ from .group_norm import GroupNormSpec, group_norm
 from .half_cast import HalfCastSpec, half_cast
 from .half_pool2d import HalfConcatSpec, HalfPool2dSpec, half_concat, half_pool2d
 from .isa import (
+    ARM_BF16,
     ARM_DOTPROD,
     ARM_I8MM,
     ARM_NEON,
@@ -37,6 +38,7 @@ from .isa import (
     GENERIC,
     KNOWN_ISAS,
     PORTABLE_TARGETS,
+    bfloat16_extension_of,
     extensions_of,
     isas_of,
     multiplies_bfloat16,
@@ -82,6 +84,7 @@ from .tuning import Tuning, Winner, tuning_of
 from .x86.table import without_vbmi
 
 __all__ = [
+    "ARM_BF16",
     "ARM_DOTPROD",
     "ARM_I8MM",
     "ARM_NEON",
@@ -154,6 +157,7 @@ __all__ = [
     "affine_rows",
     "batch_matmul",
     "bfloat16_conv2d",
+    "bfloat16_extension_of",
     "bfloat16_matmul",
     "can_observe",
     "concat",

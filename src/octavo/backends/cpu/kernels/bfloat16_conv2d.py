@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .arm.bfloat16_gemm import ArmBfloat16Gemm
 from .bfloat16_spec import Bfloat16Conv2dSpec
-from .float_conv2d import AVX512_COLUMNS
-from .isa import AVX512_BF16
+from .float_conv2d import AVX512_COLUMNS, GENERIC_PIXELS
+from .isa import ARM_BF16, AVX512_BF16
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel, gemm_kind
-from .x86.bfloat16_depthwise import Bfloat16Depthwise
+from .x86.bfloat16_depthwise import Bfloat16Depthwise, PlainBfloat16Depthwise
 from .x86.bfloat16_gemm import Bfloat16Gemm
 
 
@@ -19,9 +20,10 @@ def bfloat16_conv2d(
     *,
     weight: npt.NDArray[np.float32],
     bias: npt.NDArray[np.float32],
+    extension: str = AVX512_BF16,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
-    """Return a kernel of clamp(conv2d(x, weight) + bias + addend), for AVX512_BF16.
+    """Return a kernel of clamp(conv2d(x, weight) + bias + addend).
 
     Parameters
     ----------
@@ -31,13 +33,18 @@ def bfloat16_conv2d(
         float32 HWIO, rounded here: (kernel_h, kernel_w, in_channels / groups, out_channels).
     bias
         float32 (out_channels,).
+    extension
+        AVX512_BF16 or ARM_BF16, whose products add up otherwise.
     schedules
         Chosen tiles; without one for this kernel it chooses its own.
     """
     if spec.groups == spec.in_channels == spec.out_channels > 1 and not spec.adds:
         name = f"bfloat16.depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
-        return Bfloat16Depthwise(spec, weight, bias, columns=AVX512_COLUMNS).build(name, AVX512_BF16)
-    return Bfloat16Gemm(spec, weight, bias, schedules=schedules).build(f"bfloat16.{gemm_kind(spec)}", AVX512_BF16)
+        if extension == ARM_BF16:
+            return PlainBfloat16Depthwise(spec, weight, bias, columns=GENERIC_PIXELS).build(name, extension)
+        return Bfloat16Depthwise(spec, weight, bias, columns=AVX512_COLUMNS).build(name, extension)
+    gemm = ArmBfloat16Gemm if extension == ARM_BF16 else Bfloat16Gemm
+    return gemm(spec, weight, bias, schedules=schedules).build(f"bfloat16.{gemm_kind(spec)}", extension)
 
 
 def bfloat16_matmul(
@@ -45,7 +52,9 @@ def bfloat16_matmul(
     *,
     weight: npt.NDArray[np.float32],
     bias: npt.NDArray[np.float32],
+    extension: str = AVX512_BF16,
     schedules: Schedules = NO_SCHEDULES,
 ) -> Kernel:
     """Return a kernel of clamp(x @ weight + bias + addend); `spec` has one pixel for each row of x, weight is (in, out)."""
-    return Bfloat16Gemm(spec, weight[np.newaxis, np.newaxis], bias, schedules=schedules).build("bfloat16.matmul", AVX512_BF16)
+    gemm = ArmBfloat16Gemm if extension == ARM_BF16 else Bfloat16Gemm
+    return gemm(spec, weight[np.newaxis, np.newaxis], bias, schedules=schedules).build("bfloat16.matmul", extension)

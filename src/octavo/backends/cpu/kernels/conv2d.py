@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
-from .arm import conv2d_arm, has_kernel, matmul_arm
+from .arm import conv2d_arm, matmul_arm
 from .generic.conv2d import conv2d_generic
 from .generic.wide_conv2d import wide_conv2d_generic
 from .isa import checked_isa
+from .loops.packing import Weights
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Conv2dSpec, FloatOutput, FunctionOutput, Kernel, Output, SumOutput, gemm_kind
 from .x86 import conv2d_x86, matmul_x86
-from .x86.packing import Weights
 from .x86.pair_gemm import PairGemm
 
 _MIN_INPUTS = 8
@@ -38,7 +38,7 @@ def _of_family(
 ) -> Kernel:
     """Return the kernel that the ISA's family has, or the generic one."""
     family = checked_isa(isa).family
-    if family == "generic" or (family == "arm" and not has_kernel(spec)):
+    if family == "generic":
         return replace(conv2d_generic(spec, **operands), isa=isa)
     return (x86 if family == "x86" else arm)(spec, Weights.of(spec, **operands), isa=isa, schedules=schedules)
 

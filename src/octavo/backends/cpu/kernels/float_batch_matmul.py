@@ -13,9 +13,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ....composites.matrix_view import MatrixView
 from .spec import Kernel
-from .vectors import Buffer, Expr, load, prim_func, store
+from .vectors import Buffer, Expr, load, prim_func, store, store_partial
 from .x86.batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
-from .x86.vector import store_partial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,18 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ....numerics.floats.float_function import FloatFunction
+from .arm.float_gemm import PIXELS, ArmFloatGemm
 from .float_spec import FloatConv2dSpec
 from .isa import AVX512_VNNI, AVX_VNNI, checked_isa
+from .loops.lane_order import LANES
+from .loops.tiles import Core, Tile
 from .observe_statistics import ObserveSpec
 from .schedule import NO_SCHEDULES, Schedules
 from .spec import Kernel, gemm_kind
 from .stored_weights import WeightDtype
+from .x86.cores import CORES
 from .x86.float_depthwise import FloatDepthwise
 from .x86.float_gemm import FloatGemm
-from .x86.tiles import CORES, Core, Tile
-from .x86.vector import LANES
 
-_GENERIC_PIXELS = 4
+GENERIC_PIXELS = 4
 """Pixels of a tile one vector wide; 16 lanes each, they fill 16 of NEON's 32 registers, or all of SSE's."""
 
 
@@ -75,11 +77,11 @@ def float_conv2d(
     checked_isa(isa)
     if _is_depthwise(spec):
         assert not spec.adds, "a depthwise kernel takes no addend"
-        columns = AVX512_COLUMNS if isa == AVX512_VNNI else _GENERIC_PIXELS
+        columns = AVX512_COLUMNS if isa == AVX512_VNNI else GENERIC_PIXELS
         return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
             f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
         )
-    gemm = FloatGemm(spec, weight, bias, tile=tile_of(spec, isa), core=core_of(isa), observe=observe, schedules=schedules)
+    gemm = gemm_of(isa)(spec, weight, bias, tile=tile_of(spec, isa), core=core_of(isa), observe=observe, schedules=schedules)
     return gemm.build(f"float.{gemm_kind(spec)}", isa)
 
 
@@ -123,13 +125,18 @@ def float_matmul(
         weight_dtype=weight_dtype,
     )
     matrix = weight[np.newaxis, np.newaxis]
-    return FloatGemm(spec, matrix, bias, tile=tile_of(spec, isa), core=core_of(isa), schedules=schedules).build(
+    return gemm_of(isa)(spec, matrix, bias, tile=tile_of(spec, isa), core=core_of(isa), schedules=schedules).build(
         "float.matmul", isa
     )
 
 
 def _is_depthwise(spec: FloatConv2dSpec) -> bool:
     return spec.groups == spec.in_channels == spec.out_channels > 1
+
+
+def gemm_of(isa: str) -> type[FloatGemm]:
+    """Return what emits products of matrices for an ISA."""
+    return ArmFloatGemm if checked_isa(isa).family == "arm" else FloatGemm
 
 
 def core_of(isa: str) -> Core:
@@ -141,6 +148,7 @@ def tile_of(spec: FloatConv2dSpec, isa: str) -> Tile | None:
     """Return the tile for a target with few registers; None lets the kernel choose."""
     if checked_isa(isa).family == "x86":
         return None
+    pixels = PIXELS if checked_isa(isa).family == "arm" else GENERIC_PIXELS
     if gemm_kind(spec) == "pointwise":
-        return Tile(rows=min(_GENERIC_PIXELS, spec.batch * spec.in_height * spec.in_width), columns=1, vectors=1)
-    return Tile(rows=1, columns=min(_GENERIC_PIXELS, spec.out_width), vectors=1)
+        return Tile(rows=min(pixels, spec.batch * spec.in_height * spec.in_width), columns=1, vectors=1)
+    return Tile(rows=1, columns=min(pixels, spec.out_width), vectors=1)

@@ -39,6 +39,8 @@ class Isa:
         Features of LLVM that a CPU with this ISA, and no better one, lacks.
     schedules
         A CPU of this ISA, and that with the same vectors for whose pipeline LLVM orders its instructions.
+    options
+        Options of LLVM's, as targets take them, with which it compiles these kernels better.
     portable
         A target whose code runs on every CPU of this ISA; "" where one file is not made for several.
     """
@@ -48,11 +50,18 @@ class Isa:
     family: Literal["x86", "arm", "generic"] = "generic"
     absent: tuple[str, ...] = ()
     schedules: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: tuple[str, ...] = ()
     portable: str = ""
 
 
 # For Zen 3 and later LLVM loads words so far ahead of their products that no register is left for them.
 _AS_ZEN2 = {"znver3": "znver2", "znver4": "znver2", "znver5": "znver2"}
+
+# For cores that issue in order LLVM unrolls loops, and forms all products before any sum: registers are spilled.
+_AS_ANY_ARM = {"cortex-a34": "generic", "cortex-a35": "generic", "cortex-a53": "generic"}
+# Two loads in one instruction leave no room for products between them: a core that issues in order waits, and one that decodes it
+# as three operations loses a place beside it.
+_SINGLE_LOADS = ("-aarch64-enable-ldst-opt:bool=false",)
 
 ISAS = {
     AVX512_VNNI: Isa(
@@ -77,9 +86,16 @@ ISAS = {
         schedules=_AS_ZEN2,
         portable="llvm -mcpu=x86-64-v3",
     ),
-    ARM_I8MM: Isa(features=(("neon", "dotprod", "i8mm"),), lanes=16, family="arm"),
-    ARM_DOTPROD: Isa(features=(("neon", "dotprod"),), lanes=16, family="arm", absent=("i8mm",)),
-    ARM_NEON: Isa(features=(("neon",),), lanes=16, family="arm", absent=("dotprod", "i8mm")),
+    ARM_I8MM: Isa(features=(("neon", "dotprod", "i8mm"),), lanes=16, family="arm", options=_SINGLE_LOADS),
+    ARM_DOTPROD: Isa(features=(("neon", "dotprod"),), lanes=16, family="arm", absent=("i8mm",), options=_SINGLE_LOADS),
+    ARM_NEON: Isa(
+        features=(("neon",),),
+        lanes=16,
+        family="arm",
+        absent=("dotprod", "i8mm"),
+        schedules=_AS_ANY_ARM,
+        options=_SINGLE_LOADS,
+    ),
     # 16 is what the vectors of nearly every CPU hold; LLVM splits or scalarizes it elsewhere.
     GENERIC: Isa(features=((),), lanes=16),
 }
@@ -91,7 +107,9 @@ PORTABLE_TARGETS = tuple(isa.portable for isa in ISAS.values() if isa.portable)
 """Targets for which one file is made that runs on any x86 CPU with AVX2, best first."""
 
 AVX512_BF16 = "x86.avx512_bf16"
-"""An extension of AVX512_VNNI: products of bfloat16."""
+ARM_BF16 = "arm.bf16"
+EXTENSIONS = {AVX512_BF16: ((AVX512_VNNI,), ("avx512bf16",)), ARM_BF16: ((ARM_I8MM, ARM_DOTPROD), ("bf16",))}
+"""Products of bfloat16: extensions of some ISAs, and the features of LLVM that each needs beside theirs."""
 
 
 def lanes_of(isa: str) -> int:
@@ -132,9 +150,16 @@ def isas_of(target: Target) -> tuple[str, ...]:
 
 
 def extensions_of(target: Target) -> tuple[str, ...]:
-    """Return the extensions that `target` has, each with the ISA that it extends."""
-    has_vnni = AVX512_VNNI in isas_of(target)
-    return (AVX512_BF16,) if has_vnni and has_features(("avx512bf16",), target) else ()
+    """Return the extensions that `target` has, each with an ISA that it extends."""
+    isas = isas_of(target)
+    return tuple(
+        name for name, (extended, features) in EXTENSIONS.items() if set(extended) & set(isas) and has_features(features, target)
+    )
+
+
+def bfloat16_extension_of(isa: str) -> str:
+    """Return the extension of an ISA by which its kernels take products of bfloat16; there is one where `multiplies_bfloat16`."""
+    return next(name for name, (extended, _) in EXTENSIONS.items() if isa in extended)
 
 
 def multiplies_bfloat16(target: Target, isas: Collection[str], extensions: Collection[str]) -> bool:
@@ -142,8 +167,8 @@ def multiplies_bfloat16(target: Target, isas: Collection[str], extensions: Colle
 
     `isas` are those that kernels may use, `extensions` what they may use besides; none: all.
     """
-    allowed = not extensions or AVX512_BF16 in extensions
-    return allowed and AVX512_VNNI in isas and AVX512_BF16 in extensions_of(target)
+    allowed = [name for name in extensions_of(target) if not extensions or name in extensions]
+    return any(set(EXTENSIONS[name][0]) & set(isas) for name in allowed)
 
 
 def target_for(isa: str, host: Target) -> Target:
@@ -159,6 +184,12 @@ def target_for(isa: str, host: Target) -> Target:
 
 
 def scheduled(target: Target) -> Target:
-    """Return `target` with the pipeline of another CPU where LLVM orders the kernels of its best ISA better for that one."""
-    other = ISAS[isas_of(target)[0]].schedules.get(str(target.attrs.get("mcpu")))
-    return Target(dict(target.export()) | {"mcpu": other}) if other else target
+    """Return `target` as LLVM compiles the kernels of its best ISA best: by options, and with the pipeline of another CPU."""
+    isa, config = ISAS[isas_of(target)[0]], dict[str, Any](target.export())
+    changes: dict[str, Any] = {}
+    if other := isa.schedules.get(str(config.get("mcpu"))):
+        changes["mcpu"] = other
+    given = [str(option) for option in config.get("cl-opt", ())]
+    if added := [option for option in isa.options if option not in given]:
+        changes["cl-opt"] = [*given, *added]
+    return Target(config | changes) if changes else target

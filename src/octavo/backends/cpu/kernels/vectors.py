@@ -97,6 +97,31 @@ def store(buffer: Buffer, start: Expr, value: Expr, lanes: int) -> None:
     B.buffer_store(buffer, value, [_span(start, lanes)])
 
 
+def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "uint8") -> None:
+    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; no other byte is touched."""
+    if valid == lanes:
+        store(buffer, index, value, lanes)
+        return
+    staged = B.alloc_buffer((lanes,), dtype, scope="local")
+    store(staged, 0, value, lanes)
+    done = 0
+    while done < valid:
+        piece = 1 << ((valid - done).bit_length() - 1)
+        if piece == 1:
+            B.buffer_store(buffer, staged[done], [index + done])
+        else:
+            store(buffer, index + done, load(staged, done, piece), piece)
+        done += piece
+
+
+def dword_of(x: Expr, index: Expr, count: int) -> Expr:
+    """Return x[index : index + count], count < 4, as the low bytes of an int32; the others are 0 and are not read."""
+    dword = B.cast(x[index], "int32")
+    for byte in range(1, count):
+        dword = dword | (B.cast(x[index + byte], "int32") << (8 * byte))
+    return dword
+
+
 def clamped_to(value: Expr, low: float, high: float, lanes: int) -> Expr:
     """Return float32 values within [low; high]; an infinite bound costs nothing."""
     if not math.isinf(low):

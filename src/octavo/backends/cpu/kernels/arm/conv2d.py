@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from ..isa import ARM_I8MM, ARM_NEON
+from ..loops.packing import Weights
 from ..schedule import NO_SCHEDULES, Schedules
 from ..spec import Conv2dSpec, Kernel, gemm_kind
-from ..x86.packing import Weights
+from .depthwise import DotDepthwise
 from .gemm import ArmGemm
-
-
-def has_kernel(spec: Conv2dSpec) -> bool:
-    """Return whether there is a kernel of a convolution here: depthwise ones are the generic kernel's."""
-    return not spec.groups == spec.in_channels > 1
+from .widening_depthwise import WideningDepthwise
 
 
 def conv2d_arm(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:
     """Return the kernel of a convolution."""
-    return ArmGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
+    if not spec.groups == spec.in_channels > 1:
+        return ArmGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
+    name = f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
+    if isa != ARM_NEON:
+        dots = DotDepthwise(spec, weights, isa=isa, schedules=schedules)
+        # On cores with two pipes for vectors, those before i8mm, interleaving pays where it serves several rows, or saves words.
+        if isa == ARM_I8MM or dots.keeps_rows or weights.zero_points.any():
+            return dots.build(name)
+    return WideningDepthwise(spec, weights, isa=isa, schedules=schedules).build(name)
 
 
 def matmul_arm(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:

@@ -13,11 +13,10 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
+from ..loops.packing import Weights
 from ..rounding import rounded, scaled
 from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, Output, SumOutput
-from ..vectors import Expr, load, splat
-from ..x86.packing import Weights
-from ..x86.vector import store_partial
+from ..vectors import Expr, load, splat, store_partial
 from . import vector as v
 
 _DTYPES = {Output: "uint8", FunctionOutput: "uint8", FloatOutput: "float32", SumOutput: "int32"}
@@ -78,25 +77,28 @@ class Epilogue:
         for first in range(0, len(finish.quads), per_vector):
             quads = finish.quads[first : first + per_vector]
             valid = min(finish.valid - first * v.QUAD, LANES)
-            # The last ones stand for those that are missing: nothing is stored of them.
-            quads = [*quads, *[quads[-1]] * (per_vector - len(quads))]
             target, channel = finish.target + first * v.QUAD, finish.channel + first * v.QUAD
-            values = {label: operands[label] for label in self._values}
+            # The last ones stand for those that are missing: nothing is read beside them, and nothing stored of them.
+            places = [min(place, len(quads) - 1) for place in range(per_vector)]
+            values = {
+                label: [load(operands[label], channel + place * v.QUAD, v.QUAD) for place in places] for label in self._values
+            }
             if isinstance(self.output, Output):
-                result = self._requantized(quads, values, channel)
+                result = self._requantized([quads[place] for place in places], values)
             else:
-                result = self._other(v.concatenated(quads, v.QUAD), values, channel, parameters, target)
+                constants = {label: v.concatenated(each, v.QUAD) for label, each in values.items()}
+                result = self._other(v.concatenated([quads[place] for place in places], v.QUAD), constants, parameters, target)
             store_partial(out, target, result, LANES, valid, self.out_dtype)
 
-    def _requantized(self, quads: list[Expr], values: Mapping[str, Expr], channel: Expr) -> Expr:
+    def _requantized(self, quads: list[Expr], values: Mapping[str, list[Expr]]) -> Expr:
         """Return uint8x16; saturation on the way never changes what a clamp to uint8 gives."""
         output = self.output
         assert isinstance(output, Output)
         integers: list[Expr] = []
         for number, acc in enumerate(quads):
-            multiplier = load(values["multiplier"], channel + number * v.QUAD, v.QUAD)
-            bias = load(values["real_bias"], channel + number * v.QUAD, v.QUAD) if output.real_bias else None
-            integers.append(v.narrow_int16(v.round_half_even(scaled(acc, multiplier, bias, v.QUAD))))
+            bias = values["real_bias"][number] if output.real_bias else None
+            real = scaled(acc, values["multiplier"][number], bias, v.QUAD)
+            integers.append(v.narrow_int16(v.round_half_even(real)))
         halves: list[Expr] = []
         for low, high in (integers[:2], integers[2:]):
             words = v.concatenated([low, high], v.QUAD)
@@ -109,10 +111,9 @@ class Epilogue:
             result = T.min(result, T.broadcast(T.uint8(output.qmax), LANES))
         return result
 
-    def _other(self, acc: Expr, values: Mapping[str, Expr], channel: Expr, parameters: Expr | None, target: Expr) -> Expr:
+    def _other(self, acc: Expr, constants: dict[str, Expr], parameters: Expr | None, target: Expr) -> Expr:
         """Return 16 results that are no plain integers of a real multiple."""
         output, scale = self.output, None
-        constants = {label: load(buffer, channel, LANES) for label, buffer in values.items()}
         if parameters is not None:
             index = T.Bind(T.floordiv(target, self.spec.out_channels * self.spec.pixels_per_scale))
             acc = acc - splat(input_zero_point(parameters, index), LANES) * constants["weight_sum"]

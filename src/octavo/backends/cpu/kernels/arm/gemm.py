@@ -1,9 +1,10 @@
 """Convolution and matmul on ARM64 as an implicit matrix product: register tiles of pixels x channels, walking NHWC in place.
 
-The loops around the tiles are those of `x86.gemm_loops`, whose vectors of 16 lanes are four registers here. A layer multiplies in
-one of the ways of `products`. Where that takes int8, activations lose their 128 when they are read, or when a padded copy of them
-is made; the bias accounts for it. Weights less a zero point that have 9 bits are multiplied as they are: a vector of ones beside
-the channels sums the window, and that sum times the zero point is taken off at the end.
+The loops around the tiles are those of `loops.gemm_loops`, whose vectors of 16 lanes are four registers here. A layer multiplies
+in one of the ways of `products`. Where that takes int8, activations lose their 128 when they are read, or when a padded copy is
+made; the bias accounts for it. Weights less a zero point that have 9 bits are multiplied as they are: a vector of ones before the
+channels sums the window, and that sum times the zero point is taken off at the end. A panel whose sums are too many for the
+registers is computed in parts, each of which walks over the reduction.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
 from ..layer_function import LayerBuffers, layer_function
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.geometry import geometry_of
+from ..loops.lane_order import LANES
+from ..loops.packing import Weights, merge_groups
+from ..loops.scratch import Scratch, padding_value
+from ..loops.tiles import Core
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
 from ..vectors import Expr, chunks_for, load, store
-from ..x86.gemm_loops import GemmLoops, Panel, TilePlace
-from ..x86.geometry import geometry_of
-from ..x86.packing import Weights, merge_groups
-from ..x86.scratch import Scratch, padding_value
-from ..x86.tiles import Core
-from ..x86.vector import LANES
 from . import vector as v
+from .copies import PAIR_BYTES, FlippedScratch, PairedPixels, flipped_padding
 from .epilogue import Epilogue, Finish
 from .products import DotProduct, MatrixProduct, Product, Tile, WideningProduct, adds_words
 
@@ -36,40 +38,60 @@ COPY_CHANNELS = 64  # outputs for which a copy of the input costs less than to f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmCore(Core):
-    """A core whose products take so many `pixels_together`, of which an odd one counts as two; weights pass one by one."""
+    """A core whose products take so many `pixels_together`, of which an odd one counts as two.
+
+    `accumulators` are pixels by vectors of 4 channels. Products and loads, `load_cycles` for each vector of weights, run side by
+    side; what makes an activation ready does so again for each part of a panel, of `most_quads` at most. `sums_windows` where a
+    vector of ones stands before the weights.
+    """
 
     pixels_together: int = 1
+    most_quads: int = 32
+    load_cycles: float = 0.0
+    sums_windows: bool = False
+
+    def _quads(self, vectors: int) -> tuple[int, int]:
+        """Return how many parts a panel of `vectors` has, and the quads of the widest."""
+        quads = vectors * LANES // v.QUAD + self.sums_windows
+        parts = -(-quads // self.most_quads)
+        return parts, -(-quads // parts)
 
     def most_pixels(self, vectors: int) -> int:
         """Return how many pixels fit beside the weights of `vectors`, 0 if one is too many."""
-        most = self.accumulators // vectors
+        most = self.accumulators // self._quads(vectors)[1]
         return most - most % self.pixels_together
 
     def step_cycles(self, pixels: int, vectors: int) -> float:
-        """Estimate the cycles of the arithmetic of one step."""
+        """Estimate the cycles of one step: products, or loads."""
         counted = -(-pixels // self.pixels_together) * self.pixels_together
-        return counted * vectors * self.product_cycles + vectors * self.weight_cycles + pixels * self.activation_cycles
+        products = counted * (vectors * self.product_cycles + self._quads(vectors)[0] * self.activation_cycles)
+        return max(products, vectors * self.load_cycles) + vectors * self.weight_cycles
 
 
 CORES = {
-    # 20 accumulators: with 24, LLVM reads ahead so much on a Neoverse N1 that it spills some.
-    ARM_DOTPROD: ArmCore(accumulators=5, registers=5, product_cycles=2.0, weight_cycles=0.5),
-    ARM_I8MM: ArmCore(accumulators=6, registers=6, weight_cycles=0.5, activation_cycles=0.25, pixels_together=2),
-    # The sums of each channel have a register of their own until the end.
-    ARM_NEON: ArmCore(accumulators=1, registers=1, product_cycles=8.0),
+    # With 24 accumulators LLVM reads ahead so much on a Neoverse N1 that it spills some.
+    ARM_DOTPROD: ArmCore(accumulators=20, registers=20, product_cycles=2.0, weight_cycles=0.5),
+    ARM_I8MM: ArmCore(
+        accumulators=24,
+        registers=24,
+        activation_cycles=0.125,
+        pixels_together=MatrixProduct.pixels_together,
+        most_quads=MatrixProduct.most_quads,
+        load_cycles=2.7,
+    ),
+    # The sums of each channel have a register of their own until the end; as many hold products.
+    ARM_NEON: ArmCore(accumulators=4, registers=4, product_cycles=8.0, most_quads=WideningProduct.most_quads, weight_cycles=1.0),
 }
 """By ISA, of a core with two pipes for vectors; in vectors of 16 channels."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlippedScratch(Scratch):
-    """A padded copy of x - 128, as int8 in bytes of uint8."""
+@dataclass(kw_only=True, slots=True)
+class Ready:
+    """What a tile's parts leave to later ones: sums of windows, and sums of channels from `channels` on that wait for more."""
 
-    def _copy(self, scratch: Expr, start: Expr, x: Expr, source: Expr, columns: int, padding: Expr) -> None:
-        del padding
-        if columns > 0:
-            with T.serial(0, columns * self.spec.in_channels) as i:
-                T.buffer_store(scratch, x[source + i] ^ T.uint8(128), [start + i])
+    windows: list[Expr]
+    sums: list[list[Expr]]
+    channels: int = 0
 
 
 class ArmGemm(GemmLoops):
@@ -92,12 +114,18 @@ class ArmGemm(GemmLoops):
         self.key = schedule_key(key_of, asymmetric=self.is_asymmetric)
         steps = geometry.reduction.runs * -(-geometry.reduction.run // 4)
         shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
-        self._choose_tile(self.key, schedules, CORES[isa], {**shape, "steps": steps})
+        core = replace(CORES[isa], sums_windows=self.is_asymmetric)
+        self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
+        pairs = isinstance(self.product, MatrixProduct) and self._pairs_pixels
+        if pairs:
+            self.product, self.is_copied = MatrixProduct(flips=False, is_paired=True), True
         pieces = max(geometry.images * geometry.rows, len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
         kind = FlippedScratch if self.is_signed else Scratch
         self.scratch = None if padded is None else kind(spec=spec, block=self.block, channels=spec.in_channels)
+        if pairs:
+            self.scratch = PairedPixels(pixels=geometry.rows, block=self.block, channels=spec.in_channels)
         self.epilogue = Epilogue(spec, weights)
         bias = weights.folded_bias(spec.folded_zero_point - (128 if self.is_signed else 0))
         self.constants: dict[str, npt.NDArray[Any]] = {
@@ -115,6 +143,13 @@ class ArmGemm(GemmLoops):
         return any(spec.padding) or (
             self.is_signed and spec.kernel == (1, 1) and spec.out_channels >= COPY_CHANNELS * spec.groups
         )
+
+    @property
+    def _pairs_pixels(self) -> bool:
+        """Whether blocks read a copy in which pixels lie in pairs: once, instead of once for each part of many channels."""
+        spec = self.spec
+        is_plain = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding) and spec.groups == 1
+        return is_plain and spec.out_channels >= COPY_CHANNELS and spec.in_channels % PAIR_BYTES == 0 and self.tile.rows % 2 == 0
 
     # ---- what is multiplied
 
@@ -149,7 +184,7 @@ class ArmGemm(GemmLoops):
                 panel = by_group[:, :, group, first : first + width]
                 panel = np.pad(panel, ((0, 0), (0, 0), (0, -panel.shape[2] % v.QUAD)))
                 if self.is_asymmetric:
-                    panel = np.concatenate([panel, np.ones((*panel.shape[:2], v.QUAD), np.int8)], axis=2)
+                    panel = np.concatenate([np.ones((*panel.shape[:2], v.QUAD), np.int8), panel], axis=2)
                 packed.append(self.product.packed(panel))
         return np.concatenate(packed)
 
@@ -178,9 +213,7 @@ class ArmGemm(GemmLoops):
 
     def _padding_value(self, image: Expr) -> Expr | None:
         value = padding_value(self.spec, self.parameters, image)
-        if not self.is_signed:
-            return value
-        return T.uint8(self.spec.input_zero_point ^ 128) if value is None else value ^ T.uint8(128)
+        return flipped_padding(self.spec, value) if self.is_signed else value
 
     def _weights_at(self, panel: Panel) -> Expr:
         """Return where a panel's weights begin: all panels of a group but the last are as wide as the tile."""
@@ -202,20 +235,34 @@ class ArmGemm(GemmLoops):
             pixel = T.Bind(place.row * geometry.columns + place.column)
             at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in place.pixels]
-            registers = self.product.accumulators(len(starts), quads)
-            acc = T.alloc_buffer((registers * v.QUAD,), "int32", scope="local")
-            for register in range(registers):
-                store(acc, register * v.QUAD, T.broadcast(T.int32(0), v.QUAD), v.QUAD)
-            tile = Tile(acc=acc, source=source, starts=starts, weights=self.operands["weights"], quads=quads)
-            self._emit_reduction(tile, at, self._weights_at(panel))
             out_at = T.Bind(out_base + pixel * geometry.channels)
-            for number, (y, x) in enumerate(place.pixels):
-                target = out_at + (y * geometry.columns + x) * geometry.channels
-                self._emit_finish(tile, number, target, panel)
+            targets = [out_at + (y * geometry.columns + x) * geometry.channels for y, x in place.pixels]
+            weights = self._weights_at(panel)
+            done, ready = 0, Ready(windows=[], sums=[[] for _ in targets])
+            for part in self.product.parts(quads):
+                tile = self._emit_sums(source, starts, at, weights + done * self._weights_of_quad, part)
+                done += part
+                self._emit_finish(tile, ready, targets, panel, is_last=done == quads)
 
         self._for_tiles(block, body)
 
+    @property
+    def _weights_of_quad(self) -> int:
+        """Bytes of the weights of 4 channels."""
+        reduction = self.geometry.reduction
+        return reduction.runs * self.product.packed_bytes(reduction.run, 1)
+
     # ---- one tile
+
+    def _emit_sums(self, source: Expr, starts: list[int], at: Expr, weights: Expr, quads: int) -> Tile:
+        """Emit the sums of one part of a panel and return where they are."""
+        registers = self.product.accumulators(len(starts), quads)
+        acc = T.alloc_buffer((registers * v.QUAD,), "int32", scope="local")
+        for register in range(registers):
+            store(acc, register * v.QUAD, T.broadcast(T.int32(0), v.QUAD), v.QUAD)
+        tile = Tile(acc=acc, source=source, starts=starts, weights=self.operands["weights"], quads=quads)
+        self._emit_reduction(tile, at, weights)
+        return tile
 
     def _emit_reduction(self, tile: Tile, at: Expr, weights: Expr) -> None:
         """Emit the loops over taps and steps."""
@@ -244,23 +291,32 @@ class ArmGemm(GemmLoops):
             product.emit_block(tile, byte, weights)
         elif blocks:
             with T.serial(0, blocks) as index:
-                product.emit_block(tile, byte + index * v.BYTES, weights + index * (v.BYTES * channels))
+                product.emit_block(tile, byte + index * (v.BYTES * product.spread), weights + index * (v.BYTES * channels))
         done = blocks * v.BYTES * channels
         for number, start in enumerate(product.starts_of(run)):
             count = min(product.step, run - start)
-            product.emit_step(tile, byte + start, weights + done + number * (product.step * channels), count)
+            product.emit_step(tile, byte + start * product.spread, weights + done + number * (product.step * channels), count)
 
-    def _emit_finish(self, tile: Tile, number: int, target: Expr, panel: Panel) -> None:
-        """Emit bias, zero points and the stores of one pixel's channels."""
-        channel = panel.first * LANES
-        sums = self.product.sums(tile.acc, number, tile.quads)
-        window = T.Bind(sums.pop()) if self.is_asymmetric else None
-        quads: list[Expr] = []
-        for quad, total in enumerate(sums):
-            place = channel + quad * v.QUAD
-            value = total + load(self.operands["bias"], place, v.QUAD)
-            if window is not None:
-                value = value - window * load(self.operands["zero_point"], place, v.QUAD)
-            quads.append(value)
-        finish = Finish(target=target, channel=channel, quads=quads, valid=panel.channels)
-        self.epilogue.emit(self.out, self.operands, self.parameters, finish)
+    def _emit_finish(self, tile: Tile, ready: Ready, targets: list[Expr], panel: Panel, *, is_last: bool) -> None:
+        """Emit bias, zero points and the stores of a part's channels, with those of parts before it that wait for it."""
+        for number, sums in enumerate(ready.sums):
+            own = self.product.sums(tile.acc, number, tile.quads)
+            if self.is_asymmetric and len(ready.windows) == number:
+                ready.windows.append(T.Bind(own.pop(0)))
+            sums.extend(own)
+        if len(ready.sums[0]) * v.QUAD < LANES and not is_last:  # too few for the vectors of the end
+            return
+        channel = panel.first * LANES + ready.channels
+        for number, (sums, target) in enumerate(zip(ready.sums, targets, strict=True)):
+            quads: list[Expr] = []
+            for quad, total in enumerate(sums):
+                place = channel + quad * v.QUAD
+                value = total + load(self.operands["bias"], place, v.QUAD)
+                if self.is_asymmetric:
+                    value = value - ready.windows[number] * load(self.operands["zero_point"], place, v.QUAD)
+                quads.append(value)
+            valid = min(panel.channels - ready.channels, len(quads) * v.QUAD)
+            finish = Finish(target=target + ready.channels, channel=channel, quads=quads, valid=valid)
+            self.epilogue.emit(self.out, self.operands, self.parameters, finish)
+        ready.channels += len(ready.sums[0]) * v.QUAD
+        ready.sums = [[] for _ in targets]

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from ..vectors import Expr, load, store
-from ..x86.vector import dword_of
+from ..vectors import Expr, dword_of, load, store
 from . import vector as v
 
 Int8Array = npt.NDArray[np.int8]
@@ -54,11 +53,17 @@ class Product(ABC):
         Bytes of the reduction in the smallest step; a run of bytes is cut into blocks of 16 and then into these.
     pixel_registers
         Accumulators of a pixel for 4 channels, times `pixels_together`.
+    most_quads
+        Vectors of 4 channels whose sums grow together; those of a wider panel take turns.
+    spread
+        How far bytes of a pixel that are neighbours in its run lie from one another, step by step.
     """
 
     step: ClassVar[int]
     pixels_together: ClassVar[int] = 1
     pixel_registers: ClassVar[int] = 1
+    most_quads: ClassVar[int] = 32
+    spread: int = 1
 
     def __init__(self, *, flips: bool) -> None:
         self.flips = flips
@@ -66,6 +71,11 @@ class Product(ABC):
     def accumulators(self, pixels: int, quads: int) -> int:
         """Return how many registers a tile's sums take."""
         return -(-pixels // self.pixels_together) * self.pixel_registers * quads
+
+    def parts(self, quads: int) -> list[int]:
+        """Return how many vectors each part of a panel has whose sums grow together, the widest first."""
+        count = -(-quads // self.most_quads)
+        return [quads // count + (part < quads % count) for part in range(count)]
 
     def starts_of(self, run: int) -> tuple[int, ...]:
         """Return the first byte of each small step behind the blocks of 16; the last one overlaps where bytes are left over."""
@@ -76,6 +86,10 @@ class Product(ABC):
 
     def packed(self, runs: npt.NDArray[np.int8]) -> Int8Array:
         """Return the weights of one panel, int8 (runs, run, channels of whole quads), as its steps read them, flat."""
+        ends = np.cumsum(self.parts(runs.shape[2] // v.QUAD))[:-1] * v.QUAD
+        return np.concatenate([self._packed_part(part) for part in np.split(runs, ends, axis=2)])
+
+    def _packed_part(self, runs: npt.NDArray[np.int8]) -> Int8Array:
         run = runs.shape[1]
         pieces: list[Int8Array] = []
         covered = run // v.BYTES * v.BYTES
@@ -171,11 +185,19 @@ class DotProduct(Product):
 
 
 class MatrixProduct(Product):
-    """usmmla of uint8 by int8: 8 bytes of two pixels, times 8 bytes of two channels. A pixel without a partner is its own."""
+    """usmmla of uint8 by int8: 8 bytes of two pixels, times 8 bytes of two channels. A pixel without a partner is its own.
+
+    `is_paired` where two pixels lie in memory as the product takes them, by turns.
+    """
 
     step = 8
     pixels_together = 2
     pixel_registers = 2
+    most_quads = 6
+
+    def __init__(self, *, flips: bool, is_paired: bool = False) -> None:
+        super().__init__(flips=flips)
+        self.is_paired, self.spread = is_paired, 1 + is_paired
 
     def _pack_step(self, step: Int8Array) -> Int8Array:
         return np.ascontiguousarray(step.T)
@@ -184,6 +206,10 @@ class MatrixProduct(Product):
         """Emit acc += 16 bytes times their weights."""
         pairs: list[tuple[Expr, Expr]] = []
         for first, second in self._pairs(tile):
+            if self.is_paired:
+                at = byte + tile.starts[first]
+                pairs.append((T.Bind(load(tile.source, at, v.BYTES)), T.Bind(load(tile.source, at + v.BYTES, v.BYTES))))
+                continue
             a, b = self._block(tile, byte, first), self._block(tile, byte, second)
             words = [T.reinterpret("int64x2", a), T.reinterpret("int64x2", b)]
             low, high = (T.Bind(T.reinterpret("uint8x16", v.shuffled(words, [lane, 2 + lane]))) for lane in range(2))
@@ -194,6 +220,10 @@ class MatrixProduct(Product):
     def emit_step(self, tile: Tile, byte: Expr, weights: Expr, count: int) -> None:
         """Emit acc += one small step."""
         assert count == self.step, "shorter runs have another product"
+        if self.is_paired:
+            pairs = [T.Bind(load(tile.source, byte + tile.starts[first], v.BYTES)) for first, _ in self._pairs(tile)]
+            self._emit(tile, pairs, weights)
+            return
         halves = [load(tile.source, byte + start, self.step) for start in tile.starts]
         self._emit(tile, [T.Bind(v.concatenated([halves[a], halves[b]], 8)) for a, b in self._pairs(tile)], weights)
 
@@ -227,6 +257,7 @@ class WideningProduct(Product):
 
     step = 8
     pixel_registers = 4
+    most_quads = 1
 
     def __init__(self, *, flips: bool, adds_words: bool) -> None:
         super().__init__(flips=flips)

@@ -60,6 +60,21 @@ def add_pairs(acc: Expr, words: Expr) -> Expr:
     return acc + intrinsic("llvm.aarch64.neon.saddlp.v4i32.v8i16", "int32x4", words)
 
 
+def smull_words(a: Expr, b: Expr) -> Expr:
+    """Return int32(a[l]) * int32(b[l]) of 4 int16 each: smull, exact."""
+    return intrinsic("llvm.aarch64.neon.smull.v4i32", "int32x4", a, b)
+
+
+def add_words(acc: Expr, words: Expr, number: int) -> Expr:
+    """Return acc[l] + words[4 number + l], 4 of 8 int16: saddw, wraps."""
+    return acc + T.Cast("int32x4", quarter(words, number))
+
+
+def quarter(words: Expr, number: int) -> Expr:
+    """Return 4 of 8 or 16 words."""
+    return shuffled([words], list(range(QUAD * number, QUAD * number + QUAD)))
+
+
 def half(value: Expr, number: int) -> Expr:
     """Return 8 of 16 bytes."""
     return shuffled([value], list(range(8 * number, 8 * number + 8)))

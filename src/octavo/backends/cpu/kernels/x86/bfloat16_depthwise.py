@@ -21,19 +21,14 @@ from .float_gemm import FloatArray
 from .vector import LANES
 
 
-class Bfloat16Depthwise(FloatDepthwise):
-    """Emits one layer's PrimFunc."""
+class PlainBfloat16Depthwise(FloatDepthwise):
+    """Emits one layer's PrimFunc for any CPU whose LLVM contracts products and sums."""
 
     spec: Bfloat16Conv2dSpec
 
     def __init__(self, spec: Bfloat16Conv2dSpec, weight: FloatArray, bias: FloatArray, *, columns: int) -> None:
         rounded_weight = np.asarray(round_half(weight, "bfloat16"))
         super().__init__(replace(spec, weight_dtype="bfloat16"), rounded_weight, bias, columns=columns)
-
-    def build(self, name: str, isa: str) -> Kernel:
-        """Emit the PrimFunc and return the kernel."""
-        kernel = super().build(name, isa)
-        return replace(kernel, func=bring_along(kernel.func))
 
     @property
     def _dtypes(self) -> tuple[str, str]:
@@ -42,7 +37,20 @@ class Bfloat16Depthwise(FloatDepthwise):
     def _loaded(self, index: Expr, lanes: int) -> Expr:
         return widened(load(self.x, index, lanes), lanes, "bfloat16")
 
+    def _rounded(self, value: Expr, lanes: int) -> Expr:
+        return narrowed(T.Bind(value), lanes, "bfloat16")
+
     def _store(self, index: Expr, value: Expr, lanes: int) -> None:
-        if self.spec.output == "uint16":
-            value = rounded(value) if lanes == LANES else narrowed(T.Bind(value), lanes, "bfloat16")
-        store(self.out, index, value, lanes)
+        store(self.out, index, self._rounded(value, lanes) if self.spec.output == "uint16" else value, lanes)
+
+
+class Bfloat16Depthwise(PlainBfloat16Depthwise):
+    """Emits one layer's PrimFunc for AVX-512 BF16, which rounds whole vectors itself."""
+
+    def build(self, name: str, isa: str) -> Kernel:
+        """Emit the PrimFunc and return the kernel."""
+        kernel = super().build(name, isa)
+        return replace(kernel, func=bring_along(kernel.func))
+
+    def _rounded(self, value: Expr, lanes: int) -> Expr:
+        return rounded(value) if lanes == LANES else super()._rounded(value, lanes)

@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .....numerics import add_parameters
 from ..float_sum import float_sum
+from ..loops.interleave import interleave
 from ..spec import AddSpec
 from ..vectors import Expr, splat
 from . import vector as v
@@ -30,9 +31,9 @@ class ByteSum:
         """Return the uint8 sums of two uint8 vectors."""
         zero = T.Bind(T.broadcast(T.uint8(0), lanes))
         a, b = T.Bind(a), T.Bind(b)
-        halves = [T.Bind(v.interleave(a, b, lanes, 1, high=high)) for high in (False, True)]
+        halves = [T.Bind(interleave(a, b, lanes, 1, high=high)) for high in (False, True)]
         # dword 4 q + r of vector j: byte 16 q + 4 j + r of a, and above it that of b
-        pairs = [T.Bind(v.interleave(half, zero, lanes, 1, high=high)) for half in halves for high in (False, True)]
+        pairs = [T.Bind(interleave(half, zero, lanes, 1, high=high)) for half in halves for high in (False, True)]
         sums = [self._sum(pair, lanes // 4) for pair in pairs]
         words = [T.Bind(v.pack_int16(sums[i], sums[i + 1], lanes // 4)) for i in (0, 2)]
         out = self.spec.output

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..isa import AVX2
+from ..loops.gemm_loops import ALTERNATIVE_CYCLES
+from ..loops.packing import Weights
 from ..schedule import NO_SCHEDULES, BilinearSchedule, Schedules, TileSchedule, Tunable, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
-from .depthwise import Depthwise
-from .gemm_loops import ALTERNATIVE_CYCLES
+from .cores import CORES
+from .depthwise import VnniDepthwise
 from .implicit_gemm import ImplicitGemm
-from .packing import Weights
 from .point_plan import PointPlan, total_cycles
 from .strassen import Strassen
 from .strassen_choice import StrassenPlan, strassen_plans
-from .tiles import CORES
 from .winograd import Winograd
 from .winograd_choice import WinogradPlan, winograd_plans
 from .word_depthwise import WordDepthwise
@@ -28,7 +28,7 @@ def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
         name = f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
         if isa == AVX2:
             return WordDepthwise(spec, weights, schedules=schedules).build(name)
-        return Depthwise(spec, weights, isa=isa, schedules=schedules).build(name)
+        return VnniDepthwise(spec, weights, isa=isa, schedules=schedules).build(name)
     if isa == AVX2:
         return _product_of_words(spec, weights, schedules, f"conv2d.{gemm_kind(spec)}")
     return ImplicitGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")

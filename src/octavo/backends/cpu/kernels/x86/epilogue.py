@@ -13,11 +13,11 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ..loops.packing import Weights
 from ..rounding import scaled
 from ..spec import Output
-from ..vectors import Expr
+from ..vectors import Expr, store_partial
 from . import vector as v
-from .packing import Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class Epilogue:
     def store(self, group: Group, reals: list[Expr]) -> None:
         """Emit the store of one group's numbers, rounded to int32, without the zero point."""
         narrow = self._narrow(reals, group.lanes)
-        v.store_partial(group.out, group.target, narrow, len(reals) * group.lanes, group.valid)
+        store_partial(group.out, group.target, narrow, len(reals) * group.lanes, group.valid)
 
     def _narrow(self, reals: list[Expr], lanes: int) -> Expr:
         """Return one group's outputs in channel order, uint8 x (len(reals) * lanes)."""

@@ -21,13 +21,13 @@ from tvm.script.ir_builder import tirx as T
 from .....numerics.floats.float_function import FloatFunction
 from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
+from ..loops.shares import balanced_block
 from ..observe_statistics import ObserveSpec
 from ..spec import Kernel
 from ..stored_weights import load_weights, stored
 from ..vectors import Expr, chunked, chunks_for, interior, load, prim_func, store
 from .float_gemm import FloatArray, clamped, state_arguments
 from .observe_tiles import TileObserver
-from .shares import balanced_block
 from .vector import LANES
 
 INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for each block of channels

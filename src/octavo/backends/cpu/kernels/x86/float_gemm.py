@@ -22,19 +22,20 @@ from .....numerics.statistics.observer_state import COUNTS_SIZE
 from ..float_function import ElementMath
 from ..float_spec import FloatConv2dSpec
 from ..isa import AVX512_VNNI
+from ..loops.borders import Borders
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.geometry import geometry_of
+from ..loops.packing import panel_widths
+from ..loops.scratch import Scratch
+from ..loops.tiles import Core, Tile
 from ..observe_statistics import ObserveSpec
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Kernel
 from ..stored_weights import load_weights, stored
 from ..vectors import Expr, chunks_for, clamped_to, load, prefetch, prim_func, store
-from .borders import Borders
-from .gemm_loops import GemmLoops, Panel, TilePlace
-from .geometry import geometry_of
+from .cores import CORES
 from .observe_tiles import TileObserver
-from .packing import panel_widths
-from .scratch import Scratch
-from .tiles import CORES, Core, Tile
 from .vector import LANES
 
 FloatArray = npt.NDArray[np.float32]
@@ -48,6 +49,7 @@ class FloatGemm(GemmLoops):
     element_bytes = 4
     dtype = "float32"
     step_elements = 1  # of the input that one step takes
+    skips_borders = True  # taps that lie in the padding for all pixels of a run
 
     def __init__(
         self,
@@ -72,7 +74,8 @@ class FloatGemm(GemmLoops):
         )
         self.steps = geometry.reduction.runs * -(-geometry.reduction.run // self.step_elements)
         # What is not finite is multiplied by the zeros of the padding, too.
-        self.borders = Borders.of(spec, weight.shape[2], self.step_elements) if np.isfinite(weight).all() else None
+        skips = self.skips_borders and bool(np.isfinite(weight).all())
+        self.borders = Borders.of(spec, weight.shape[2], self.step_elements) if skips else None
         shape: dict[str, Any] = {
             "rows": geometry.rows,
             "columns": geometry.columns,
@@ -167,9 +170,10 @@ class FloatGemm(GemmLoops):
             starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in offsets]
             pixels = [y * geometry.row_pitch + x * geometry.pixel_pitch for y, x in offsets]
             self._emit_prefetches(out_at, pixels, panel)
-            acc = T.alloc_buffer((len(offsets) * panel.vectors * LANES,), "float32", scope="local")
+            registers = self._accumulated(len(offsets)) * panel.vectors
+            acc = T.alloc_buffer((registers * LANES,), "float32", scope="local")
             # From 0, not from the bias: see ImplicitGemm.
-            for i in range(len(offsets) * panel.vectors):
+            for i in range(registers):
                 store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)
             if self.borders is None:
                 self._emit_reduction(acc, source, at, starts, panel)
@@ -183,6 +187,10 @@ class FloatGemm(GemmLoops):
                 self._emit_observed(self.observer, acc, out_at, pixels, panel, place.width)
 
         self._for_tiles(block, body)
+
+    def _accumulated(self, pixels: int) -> int:
+        """Return for how many pixels a tile of so many has sums."""
+        return pixels
 
     def _emit_prefetches(self, out_at: Expr, pixels: list[int], panel: Panel) -> None:
         """Ask for what the end of the tile reads and writes, where that is too much to be near: the next tile waits for it."""

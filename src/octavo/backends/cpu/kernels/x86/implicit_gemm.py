@@ -24,20 +24,20 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX512_VNNI
 from ..layer_function import LayerBuffers, layer_function
+from ..loops.borders import Borders, Run
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.geometry import geometry_of
+from ..loops.lane_order import groups_of
+from ..loops.packing import ExtraSteps, Weights, merge_groups, pack_lanes, pack_weights, split_terms
+from ..loops.scratch import Scratch, WidenedPixels, padding_value
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, prefetch
+from ..vectors import Expr, chunks_for, dword_of, prefetch, store
 from . import vector as v
-from .borders import Borders, Run
+from .cores import CORES
 from .epilogue import Group
-from .gemm_loops import GemmLoops, Panel, TilePlace
-from .geometry import geometry_of
-from .lane_order import groups_of
 from .narrow import narrowed
-from .packing import ExtraSteps, Weights, merge_groups, pack_lanes, pack_weights, split_terms
-from .scratch import Scratch, WidenedPixels, padding_value
-from .tiles import CORES
 from .vector import LANES
 from .weight_zero_points import SumLanes, ZeroPoints, zero_points_of
 from .wide_epilogue import emit_groups, epilogue_of
@@ -231,7 +231,7 @@ class ImplicitGemm(GemmLoops):
         for i, total in enumerate(totals):
             value = T.Bind(self.zero_points.first(total))
             for j in range(vectors):
-                v.store(acc, (i * vectors + j) * LANES, value, LANES)
+                store(acc, (i * vectors + j) * LANES, value, LANES)
 
     def _emit_bias(self, acc: Expr, totals: list[Expr | None], panel: Panel, *, is_first: bool) -> None:
         """Emit acc = (`is_first`) or acc += the folded bias, and what the zero points of the weights make of it."""
@@ -241,7 +241,7 @@ class ImplicitGemm(GemmLoops):
             for i, total in enumerate(totals):
                 value = self.zero_points.with_bias(bias, total, minus, is_first=is_first)
                 index = (i * panel.vectors + j) * LANES
-                v.store(acc, index, value if is_first else v.load(acc, index, LANES) + value, LANES)
+                store(acc, index, value if is_first else v.load(acc, index, LANES) + value, LANES)
 
     def _minus_zero_point(self, panel: Panel, vector: int) -> Expr | None:
         """Return those of one vector's channels, where each has its own."""
@@ -261,12 +261,12 @@ class ImplicitGemm(GemmLoops):
                 for i, start in enumerate(starts):
                     values = self._splat(source, at + (distance + start))
                     where = (i * panel.vectors + vector) * LANES
-                    v.store(acc, where, v.dot(v.load(acc, where, LANES), values, weights), LANES)
+                    store(acc, where, v.dot(v.load(acc, where, LANES), values, weights), LANES)
 
     def _splat(self, source: Expr, byte: Expr) -> Expr:
         """Return the step's bytes from source[byte] on, in every lane; a run shorter than 4 has no more to be read."""
         run = self.geometry.reduction.run
-        return v.splat_dword(v.dword_of(source, byte, run)) if run < 4 else v.splat_bytes(source, byte)
+        return v.splat_dword(dword_of(source, byte, run)) if run < 4 else v.splat_bytes(source, byte)
 
     def _column(self, index: Expr) -> Expr:
         """Return the weights of a step and a vector, which begin at `index`."""
@@ -364,7 +364,7 @@ class ImplicitGemm(GemmLoops):
                 values = T.Bind(self._splat(source, byte + start))
                 for j, column in enumerate(columns):
                     index = (i * panel.vectors + j) * LANES
-                    v.store(acc, index, self._product(v.load(acc, index, LANES), values, column), LANES)
+                    store(acc, index, self._product(v.load(acc, index, LANES), values, column), LANES)
 
         if len(walk) <= (SHORT_REDUCTION if self.geometry.reduction.runs == 1 else UNROLLED_STEPS):
             for index, start in enumerate(walk):

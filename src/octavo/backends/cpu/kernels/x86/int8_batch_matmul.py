@@ -13,9 +13,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .....composites.matrix_view import MatrixView
-from ..vectors import Buffer, Expr, load, store
+from ..vectors import Buffer, Expr, load, store, store_partial
 from .batch_product import LANES, BatchProduct, PanelPlace, columns_of, load_tile, transposed_tile
-from .vector import dot, horizontal_sum, splat_bytes, store_partial
+from .vector import dot, horizontal_sum, splat_bytes
 
 MAX_INNER = (2**31 - 1) // (4 * 255 * 128)
 """Longest sum whose four terms together stay within int32 in any order."""

@@ -17,17 +17,17 @@ from tvm.script.ir_builder import tirx as T
 from .....numerics.rounding.requantize import Multiplier
 from ..channel_requantize import ChannelRequantize, safe_steps
 from ..isa import AVX512_VNNI
+from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
+from ..loops.geometry import geometry_of
+from ..loops.packing import panel_widths
+from ..loops.scratch import Scratch
 from ..schedule import NO_SCHEDULES, Schedules
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, chunks_for, load, prim_func, store
-from .gemm_loops import GemmLoops, Panel, TilePlace
-from .geometry import geometry_of
+from ..vectors import Expr, chunks_for, load, prim_func, store, store_partial
+from .cores import CORES
 from .narrow import narrowed
-from .packing import panel_widths
-from .scratch import Scratch
-from .tiles import CORES
-from .vector import LANES, dot_int16, store_partial
+from .vector import LANES, dot_int16
 
 Int16Array = npt.NDArray[np.int16]
 _REACH = 32768  # largest |activation|

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..loops.packing import Weights
+from ..loops.shares import COPY_BYTES, MEMORY_BYTES
+from ..loops.tiles import Core, step_cycles
 from ..schedule import BilinearSchedule, Schedule
 from ..spec import Conv2dSpec
-from .packing import Weights
-from .shares import COPY_BYTES, MEMORY_BYTES
-from .tiles import Core, step_cycles
 from .vector import LANES
 
 WORDS = 16

@@ -20,16 +20,16 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2
 from ..layer_function import LayerBuffers, layer_function
+from ..loops.gemm_loops import GemmLoops, Panel
+from ..loops.lane_order import groups_of
+from ..loops.packing import Weights, pack_lanes
+from ..loops.shares import balanced_block
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, load
+from ..vectors import Expr, load, store
 from . import vector as v
 from .epilogue import Group
-from .gemm_loops import GemmLoops, Panel
-from .lane_order import groups_of
 from .narrow import narrowed
-from .packing import Weights, pack_lanes
 from .point_plan import PointPlan
-from .shares import balanced_block
 from .vector import LANES
 from .wide_epilogue import emit_groups, epilogue_of
 
@@ -154,14 +154,14 @@ class PointProducts(GemmLoops, Generic[Plan]):
                 pair = T.reinterpret("int32", load(inputs[0], inputs[1] + (i * self.plan.tiling.channels) + index * 2, 2))
                 values = T.Bind(T.reinterpret(f"int16x{2 * LANES}", T.broadcast(pair, LANES)))
                 start = zero if is_first else v.load(acc, i * LANES, LANES)
-                v.store(acc, i * LANES, v.dot_int16(start, values, column), LANES)
+                store(acc, i * LANES, v.dot_int16(start, values, column), LANES)
 
         # The first step starts the sums: a zero to start from would be kept in a register through all loops.
         step(0, is_first=True)
         with T.serial(0, self.plan.tiling.steps - 1) as index:
             step(index + 1, is_first=False)
         for i in range(pixels):
-            v.store(sums[0], sums[1] + i * (self.plan.tiling.points * vectors * LANES), v.load(acc, i * LANES, LANES), LANES)
+            store(sums[0], sums[1] + i * (self.plan.tiling.points * vectors * LANES), v.load(acc, i * LANES, LANES), LANES)
 
     # ---- outputs
 

@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ..loops.gemm_loops import Panel
+from ..loops.geometry import Geometry
+from ..loops.packing import Reduction, Weights, lane_channels
+from ..loops.tiles import Tile
 from ..spec import Conv2dSpec
 from ..vectors import Expr, chunks_for, load, store
 from .block_product import BLOCKS, POINTS, left_sums, places, product_sums, right_sums
-from .gemm_loops import Panel
-from .geometry import Geometry
-from .packing import Reduction, Weights, lane_channels
 from .point_plan import WORDS
 from .point_products import HALF, SKEW, PointProducts
 from .strassen_choice import PANEL, StrassenPlan
-from .tiles import Tile
 from .vector import LANES
 
 

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
+from ..loops.packing import Weights
+from ..loops.tiles import Core
 from ..schedule import StrassenSchedule
 from ..spec import Conv2dSpec
 from .block_product import BLOCKS, LEFT_SUMS, POINTS, PRODUCT_SUMS, REACH, RIGHT_SUMS
-from .packing import Weights
 from .point_plan import MAX_INPUT, PARALLEL_INSTRUCTIONS, VALUE_INSTRUCTIONS, WORDS, PointPlan, Tiling, total_cycles
-from .tiles import Core
 from .vector import LANES
 
 MAX_LEVELS = 2

@@ -5,29 +5,10 @@ It builds expressions only, no loops and no stores. Needs the features avx512f, 
 
 from __future__ import annotations
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..vectors import Expr, intrinsic, load, store
-
-LANES = 16  # int32 lanes of one 512-bit register
-
-
-def store_partial(buffer: Expr, index: Expr, value: Expr, lanes: int, valid: int, dtype: str = "uint8") -> None:
-    """Emit a store of the first `valid` of `lanes` elements, in pieces of a power of two; no other byte is touched."""
-    if valid == lanes:
-        store(buffer, index, value, lanes)
-        return
-    staged = T.alloc_buffer((lanes,), dtype, scope="local")
-    store(staged, 0, value, lanes)
-    done = 0
-    while done < valid:
-        piece = 1 << ((valid - done).bit_length() - 1)
-        if piece == 1:
-            T.buffer_store(buffer, staged[done], [index + done])
-        else:
-            store(buffer, index + done, load(staged, done, piece), piece)
-        done += piece
+from ..loops.lane_order import LANES
+from ..vectors import Expr, intrinsic, load
 
 
 def splat_bytes(x: Expr, index: Expr, lanes: int = LANES) -> Expr:
@@ -38,14 +19,6 @@ def splat_bytes(x: Expr, index: Expr, lanes: int = LANES) -> Expr:
 def splat_dword(dword: Expr, lanes: int = LANES) -> Expr:
     """Return the four bytes of an int32 repeated in every int32 lane, as uint8."""
     return T.reinterpret(f"uint8x{4 * lanes}", T.broadcast(dword, lanes))
-
-
-def dword_of(x: Expr, index: Expr, count: int) -> Expr:
-    """Return x[index : index + count], count < 4, as the low bytes of an int32; the others are 0 and are not read."""
-    dword = T.cast(x[index], "int32")
-    for byte in range(1, count):
-        dword = dword | (T.cast(x[index + byte], "int32") << (8 * byte))
-    return dword
 
 
 def dot(acc: Expr, unsigned: Expr, signed: Expr, lanes: int = LANES) -> Expr:
@@ -94,33 +67,3 @@ def pack_uint8(low: Expr, high: Expr, lanes: int) -> Expr:
 def add_saturate_int16(value: Expr, addend: int, lanes: int) -> Expr:
     """Return value + addend saturated to int16 (vpaddsw)."""
     return intrinsic(f"llvm.sadd.sat.v{lanes}i16", f"int16x{lanes}", value, T.broadcast(T.int16(addend), lanes))
-
-
-def _unpack_indices(size: int, unit: int, *, high: bool) -> list[int]:
-    """Return byte indices into (a, b) that alternate `unit` bytes of each, from the low or high half of each 16-byte block."""
-    indices: list[int] = []
-    for block in range(0, size, 16):
-        start = block + (8 if high else 0)
-        for position in range(start, start + 8, unit):
-            indices.extend(range(position, position + unit))
-            indices.extend(range(size + position, size + position + unit))
-    return indices
-
-
-def interleave(a: Expr, b: Expr, size: int, unit: int, *, high: bool) -> Expr:
-    """Return `unit` bytes of a and of b by turns, from the low or high half of each 16-byte block: vpunpck."""
-    return tirx.Shuffle([a, b], [T.int32(i) for i in _unpack_indices(size, unit, high=high)])
-
-
-def interleave_four(taps: list[Expr], size: int) -> list[Expr]:
-    """Return four vectors of dwords, each dword holding one channel's bytes of the four `taps`: eight vpunpck instructions.
-
-    `taps` are uint8 x size, size bytes = channels. Dword 4 q + r of vector j holds channel 16 q + 4 j + r, the order in which
-    `pack_int16` and `pack_uint8` of four accumulators bring the channels back into sequence.
-    """
-
-    def unpack(a: Expr, b: Expr, unit: int, *, high: bool) -> Expr:
-        return T.Bind(interleave(a, b, size, unit, high=high))
-
-    pairs = [(unpack(taps[0], taps[1], 1, high=high), unpack(taps[2], taps[3], 1, high=high)) for high in (False, True)]
-    return [unpack(first, second, 2, high=high) for first, second in pairs for high in (False, True)]

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ..loops.packing import Weights, lane_channels
 from ..rounding import MAGIC_BITS, MAGIC_REACH, float_difference, less_magic
 from ..spec import Conv2dSpec, SumOutput
 from ..vectors import Expr, intrinsic
-from .packing import Weights, lane_channels
 from .vector import LANES
 
 _BLOCK = 4  # lanes of 128 bits, which one instruction repeats over a register

@@ -16,12 +16,12 @@ from tvm.script.ir_builder import tirx as T
 
 from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
 from ..isa import AVX2, AVX512_VNNI
+from ..loops.packing import Weights
 from ..rounding import scaled
 from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, SumOutput
-from ..vectors import Expr, splat
+from ..vectors import Expr, splat, store, store_partial
 from . import vector as v
 from .epilogue import Epilogue, Group, limited
-from .packing import Weights
 
 _MAX_UNROLLED = 4
 """Operations of a function that is written out for each vector: a loop over the vectors would cost as much."""
@@ -100,11 +100,11 @@ class FunctionEpilogue:
             first = sum(len(other.accumulators) for other in seen)
             for place, (value, channels) in enumerate(self._operands(group), first):
                 for buffer, each in zip(buffers, (value, *channels), strict=True):
-                    v.store(buffer, place * lanes, each, lanes)
+                    store(buffer, place * lanes, each, lanes)
             seen.append(group)
         with T.serial(0, vectors) as index:
             value, *channels = (v.load(buffer, index * lanes, lanes) for buffer in buffers)
-            v.store(buffers[0], index * lanes, function_value(self.output, value, channels, lanes), lanes)
+            store(buffers[0], index * lanes, function_value(self.output, value, channels, lanes), lanes)
         place = 0
         for group in seen:
             count = len(group.accumulators)
@@ -159,7 +159,7 @@ def _store(group: Group, results: list[Expr], dtype: str) -> None:
     for number, part in enumerate(_in_channel_order(results, lanes)):
         if group.valid > number * lanes:
             valid = min(group.valid - number * lanes, lanes)
-            v.store_partial(group.out, group.target + number * lanes, part, lanes, valid, dtype)
+            store_partial(group.out, group.target + number * lanes, part, lanes, valid, dtype)
 
 
 def _in_channel_order(group: list[Expr], lanes: int) -> list[Expr]:

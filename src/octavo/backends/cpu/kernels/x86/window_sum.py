@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..vectors import Expr
+from ..loops.geometry import Geometry
+from ..loops.interleave import interleave
+from ..vectors import Expr, store, store_partial
 from . import vector as v
-from .geometry import Geometry
 
 _PIXELS = 4  # of a batch: the dwords of a 128-bit block
 
@@ -66,13 +67,13 @@ class WindowSums:
 
             def walked(first: Expr) -> None:
                 total = walk.sums(x, T.Bind(base + first * stride), taps, self.factor, self.start)
-                v.store(sums, first, total, v.LANES)
+                store(sums, first, total, v.LANES)
 
             done = _over_all(done, rows, v.LANES, walked)
 
         def batch(first: Expr, places: list[Expr]) -> None:
             starts = [T.Bind(base + place * stride) for place in places]
-            v.store(sums, first, self._batch(x, starts, taps, self.start), _PIXELS)
+            store(sums, first, self._batch(x, starts, taps, self.start), _PIXELS)
 
         done = _over_all(done, rows, _PIXELS, lambda first: batch(first, [first + pixel for pixel in range(_PIXELS)]))
         if isinstance(rows, int) and done == rows:
@@ -106,7 +107,7 @@ class WindowSums:
             lines = T.alloc_buffer((max(1, kept) * lanes,), "int32", scope="local")
             with T.serial(0, 1 if spacing == 1 else T.min(T.int32(spacing), rows)) as top:
                 for index in range(kept):
-                    v.store(lines, index * lanes, T.broadcast(T.int32(0), lanes), lanes)
+                    store(lines, index * lanes, T.broadcast(T.int32(0), lanes), lanes)
                 # Rows before the first one fill `lines`; what they leave in its place is written over.
                 with T.serial(0, before + T.floordiv(rows - top + (spacing - 1), spacing)) as index:
                     row = T.Bind((index - before) * spacing)
@@ -118,9 +119,9 @@ class WindowSums:
                     if self.start and count > 1:
                         total = total + T.broadcast(T.int32(self.start), lanes)
                     place = (top + (T.max(row, T.int32(0)) if before else row)) * columns + first
-                    v.store_partial(sums, place, total, lanes, min(lanes, columns), "int32")
+                    store_partial(sums, place, total, lanes, min(lanes, columns), "int32")
                     for index, part in enumerate(parts[count - kept :]):
-                        v.store(lines, index * lanes, part, lanes)
+                        store(lines, index * lanes, part, lanes)
 
         _over_all(0, columns, lanes, group)
         if columns % lanes:  # the last group overlaps its neighbour, if it has one
@@ -133,7 +134,7 @@ class WindowSums:
         lanes = 1 if is_scalar else 16 if run >= 64 else 8 if run >= 32 else 4
         totals = T.alloc_buffer((_PIXELS * lanes,), "int32", scope="local")
         for pixel in range(_PIXELS):
-            v.store(totals, pixel * lanes, _in_first_lane(start, lanes), lanes)
+            store(totals, pixel * lanes, _in_first_lane(start, lanes), lanes)
 
         def add_run(distance: Expr) -> None:
             places = [place + distance for place in starts]
@@ -210,13 +211,13 @@ class ShortRuns:
     def sums(self, x: Expr, at: Expr, taps: tuple[tuple[int, int], ...], factor: int, start: int) -> Expr:
         """Emit start + factor * the sums of 16 windows, the first at x[at], over all taps; return them, int32x16."""
         totals = T.alloc_buffer((v.LANES,), "int32", scope="local")
-        v.store(totals, 0, T.broadcast(T.int32(start), v.LANES), v.LANES)
+        store(totals, 0, T.broadcast(T.int32(start), v.LANES), v.LANES)
 
         def add_runs(tap: Expr) -> None:
             loaded = [T.Bind(v.load(x, at + tap + first, 64)) for first in (0, self.distance)]
             for order, used in self.steps:
                 bytes_ = tirx.Shuffle(loaded, [T.int32(byte) for byte in order])
-                v.store(totals, 0, v.dot(v.load(totals, 0, v.LANES), bytes_, _first_of_four(factor, used)), v.LANES)
+                store(totals, 0, v.dot(v.load(totals, 0, v.LANES), bytes_, _first_of_four(factor, used)), v.LANES)
 
         _over_taps(taps, add_runs)
         return v.load(totals, 0, v.LANES)
@@ -305,7 +306,7 @@ def _add_vectors(totals: Expr, x: Expr, starts: list[Expr], run: int, lanes: int
     def add(distance: Expr, factors: Expr) -> None:
         for pixel, start in enumerate(starts):
             bytes_, index = v.load(x, start + distance, size), pixel * lanes
-            v.store(totals, index, v.dot(v.load(totals, index, lanes), bytes_, factors, lanes), lanes)
+            store(totals, index, v.dot(v.load(totals, index, lanes), bytes_, factors, lanes), lanes)
 
     if run < size:  # only with slack: the bytes past the run count 0
         add(0, _factors(factor, 0, size, run))
@@ -340,5 +341,5 @@ def _folded(a: Expr, b: Expr, unit: int, lanes: int) -> Expr:
         return T.Bind(tirx.Shuffle([a, b], blocks[0]) + tirx.Shuffle([a, b], blocks[1]))
     size = 4 * lanes
     first, second = (T.reinterpret(f"uint8x{size}", value) for value in (a, b))
-    halves = [T.reinterpret(f"int32x{lanes}", v.interleave(first, second, size, unit, high=high)) for high in (False, True)]
+    halves = [T.reinterpret(f"int32x{lanes}", interleave(first, second, size, unit, high=high)) for high in (False, True)]
     return T.Bind(halves[0] + halves[1])

@@ -14,15 +14,15 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from ..loops.gemm_loops import Panel
+from ..loops.geometry import Geometry
+from ..loops.packing import Reduction, Weights, lane_channels
+from ..loops.scratch import Scratch, padding_value
+from ..loops.tiles import Tile
 from ..vectors import Expr, chunks_for, intrinsic, load, store
-from .gemm_loops import Panel
-from .geometry import Geometry
 from .minimal_filter import MinimalFilter
-from .packing import Reduction, Weights, lane_channels
 from .point_plan import WORDS
 from .point_products import HALF, PointProducts
-from .scratch import Scratch, padding_value
-from .tiles import Tile
 from .vector import LANES
 from .winograd_choice import PANEL, WinogradPlan
 

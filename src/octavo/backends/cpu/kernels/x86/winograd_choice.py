@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
+from ..loops.packing import Weights
+from ..loops.tiles import NARROW_CYCLES, Core
 from ..schedule import WinogradSchedule
 from ..spec import Conv2dSpec
 from .minimal_filter import MinimalFilter, TileTransform
-from .packing import Weights
 from .point_plan import MAX_INPUT, PointPlan, Tiling, total_cycles
-from .tiles import NARROW_CYCLES, Core
 from .vector import LANES
 
 FILTERS = {

@@ -22,18 +22,18 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2
 from ..layer_function import LayerBuffers, layer_function
+from ..loops.depthwise_rows import DepthwiseRows
+from ..loops.depthwise_windows import channel_blocks
+from ..loops.lane_order import channel_order
+from ..loops.packing import Weights
+from ..loops.scratch import Scratch
 from ..schedule import NO_SCHEDULES, Schedules, Tunable, WindowSchedule, check_schedule
 from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel
 from ..vectors import Expr, chunks_for, load, store
 from . import vector as v
-from .depthwise_rows import DepthwiseRows
-from .depthwise_windows import channel_blocks
 from .epilogue import Group
-from .lane_order import channel_order
 from .narrow import narrowed
-from .packing import Weights
-from .scratch import Scratch
 from .wide_epilogue import emit_groups, epilogue_of
 
 WIDTH = 16  # channels at once: a register of words, two of sums

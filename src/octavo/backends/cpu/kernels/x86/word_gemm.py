@@ -14,16 +14,17 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2
+from ..loops.borders import Borders
+from ..loops.geometry import is_pointwise
+from ..loops.packing import Weights
+from ..loops.scratch import Scratch, WidenedPixels
+from ..loops.shares import MEMORY_BYTES
+from ..loops.tiles import Tile, ranked_tiles
 from ..spec import Conv2dSpec
 from ..vectors import Expr, load
 from . import vector as v
-from .borders import Borders
-from .geometry import is_pointwise
+from .cores import CORES
 from .implicit_gemm import ImplicitGemm
-from .packing import Weights
-from .scratch import Scratch, WidenedPixels
-from .shares import MEMORY_BYTES
-from .tiles import CORES, Tile, ranked_tiles
 from .vector import LANES
 
 WORDS_FROM = 64

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..float_spec import FloatConv2dSpec, Interleave
 from ..spec import Conv2dSpec
+from .lane_order import LANES
 from .packing import Reduction
-from .vector import LANES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

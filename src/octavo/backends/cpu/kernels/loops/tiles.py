@@ -1,7 +1,6 @@
 """Choice of the register tile by a small model of the core: how many pixels by how many vectors of 16 channels.
 
-It estimates cycles, it emits nothing. The constants were fitted on a core with one 512-bit vpdpbusd a cycle; those of narrower
-cores count instructions, three of 256 bits a cycle.
+It estimates cycles, it emits nothing. The constants were fitted on a core with one 512-bit vpdpbusd a cycle.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from ..isa import AVX2, AVX512_VNNI, AVX_VNNI
 from .borders import Borders, ColumnTiles
-from .lane_order import groups_of
-from .vector import LANES
+from .lane_order import LANES, groups_of
 
 LATENCY = 4  # cycles of vpdpbusd: fewer independent accumulators than this wait for each other
 NARROW_CYCLES = {4: 1.9, 2: 2.4, 1: 3.9}  # to initialise, requantize and store one accumulator register of a group of 4, 2, 1
@@ -54,15 +51,6 @@ class Core:
         return pixels * vectors * self.product_cycles + vectors * self.weight_cycles + pixels * self.activation_cycles
 
 
-CORES = {
-    AVX512_VNNI: Core(accumulators=24, registers=31),
-    AVX_VNNI: Core(accumulators=7, registers=7),
-    # Words: two multiplications of the two ports that have them, and two sums.
-    AVX2: Core(accumulators=6, registers=7, product_cycles=1.25, weight_cycles=0.5, activation_cycles=0.1, end_factor=2.0),
-}
-"""By ISA."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
     """`rows` x `columns` output pixels by `vectors` vectors of 16 output channels, all in registers."""
@@ -99,7 +87,7 @@ def layer_cycles(
     channels: int,
     steps: int,
     borders: Borders | None = None,
-    core: Core = CORES[AVX512_VNNI],
+    core: Core,
 ) -> float:
     """Estimate the cycles of all tiles of one image and group, tails included; `borders` leave taps out."""
     total = 0.0
@@ -148,15 +136,13 @@ def _column_tiles(borders: Borders, width: int) -> list[ColumnTiles]:
     return borders.column_tiles(width)
 
 
-def choose_tile(
-    *, rows: int, columns: int, channels: int, steps: int, borders: Borders | None = None, core: Core = CORES[AVX512_VNNI]
-) -> Tile:
+def choose_tile(*, rows: int, columns: int, channels: int, steps: int, core: Core, borders: Borders | None = None) -> Tile:
     """Return the tile with the fewest estimated cycles: the first of `ranked_tiles`."""
     return ranked_tiles(rows=rows, columns=columns, channels=channels, steps=steps, borders=borders, core=core)[0][1]
 
 
 def ranked_tiles(
-    *, rows: int, columns: int, channels: int, steps: int, borders: Borders | None = None, core: Core = CORES[AVX512_VNNI]
+    *, rows: int, columns: int, channels: int, steps: int, core: Core, borders: Borders | None = None
 ) -> list[tuple[float, Tile]]:
     """Return every tile for an output of rows x columns pixels by `channels` with its estimated cycles, fewest first.
 

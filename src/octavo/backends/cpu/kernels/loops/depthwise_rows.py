@@ -61,10 +61,14 @@ class DepthwiseRows:
             first_row = T.Bind(block * self.block)
             source = self.x
             if self.scratch is not None:
-                source = self.scratch.emit(self.x, image, first_row, padding_value(spec, self.parameters, image))
+                source = self.scratch.emit(self.x, image, first_row, self._padding_value(image))
             out_base = T.Bind((image * spec.out_height + first_row) * (spec.out_width * spec.out_channels))
             rows: Expr = spec.out_height if self.blocks == 1 else T.min(T.int32(self.block), spec.out_height - first_row)
             self._emit_channels(source, image, first_row, out_base, rows)
+
+    def _padding_value(self, image: Expr) -> Expr | None:
+        """Return what padding of an image is filled with; None for the constant that the copy knows."""
+        return padding_value(self.spec, self.parameters, image)
 
     def _emit_channels(self, source: Expr, image: Expr, first_row: Expr, out_base: Expr, rows: Expr) -> None:
         """Emit all blocks of channels of one block of rows."""

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spec import Conv2dSpec
-from .lane_order import channel_order
-from .vector import LANES
+from .lane_order import LANES, channel_order
 
 Int8Array = npt.NDArray[np.int8]
 

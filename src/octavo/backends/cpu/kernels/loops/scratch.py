@@ -6,6 +6,7 @@ It emits the copy and says where things lie in it; it computes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -25,6 +26,14 @@ def padding_value(spec: Conv2dSpec, parameters: Expr | None, image: Expr) -> Exp
         return None
     index = T.floordiv(image * (spec.out_height * spec.out_width), spec.pixels_per_scale)
     return T.Bind(T.cast(input_zero_point(parameters, index), "uint8"))
+
+
+class InputCopy(Protocol):
+    """A copy of what a block reads of its input."""
+
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` on, and return its buffer."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

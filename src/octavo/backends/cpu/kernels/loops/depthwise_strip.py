@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from ..rounding import MAGIC_BITS, float_difference
+from ..rounding import MAGIC_BITS
 from ..spec import Conv2dSpec
-from ..vectors import Expr, values_by_turn
-from . import vector as v
+from ..vectors import Expr, load, store, values_by_turn
 from .depthwise_windows import Window
-from .epilogue import Group
-from .wide_epilogue import AnyEpilogue, emit_groups
+from .interleave import interleave_four
 
 UNROLLED_ROWS = 5  # kernel rows written out; more are a loop
 
@@ -112,7 +112,7 @@ class Rows:
 
     def columns(self, ky: Expr, four: int, accumulator: int) -> Expr:
         """Return four interleaved columns of one kernel row and accumulator."""
-        return v.load(self.taps, self.at(ky, four, accumulator), self.width)
+        return load(self.taps, self.at(ky, four, accumulator), self.width)
 
     def below(self, stride: int) -> Rows:
         """Return them for the next row of outputs: new rows take the places of those that it doesn't read."""
@@ -120,7 +120,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class StripEmitter:
+class StripEmitter(ABC):
     """Emits the strips of one layer.
 
     Parameters
@@ -144,7 +144,7 @@ class StripEmitter:
     kept_rows: int
     shift: int | None
     is_magic: bool
-    epilogue: AnyEpilogue
+    epilogue: Any
     channel_values: tuple[str, ...]
     operands: Mapping[str, Expr]
     parameters: Expr | None
@@ -180,11 +180,9 @@ class StripEmitter:
                     self._emit_row(under, sums, strip, row, out_at, here, is_first=number == 0)
                 under = under.below(spec.strides[0])
             # The next turn finds them where this one did: all are read before any is written.
-            handed = [
-                T.Bind(v.load(taps, place + at, width)) for place in under.places[:kept] for at in range(0, row_size, width)
-            ]
+            handed = [T.Bind(load(taps, place + at, width)) for place in under.places[:kept] for at in range(0, row_size, width)]
             for index, value in enumerate(handed):
-                v.store(taps, index * width, value, width)
+                store(taps, index * width, value, width)
 
     def _emit_row(
         self, under: Rows, sums: ShiftedSums | None, strip: Strip, row: Expr, out_at: Expr, channels: Channels, *, is_first: bool
@@ -195,7 +193,7 @@ class StripEmitter:
         top = T.Bind(strip.top + row * spec.strides[0])
         acc = self._emit_start(channels)
         if sums is not None and sums.common is None:
-            v.store(sums.totals, 0, self._sums_start(width), width)
+            store(sums.totals, 0, self._sums_start(width), width)
 
         def kernel_row(ky: Expr, weights: Expr) -> None:
             for four in range(len(self.window.columns)):
@@ -221,14 +219,14 @@ class StripEmitter:
         """Emit the interleaving of four columns of one row of the input, as kernel row ky."""
 
         def loaded(column: int) -> Expr:
-            value = v.load(strip.buffer, start + strip.columns[column], width)
+            value = load(strip.buffer, start + strip.columns[column], width)
             if strip.interior is not None:
                 value = T.Select(strip.interior[column], value, T.broadcast(strip.padding, width))
             return T.Bind(value)
 
-        def store(vectors: list[Expr]) -> None:
+        def keep(vectors: list[Expr]) -> None:
             for j, each in enumerate(vectors):
-                v.store(under.taps, under.at(ky, four, j), each, width)
+                store(under.taps, under.at(ky, four, j), self._as_multiplied(each), width)
 
         start = T.Bind(strip.at + row * strip.row_bytes)
         columns = self.window.columns[four]
@@ -237,11 +235,19 @@ class StripEmitter:
             if may_be_outside:
                 is_interior = T.Bind(T.And(row >= 0, row < self.spec.in_height))
                 with T.If(T.Not(is_interior)), T.Then():
-                    store([T.broadcast(strip.padding, width)] * 4)
+                    keep([T.broadcast(strip.padding, width)] * 4)
                 only_interior.enter_context(T.If(is_interior))
                 only_interior.enter_context(T.Then())
             vectors = [loaded(column) for column in columns]
-            store(v.interleave_four([vectors[min(i, len(vectors) - 1)] for i in range(4)], width))
+            keep(interleave_four([vectors[min(i, len(vectors) - 1)] for i in range(4)], width))
+
+    def _as_multiplied(self, value: Expr) -> Expr:
+        """Return interleaved columns as the product takes them."""
+        return value
+
+    @abstractmethod
+    def _dot(self, acc: Expr, columns: Expr, weights: Expr, lanes: int) -> Expr:
+        """Return sums and the products of interleaved columns with their weights."""
 
     def _emit_start(self, channels: Channels) -> Expr:
         """Emit what the sums of all outputs of a row start from, the bias, and return their buffer."""
@@ -250,38 +256,17 @@ class StripEmitter:
         for j in range(4):
             bias = T.Bind(self._load_lanes("bias", channels, j))
             for pixel in range(outputs):
-                v.store(acc, (pixel * 4 + j) * lanes, bias, lanes)
+                store(acc, (pixel * 4 + j) * lanes, bias, lanes)
         return acc
 
+    @abstractmethod
     def _emit_outputs(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> None:
         """Emit the outputs of one row of a strip."""
-        groups = self._groups(acc, sums, out_at, channels)
-        emit_groups(self.epilogue, groups, self.window.outputs * 4, channels.width // 4)
-
-    def _groups(self, acc: Expr, sums: ShiftedSums | None, out_at: Expr, channels: Channels) -> Iterator[Group]:
-        """Yield the sums of the outputs of one row."""
-        width, lanes = channels.width, channels.width // 4
-        values = {label: [T.Bind(self._load_lanes(label, channels, j)) for j in range(4)] for label in self.channel_values}
-        for pixel in range(self.window.outputs):
-            accumulators = [v.load(acc, (pixel * 4 + j) * lanes, lanes) for j in range(4)]
-            if sums is not None:
-                totals = [v.load(sums.totals, j * lanes, lanes) for j in range(4)]
-                pairs = zip(accumulators, totals, strict=True)
-                accumulators = [float_difference(a, b, lanes) if self.is_magic else a - b for a, b in pairs]
-            yield Group(
-                out=self.out,
-                target=out_at + pixel * self.spec.out_channels,
-                accumulators=accumulators,
-                values=values,
-                valid=min(width, self.spec.out_channels),
-                parameters=self.parameters,
-                lanes=lanes,
-            )
 
     def _load_lanes(self, label: str, channels: Channels, accumulator: int) -> Expr:
         """Return the values of an accumulator's channels."""
         lanes = channels.width // 4
-        return v.load(self.operands[label], channels.packed + accumulator * lanes, lanes)
+        return load(self.operands[label], channels.packed + accumulator * lanes, lanes)
 
     def _emit_sums(self, channels: Channels) -> ShiftedSums:
         """Emit the buffers for the sums of a strip."""
@@ -297,7 +282,7 @@ class StripEmitter:
         last = self.spec.kernel[0] - 1
         fours = list(itertools.product(range(len(self.window.columns)), range(4)))
         if is_first:
-            v.store(sums.common, 0, self._sums_start(channels.width), channels.width)
+            store(sums.common, 0, self._sums_start(channels.width), channels.width)
             for ky in range(1, last + 1):
                 for four, j in fours:
                     self._emit_sum(sums.common, sums.common, under, ky, four, j, channels)
@@ -313,9 +298,9 @@ class StripEmitter:
         if self.shift is not None:
             shift = T.broadcast(T.int8(self.shift), width)
         else:
-            shift = T.Bind(v.load(self.operands["shifts"], channels.shifts + accumulator * width, width))
+            shift = T.Bind(load(self.operands["shifts"], channels.shifts + accumulator * width, width))
         at = accumulator * lanes
-        v.store(target, at, v.dot(v.load(source, at, lanes), under.columns(ky, four, accumulator), shift, lanes), lanes)
+        store(target, at, self._dot(load(source, at, lanes), under.columns(ky, four, accumulator), shift, lanes), lanes)
 
     def _emit_products(self, acc: Expr, under: Rows, ky: Expr, four: int, accumulator: int, weights: Expr, width: int) -> None:
         """Emit the products of four interleaved columns with the weights of one kernel row."""
@@ -323,6 +308,6 @@ class StripEmitter:
         patterns = {pattern: index for index, pattern in enumerate(self.window.patterns)}
         columns = T.Bind(under.columns(ky, four, accumulator))
         for pixel, pattern in self.window.uses[four]:
-            packed = v.load(self.operands["weights"], weights + (patterns[pattern] * 4 + accumulator) * width, width)
+            packed = load(self.operands["weights"], weights + (patterns[pattern] * 4 + accumulator) * width, width)
             index = (pixel * 4 + accumulator) * lanes
-            v.store(acc, index, v.dot(v.load(acc, index, lanes), columns, packed, lanes), lanes)
+            store(acc, index, self._dot(load(acc, index, lanes), columns, packed, lanes), lanes)

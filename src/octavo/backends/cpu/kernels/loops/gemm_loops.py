@@ -20,11 +20,11 @@ from ..schedule import Schedule, Schedules, TileSchedule, Tunable, check_schedul
 from ..vectors import Expr, interior
 from .borders import Borders, ColumnTiles, Run
 from .geometry import Geometry
+from .lane_order import LANES
 from .packing import panel_widths
-from .scratch import Scratch, WidenedPixels
+from .scratch import InputCopy
 from .shares import COPY_BYTES, balanced_block, chunk_bounds, longest_share
 from .tiles import Core, Tile, layer_cycles, ranked_tiles
-from .vector import LANES
 
 INPUT_BLOCK_BYTES = 128 * 1024  # of the input that one block reads for every panel: it must stay in the second-level cache
 COPIED_BLOCK_BYTES = (
@@ -130,7 +130,7 @@ class GemmLoops(ABC):
     element_bytes: int
     step_bytes: int = 4
     is_copied: bool
-    scratch: Scratch | WidenedPixels | None
+    scratch: InputCopy | None
     block: int
     is_walked_before: bool = False
     borders: Borders | None = None
