@@ -52,7 +52,7 @@ def test_pointwise(isa: str) -> None:
 def test_pixels_in_pairs() -> None:
     """Copied two by turns, with one that has no partner, and runs that end in half a block."""
     layers, sizes = Layers(38), [((5, 3), (16, 64)), ((7, 7), (24, 96)), ((9, 9), (40, 129)), ((3, 1), (64, 70))]
-    check([layers.case(layers.spec(*size), ARM_I8MM) for size in sizes], I8MM)
+    check([layers.case(layers.spec(*size), ARM_I8MM) for size in sizes], MACHINES[ARM_I8MM])
 
 
 @EACH
