@@ -16,8 +16,10 @@ from octavo.backends.cpu.kernels import (
     ARM_NEON,
     Bfloat16Conv2dSpec,
     FloatConv2dSpec,
+    LookupSpec,
     bfloat16_conv2d,
     float_conv2d,
+    lookup,
 )
 from octavo.backends.cpu.kernels.isa import scheduled
 
@@ -83,6 +85,12 @@ def test_loops_of_float32_multiply_by_element() -> None:
     assert "[sp" not in loop
     assert count("ldr|ldur", loop) <= 0.3 * count("fmla", loop)
     assert not count("ld1r|dup", loop)
+
+
+def test_lookups_keep_their_table_in_registers() -> None:
+    func = lookup(LookupSpec(size=4096), table=np.arange(256, dtype=np.uint8), isa=ARM_NEON).func
+    loop = loop_in(func, "cortex-a76", "tb[lx]")
+    assert [count(name, loop) for name in ("tbl", "tbx", "ldr", "ldp|ldur|ldrb|ld1")] == [1, 3, 1, 0]
 
 
 EACH = pytest.mark.parametrize(("isa", "cpu"), [(isa, cpu) for isa, cpus in CPUS.items() for cpu in cpus])

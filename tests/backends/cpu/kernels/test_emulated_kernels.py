@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import test_affine_rows
 import test_elementwise_kernels
+import test_lookup_kernel
 import test_pair_lookup_kernel
 import test_pairwise_kernels
 import test_reduce_kernel
@@ -138,3 +139,7 @@ OTHERS = [
 @pytest.mark.parametrize("machine", [DOTPROD, RISCV], ids=["aarch64", "riscv64"])
 def test_other_kernels(rng: np.random.Generator, machine: Emulated) -> None:
     check([case for cases in OTHERS for case in few(cases(rng, GENERIC), 13)], machine)
+
+
+def test_lookups(rng: np.random.Generator) -> None:
+    check(test_lookup_kernel.cases(rng, ARM_NEON), MACHINES[ARM_NEON])

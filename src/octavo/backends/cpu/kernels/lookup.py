@@ -10,7 +10,8 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as B
 
 from ....numerics.quant_params import INTEGER_RANGE
-from .isa import AVX512_VNNI, lanes_of
+from .arm.table import ArmTable
+from .isa import AVX512_VNNI, checked_isa, lanes_of
 from .spec import Kernel
 from .vectors import Buffer, Expr, chunked, for_each_vector, load, prim_func, store, worthwhile
 from .x86.table import Table
@@ -45,11 +46,12 @@ def lookup(spec: LookupSpec, *, table: npt.NDArray[np.integer], isa: str) -> Ker
 def _of_bytes(spec: LookupSpec, isa: str) -> Callable[[Buffer, Buffer, Buffer], None]:
     """Return what emits a table of 256 bytes, which fits the registers of some ISAs."""
     width = lanes_of(isa)
+    table = ArmTable if checked_isa(isa).family == "arm" else Table if isa == AVX512_VNNI else None
 
     def emit(x: Buffer, entries: Buffer, y: Buffer) -> None:
         def one(start: Expr, lanes: int) -> None:
-            if isa == AVX512_VNNI and lanes == width:
-                store(y, start, Table(entries).of(load(x, start, lanes)), lanes)
+            if table is not None and lanes == width:
+                store(y, start, table(entries).of(load(x, start, lanes)), lanes)
                 return
             for lane in range(lanes):
                 B.buffer_store(y, entries[x[start + lane].astype("int32")], [start + lane])
