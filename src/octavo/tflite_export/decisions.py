@@ -120,6 +120,8 @@ class Decisions:
     def _unfit_constant(self, op: TfliteOp, *, takes_constants: bool) -> str | None:
         layer = self.layer(op)
         if op.name in WEIGHTED:
+            if self.is_data(op.inputs[WEIGHTED[op.name][1]]) and (layer is None or layer.weight is None):
+                return "its weight is computed, and here stays float"
             has_bias = len(op.inputs) > WEIGHTED[op.name][2] and op.inputs[WEIGHTED[op.name][2]] >= 0
             if layer is None or layer.weight is None or has_bias != (layer.bias is not None):
                 return "the plan has no integer weight, or no bias, for it"
