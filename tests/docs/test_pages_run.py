@@ -27,7 +27,7 @@ ELSEWHERE = {
 """Tests that run pages which need more than files: compilers, PyTorch, a vendor's hardware."""
 SHELL = ("install.md",)
 """Commands of a shell beside Octavo's own."""
-CODE = {"python", "bash", "json", "c", "diff", "console"}
+CODE = {"python", "bash", "json", "c", "diff", "console", "rust", "go"}
 
 
 def all_pages() -> dict[str, Path]:
