@@ -51,6 +51,20 @@ def test_weights_stay_where_errors_have_nothing_to_do_with_inputs(rng: np.random
     assert np.array_equal(sums_of(weight, samples[:1]).made_up_for(), weight)
 
 
+def test_sums_depend_on_no_order(rng: np.random.Generator) -> None:
+    """BLAS adds up in the order that suits a CPU: weights that differ in bits would be rounded apart on one in some million."""
+    weight = rng.normal(size=(GROUPS, OUTPUTS, INPUTS))
+    samples = read_and_exact(rng, weight, 4, 500, noise=4)
+    order = rng.permutation(500)
+    mixed = [(read[:, order], exact[:, order]) for read, exact in samples]
+    sums, again = sums_of(weight, samples[:1]), sums_of(weight, mixed[:1])
+    for (read, exact), (other, results) in zip(samples[1:], mixed[1:], strict=True):
+        one, two = sums.of(read, exact), again.of(other, results)
+        assert np.array_equal(one.total, two.total)
+        assert np.array_equal(one.product, two.product)
+    assert np.array_equal(sums_of(weight, samples).made_up_for(), sums_of(weight, mixed).made_up_for())
+
+
 def test_inputs_that_never_vary_are_no_trouble(rng: np.random.Generator) -> None:
     weight = rng.normal(size=(GROUPS, OUTPUTS, INPUTS))
     samples = read_and_exact(rng, weight, 4, 30, noise=4)

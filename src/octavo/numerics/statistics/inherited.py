@@ -20,11 +20,13 @@ Floats = npt.NDArray[np.float64]
 
 PENALTIES = (0.03, 0.3, 3.0)
 """Of a change of a weight, as a multiple of its input's variance: what is tried."""
+_MANTISSA = 53
+"""Bits of a float64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleErrors:
-    """What one sample adds: sums of its inputs, of the errors, (groups, outputs), and of their products with inputs."""
+    """What one sample adds: sums of its inputs, of exact results, (groups, outputs), and of their products with inputs."""
 
     inputs: SampleSums
     total: Floats
@@ -33,6 +35,8 @@ class SampleErrors:
 
 class InheritedErrors:
     """Sums over samples of what a layer's exact weights make of its inputs, against what it should give.
+
+    They depend on no order of positions, and so on no CPU's: results are rounded to a power of two with which sums are exact.
 
     Parameters
     ----------
@@ -64,7 +68,7 @@ class InheritedErrors:
         """Return the weights that make up for the errors on other samples, too: the exact ones where none do."""
         if self._samples < 2:
             return self._weight
-        first, second = ((each.inputs.plain(), each.product()) for each in self._halves)
+        first, second = (each.covariances() for each in self._halves)
         gains = [_gain(_change(*first, penalty), *second) + _gain(_change(*second, penalty), *first) for penalty in PENALTIES]
         if max(gains) <= 0:
             return self._weight
@@ -78,25 +82,32 @@ class _Half:
 
     def __init__(self, weight: Floats, first: npt.NDArray[np.generic]) -> None:
         self.inputs = CovarianceSums(first)
-        self._weight = weight.astype(np.float32).transpose(0, 2, 1)
-        self._error: Floats = np.zeros(weight.shape[:2])
+        self._weight = weight
+        self._exact: Floats = np.zeros(weight.shape[:2])
         self._product: Floats = np.zeros(weight.shape)
 
     def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
-        values = self.inputs.centred(inputs)
-        errors = exact - values @ self._weight
-        product = errors.transpose(0, 2, 1) @ values
-        return SampleErrors(self.inputs.of(inputs), errors.sum(axis=1, dtype=np.float64), product.astype(np.float64))
+        values = self.inputs.centred(inputs).astype(np.float64)
+        whole, exponent = _whole(exact, np.abs(values).max(initial=1.0) * values.shape[1])
+        product = whole.transpose(0, 2, 1) @ values
+        return SampleErrors(self.inputs.of(inputs), np.ldexp(whole.sum(axis=1), exponent), np.ldexp(product, exponent))
 
     def add(self, sample: SampleErrors) -> None:
         self.inputs.add(sample.inputs)
-        self._error += sample.total
+        self._exact += sample.total
         self._product += sample.product
 
-    def product(self) -> Floats:
-        """Return the covariances of errors and inputs, (groups, outputs, inputs)."""
-        mean = self._error / self.inputs.positions
-        return self._product / self.inputs.positions - mean[:, :, np.newaxis] * self.inputs.mean[:, np.newaxis, :]
+    def covariances(self) -> tuple[Floats, Floats]:
+        """Return those of the inputs, (groups, inputs, inputs), and of errors and inputs, (groups, outputs, inputs)."""
+        inputs, mean = self.inputs.plain(), self._exact / self.inputs.positions
+        exact = self._product / self.inputs.positions - mean[:, :, np.newaxis] * self.inputs.mean[:, np.newaxis, :]
+        return inputs, exact - self._weight @ inputs
+
+
+def _whole(exact: npt.NDArray[np.floating[Any]], peak: float) -> tuple[Floats, int]:
+    """Return results as whole multiples of a power of two, and its exponent: sums of peak times these are exact in float64."""
+    exponent = int(np.frexp(np.abs(exact).max(initial=0.0))[1]) + int(np.frexp(peak)[1]) - _MANTISSA
+    return np.rint(np.ldexp(exact.astype(np.float64), -exponent)), exponent
 
 
 def _change(inputs: Floats, product: Floats, penalty: float) -> Floats:
