@@ -68,7 +68,8 @@ class Recipe:
         What the scale of a weight covers: "max", its largest magnitude, or "mse", as much of it as changes the weights least, by
         squares. "auto": where fewer than 8 bits are rounded by "gram" what changes the layer's sums least, else "max".
     weight_rounding
-        "nearest", or "gram": so that the layer's sums change least on the samples that the profile keeps.
+        "nearest", or "gram": so that the layer's sums change least on the samples that the profile keeps. With `bias_correction`
+        weights make up before that for what is wrong with the layer's inputs, where that gains on samples held back.
     equalization
         "auto": channels of unlike ranges are brought nearer to each other, by factors in the weights of what makes and what reads
         them, where rounding is estimated to lose less then; the float model computes the same. It needs the samples that
