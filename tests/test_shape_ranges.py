@@ -77,6 +77,16 @@ def test_each_width_gives_the_bytes_of_a_model_of_that_width(
         load_ranged(tmp_path / "cut.so")
 
 
+def test_long_ranges_and_what_was_loaded_are_refused(lines: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="more than 64 sizes"):
+        compile_ranged(lines, {"x": (1, 3, 8, SizeRange(first=1, last=10**18))})  # a list of them would not fit in memory
+    with pytest.raises(ModelError, match=r"expected a number, FIRST\.\.LAST"):
+        SizeRange.parse("1.." + "9" * 5000)
+    compile_ranged(lines, {"x": (1, 3, 8, SizeRange(first=8, last=8))}).save(tmp_path / "m.so")
+    with pytest.raises(ExecutableError, match="comes from a file"):
+        load_ranged(tmp_path / "m.so").save(tmp_path / "again.so")
+
+
 def test_independent_samples_are_put_together_and_others_are_not(rng: np.random.Generator, tmp_path: Path) -> None:
     shapes: dict[str, Dims] = {"x": ["N", 4]}
     nodes = [helper.make_node("MatMul", ["x", "m"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]

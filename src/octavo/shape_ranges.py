@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx
 
 from .build import ConstantPool, Executable, is_of_sizes, memory_of
-from .errors import DataError, ModelError, check_path
+from .errors import DataError, ExecutableError, ModelError, check_path
 from .graph.inputs import InputSpec
 from .importer import load
 from .pipeline import compile_sharing, quantize
@@ -59,7 +59,7 @@ class SizeRange:
         ends, colon, step = text.partition(":")
         first, dots, last = ends.partition("..")
         numbers = (first, *((last,) if dots else ()), *((step,) if colon else ()))
-        if not all(number.isdecimal() for number in numbers) or (colon and not dots):
+        if not all(number.isdecimal() and len(number) < 10 for number in numbers) or (colon and not dots):
             raise ModelError(f"size {text!r}: expected a number, FIRST..LAST or FIRST..LAST:STEP")
         return SizeRange(first=int(first), last=int(last), step=int(step or 1)) if dots else int(first)
 
@@ -143,8 +143,9 @@ class RangedExecutable:
         return f"the executable is for {wanted}, got {given}; compile it with --shape for these sizes"
 
     def save(self, path: str | Path) -> None:
-        """Write one file, under a temporary name first. Needs a C compiler to link."""
-        assert self._constants is not None, "what was compiled has constants"
+        """Write one file, under a temporary name first. Needs a C compiler to link; ExecutableError for what was loaded."""
+        if self._constants is None:
+            raise ExecutableError(f"{path}: the executable comes from a file, and its code is there alone: copy that file")
         notes = {"shapes": {name: [str(dim) for dim in shape] for name, shape in self.shapes.items()}, "batches": self._batches}
         Executable.save_sizes(path, self.executables, self._constants, notes)
 
@@ -264,7 +265,9 @@ def _all_sizes(names: Mapping[tuple[str, int], str], shapes: Mapping[str, Shape]
         if ranges.setdefault(dimension, dim) != dim:
             raise ModelError(f"dimension {dimension!r} has two ranges, {ranges[dimension]} and {dim}: give one")
     found: list[dict[str, tuple[int, ...]]] = []
-    for sizes in itertools.islice(itertools.product(*(each.sizes for each in ranges.values())), MAX_SIZES + 1):
+    # `product` makes a tuple of each range, however long.
+    some = [each.sizes[: MAX_SIZES + 1] for each in ranges.values()]
+    for sizes in itertools.islice(itertools.product(*some), MAX_SIZES + 1):
         chosen = dict(zip(ranges, sizes, strict=True))
         found.append(
             {
