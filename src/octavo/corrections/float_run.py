@@ -23,7 +23,7 @@ Samples = Sequence[Sequence[Array]]
 
 _MIN_RATIO = 32
 """Positions for each input of a layer: with fewer, samples say little of what its weights should be."""
-_MAX_BYTES = 2**27
+_MAX_BYTES = 2**25
 """Of all rows together: the first layers are those that pass errors on, and gain most."""
 
 

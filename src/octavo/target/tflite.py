@@ -7,7 +7,7 @@ stay int8. The scales that single functions fix (softmax, sigmoid) are not here:
 
 from __future__ import annotations
 
-from ..ops import CLAMPS
+from ..ops import CLAMPS, movers
 from .description import OpSupport, TargetDescription
 from .vocabulary import (
     BATCH_MATMUL,
@@ -19,6 +19,7 @@ from .vocabulary import (
     HALF_EVEN,
     HALF_EVEN_STORED,
     HALF_UP,
+    OPS,
 )
 
 _ROUNDINGS = {
@@ -34,7 +35,7 @@ _ROUNDINGS = {
 _WEIGHTED = ("nn.conv2d", "matmul")
 _WITH_CONSTANTS = ("add", "subtract", "multiply")
 _MOVES = (
-    *("reshape", "squeeze", "expand_dims", "permute_dims", "strided_slice", "take", "tile", "flip", "nn.pad", "concat"),
+    *(op for op in movers("view", "transpose", "reverse", "repeat", "select", "pad", "join") if op in OPS),
     *("nn.max_pool2d", "nn.avg_pool2d", "maximum", "minimum", "max", "min", "image.resize2d"),
 )
 """What keeps scale and zero point in TFLite; LiteRT checks it, or copies integers as they are."""

@@ -23,6 +23,7 @@ from ...errors import QuantizationError
 from ...graph import Model
 from ...graph.dataflow import DataflowView, call_to, dtype_of, op_name, static_shape
 from ...identity import TensorId
+from ...ops import movers
 from ..names import Names
 
 _OPSET, _IR_VERSION = 18, 8
@@ -345,7 +346,7 @@ _HANDLERS: dict[str, Callable[[_Writer, Var, Any], None]] = {
     **dict.fromkeys(_ELEMENTWISE, _Writer.elementwise),
     **dict.fromkeys(_REDUCTIONS, _Writer.reduce),
     **dict.fromkeys(_POOLS, _Writer.pool),
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _Writer.reshape),
+    **dict.fromkeys(movers("view"), _Writer.reshape),
     "clip": _Writer.clip,
     "concat": _Writer.concat,
     "matmul": _Writer.matmul,
