@@ -23,8 +23,10 @@ Samples = Sequence[Sequence[Array]]
 
 _MIN_RATIO = 32
 """Positions for each input of a layer: with fewer, samples say little of what its weights should be."""
-_MAX_BYTES = 2**25
+_MAX_BYTES = 2**27
 """Of all rows together: the first layers are those that pass errors on, and gain most."""
+_MAX_MODEL = 2**26
+"""Bytes of a model's constants up to which rows are kept: a larger one leaves no memory for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,8 +103,9 @@ def run_float(model: Model, products: Mapping[str, Product], samples: Samples, f
         for name, value in last.items():
             sums[name] = sums[name] + value.sum(axis=tuple(range(value.ndim - 1)), dtype=np.float64)
             counts[name] += value.size // value.shape[-1]
-        picked = picked or _Picked(products, last, len(samples))
-        picked.add(last)
+        if model.constant_bytes <= _MAX_MODEL:
+            picked = picked or _Picked(products, last, len(samples))
+            picked.add(last)
     rows = {} if picked is None else picked.rows
     return FloatRun(means={name: sums[name] / counts[name] for name in products}, results=results, rows=rows)
 
