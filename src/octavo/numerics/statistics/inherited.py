@@ -88,9 +88,9 @@ class _Half:
 
     def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
         values = self.inputs.centred(inputs).astype(np.float64)
-        whole, exponent = _whole(exact, np.abs(values).max(initial=1.0) * values.shape[1])
-        product = whole.transpose(0, 2, 1) @ values
-        return SampleErrors(self.inputs.of(inputs), np.ldexp(whole.sum(axis=1), exponent), np.ldexp(product, exponent))
+        multiples, exponent = _multiples(exact, np.abs(values).max(initial=1.0) * values.shape[1])
+        product = multiples.transpose(0, 2, 1) @ values
+        return SampleErrors(self.inputs.of(inputs), np.ldexp(multiples.sum(axis=1), exponent), np.ldexp(product, exponent))
 
     def add(self, sample: SampleErrors) -> None:
         self.inputs.add(sample.inputs)
@@ -104,7 +104,7 @@ class _Half:
         return inputs, exact - self._weight @ inputs
 
 
-def _whole(exact: npt.NDArray[np.floating[Any]], peak: float) -> tuple[Floats, int]:
+def _multiples(exact: npt.NDArray[np.floating[Any]], peak: float) -> tuple[Floats, int]:
     """Return results as whole multiples of a power of two, and its exponent: sums of peak times these are exact in float64."""
     exponent = int(np.frexp(np.abs(exact).max(initial=0.0))[1]) + int(np.frexp(peak)[1]) - _MANTISSA
     return np.rint(np.ldexp(exact.astype(np.float64), -exponent)), exponent
