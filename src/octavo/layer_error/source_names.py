@@ -23,6 +23,7 @@ from tvm.relax import Expr, Var
 from ..graph import Model
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replace_operands, with_main
 from ..identity import TensorId
+from ..identity.naming import NameSupply
 from ..qdq.values import params_of
 
 # TVM's stubs claim narrower arguments than its ops take.
@@ -47,6 +48,8 @@ class _Pairing:
         New names by variable.
     clamped
         By the integers that a quantize makes the clamp behind it: its bounds move before the quantize.
+    stands_for
+        Of a variable that the file names as the float model names a tensor, that tensor's id.
     """
 
     view: DataflowView
@@ -54,30 +57,52 @@ class _Pairing:
     quantized: Model
     names: dict[Var, str] = field(default_factory=dict[Var, str])
     clamped: dict[Var, tuple[Var, TensorId]] = field(default_factory=dict[Var, "tuple[Var, TensorId]"])
+    stands_for: dict[Var, TensorId] = field(default_factory=dict[Var, TensorId])
 
     def find(self) -> None:
-        """Pair the operand of each quantize with a tensor of the float model."""
+        """Pair the operand of each quantize with a tensor of the float model, and name all others by what they stand for."""
         ids = {
             name: entry.id
             for entry in self.model.tensors.values()
             if entry.kind != "constant"
             for name in (entry.source_name, *entry.aliases)
         }
-        taken = {var.name for var in self.view.function.params}
+        entries = {var: self.quantized.tensors.get(TensorId(var.name)) for var in self._variables()}
+        # Two files number ids of like names each in its own order: an id alone says nothing, the source's name does.
+        self.stands_for = {var: ids[entry.source_name] for var, entry in entries.items() if entry and entry.source_name in ids}
+        taken = {self.stands_for.get(var, var.name) for var in self.view.function.params}
         for binding in self.view.bindings:
             call: Any = call_to(binding.value, "quantize")
             if call is None or not isinstance(call.args[0], Var) or self.view.binding_of(call.args[0]) is None:
                 continue
-            if call.args[0].name in self.model.tensors:
-                taken.add(call.args[0].name)
+            if call.args[0] in self.stands_for:
+                taken.add(self.stands_for[call.args[0]])
                 continue
             for var in self._holders(binding.var):
-                entry = self.quantized.tensors.get(TensorId(var.name))
-                known = None if entry is None else ids.get(entry.source_name)
+                known = self.stands_for.get(var)
                 if known is not None and known not in taken:
                     taken.add(known)
                     self._pair(call.args[0], binding.var, var, known)
                     break
+        self._name_others()
+
+    def _variables(self) -> Collection[Var]:
+        return (*self.view.function.params, *(binding.var for binding in self.view.bindings))
+
+    def _name_others(self) -> None:
+        """Name what is left by the tensor that it stands for; an id of the model that it doesn't stand for it must not bear."""
+        supply = NameSupply([*self.model.tensors, *(var.name for var in self._variables()), *self.names.values()])
+        used = {var.name for var in self.view.function.params} | set(self.names.values())
+        for var in self._variables():
+            if var in self.names or var in self.view.function.params:
+                continue
+            known = self.stands_for.get(var)
+            if known is not None and known not in used:
+                used.add(known)
+                if var.name != known:
+                    self.names[var] = str(known)
+            elif var.name in self.model.tensors:
+                self.names[var] = supply.fresh(f"{var.name}_of_file")
 
     def _holders(self, integers: Var) -> Collection[Var]:
         """Return what a file may name in place of the real numbers: integers, clamped or not, or what is dequantized of them."""
@@ -93,7 +118,7 @@ class _Pairing:
         self.names |= {
             var: f"{known}_{suffix}"
             for var, suffix in ((integers, "q"), *((user, "dq") for user in self.view.users(integers)))
-            if var.name == known
+            if self.stands_for.get(var) == known
         }
 
     def write(self, writer: BodyWriter) -> Expr:
