@@ -1,4 +1,4 @@
-"""Layers of a quantized file: paired with the float model's by the names of its source, and only where they are the same tensor."""
+"""Layers of a quantized file: paired with the float model's by the names of its source, where they are the same."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,3 +66,26 @@ def test_errors_of_a_file_s_layers_are_those_of_onnx_runtime(network: Callable[[
     floats, ints = (values_of(tmp_path / file, names, samples) for file in ("m.onnx", "int8.onnx"))
     expected = {name: sqnr_db(floats[name], ints[name]) for name in names}
     assert {name: found[name] for name in names} == pytest.approx(expected, abs=0.01)
+
+
+def test_tensors_whose_channels_were_divided_are_named_so_and_compared_as_they_were(tmp_path: Path) -> None:
+    model, quantized, samples = files(uneven_channels(), tmp_path, octavo.Recipe())
+    assert quantized.plan.equalization.factors.keys() == {"c", "r"}
+    made = {name for node in onnx.load(tmp_path / "int8.onnx").graph.node for name in node.output}
+    assert "r_divided" in made
+    assert made.isdisjoint({"c", "r"})
+    expected = {row.id: row.sqnr_db for row in octavo.layer_errors(model, quantized, samples)}
+    found = {row.id: row.sqnr_db for row in octavo.layer_errors(model, octavo.load(tmp_path / "int8.onnx"), samples)}
+    assert found.keys() == expected.keys() >= {"x", "r"}
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_metadata_that_others_wrote_is_refused(tmp_path: Path) -> None:
+    model, _, samples = files(uneven_channels(), tmp_path, octavo.Recipe())
+    proto = onnx.load(tmp_path / "int8.onnx")
+    [entry] = proto.metadata_props
+    for text in ("[]", "{", '{"r_divided": {"source": "r", "shape": [3], "factors": [1.0]}}'):
+        entry.value = text
+        onnx.save(proto, tmp_path / "other.onnx")
+        with pytest.raises(octavo.OctavoError, match=r"metadata octavo\.divided is not what octavo quantize writes"):
+            octavo.layer_errors(model, octavo.load(tmp_path / "other.onnx"), samples)

@@ -192,7 +192,7 @@ def test_recurrent_ops_stay_float_and_read_their_input_as_it_was(tmp_path: Path)
     assert {"r1", "turned"} <= set(quantized.plan.equalization.factors)
     export_onnx(quantized, tmp_path / "int8.onnx")
     nodes = onnx.load(tmp_path / "int8.onnx").graph.node
-    assert [node.op_type for node in nodes].count("LSTM") == [node.input[0] for node in nodes].count("turned") == 1
+    assert [node.op_type for node in nodes].count("LSTM") == [node.input[0] for node in nodes].count("turned_divided") == 1
     kernels, again = octavo.compile(quantized), octavo.compile(octavo.load(tmp_path / "int8.onnx"))
     session, exact = reference_session(tmp_path / "int8.onnx", optimized=False, threads=1), octavo.compile(model)
     rows = [row[None] for row in samples]

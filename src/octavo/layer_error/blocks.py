@@ -18,6 +18,7 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ..identity import TensorId
 from ..quantize import QuantizedModel
+from ..quantize.export.divided import divided_tensors
 
 Factors = npt.NDArray[np.float32]
 
@@ -93,7 +94,7 @@ def find_blocks(model: Model, floats: DataflowView, quantized: Model, view: Data
         inner=tuple(tensor for tensor in inner if tensor in within),
         members=members,
         norms={tensor: norm for tensor, norm in norms.items() if tensor in within},
-        divisors={key: value for key, value in _divisors(quantized).items() if key in within or key in ids},
+        divisors={key: value for key, value in _divisors(model, quantized).items() if key in within or key in ids},
     )
 
 
@@ -156,8 +157,12 @@ def _inner_reads(
     return found
 
 
-def _divisors(quantized: Model) -> Mapping[TensorId, Factors]:
-    return quantized.plan.equalization.factors if isinstance(quantized, QuantizedModel) else {}
+def _divisors(model: Model, quantized: Model) -> Mapping[TensorId, Factors]:
+    """Return by what tensors of the float `model` are divided in the quantized one, which may be a file that says so."""
+    if isinstance(quantized, QuantizedModel):
+        return quantized.plan.equalization.factors
+    found = ((model.tensors.find(each.source_name), each.factors) for each in divided_tensors(quantized).values())
+    return {tensor: factors for tensor, factors in found if tensor is not None}
 
 
 def _norms(quantized: Model, floats: DataflowView, view: DataflowView) -> Iterable[FoldedNorm]:
@@ -180,7 +185,7 @@ def _norms(quantized: Model, floats: DataflowView, view: DataflowView) -> Iterab
                 source_conv=source_conv,
                 made=made,
                 scaled_conv=scaled_conv,
-                divisors=_divisors(quantized).get(TensorId(scaled_conv.name)),
+                divisors=quantized.plan.equalization.factors.get(TensorId(scaled_conv.name)),
             )
 
 

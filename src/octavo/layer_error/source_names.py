@@ -25,6 +25,7 @@ from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replac
 from ..identity import TensorId
 from ..identity.naming import NameSupply
 from ..qdq.values import params_of
+from ..quantize.export.divided import divided_tensors
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
@@ -67,6 +68,7 @@ class _Pairing:
             if entry.kind != "constant"
             for name in (entry.source_name, *entry.aliases)
         }
+        ids |= {name: ids[each.source_name] for name, each in divided_tensors(self.quantized).items() if each.source_name in ids}
         entries = {var: self.quantized.tensors.get(TensorId(var.name)) for var in self._variables()}
         # Two files number ids of like names each in its own order: an id alone says nothing, the source's name does.
         self.stands_for = {var: ids[entry.source_name] for var, entry in entries.items() if entry and entry.source_name in ids}

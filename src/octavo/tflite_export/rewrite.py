@@ -1,8 +1,9 @@
 """A quantized model as the .tflite file it came from, rewritten: integer tensors, QUANTIZE and DEQUANTIZE, everything else kept.
 
 Tensors of inputs and outputs keep their places in the file, so that signatures and metadata go on naming them. A tensor that an
-integer op makes keeps its name for the integers; what DEQUANTIZE leaves of it is `<name>_dequantized`, and `<name>_int8` are the
-integers of one that the file has in float. What nothing reads any more, float weights first of all, is left out.
+integer op makes keeps its name for the integers (`<name>_divided` where equalization divided it); what DEQUANTIZE leaves of it is
+`<name>_dequantized`, and `<name>_int8` are the integers of one that the file has in float. What nothing reads any more, float
+weights first of all, is left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..errors import QuantizationError
 from ..importer.tflite.source import TfliteOp
 from ..numerics import QuantParams, dequantize, quantize
 from ..quantize import IntegerLayer, QuantizedModel
+from ..quantize.export.divided import METADATA_KEY, SUFFIX, Divided, divided_text
 from .constants import quantization, weight_layout
 from .decisions import Decisions, source_of
 from .flatbuffer import Table, read_tables
@@ -63,6 +65,22 @@ class Rewriter:
         self.root = read_tables(source_of(self.model).graph.data)
         [self._graph] = self.root["Subgraphs"]
         self._tensors = self._graph["Tensors"]
+        self._name_divided()
+
+    def _name_divided(self) -> None:
+        """Name what equalization divided as the tensors that they are, and write down by what."""
+        found: dict[str, Divided] = {}
+        for table, tensor in zip(self._tensors, self.decisions.ids, strict=True):
+            factors = self.model.plan.equalization.factors.get(tensor)
+            if factors is not None:
+                name = self.model.tensors[tensor].source_name
+                table["Name"] = f"{name}{SUFFIX}".encode()
+                found[f"{name}{SUFFIX}"] = Divided(source_name=name, factors=factors)
+        if found:
+            data = np.frombuffer(divided_text(found).encode(), np.uint8)
+            self.root["Buffers"].append(Table(kind="Buffer", fields={"Data": data}))
+            entry = Table(kind="Metadata", fields={"Name": METADATA_KEY.encode(), "Buffer": len(self.root["Buffers"]) - 1})
+            self.root["Metadata"] = [*(self.root["Metadata"] or []), entry]
 
     def run(self) -> Table:
         """Return the model's table."""

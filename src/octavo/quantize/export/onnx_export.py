@@ -1,7 +1,8 @@
 """Repeating a quantization plan on the ONNX file a model came from: a QDQ model that other runtimes load.
 
 It decides nothing: what is integer, and with which parameters, the plan says. A tensor that an integer op makes keeps its name,
-for what its DequantizeLinear leaves; the float value before is `<name>_float`.
+for what its DequantizeLinear leaves; the float value before is `<name>_float`. One that equalization divided is another tensor
+than the source's, and named `<name>_divided`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ...graph.moving import MOVED_CONSTANTS
 from ...identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, QuantParams, dequantize
 from ..plan import Fold, IntegerLayer, QuantizationPlan, QuantizedModel
+from .divided import METADATA_KEY, SUFFIX, Divided, divided_text
 from .onnx_graph import PASS_THROUGH, Node, OnnxGraph, attribute, set_attribute
 from .quantized_source import quantized_source
 from .undivided import is_divided, undivided_constants
@@ -83,8 +85,10 @@ def onnx_model(model: Model) -> Any:
     is_wide = any(params.dtype in ("int16", "uint16") for params in plan.activations.values())
     is_new = is_wide or any(_fits_int4(params) for params in plan.weights.values())
     proto = _at_least(WIDTHS_OPSET if is_new else MIN_OPSET, model.source)
-    _Exporter(model=model, plan=plan, graph=OnnxGraph(proto)).run()
+    divided = _Exporter(model=model, plan=plan, graph=OnnxGraph(proto)).run()
     proto.producer_name = "octavo"
+    if divided:
+        proto.metadata_props.add(key=METADATA_KEY, value=divided_text(divided))
     # Files of IR version 3 must list every initializer among the inputs.
     proto.ir_version = max(proto.ir_version, WIDTHS_IR_VERSION if is_new else MIN_IR_VERSION)
     _state_output_ranks(model, proto)
@@ -141,8 +145,8 @@ class _Exporter:
     """Tensors of the module that something reads besides their QuantizeLinear."""
     _weights: dict[tuple[TensorId, bool], str] = field(default_factory=dict[tuple[TensorId, bool], str])
 
-    def run(self) -> None:
-        """Edit the graph."""
+    def run(self) -> dict[str, Divided]:
+        """Edit the graph; return which tensors of it are the source's, divided."""
         self._layer_of = {layer.output: layer for layer in self.plan.layers}
         view = DataflowView(self.model.module["main"])
         quantized = [binding.value.args[0] for binding in view.bindings if call_to(binding.value, "quantize") is not None]
@@ -164,7 +168,9 @@ class _Exporter:
             self._quantize_made(layer)
         for layer in layers:
             self._read_dequantized(layer, chains[layer.output][-1])
+        divided = self._name_divided()
         self.graph.finish()
+        return divided
 
     # ------------------------------------------------------------------------------------------------------- finding nodes
 
@@ -297,6 +303,15 @@ class _Exporter:
                 else:
                     wide = np.asarray((bound / factors[tensor]).max(), np.float32)
                     self.graph.set_input(node, 2, self.graph.add_constant(f"{tensor}_max", wide))
+
+    def _name_divided(self) -> dict[str, Divided]:
+        found: dict[str, Divided] = {}
+        for tensor, factors in self.plan.equalization.factors.items():
+            for name in self._names(tensor) if tensor in self.model.tensors else ():
+                new = self.graph.fresh(f"{name}{SUFFIX}")
+                self.graph.rename(name, new)
+                found[new] = Divided(source_name=name, factors=factors)
+        return found
 
     def _restore_for_recurrent(self) -> set[TensorId]:
         """Let recurrent ops, which keep their weights, read what was divided multiplied again; return which tensors that are."""

@@ -110,6 +110,13 @@ class OnnxGraph:
                 node.output[index] = new
         self._index()
 
+    def rename(self, old: str, new: str) -> None:
+        """Let whoever makes or reads `old` make or read `new`."""
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+        self._index()
+
     def set_input(self, node: Node, index: int, name: str) -> None:
         """Let a node read `name` as its input `index`, added where the node had fewer."""
         while len(node.input) <= index:
