@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import test_affine_rows
 import test_elementwise_kernels
+import test_half_cast_kernel
+import test_half_pool2d_kernel
 import test_lookup_kernel
 import test_pair_lookup_kernel
 import test_pairwise_kernels
@@ -20,6 +22,7 @@ from emulated_kernels import DOTPROD, MACHINES, RISCV, Emulated, call_of, check_
 from kernel_runner import Case, few
 
 from octavo.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, Conv2dSpec, Output
+from octavo.numerics.floats.half import HALF_DTYPES
 
 EACH = pytest.mark.parametrize("isa", [ARM_NEON, ARM_DOTPROD, ARM_I8MM])
 SAME = {"padding": (1, 1, 1, 1)}
@@ -143,3 +146,9 @@ def test_other_kernels(rng: np.random.Generator, machine: Emulated) -> None:
 
 def test_lookups(rng: np.random.Generator) -> None:
     check(test_lookup_kernel.cases(rng, ARM_NEON), MACHINES[ARM_NEON])
+
+
+@pytest.mark.parametrize("machine", [DOTPROD, RISCV], ids=["aarch64", "riscv64"])
+def test_halves(rng: np.random.Generator, machine: Emulated) -> None:
+    casts = [case for dtype in HALF_DTYPES for case in few(test_half_cast_kernel.cases(rng, dtype, GENERIC), 5)]
+    check([*casts, *test_half_pool2d_kernel.cases(rng, GENERIC)], machine)

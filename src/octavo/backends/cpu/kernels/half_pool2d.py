@@ -51,7 +51,7 @@ def half_pool2d(spec: HalfPool2dSpec, *, isa: str) -> Kernel:
     def emit(x: Buffer, y: Buffer) -> None:
         with chunked(rows, worthwhile(spec.threads, operations, rows)) as row, B.serial(0, spec.out_width) as column:
             for_each_vector(
-                spec.channels, lanes, 1, lambda channel, width: _emit_pixel(spec, (x, y), row, column, channel, width)
+                spec.channels, lanes, 1, lambda channel, width: _emit_pixel(spec, isa, (x, y), row, column, channel, width)
             )
 
     arguments = [
@@ -61,7 +61,9 @@ def half_pool2d(spec: HalfPool2dSpec, *, isa: str) -> Kernel:
     return Kernel(name=f"{spec.dtype}.{spec.kind}_pool2d", isa=isa, func=prim_func(arguments, emit))
 
 
-def _emit_pixel(spec: HalfPool2dSpec, buffers: tuple[Buffer, Buffer], row: Expr, column: Expr, channel: Expr, lanes: int) -> None:
+def _emit_pixel(
+    spec: HalfPool2dSpec, isa: str, buffers: tuple[Buffer, Buffer], row: Expr, column: Expr, channel: Expr, lanes: int
+) -> None:
     """Emit `lanes` channels of one output pixel."""
     x, y = buffers
     image, out_row = B.floordiv(row, spec.out_height), B.floormod(row, spec.out_height)
@@ -82,7 +84,8 @@ def _emit_pixel(spec: HalfPool2dSpec, buffers: tuple[Buffer, Buffer], row: Expr,
             count = spec.kernel[0] * spec.kernel[1]
         divisor = B.float32(count) if isinstance(count, int) else B.cast(count, "float32")
         value = value / splat(divisor, lanes)
-    store(y, (row * spec.out_width + column) * spec.channels + channel, narrowed(B.Bind(value), lanes, spec.dtype), lanes)
+    result = narrowed(B.Bind(value), lanes, spec.dtype, isa)
+    store(y, (row * spec.out_width + column) * spec.channels + channel, result, lanes)
 
 
 def _taps(spec: HalfPool2dSpec, axis: int, start: Expr) -> tuple[Expr, Expr]:

@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from .....numerics.floats.float_function import FloatFunction
 from .....numerics.floats.half import to_half
 from ..bfloat16_spec import Bfloat16Conv2dSpec
-from ..half_cast import narrowed, widened
+from ..half_cast import narrowed_bfloat16, widened
 from ..loops.gemm_loops import Panel, TilePlace
 from ..loops.lane_order import LANES
 from ..schedule import NO_SCHEDULES, Schedules
@@ -140,7 +140,7 @@ class ArmBfloat16Gemm(FloatGemm):
         return value + (widened(addend, LANES, "bfloat16") if self.spec.addend == "uint16" else addend)
 
     def _store(self, place: Expr, value: Expr, valid: int) -> None:
-        result = narrowed(T.Bind(value), LANES, "bfloat16") if self.spec.output == "uint16" else value
+        result = narrowed_bfloat16(T.Bind(value), LANES) if self.spec.output == "uint16" else value
         store_partial(self.out, place, result, LANES, valid, self.spec.output)
 
 

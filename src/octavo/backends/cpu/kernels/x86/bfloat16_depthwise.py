@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .....numerics.floats.half import round_half
 from ..bfloat16_spec import Bfloat16Conv2dSpec
-from ..half_cast import narrowed, widened
+from ..half_cast import narrowed_bfloat16, widened
 from ..spec import Kernel
 from ..vectors import Expr, load, store
 from .bfloat16 import bring_along, rounded
@@ -38,7 +38,7 @@ class PlainBfloat16Depthwise(FloatDepthwise):
         return widened(load(self.x, index, lanes), lanes, "bfloat16")
 
     def _rounded(self, value: Expr, lanes: int) -> Expr:
-        return narrowed(T.Bind(value), lanes, "bfloat16")
+        return narrowed_bfloat16(T.Bind(value), lanes)
 
     def _store(self, index: Expr, value: Expr, lanes: int) -> None:
         store(self.out, index, self._rounded(value, lanes) if self.spec.output == "uint16" else value, lanes)
