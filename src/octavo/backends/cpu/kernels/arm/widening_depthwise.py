@@ -84,7 +84,8 @@ class WideningDepthwise(DepthwiseRows):
         if measured is None:
             return WindowSchedule(outputs=most)
         fits = isinstance(measured, WindowSchedule) and 0 < measured.outputs <= most
-        check_schedule(self.key, measured, fits=fits)
+        is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
+        check_schedule(self.key, measured, fits=fits and is_block)
         assert isinstance(measured, WindowSchedule)
         return measured
 
