@@ -106,6 +106,7 @@ def test_inner_loops_multiply_and_spill_nothing(isa: str, cpu: str, layer: str) 
     # A register of weights or pixels serves some products; one of zeros would mean that an accumulator starts anew.
     assert count("ldr|ldur", loop) <= products * 0.6
     assert not count("ldp|movi|dup", loop), "two loads in one instruction leave no room between them"
+    assert not count("zip1|zip2|ins|mov", loop), "two pixels lie in memory as a product takes them"
 
 
 @EACH

@@ -21,7 +21,7 @@ from conv2d_cases import CHANNELS, Layers, exact_case, matmul_case
 from emulated_kernels import DOTPROD, MACHINES, RISCV, Emulated, call_of, check_emulated
 from kernel_runner import Case, few
 
-from octavo.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, Conv2dSpec, Output
+from octavo.backends.cpu.kernels import ARM_DOTPROD, ARM_I8MM, ARM_NEON, GENERIC, Conv2dSpec, Output, TileSchedule
 from octavo.numerics.floats.half import HALF_DTYPES
 
 EACH = pytest.mark.parametrize("isa", [ARM_NEON, ARM_DOTPROD, ARM_I8MM])
@@ -57,6 +57,24 @@ def test_pixels_in_pairs() -> None:
     """Copied two by turns, with one that has no partner, and runs that end in half a block."""
     layers, sizes = Layers(38), [((5, 3), (16, 64)), ((7, 7), (24, 96)), ((9, 9), (40, 129)), ((3, 1), (64, 70))]
     check([layers.case(layers.spec(*size), ARM_I8MM) for size in sizes], MACHINES[ARM_I8MM])
+
+
+def test_windows_in_pairs() -> None:
+    """Side by side or one below the other, with rows and columns that leave one alone; some of them in no pair of the copy."""
+    layers, cases = Layers(47), list[Case]()
+    for inputs, kernel, window in (
+        (24, (3, 3), SAME),
+        (16, (3, 5), {"strides": (2, 1), "padding": (1, 2, 0, 1)}),
+        (8, (3, 3), {"dilation": (1, 2), "strides": (1, 2)}),
+        (72, (1, 2), {"threads": 2}),
+    ):
+        for rows, columns in ((4, 1), (1, 4), (2, 2), (1, 2), (2, 3)):
+            spec = layers.spec((9, 11), (inputs, 40), kernel, batch=2, **window)
+            tunable = layers.case(spec, ARM_I8MM, w_zero_point=0).kernel.tunable
+            assert tunable is not None
+            measured = {tunable.key: TileSchedule(rows=rows, columns=columns, vectors=1)}
+            cases.append(layers.case(spec, ARM_I8MM, w_zero_point=0, schedules=measured))
+    check(cases, MACHINES[ARM_I8MM])
 
 
 @EACH

@@ -44,16 +44,51 @@ class PairedPixels:
         with T.serial(0, T.Bind(T.floordiv(count + 1, 2))) as pair:
             first = T.Bind(first_row + 2 * pair)
             second = T.Bind(T.min(first + 1, T.int32(self.pixels - 1)))
-            target = T.Bind(pair * (2 * self.channels))
-            with T.serial(0, self.channels // v.BYTES) as part:
-                pixels = [load(x, pixel * self.channels + part * v.BYTES, v.BYTES) for pixel in (first, second)]
-                words = [T.reinterpret("int64x2", each) for each in pixels]
-                for lane in range(2):
-                    value = T.reinterpret("uint8x16", v.shuffled(words, [lane, 2 + lane]))
-                    store(copy, target + part * (2 * v.BYTES) + lane * v.BYTES, value, v.BYTES)
-            if self.channels % v.BYTES:
-                start = self.channels - PAIR_BYTES
-                for number, pixel in enumerate((first, second)):
-                    value = load(x, pixel * self.channels + start, PAIR_BYTES)
-                    store(copy, target + 2 * start + number * PAIR_BYTES, value, PAIR_BYTES)
+            _emit_pair(x, first * self.channels, second * self.channels, copy, pair * (2 * self.channels), self.channels)
         return copy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedWindows(Scratch):
+    """A padded copy in which each pixel lies by turns with that which the next window reads in its place: 8 bytes of each.
+
+    It takes twice the bytes, for a pixel is the first of one pair and the second of another. `axis` is that of the output along
+    which a window has its next: 0 for rows, 1 for columns.
+    """
+
+    axis: int
+
+    @property
+    def partner(self) -> int:
+        """Bytes of the copy from one window to the next along the axis."""
+        pixels = self.width if self.axis == 0 else 1
+        return 2 * self.spec.strides[self.axis] * pixels * self.channels
+
+    def emit(self, x: Expr, image: Expr, first_row: Expr, padding: Expr | None = None) -> Expr:
+        """Allocate the copy, fill it for the output rows from `first_row` of image `image`, and return its buffer."""
+        padded = Scratch.emit(self, x, image, first_row, padding)
+        copy = T.alloc_buffer((2 * self.rows * self.row_size + SLACK,), "uint8")
+        distance, channels = self.spec.strides[self.axis], self.channels
+        with T.serial(0, self.rows) as row, T.serial(0, self.width) as column:
+            first = T.Bind(row * self.row_size + column * channels)
+            # The last window has no next one: the sums of what stands there are not used.
+            if self.axis == 0:
+                second = T.min(row + distance, T.int32(self.rows - 1)) * self.row_size + column * channels
+            else:
+                second = row * self.row_size + T.min(column + distance, T.int32(self.width - 1)) * channels
+            _emit_pair(padded, first, T.Bind(second), copy, first * 2, channels)
+        return copy
+
+
+def _emit_pair(source: Expr, first: Expr, second: Expr, copy: Expr, target: Expr, channels: int) -> None:
+    """Emit the copy of two pixels by turns."""
+    with T.serial(0, channels // v.BYTES) as part:
+        words = [T.reinterpret("int64x2", load(source, pixel + part * v.BYTES, v.BYTES)) for pixel in (first, second)]
+        for lane in range(2):
+            value = T.reinterpret("uint8x16", v.shuffled(words, [lane, 2 + lane]))
+            store(copy, target + part * (2 * v.BYTES) + lane * v.BYTES, value, v.BYTES)
+    if channels % v.BYTES:
+        start = channels - PAIR_BYTES
+        for number, pixel in enumerate((first, second)):
+            value = load(source, pixel + start, PAIR_BYTES)
+            store(copy, target + 2 * start + number * PAIR_BYTES, value, PAIR_BYTES)

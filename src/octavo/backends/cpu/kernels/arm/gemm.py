@@ -10,6 +10,7 @@ registers is computed in parts, each of which walks over the reduction.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from ..isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
-from ..loops.geometry import geometry_of
+from ..loops.geometry import geometry_of, is_pointwise
 from ..loops.lane_order import LANES
 from ..loops.packing import Weights, merge_groups
 from ..loops.scratch import Scratch, padding_value
@@ -29,7 +30,7 @@ from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
 from ..vectors import Expr, chunks_for, load, store
 from . import vector as v
-from .copies import PAIR_BYTES, FlippedScratch, PairedPixels, flipped_padding
+from .copies import PAIR_BYTES, FlippedScratch, PairedPixels, PairedWindows, flipped_padding
 from .epilogue import Epilogue, Finish
 from .products import DotProduct, MatrixProduct, Product, Tile, WideningProduct, adds_words
 
@@ -116,16 +117,15 @@ class ArmGemm(GemmLoops):
         shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
         core = replace(CORES[isa], sums_windows=self.is_asymmetric)
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
-        pairs = isinstance(self.product, MatrixProduct) and self._pairs_pixels
-        if pairs:
-            self.product, self.is_copied = MatrixProduct(flips=False, is_paired=True), True
+        copy = self._paired_copy(1)
+        if copy is not None:
+            self._read_pairs(copy)
         pieces = max(geometry.images * geometry.rows, len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
         kind = FlippedScratch if self.is_signed else Scratch
         self.scratch = None if padded is None else kind(spec=spec, block=self.block, channels=spec.in_channels)
-        if pairs:
-            self.scratch = PairedPixels(pixels=geometry.rows, block=self.block, channels=spec.in_channels)
+        self.scratch = self._paired_copy(self.block) or self.scratch
         self.epilogue = Epilogue(spec, weights)
         bias = weights.folded_bias(spec.folded_zero_point - (128 if self.is_signed else 0))
         self.constants: dict[str, npt.NDArray[Any]] = {
@@ -144,12 +144,36 @@ class ArmGemm(GemmLoops):
             self.is_signed and spec.kernel == (1, 1) and spec.out_channels >= COPY_CHANNELS * spec.groups
         )
 
-    @property
-    def _pairs_pixels(self) -> bool:
-        """Whether blocks read a copy in which pixels lie in pairs: once, instead of once for each part of many channels."""
-        spec = self.spec
-        is_plain = spec.kernel == (1, 1) and spec.strides == (1, 1) and not any(spec.padding) and spec.groups == 1
-        return is_plain and spec.out_channels >= COPY_CHANNELS and spec.in_channels % PAIR_BYTES == 0 and self.tile.rows % 2 == 0
+    def _paired_copy(self, block: int) -> PairedPixels | PairedWindows | None:
+        """Return the copy in which pixels lie in pairs, made once instead of once for each tap and part of many channels, if any.
+
+        Of windows those are paired that the tile has side by side, or one below the other.
+        """
+        spec, tile, geometry = self.spec, self.tile, self.geometry
+        fits = isinstance(self.product, MatrixProduct) and geometry.groups == 1 and spec.in_channels % PAIR_BYTES == 0
+        if not fits or spec.out_channels * prod(spec.kernel) < COPY_CHANNELS * prod(spec.strides):
+            return None
+        if is_pointwise(spec) and not any(spec.padding):
+            is_even = tile.rows % 2 == 0
+            return PairedPixels(pixels=geometry.rows, block=block, channels=spec.in_channels) if is_even else None
+        # Of other tiles some pair is the last window of a row and the first of the next.
+        is_even = tile.columns % 2 == 0 if tile.columns > 1 and tile.rows > 1 else tile.pixels % 2 == 0
+        return PairedWindows(spec=spec, block=block, channels=spec.in_channels, axis=int(tile.columns > 1)) if is_even else None
+
+    def _read_pairs(self, copy: PairedPixels | PairedWindows) -> None:
+        """Let the loops walk over a copy in which pixels lie in pairs."""
+        partner, self.is_copied = copy.channels, True
+        if isinstance(copy, PairedWindows):
+            partner, geometry = copy.partner, self.geometry
+            walked = geometry_of(self.spec, geometry.groups, geometry.group_inputs, padded_width=copy.width)
+            taps = tuple((extent, 2 * distance) for extent, distance in walked.reduction.taps)
+            self.geometry = replace(
+                walked,
+                row_stride=2 * walked.row_stride,
+                column_stride=2 * walked.column_stride,
+                reduction=replace(walked.reduction, taps=taps),
+            )
+        self.product = MatrixProduct(flips=False, partner=partner)
 
     # ---- what is multiplied
 

@@ -187,7 +187,7 @@ class DotProduct(Product):
 class MatrixProduct(Product):
     """usmmla of uint8 by int8: 8 bytes of two pixels, times 8 bytes of two channels. A pixel without a partner is its own.
 
-    `is_paired` where two pixels lie in memory as the product takes them, by turns.
+    `partner` is the distance of two pixels that lie in memory as the product takes them, by turns; 0 where pixels lie alone.
     """
 
     step = 8
@@ -195,9 +195,9 @@ class MatrixProduct(Product):
     pixel_registers = 2
     most_quads = 6
 
-    def __init__(self, *, flips: bool, is_paired: bool = False) -> None:
+    def __init__(self, *, flips: bool, partner: int = 0) -> None:
         super().__init__(flips=flips)
-        self.is_paired, self.spread = is_paired, 1 + is_paired
+        self.partner, self.spread = partner, 2 if partner else 1
 
     def _pack_step(self, step: Int8Array) -> Int8Array:
         return np.ascontiguousarray(step.T)
@@ -206,9 +206,8 @@ class MatrixProduct(Product):
         """Emit acc += 16 bytes times their weights."""
         pairs: list[tuple[Expr, Expr]] = []
         for first, second in self._pairs(tile):
-            if self.is_paired:
-                at = byte + tile.starts[first]
-                pairs.append((T.Bind(load(tile.source, at, v.BYTES)), T.Bind(load(tile.source, at + v.BYTES, v.BYTES))))
+            if self.partner:
+                pairs.append((self._paired(tile, byte, first, second), self._paired(tile, byte + v.BYTES, first, second)))
                 continue
             a, b = self._block(tile, byte, first), self._block(tile, byte, second)
             words = [T.reinterpret("int64x2", a), T.reinterpret("int64x2", b)]
@@ -220,12 +219,14 @@ class MatrixProduct(Product):
     def emit_step(self, tile: Tile, byte: Expr, weights: Expr, count: int) -> None:
         """Emit acc += one small step."""
         assert count == self.step, "shorter runs have another product"
-        if self.is_paired:
-            pairs = [T.Bind(load(tile.source, byte + tile.starts[first], v.BYTES)) for first, _ in self._pairs(tile)]
-            self._emit(tile, pairs, weights)
-            return
-        halves = [load(tile.source, byte + start, self.step) for start in tile.starts]
-        self._emit(tile, [T.Bind(v.concatenated([halves[a], halves[b]], 8)) for a, b in self._pairs(tile)], weights)
+        self._emit(tile, [self._paired(tile, byte, first, second) for first, second in self._pairs(tile)], weights)
+
+    def _paired(self, tile: Tile, byte: Expr, first: int, second: int) -> Expr:
+        """Return 8 bytes of two pixels."""
+        starts = [tile.starts[first], tile.starts[second]]
+        if self.partner and starts[1] - starts[0] in {0, self.partner}:
+            return T.Bind(load(tile.source, byte + starts[0], v.BYTES))
+        return T.Bind(v.concatenated([load(tile.source, byte + start, self.step) for start in starts], self.step))
 
     def _pairs(self, tile: Tile) -> list[tuple[int, int]]:
         pixels = len(tile.starts)
