@@ -4,7 +4,17 @@ import numpy as np
 from emulated_kernels import NEON, aarch64, call_of, check_emulated
 from kernel_runner import Case
 
-from octavo.backends.cpu.kernels import ARM_BF16, ARM_NEON, Bfloat16Conv2dSpec, FloatConv2dSpec, bfloat16_conv2d, float_conv2d
+from octavo.backends.cpu.kernels import (
+    ARM_BF16,
+    ARM_NEON,
+    NO_SCHEDULES,
+    Bfloat16Conv2dSpec,
+    FloatConv2dSpec,
+    Schedules,
+    TileSchedule,
+    bfloat16_conv2d,
+    float_conv2d,
+)
 from octavo.numerics import Window
 from octavo.numerics.floats.half import bfloat16_conv2d as oracle
 from octavo.numerics.floats.half import bfloat16_depthwise as depthwise_oracle
@@ -20,7 +30,7 @@ def spec_of(
     return Bfloat16Conv2dSpec(**{"batch": 1, "kernel": kernel, **sizes, **options})
 
 
-def case(rng: np.random.Generator, spec: Bfloat16Conv2dSpec, scale: float = 1.0) -> Case:
+def case(rng: np.random.Generator, spec: Bfloat16Conv2dSpec, scale: float = 1.0, schedules: Schedules = NO_SCHEDULES) -> Case:
     x = to_half(scale * rng.normal(size=(spec.batch, spec.in_height, spec.in_width, spec.in_channels)), "bfloat16")
     weight = rng.normal(size=(*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)).astype(np.float32)
     bias = rng.normal(size=spec.out_channels).astype(np.float32)
@@ -36,7 +46,7 @@ def case(rng: np.random.Generator, spec: Bfloat16Conv2dSpec, scale: float = 1.0)
         total = total + (from_half(inputs[1], "bfloat16") if spec.addend == "uint16" else addend)
     total = np.clip(total, np.float32(spec.low), np.float32(spec.high))
     expected = to_half(total, "bfloat16") if spec.output == "uint16" else total
-    kernel = bfloat16_conv2d(spec, weight=weight, bias=bias, extension=ARM_BF16)
+    kernel = bfloat16_conv2d(spec, weight=weight, bias=bias, extension=ARM_BF16, schedules=schedules)
     return Case(kernel=kernel, inputs=tuple(inputs), expected=expected, about=spec)
 
 
@@ -53,6 +63,24 @@ def test_products_of_any_window(rng: np.random.Generator) -> None:
     ]
     cases = [case(rng, spec) for spec in specs]
     cases.append(case(rng, spec_of((4, 4), (64, 16)), scale=1e-38))  # products and sums among subnormal numbers
+    assert check_emulated(map(call_of, cases), BF16) == len(cases)
+
+
+def test_pixels_in_pairs(rng: np.random.Generator) -> None:
+    """Copied by turns: of columns, and of windows side by side or one below the other, with some that are in no pair."""
+    same = {"padding": (1, 1, 1, 1)}
+    cases = [case(rng, spec) for spec in (spec_of((9, 7), (12, 64)), spec_of((5, 5), (36, 80), batch=2, threads=2))]
+    for inputs, kernel, window in (
+        (12, (3, 3), same),
+        (8, (3, 5), {"strides": (2, 1), "padding": (1, 2, 0, 1)}),
+        (4, (3, 3), {"dilation": (1, 2), "strides": (1, 2)}),
+    ):
+        for rows, columns in ((4, 1), (1, 4), (2, 2), (2, 1)):
+            spec = spec_of((9, 11), (inputs, 40), kernel, **window)
+            tunable = case(rng, spec).kernel.tunable
+            assert tunable is not None
+            measured = {tunable.key: TileSchedule(rows=rows, columns=columns, vectors=1)}
+            cases.append(case(rng, spec, schedules=measured))
     assert check_emulated(map(call_of, cases), BF16) == len(cases)
 
 

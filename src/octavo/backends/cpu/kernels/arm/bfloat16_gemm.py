@@ -28,6 +28,7 @@ from ..x86.float_gemm import FloatArray, FloatGemm, load_partial, pack_panels, s
 from . import vector as v
 from .bfloat16 import bring_along, multiply_matrix
 from .gemm import ArmCore
+from .pairs import geometry_in, paired_copy
 
 STEP = 4  # elements of a pixel that one product takes
 # With 24 accumulators LLVM spills some.
@@ -47,6 +48,11 @@ class ArmBfloat16Gemm(FloatGemm):
         self, spec: Bfloat16Conv2dSpec, weight: FloatArray, bias: FloatArray, *, schedules: Schedules = NO_SCHEDULES
     ) -> None:
         super().__init__(spec, weight, bias, core=CORE, schedules=schedules)
+        self.partner = 0
+        if (copy := paired_copy(spec, self.tile, self.geometry, element_bytes=2)) is not None:
+            self.geometry, self.is_copied, self.partner = geometry_in(copy, self.geometry), True, copy.partner
+            self.block = self._block_rows()
+            self.scratch = paired_copy(spec, self.tile, self.geometry, element_bytes=2, block=self.block)
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
@@ -85,7 +91,7 @@ class ArmBfloat16Gemm(FloatGemm):
         """Emit the steps over `elements` neighbours of pixels (number, first element), two at a time."""
         starts = [start for _, start in pixels]
         pairs = [(starts[first], starts[min(first + 1, len(starts) - 1)]) for first in range(0, len(starts), 2)]
-        step_size = panel.vectors * LANES
+        step_size, spread = panel.vectors * LANES, 2 if self.partner else 1
 
         def multiply(values: list[Expr], weights: Expr) -> None:
             for number in range(step_size // 2):
@@ -97,24 +103,32 @@ class ArmBfloat16Gemm(FloatGemm):
         def two_steps(element: Expr, weights: Expr) -> None:
             halves: list[list[Expr]] = []
             for pair in pairs:
+                if self.partner:
+                    halves.append([self._pair(source, element + lane * (2 * STEP), pair, STEP) for lane in range(2)])
+                    continue
                 words = [_words(load(source, element + start, 2 * STEP)) for start in pair]
                 halves.append([T.Bind(v.shuffled(words, [lane, 2 + lane])) for lane in range(2)])
             for lane in range(2):
                 multiply([half[lane] for half in halves], weights + lane * step_size)
-
-        def one_step(element: Expr, weights: Expr, taken: int) -> None:
-            fours = [[T.broadcast(_four(source, element + start, taken), 2) for start in pair] for pair in pairs]
-            multiply([T.Bind(v.shuffled(pair, [0, 2])) for pair in fours], weights)
 
         doubles, left = divmod(elements, 2 * STEP)
         if doubles == 1:
             two_steps(element, weights)
         elif doubles:
             with T.serial(0, doubles) as index:
-                two_steps(element + index * (2 * STEP), weights + index * (2 * step_size))
+                two_steps(element + index * (2 * STEP * spread), weights + index * (2 * step_size))
         for number, start in enumerate(range(0, left, STEP)):
             done = 2 * doubles + number
-            one_step(element + done * STEP, weights + done * step_size, min(STEP, left - start))
+            taken = min(STEP, left - start)
+            values = [self._pair(source, element + done * (STEP * spread), pair, taken) for pair in pairs]
+            multiply(values, weights + done * step_size)
+
+    def _pair(self, source: Expr, element: Expr, starts: tuple[int, int], taken: int) -> Expr:
+        """Return four elements of two pixels, of which `taken` are read and the others 0."""
+        if self.partner and starts[1] - starts[0] in {0, self.partner}:
+            return _words(load(source, element + starts[0], 2 * STEP))
+        fours = [T.broadcast(_four(source, element + start, taken), 2) for start in starts]
+        return T.Bind(v.shuffled(fours, [0, 2]))
 
     def _by_pixel(self, acc: Expr, pixels: int, panel: Panel) -> Expr:
         """Emit the sums of each pixel in the order of its channels, and return their buffer."""

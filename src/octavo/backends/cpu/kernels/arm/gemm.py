@@ -10,7 +10,6 @@ registers is computed in parts, each of which walks over the reduction.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from ..isa import ARM_DOTPROD, ARM_I8MM, ARM_NEON
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.gemm_loops import GemmLoops, Panel, TilePlace
-from ..loops.geometry import geometry_of, is_pointwise
+from ..loops.geometry import geometry_of
 from ..loops.lane_order import LANES
 from ..loops.packing import Weights, merge_groups
 from ..loops.scratch import Scratch, padding_value
@@ -30,11 +29,10 @@ from ..schedule_key import schedule_key
 from ..spec import Conv2dSpec, Kernel, gemm_kind
 from ..vectors import Expr, chunks_for, load, store
 from . import vector as v
-from .copies import PAIR_BYTES, FlippedScratch, PairedPixels, PairedWindows, flipped_padding
+from .copies import FlippedScratch, flipped_padding
 from .epilogue import Epilogue, Finish
+from .pairs import COPY_CHANNELS, PairedCopy, geometry_in, paired_copy
 from .products import DotProduct, MatrixProduct, Product, Tile, WideningProduct, adds_words
-
-COPY_CHANNELS = 64  # outputs for which a copy of the input costs less than to flip its bytes for each panel of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,9 +115,9 @@ class ArmGemm(GemmLoops):
         shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
         core = replace(CORES[isa], sums_windows=self.is_asymmetric)
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
-        copy = self._paired_copy(1)
-        if copy is not None:
-            self._read_pairs(copy)
+        if (copy := self._paired_copy()) is not None:
+            self.geometry, self.is_copied = geometry_in(copy, geometry), True
+            self.product = MatrixProduct(flips=False, partner=copy.partner)
         pieces = max(geometry.images * geometry.rows, len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
@@ -144,36 +142,11 @@ class ArmGemm(GemmLoops):
             self.is_signed and spec.kernel == (1, 1) and spec.out_channels >= COPY_CHANNELS * spec.groups
         )
 
-    def _paired_copy(self, block: int) -> PairedPixels | PairedWindows | None:
-        """Return the copy in which pixels lie in pairs, made once instead of once for each tap and part of many channels, if any.
-
-        Of windows those are paired that the tile has side by side, or one below the other.
-        """
-        spec, tile, geometry = self.spec, self.tile, self.geometry
-        fits = isinstance(self.product, MatrixProduct) and geometry.groups == 1 and spec.in_channels % PAIR_BYTES == 0
-        if not fits or spec.out_channels * prod(spec.kernel) < COPY_CHANNELS * prod(spec.strides):
+    def _paired_copy(self, block: int = 1) -> PairedCopy | None:
+        """Return the copy in which pixels lie in pairs, if products take two and it pays."""
+        if not isinstance(self.product, MatrixProduct):
             return None
-        if is_pointwise(spec) and not any(spec.padding):
-            is_even = tile.rows % 2 == 0
-            return PairedPixels(pixels=geometry.rows, block=block, channels=spec.in_channels) if is_even else None
-        # Of other tiles some pair is the last window of a row and the first of the next.
-        is_even = tile.columns % 2 == 0 if tile.columns > 1 and tile.rows > 1 else tile.pixels % 2 == 0
-        return PairedWindows(spec=spec, block=block, channels=spec.in_channels, axis=int(tile.columns > 1)) if is_even else None
-
-    def _read_pairs(self, copy: PairedPixels | PairedWindows) -> None:
-        """Let the loops walk over a copy in which pixels lie in pairs."""
-        partner, self.is_copied = copy.channels, True
-        if isinstance(copy, PairedWindows):
-            partner, geometry = copy.partner, self.geometry
-            walked = geometry_of(self.spec, geometry.groups, geometry.group_inputs, padded_width=copy.width)
-            taps = tuple((extent, 2 * distance) for extent, distance in walked.reduction.taps)
-            self.geometry = replace(
-                walked,
-                row_stride=2 * walked.row_stride,
-                column_stride=2 * walked.column_stride,
-                reduction=replace(walked.reduction, taps=taps),
-            )
-        self.product = MatrixProduct(flips=False, partner=partner)
+        return paired_copy(self.spec, self.tile, self.geometry, element_bytes=1, block=block)
 
     # ---- what is multiplied
 

@@ -12,6 +12,7 @@ from ..vectors import Expr, intrinsic
 
 QUAD = 4  # int32 lanes of a register
 BYTES = 16
+PAIR_BYTES = 8  # of each of two pixels in a register of a matrix product
 
 
 def shuffled(parts: list[Expr], lanes: list[int]) -> Expr:
