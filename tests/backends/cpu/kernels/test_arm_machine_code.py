@@ -130,3 +130,12 @@ def test_depthwise_loops_share_rows_and_columns(isa: str, cpu: str, layer: str) 
         assert count("ldr|ldur|ldp", loop) <= outputs * taps * 1.5
     if cpu not in IN_ORDER:
         assert len(re.findall(r"\[sp", loop)) <= 6  # what tells LLVM not to read all weights before the loop, and two constants
+
+
+@pytest.mark.parametrize(("isa", "cpu"), [(isa, cpu) for isa in (ARM_NEON, ARM_DOTPROD) for cpu in CPUS[isa]])
+@pytest.mark.parametrize("size", [(13, 13), (28, 28)], ids=["few turns", "many"])
+def test_long_windows_with_strides_read_weights_where_they_lie(isa: str, cpu: str, size: Pair) -> None:
+    """However few turns a row has: LLVM knows those of two."""
+    loop = loop_of(isa, cpu, WIDENING, size, (64, 64), (5, 5), groups=64, strides=(2, 2))
+    assert count("str|stur|stp", loop) == count("scvtf", loop) // 4, "it stores outputs alone"
+    assert len(re.findall(r"\[sp", loop)) <= 6

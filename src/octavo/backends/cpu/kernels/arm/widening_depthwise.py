@@ -13,12 +13,14 @@ int16; that is two taps at least, but where both are -128. Weights less a zero p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from ..isa import ARM_NEON
 from ..layer_function import LayerBuffers, layer_function
 from ..loops.depthwise_rows import DepthwiseRows
 from ..loops.depthwise_windows import channel_blocks
@@ -61,7 +63,7 @@ class WideningDepthwise(DepthwiseRows):
         self.blocks_of_channels = channel_blocks(self.channels, WIDTH)
         centered = weights.values[:, :, 0, :].astype(np.int64) - weights.zero_points
         self.is_wide = bool(centered.min(initial=0) < -128 or centered.max(initial=0) > 127)
-        self.loops = spec.kernel[0] if spec.kernel[0] * spec.kernel[1] > UNROLLED_TAPS else 1
+        self.loops = spec.kernel[0] if prod(spec.kernel) > UNROLLED_TAPS else 1
         self.groups = groups_of(centered.reshape(self.loops, -1, spec.out_channels), is_wide=self.is_wide)
         self.schedule = self._choose(schedules)
         blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
@@ -82,7 +84,9 @@ class WideningDepthwise(DepthwiseRows):
         """Take what was measured to be best, or as many outputs as registers hold."""
         measured, most = schedules.get(self.key), min(MAX_OUTPUTS, self.spec.out_width)
         if measured is None:
-            return WindowSchedule(outputs=most)
+            # The columns of two such windows are more than a Cortex-A55's registers, for which LLVM reads ahead.
+            is_long = self.isa != ARM_NEON and self.spec.strides[1] > 1 and prod(self.spec.kernel) > KEPT_TAPS
+            return WindowSchedule(outputs=1 if is_long else most)
         fits = isinstance(measured, WindowSchedule) and 0 < measured.outputs <= most
         is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
         check_schedule(self.key, measured, fits=fits and is_block)
@@ -140,11 +144,12 @@ class WideningDepthwise(DepthwiseRows):
         spec, outputs = self.spec, self.schedule.outputs
         full, left = divmod(spec.out_width, outputs)
 
-        # More weights than registers: LLVM would read them before the loop, and spill them.
-        weights_of = values_by_turn(block.weights) if spec.kernel[0] * spec.kernel[1] > KEPT_TAPS else None
+        # More weights than registers: LLVM would read them before the loops, and spill them. Few turns of a row it writes out, so
+        # that rows are turns, too.
+        weights_of = values_by_turn(block.weights) if prod(spec.kernel) > KEPT_TAPS else None
 
-        def window(row: Expr, column: Expr, count: int, turn: Expr | None = None) -> None:
-            here = block if turn is None or weights_of is None else replace(block, weights=weights_of(turn))
+        def window(row: Expr, column: Expr, count: int, turn: Expr) -> None:
+            here = block if weights_of is None else replace(block, weights=weights_of(row + turn))
             at = row * (spec.strides[0] * self.copy.row_size) + column * (spec.strides[1] * self.copy.channels) + block.start
             target = out_base + (row * spec.out_width + column) * spec.out_channels + block.start
             self._emit_window(source, T.Bind(at), T.Bind(target), count, here)
@@ -153,7 +158,7 @@ class WideningDepthwise(DepthwiseRows):
             with T.serial(0, full) as index:
                 window(row, index * outputs, outputs, index)
             if left:
-                window(row, T.int32(full * outputs), left)
+                window(row, T.int32(full * outputs), left, T.int32(full))
 
     def _emit_window(self, source: Expr, at: Expr, target: Expr, outputs: int, block: Block) -> None:
         """Emit the sums of some neighbouring outputs, and their stores."""
