@@ -15,9 +15,12 @@ from octavo.backends.cpu.kernels import (
     ARM_I8MM,
     ARM_NEON,
     Bfloat16Conv2dSpec,
+    Conv2dSpec,
     FloatConv2dSpec,
     LookupSpec,
+    Output,
     bfloat16_conv2d,
+    conv2d,
     float_conv2d,
     lookup,
 )
@@ -46,6 +49,9 @@ Pair = tuple[int, int]
 JUMP = r"(?:b\.\w+|cbn?z\t\w+,|tbn?z\t\w+, #\d+,)"
 
 
+EACH = pytest.mark.parametrize(("isa", "cpu"), [(isa, cpu) for isa, cpus in CPUS.items() for cpu in cpus])
+
+
 @cache
 def loop_of(isa: str, cpu: str, products: str, size: Pair, channels: Pair, kernel: Pair = (1, 1), **window: object) -> str:
     """Of the pieces from a label to a jump back to it, with no other label between, the one with most sums of products."""
@@ -64,6 +70,21 @@ def loop_in(func: tvm.tirx.PrimFunc, cpu: str, products: str) -> str:
 
 def count(names: str, code: str) -> int:
     return len(re.findall(rf"\b(?:{names})\b", code))
+
+
+@EACH
+@pytest.mark.parametrize("layer", LAYERS)
+def test_loops_of_int16_multiply_bytes(isa: str, cpu: str, layer: str) -> None:
+    (size, channels, *kernel), window = LAYERS[layer], {"batch": 1, "input_zero_point": 0, "dtype": "int16"}
+    kernel = kernel[0] if kernel else (1, 1)
+    sizes = {"in_height": size[0], "in_width": size[1], "in_channels": channels[0], "out_channels": channels[1]}
+    spec = Conv2dSpec(**sizes, kernel=kernel, output=Output(zero_point=0, qmin=-32768, qmax=32767), **window)
+    operands = {"weight": np.ones((*kernel, *channels), np.int16), "weight_zero_point": 0, "multiplier": np.float32(1e-3)}
+    loop = loop_in(conv2d(spec, **operands, bias=np.zeros(channels[1], np.int64), isa=isa).func, cpu, PRODUCTS[isa])
+    assert count(PRODUCTS[isa], loop) >= FEWEST[isa]
+    assert "[sp" not in loop
+    assert count("ldr|ldur", loop) <= count(PRODUCTS[isa], loop) * 0.6
+    assert not count("zip1|zip2|dup|saddw|sxtl", loop)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
@@ -92,9 +113,6 @@ def test_lookups_keep_their_table_in_registers() -> None:
     func = lookup(LookupSpec(size=4096), table=np.arange(256, dtype=np.uint8), isa=ARM_NEON).func
     loop = loop_in(func, "cortex-a76", "tb[lx]")
     assert [count(name, loop) for name in ("tbl", "tbx", "ldr", "ldp|ldur|ldrb|ld1")] == [1, 3, 1, 0]
-
-
-EACH = pytest.mark.parametrize(("isa", "cpu"), [(isa, cpu) for isa, cpus in CPUS.items() for cpu in cpus])
 
 
 @EACH

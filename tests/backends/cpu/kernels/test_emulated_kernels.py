@@ -11,6 +11,7 @@ import test_affine_rows
 import test_elementwise_kernels
 import test_half_cast_kernel
 import test_half_pool2d_kernel
+import test_int16_conv2d_kernels
 import test_lookup_kernel
 import test_pair_lookup_kernel
 import test_pairwise_kernels
@@ -26,6 +27,7 @@ from octavo.numerics.floats.half import HALF_DTYPES
 
 EACH = pytest.mark.parametrize("isa", [ARM_NEON, ARM_DOTPROD, ARM_I8MM])
 SAME = {"padding": (1, 1, 1, 1)}
+EXTREMES = np.array([-128, 127, -128, 3], np.int16)
 
 
 def check(cases: list[Case], machine: Emulated) -> None:
@@ -170,3 +172,27 @@ def test_lookups(rng: np.random.Generator) -> None:
 def test_halves(rng: np.random.Generator, machine: Emulated) -> None:
     casts = [case for dtype in HALF_DTYPES for case in few(test_half_cast_kernel.cases(rng, dtype, GENERIC), 5)]
     check([*casts, *test_half_pool2d_kernel.cases(rng, GENERIC)], machine)
+
+
+@EACH
+def test_int16_by_products_of_bytes(isa: str) -> None:
+    """High and low bytes side by side or by turns, with ends of blocks that are no vectors, and the ends of the ranges."""
+    rng = np.random.default_rng(17)
+    windows = [
+        ((1, 5, 3, 8), (1, 1, 8, 20), {}),
+        ((2, 3, 3, 24), (1, 1, 24, 129), {}),
+        ((1, 23, 31, 40), (1, 1, 40, 33), {"threads": 2}),
+        ((1, 23, 31, 21), (1, 1, 21, 70), {"threads": 2}),
+        ((1, 9, 7, 8), (3, 3, 8, 40), {"padding": (1, 1, 0, 2), "strides": (2, 1), "zero_point": -77}),
+        ((2, 6, 5, 20), (3, 2, 20, 17), {"dilation": (1, 2), "zero_point": 32767}),
+        ((1, 7, 7, 32), (3, 3, 16, 34), {"groups": 2, **SAME}),
+        ((1, 1, 1, 96), (1, 1, 96, 24), {}),
+    ]
+    cases: list[Case] = []
+    for number, (shape, weight_shape, fields) in enumerate(windows):
+        rounding = test_int16_conv2d_kernels.ROUNDINGS[number % 5]
+        given = {"x": test_int16_conv2d_kernels.extremes(rng, shape), "weight": rng.choice(EXTREMES, weight_shape)}
+        for operands in ({}, given):
+            cases.append(test_int16_conv2d_kernels.convolution(isa, rounding, rng, shape, weight_shape, **operands, **fields))
+    assert {case.kernel.isa for case in cases} == {isa}
+    check(cases, MACHINES[isa])

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from ....numerics.rounding.narrow_accumulator import NarrowAccumulator
 from ....numerics.rounding.requantize import Multiplier
 from .arm import conv2d_arm, matmul_arm
+from .arm.wide_gemm import ArmWideGemm
+from .arm.wide_gemm import fits as fits_bytes
 from .generic.conv2d import conv2d_generic
 from .generic.wide_conv2d import wide_conv2d_generic
 from .isa import checked_isa
@@ -155,8 +157,13 @@ def _wide_conv2d(
     shape = (*spec.kernel, spec.in_channels // spec.groups, spec.out_channels)
     assert weight.shape == shape, f"weights are {shape}, got {weight.shape}"
     assert int(np.abs(weight).max(initial=0)) <= 255, "weights less their zero points have 9 bits"
-    if checked_isa(isa).family != "x86" or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
+    family, kind = checked_isa(isa).family, gemm_kind(spec)
+    is_generic = family == "generic" or (family == "arm" and not fits_bytes(weight))
+    if is_generic or (spec.groups > 1 and weight.shape[2] < _MIN_INPUTS):
         return wide_conv2d_generic(spec, weight=weight, bias=bias, multiplier=multiplier, real_bias=real_bias)
-    kind = gemm_kind(spec)
-    gemm = PairGemm(spec, weight, bias, multiplier, real_bias=real_bias, isa=isa, schedules=schedules)
+    if family == "arm":
+        narrow = weight.astype(np.int8)
+        gemm = ArmWideGemm(spec, narrow, bias, multiplier, real_bias=real_bias, isa=isa, schedules=schedules)
+    else:
+        gemm = PairGemm(spec, weight, bias, multiplier, real_bias=real_bias, isa=isa, schedules=schedules)
     return gemm.build("matmul" if kind == "pointwise" and spec.in_width == 1 else f"conv2d.{kind}")

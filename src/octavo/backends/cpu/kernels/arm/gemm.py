@@ -231,7 +231,7 @@ class ArmGemm(GemmLoops):
         def body(place: TilePlace) -> None:
             pixel = T.Bind(place.row * geometry.columns + place.column)
             at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
-            starts = [y * geometry.row_stride + x * geometry.column_stride for y, x in place.pixels]
+            starts = self._starts(place)
             out_at = T.Bind(out_base + pixel * geometry.channels)
             targets = [out_at + (y * geometry.columns + x) * geometry.channels for y, x in place.pixels]
             weights = self._weights_at(panel)
@@ -242,6 +242,10 @@ class ArmGemm(GemmLoops):
                 self._emit_finish(tile, ready, targets, panel, is_last=done == quads)
 
         self._for_tiles(block, body)
+
+    def _starts(self, place: TilePlace) -> list[int]:
+        """Return where the window of each pixel begins, from that of the first one on."""
+        return [y * self.geometry.row_stride + x * self.geometry.column_stride for y, x in place.pixels]
 
     @property
     def _weights_of_quad(self) -> int:
