@@ -10,7 +10,7 @@ import pytest
 
 import octavo
 from nets import residual_net
-from octavo.quantize import Corrections, QuantizedModel, Recipe, quantize
+from octavo.quantize import Corrections, Nearness, QuantizedModel, Recipe, quantize
 from octavo.quantize.outliers import ranges_without_outliers
 
 
@@ -51,11 +51,8 @@ class Judge:
     def corrections(self, quantized: QuantizedModel, kept: Collection[str]) -> Corrections:
         return Corrections()
 
-    def sqnr_db(self, quantized: QuantizedModel) -> float:
-        return self.narrower if quantized.plan.adjustments else 20.0
-
-    def agreement_at(self, sqnr_db: float) -> float | None:
-        return None
+    def nearness(self, quantized: QuantizedModel) -> Nearness:
+        return Nearness(sqnr_db=self.narrower if quantized.plan.adjustments else 20.0)
 
 
 @pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False), (19.0, False)])
@@ -79,13 +76,14 @@ class Shifter(Judge):
     def corrections(self, quantized: QuantizedModel, kept: Collection[str]) -> Corrections:
         layer = next(layer for layer in quantized.plan.layers if layer.bias is not None)
         shifts = {layer.output: np.full(8, 1e-3, np.float32)}
-        return Corrections(bias_shifts=shifts, sqnr_db=self.of(is_narrow=False, shifts=True))
+        return Corrections(bias_shifts=shifts, nearness=self.of(is_narrow=False, shifts=True))
 
-    def sqnr_db(self, quantized: QuantizedModel) -> float:
+    def nearness(self, quantized: QuantizedModel) -> Nearness:
         return self.of(is_narrow=bool(quantized.plan.adjustments), shifts=bool(quantized.plan.corrections.bias_shifts))
 
-    def of(self, *, is_narrow: bool, shifts: bool) -> float:
-        return (self.narrower - 2.0 * shifts if is_narrow else 20.0) if shifts or is_narrow else 19.0
+    def of(self, *, is_narrow: bool, shifts: bool) -> Nearness:
+        sqnr_db = (self.narrower - 2.0 * shifts if is_narrow else 20.0) if shifts or is_narrow else 19.0
+        return Nearness(sqnr_db=sqnr_db)
 
 
 @pytest.mark.parametrize(("sqnr_db", "is_taken"), [(21.5, True), (20.5, False)])

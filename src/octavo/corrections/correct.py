@@ -11,7 +11,6 @@ Layer by layer in the order of the graph, each on the integers that the layers b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,9 +39,9 @@ from ..identity import TensorId
 from ..ops import WEIGHTED
 from ..partition.pipeline import partition_module
 from ..profile import Profile
-from ..quantize import Corrections, QuantizedModel
+from ..quantize import Corrections, Nearness, QuantizedModel
 from ..target_choice import ResolvedTarget
-from .error import same_class, worst_sqnr_db
+from .error import nearness
 from .float_run import FloatRun, Product, Runner, run_float
 from .gram import ExactRows
 from .layers import WeightedLayer, bias_of, kernel_constants, weighted_layers
@@ -94,7 +93,6 @@ class Corrector:
         self._target = target
         self._values = floats or FloatValues(target.host, target.isas, target.llvm)
         self._floats: FloatRun | None = None
-        self._agreements: dict[float, float | None] = {}
 
     def corrections(self, quantized: QuantizedModel, kept: Collection[str] = ()) -> Corrections:
         """Return weights and biases that keep a quantized model nearer to the float one, as its recipe wants them.
@@ -128,25 +126,18 @@ class Corrector:
             bias_shifts={layer.output: run.shifts[layer.bias] for layer in corrected if layer.bias},
             weight_values=run.weights,
             weight_scales=run.scales,
-            sqnr_db=self._compared(results),
+            nearness=self._compared(results),
         )
 
-    def sqnr_db(self, quantized: QuantizedModel) -> float:
-        """Return the signal to noise ratio of a quantized model's worst output, in dB; inf where it cannot be run."""
+    def nearness(self, quantized: QuantizedModel) -> Nearness:
+        """Return how near a quantized model's outputs are to the float model's; nothing of one that cannot be run."""
         with lineage_paused(), suppress(CompileError):
             results = Runner(partition_module(quantized.bound(), self._target.host), self._target).results(self._samples)
             return self._compared(results)
-        return math.inf
+        return Nearness()
 
-    def agreement_at(self, sqnr_db: float) -> float | None:
-        """Return how often the model that was measured to have this ratio names the float model's class; None if none does."""
-        return self._agreements.get(sqnr_db)
-
-    def _compared(self, results: Sequence[Sequence[Array]]) -> float:
-        floats = self._run_float().results
-        sqnr = worst_sqnr_db(self._view, floats, results)
-        self._agreements[sqnr] = same_class(floats, results)
-        return sqnr
+    def _compared(self, results: Sequence[Sequence[Array]]) -> Nearness:
+        return nearness(self._view, self._run_float().results, results)
 
     def _run_float(self) -> FloatRun:
         """Run the float model, unless that was done."""

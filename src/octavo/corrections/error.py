@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,24 @@ import numpy.typing as npt
 from ..graph.dataflow import DataflowView, operand_vars, static_shape
 from ..graph.moving import call_behind_views
 from ..numerics.statistics.metrics import sqnr_db
+from ..quantize import Nearness
 
 Array = npt.NDArray[Any]
 _MIN_PROBABILITY = 1e-6
 """What is less likely is no part of the comparison: nobody reads it, and integers make it 0."""
 
 
-def worst_sqnr_db(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float:
-    """Return the least of `sqnr_by_result`, inf without a float result."""
-    return min((each for each in sqnr_by_result(view, floats, results) if each is not None), default=float("inf"))
+def nearness(view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> Nearness:
+    """Return how near results are to the float model's: its worst output counts. See `sqnr_by_result`."""
+    pairs = [pair for pair in _pairs(view, floats, results) if pair is not None]
+    worst = min(pairs, key=_sqnr_db, default=None)
+    if worst is None:
+        return Nearness(agreement=_same_class(floats, results))
+    expected, found = ([np.ravel(value).astype(np.float64) for value in values] for values in worst)
+    power = sum(float(value @ value) for value in expected) / len(expected)
+    noise = [float((value - other) @ (value - other)) for value, other in zip(expected, found, strict=True)]
+    errors = tuple(each / power for each in noise) if power else ()
+    return Nearness(sqnr_db=_sqnr_db(worst), agreement=_same_class(floats, results), errors=errors)
 
 
 def sqnr_by_result(
@@ -34,22 +43,31 @@ def sqnr_by_result(
     floats, results
         What the float model and the quantized one gave, sample by sample.
     """
-    found: list[float | None] = []
+    return [None if pair is None else _sqnr_db(pair) for pair in _pairs(view, floats, results)]
+
+
+def _pairs(
+    view: DataflowView, floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]
+) -> Iterator[tuple[list[Array], list[Array]] | None]:
+    """Yield of each result what is compared, sample by sample."""
     for index, var in enumerate(operand_vars(view.result)):
-        expected = [each[index] for each in floats]
-        if not np.issubdtype(expected[0].dtype, np.floating):
-            found.append(None)
+        pair = [each[index] for each in floats], [each[index] for each in results]
+        if not np.issubdtype(pair[0][0].dtype, np.floating):
+            yield None
             continue
-        pairs = [expected, [each[index] for each in results]]
         softmax = call_behind_views(view, var, "nn.softmax")
         if softmax is not None:
-            axis, shape = int(softmax.attrs.axis), static_shape(softmax) or expected[0].shape
-            pairs = [[_scores(value.reshape(shape), axis) for value in values] for values in pairs]
-        found.append(sqnr_db(*(np.concatenate([np.ravel(value) for value in values]) for values in pairs)))
-    return found
+            axis, shape = int(softmax.attrs.axis), static_shape(softmax) or pair[0][0].shape
+            real, made = ([_scores(value.reshape(shape), axis) for value in values] for values in pair)
+            pair = real, made
+        yield pair
 
 
-def same_class(floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float | None:
+def _sqnr_db(pair: tuple[list[Array], list[Array]]) -> float:
+    return sqnr_db(*(np.concatenate([np.ravel(value) for value in values]) for values in pair))
+
+
+def _same_class(floats: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]) -> float | None:
     """Return the share of samples of which results [1, classes] name the same class, of several the least; None without any."""
     shares: list[float] = []
     for place, first in enumerate(floats[0]):

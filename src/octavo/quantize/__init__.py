@@ -5,6 +5,7 @@ from .corrections import Corrections
 from .equalization import Equalization
 from .equalized_float import equalized_float
 from .export import export_onnx
+from .nearness import Nearness
 from .override import Override
 from .plan import Adjustment, FloatOp, Fold, IntegerLayer, QuantizationPlan, QuantizedModel
 from .quantize import quantize
@@ -19,6 +20,7 @@ __all__ = [
     "FloatOp",
     "Fold",
     "IntegerLayer",
+    "Nearness",
     "Override",
     "QuantizationPlan",
     "QuantizedModel",

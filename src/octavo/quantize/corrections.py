@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..identity import TensorId
+from .nearness import Nearness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -25,12 +26,9 @@ class Corrections:
         Integers of weights, of their parameters' shapes, by name.
     weight_scales
         Scales of weights in place of those that their values ask for, by name; a plan's parameters have them.
-    sqnr_db
-        Signal to noise ratio of the model's worst output with them, in dB, on the samples that it was run on; inf where it was
-        not run to its end. It says what they bring and is none of them: files don't keep it.
-    agreement
-        Share of those samples of which it names the float model's class, in [0; 1]; None where outputs are no scores, or it was
-        not run. Files don't keep it.
+    nearness
+        How near the model is to the float one with them, on the samples that it was run on. It says what they bring and is none
+        of them: files don't keep it.
     tried
         Where several range estimators were tried, the `sqnr_db` of each. Files don't keep it.
     """
@@ -38,9 +36,18 @@ class Corrections:
     bias_shifts: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
     weight_values: Mapping[TensorId, npt.NDArray[Any]] = field(default_factory=dict[TensorId, "npt.NDArray[Any]"])
     weight_scales: Mapping[TensorId, npt.NDArray[np.float32]] = field(default_factory=dict[TensorId, "npt.NDArray[np.float32]"])
-    sqnr_db: float = math.inf
-    agreement: float | None = None
+    nearness: Nearness = field(default_factory=Nearness)
     tried: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def sqnr_db(self) -> float:
+        """Signal to noise ratio of the worst output, in dB; inf where that was not measured."""
+        return self.nearness.sqnr_db
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the samples of which the model names the float model's class, in [0; 1]; None where that was not measured."""
+        return self.nearness.agreement
 
     @property
     def summary(self) -> str:

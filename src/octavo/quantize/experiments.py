@@ -10,6 +10,7 @@ from ..graph.model import Model
 from ..identity import TensorId
 from .corrections import Corrections
 from .equalize import Equalization
+from .nearness import Nearness
 from .plan import QuantizationPlan, QuantizedModel
 from .remedies import Remedies
 
@@ -21,12 +22,8 @@ class Corrector(Protocol):
         """Say how to correct a model; the parameters of what is `kept` stay."""
         ...
 
-    def sqnr_db(self, quantized: QuantizedModel, /) -> float:
-        """Return the signal to noise ratio of a model's worst output."""
-        ...
-
-    def agreement_at(self, sqnr_db: float, /) -> float | None:
-        """Return how often the model of this ratio names the float model's class; None where that was not measured."""
+    def nearness(self, quantized: QuantizedModel, /) -> Nearness:
+        """Return how near a model's outputs are to the float model's."""
         ...
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,8 +26,9 @@ from .choice import ParamsOf, TensorChoice, ask
 from .constraints import TensorConstraints, Wish
 from .corrections import Corrections
 from .equalize import Equalization, EqualizedStatistics, check_factors, scaled
-from .experiments import Corrector, Equalize, Experiments, FindFunctions
+from .experiments import Corrector, Equalize, Experiments, FindFunctions, FindRemedies
 from .fingerprint import quantized_fingerprint
+from .nearness import Nearness
 from .outliers import ranges_without_outliers
 from .override import Override
 from .parameters import ParameterChooser, Parameters, Statistics
@@ -49,6 +49,21 @@ ClaimsOf = Callable[[tvm.IRModule], Claims]
 """Says what is one integer op of a QDQ module with bound constants, as compiling finds it later."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Attempt:
+    """A model as it was quantized once, with what it was made with, and how near its outputs came."""
+
+    quantized: QuantizedModel
+    corrections: Corrections
+    remedies: Remedies
+    nearness: Nearness
+
+    @property
+    def sqnr_db(self) -> float:
+        """Of its worst output."""
+        return self.nearness.sqnr_db
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class Job:
     """One model on its way, as often as wishes change."""
@@ -66,7 +81,6 @@ class Job:
     corrections: Corrections = field(default_factory=Corrections)
     equalization: Equalization = field(default_factory=Equalization)
     remedies: Remedies = field(default_factory=Remedies)
-    sqnr_db: float = math.inf
     _float: Model = field(init=False)
     _simple: Model = field(init=False)
     _statistics: Statistics | None = field(init=False)
@@ -225,22 +239,18 @@ class Job:
     def _support(self, layer: IntegerLayer) -> OpSupport | None:
         return next((each for each in self.targets if each.name == layer.target), self.target).support(layer.op)
 
-    def _with_functions(self, best: QuantizedModel, corrector: Corrector, find: FindFunctions) -> QuantizedModel:
+    def _with_functions(self, best: Attempt, corrector: Corrector, find: FindFunctions) -> Attempt:
         """Return the model with functions in the kernels of products that cost much to round before, if it comes nearer so.
 
         Not where remedies are due: those leave as many as it takes.
         """
-        corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
-        if self.recipe.min_sqnr is None or sqnr < self.recipe.min_sqnr:
+        if self.recipe.min_sqnr is None or best.sqnr_db < self.recipe.min_sqnr:
             return best
         self.corrections = Corrections()
-        found = self._fused(best, find)
-        if found is not best:
-            found = self._corrected(found, corrector)
-            if self.sqnr_db > sqnr:
-                return found
-        self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
-        return best
+        found = self._fused(best.quantized, find)
+        if found is best.quantized:
+            return self._resumed(best)
+        return self._nearer(self._corrected(found, corrector), best)
 
     def _fused(self, quantized: QuantizedModel, find: FindFunctions) -> QuantizedModel:
         """Return the model with some functions in the kernels of the products that they read, which need not be rounded then.
@@ -268,87 +278,90 @@ class Job:
         What corrections make of large errors says nothing of their cause: remedies are first found without them, then with what
         corrections leave of the errors.
         """
-        exact = self._exact
-        corrector = corrector_of(exact)
+        corrector = corrector_of(self._exact)
         best = self._corrected(quantized, corrector)
         if experiments.find_functions is not None:
             best = self._with_functions(best, corrector, experiments.find_functions)
         best = self._without_outliers(best, corrector)
-        goal, find = self.recipe.min_sqnr, experiments.find_remedies
+        if experiments.find_remedies is not None:
+            best = self._with_remedies(best, quantized, corrector, experiments.find_remedies)
+        plan = best.quantized.plan
+        return replace(best.quantized, plan=replace(plan, corrections=replace(plan.corrections, nearness=best.nearness)))
+
+    def _with_remedies(self, best: Attempt, uncorrected: QuantizedModel, corrector: Corrector, find: FindRemedies) -> Attempt:
+        """Return the model with remedies, where its outputs are too far off or ranges are tuned, if it comes nearer so."""
+        exact, goal = self._exact, self.recipe.min_sqnr
         for number in range(_ROUNDS):
-            is_near = goal is None or self.sqnr_db >= goal
-            if find is None or (is_near and not self.tunes):
+            is_near = goal is None or best.sqnr_db >= goal
+            if is_near and not self.tunes:
                 break
-            corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
             if not number:
                 self.corrections = Corrections()
             # What simulation leaves out made the round before fall short: the next asks for as much more.
-            wanted = 0.0 if goal is None or is_near else goal + (goal - self.sqnr_db if number else 0.0)
-            more = find(exact, best if number else quantized, wanted, partial(self._planned, remedies))
-            self.remedies, self.corrections = remedies.with_more(more), Corrections()
-            if self.remedies != remedies:
-                remedied = self._remedied(corrector, sqnr)
-                if self.sqnr_db > sqnr:
-                    best = remedied
-                    if self.sqnr_db < sqnr + _WORTH_DB:
-                        break
-                    continue
-            self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
-            if number:
+            wanted = 0.0 if goal is None or is_near else goal + (goal - best.sqnr_db if number else 0.0)
+            more = find(exact, best.quantized if number else uncorrected, wanted, partial(self._planned, best.remedies))
+            before, self.remedies, self.corrections = best, best.remedies.with_more(more), Corrections()
+            if self.remedies != best.remedies:
+                best = self._nearer(self._remedied(corrector, best.sqnr_db), best)
+            self._resumed(best)
+            if (number and best is before) or before.sqnr_db < best.sqnr_db < before.sqnr_db + _WORTH_DB:
                 break
-        measured = {"sqnr_db": self.sqnr_db, "agreement": corrector.agreement_at(self.sqnr_db)}
-        return replace(best, plan=replace(best.plan, corrections=replace(best.plan.corrections, **measured)))
+        return best
 
-    def _without_outliers(self, best: QuantizedModel, corrector: Corrector) -> QuantizedModel:
+    def _without_outliers(self, best: Attempt, corrector: Corrector) -> Attempt:
         """Return the model with narrower ranges where outliers of single samples make them, if it comes nearer so.
 
         Not where remedies are due: those look at each range.
         """
-        corrections, remedies, sqnr = self.corrections, self.remedies, self.sqnr_db
-        if self.recipe.range_estimator != _WIDEST or not (self.recipe.min_sqnr or 0.0) <= sqnr < _NEAR_DB:
+        if self.recipe.range_estimator != _WIDEST or not (self.recipe.min_sqnr or 0.0) <= best.sqnr_db < _NEAR_DB:
             return best
         named = {str(var.name) for var in self._overridden} | set(self.wishes)
-        ranges = ranges_without_outliers(each for each in self.choices(best.plan).values() if each.id not in named)
-        if ranges:
-            self.remedies, self.corrections = Remedies(ranges=ranges).with_more(remedies), Corrections()
-            found = self._without_shifts(self._corrected(self.run(), corrector), corrector)
-            if self.sqnr_db >= sqnr + _WORTH_DB:
-                return found
-            self.corrections, self.remedies, self.sqnr_db = corrections, remedies, sqnr
-        return best
+        ranges = ranges_without_outliers(each for each in self.choices(best.quantized.plan).values() if each.id not in named)
+        if not ranges:
+            return best
+        self.remedies, self.corrections = Remedies(ranges=ranges).with_more(best.remedies), Corrections()
+        found = self._without_shifts(self._corrected(self.run(), corrector), corrector)
+        return found if found.sqnr_db >= best.sqnr_db + _WORTH_DB else self._resumed(best)
 
-    def _without_shifts(self, best: QuantizedModel, corrector: Corrector) -> QuantizedModel:
+    def _without_shifts(self, best: Attempt, corrector: Corrector) -> Attempt:
         """Return a model whose ranges clip with its biases as they were, if it comes nearer so.
 
         They were corrected without clipping, which moves the means that they are to keep.
         """
-        corrections, sqnr = self.corrections, self.sqnr_db
-        if corrections.bias_shifts:
-            self.corrections = replace(corrections, bias_shifts={})
-            found = self.run()
-            self.sqnr_db = corrector.sqnr_db(found)
-            if self.sqnr_db > sqnr:
-                return found
-            self.corrections, self.sqnr_db = corrections, sqnr
-        return best
+        if not best.corrections.bias_shifts:
+            return best
+        self.corrections = replace(best.corrections, bias_shifts={})
+        found = self.run()
+        return self._nearer(self._attempt(found, corrector.nearness(found)), best)
 
-    def _corrected(self, quantized: QuantizedModel, corrector: Corrector, *, has_own_ranges: bool = False) -> QuantizedModel:
+    def _corrected(self, quantized: QuantizedModel, corrector: Corrector, *, has_own_ranges: bool = False) -> Attempt:
         """Return the model with what running it tells."""
         unclipped = self._unclipped(quantized, has_own_ranges=has_own_ranges)
         self.corrections = corrector.corrections(unclipped, self.wishes)
         found = self.run() if self.corrections else quantized
         is_measured = unclipped is quantized and bool(self.corrections)
-        self.sqnr_db = self.corrections.sqnr_db if is_measured else corrector.sqnr_db(found)
-        return found
+        return self._attempt(found, self.corrections.nearness if is_measured else corrector.nearness(found))
 
-    def _remedied(self, corrector: Corrector, least_db: float) -> QuantizedModel:
+    def _remedied(self, corrector: Corrector, least_db: float) -> Attempt:
         """Return the model with remedies, corrected with the ranges that they chose, or with observed ones."""
         quantized = self.run()
         found = self._corrected(quantized, corrector, has_own_ranges=True)
-        if self.sqnr_db > least_db or not self.remedies.ranges:
+        if found.sqnr_db > least_db or not self.remedies.ranges:
             return found
         self.corrections = Corrections()
         return self._corrected(quantized, corrector)
+
+    def _attempt(self, quantized: QuantizedModel, nearness: Nearness) -> Attempt:
+        return Attempt(quantized=quantized, corrections=self.corrections, remedies=self.remedies, nearness=nearness)
+
+    def _nearer(self, found: Attempt, best: Attempt) -> Attempt:
+        """Return what was found last if it is nearer to the float model than the best, else the best; go on with it."""
+        return found if found.sqnr_db > best.sqnr_db else self._resumed(best)
+
+    def _resumed(self, attempt: Attempt) -> Attempt:
+        """Return an attempt; what is made next starts with what it was made with."""
+        self.corrections, self.remedies = attempt.corrections, attempt.remedies
+        return attempt
 
     def _planned(self, remedies: Remedies, more: Remedies) -> QuantizationPlan:
         self.remedies = remedies.with_more(more)

@@ -16,7 +16,7 @@ from ..graph.inputs import input_specs
 from ..identity import TensorId
 from ..pipeline import Profile, Recipe, checked_model
 from ..profile import check_model
-from ..quantize import Adjustment, Equalization, QuantizedModel, Remedies, equalized_float
+from ..quantize import Adjustment, Equalization, Nearness, QuantizedModel, Remedies, equalized_float
 from ..simulation.schemes import range_of
 from ..target_choice import TargetLike, resolve_target
 from .actions import Action, Actions, State
@@ -188,27 +188,27 @@ class _Fixer:
     actions: Actions
     min_gain_db: float
     state: State
-    sqnr_db: float = field(init=False)
+    nearness: Nearness = field(init=False)
     _steps: list[FixStep] = field(default_factory=list[FixStep])
     _tried: set[tuple[TensorId, str]] = field(default_factory=set[tuple[TensorId, str]])
 
     def run(self, rounds: int) -> FixResult:
         """Go on until a round brings too little."""
-        self.sqnr_db = before = self.corrector.sqnr_db(self.state.quantized)
+        self.nearness = before = self.corrector.nearness(self.state.quantized)
         for _ in range(rounds):
-            if math.isinf(self.sqnr_db):  # exact, or none that runs here
+            if math.isinf(self.nearness.sqnr_db):  # exact, or none that runs here
                 break
-            start = self.sqnr_db
+            start = self.nearness.sqnr_db
             self._round()
-            if self.sqnr_db - start < max(self.min_gain_db, 1e-9):
+            if self.nearness.sqnr_db - start < max(self.min_gain_db, 1e-9):
                 break
         quantized = self.state.quantized
         said = tuple(Adjustment(tensor=step.id, message=step.said) for step in self._steps if step.kept)
         if said:
-            corrections = replace(quantized.plan.corrections, sqnr_db=self.sqnr_db)
+            corrections = replace(quantized.plan.corrections, nearness=self.nearness)
             plan = replace(quantized.plan, adjustments=(*quantized.plan.adjustments, *said), corrections=corrections)
             quantized = replace(quantized, plan=plan)
-        return FixResult(quantized=quantized, before_db=before, after_db=self.sqnr_db, steps=tuple(self._steps))
+        return FixResult(quantized=quantized, before_db=before.sqnr_db, after_db=self.nearness.sqnr_db, steps=tuple(self._steps))
 
     def _round(self) -> None:
         """Try what the table says, until something brings as much as is asked for."""
@@ -254,9 +254,9 @@ class _Fixer:
             state = action.apply()
         except QuantizationError as error:
             return replace(step, note=f"cannot be had: {error}")
-        sqnr_db = self.corrector.sqnr_db(state.quantized)
-        gain = sqnr_db - self.sqnr_db
+        nearness = self.corrector.nearness(state.quantized)
+        gain = nearness.sqnr_db - self.nearness.sqnr_db
         kept = gain > 0 if action.is_free else gain >= max(self.min_gain_db, 1e-9)
         if kept:
-            self.state, self.sqnr_db = state, sqnr_db
+            self.state, self.nearness = state, nearness
         return replace(step, measured_db=gain, kept=kept)
