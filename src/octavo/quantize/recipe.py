@@ -50,7 +50,8 @@ class Recipe:
         Name of a registered estimator (`octavo.quantize.ranges`), with its argument behind a colon if it takes one:
         "min_max", the observed range, "percentile:99.9", which cuts its tails, "mse", "entropy", "mean", "global_scale:8". "auto"
         tries several, ranges of single tensors chosen by simulation among them, and takes what leaves the outputs nearest to
-        the float model's on the samples that the profile keeps; without such it is "min_max".
+        the float model's on the samples that the profile keeps (of those within a standard error the one that clips least);
+        without such it is "min_max".
     percentile
         The argument of "percentile" where `range_estimator` gives none: percent of the values kept, in [50; 100].
     weight_bits
