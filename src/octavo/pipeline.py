@@ -41,6 +41,7 @@ from .profile.kept_samples import KEEP_SAMPLES, check_keep
 from .quantize import QuantizationPlan, QuantizedModel, Recipe, Remedies, export_onnx
 from .quantize import quantize as quantize_model
 from .quantize.choice import ParamsOf
+from .quantize.ranges import takes_only_ends
 from .quantize.recipe import Preset
 from .simulation import costliest, fused_functions, remedies, wide_weights
 from .target import TargetDescription
@@ -266,14 +267,10 @@ def quantize(
     return _quantized_for(chosen, checked, profile, (recipe or Recipe()).with_preset(preset), params)
 
 
-_OF_RANGES = ("min_max", "global_scale", "auto")
-"""Estimators that need no histogram; without samples "auto" is min_max."""
-
-
 def _check_ranges_suffice(profile: Profile, recipe: Recipe) -> None:
     """Raise QuantizationError for an estimator that a profile made of another tool's ranges has nothing for."""
     names = [recipe.range_estimator, *(said.range_estimator for said in recipe.overrides.values() if said.range_estimator)]
-    unfit = next((name for name in names if name.partition(":")[0] not in _OF_RANGES), None)
+    unfit = next((name for name in names if not takes_only_ends(name)), None)
     if profile.ranges_alone_from and unfit is not None:
         raise QuantizationError(
             f"the profile holds ranges alone, from {profile.ranges_alone_from}, and {unfit} needs histograms: take min_max, or "

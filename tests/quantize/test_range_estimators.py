@@ -37,6 +37,12 @@ def percentile_of(values: np.ndarray, percentile: float) -> tuple[float, float]:
     return Percentile(percentile).range_of(statistics(values), UINT8)
 
 
+def test_estimators_say_whether_ends_are_enough() -> None:
+    assert {name for name in ranges.range_estimator_names() if ranges.takes_only_ends(name)} == {"min_max", "global_scale", "auto"}
+    assert ranges.takes_only_ends("global_scale:4")
+    assert not ranges.takes_only_ends("percentile:99.9")
+
+
 @given(st.lists(FLOATS, min_size=1, max_size=60), st.floats(50, 100))
 def test_percentile_keeps_its_share_of_bins_within_the_observed_range(values: list[float], percentile: float) -> None:
     data = np.array(values, np.float32)

@@ -14,18 +14,19 @@ from .registry import (
     range_estimator_names,
     range_previews,
     register_range_estimator,
+    takes_only_ends,
 )
 from .shared import SharedRanges
 from .sources import RangeSources
 
 # Reports compare the others with the first.
-register_range_estimator("min_max", MinMax)
+register_range_estimator("min_max", MinMax, only_ends=True)
 register_range_estimator("percentile", Percentile, previews=(99.99, 99.9, 99.0))
 register_range_estimator("mse", Mse)
 register_range_estimator("entropy", Entropy)
 register_range_estimator("mean", Mean)
-register_range_estimator("global_scale", GlobalScale)
-register_range_estimator("auto", Auto, is_preview=False)
+register_range_estimator("global_scale", GlobalScale, only_ends=True)
+register_range_estimator("auto", Auto, is_preview=False, only_ends=True)  # without samples it is min_max
 
 __all__ = [
     "Auto",
@@ -45,4 +46,5 @@ __all__ = [
     "range_estimator_names",
     "range_previews",
     "register_range_estimator",
+    "takes_only_ends",
 ]

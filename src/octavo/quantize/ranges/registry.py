@@ -17,6 +17,7 @@ class _Registered:
     make: Callable[..., RangeEstimator]
     previews: tuple[float, ...]
     is_preview: bool
+    only_ends: bool
 
     @property
     def argument(self) -> inspect.Parameter | None:
@@ -27,7 +28,12 @@ _REGISTERED: dict[str, _Registered] = {}
 
 
 def register_range_estimator(
-    name: str, make: Callable[..., RangeEstimator], *, previews: Iterable[float] = (), is_preview: bool = True
+    name: str,
+    make: Callable[..., RangeEstimator],
+    *,
+    previews: Iterable[float] = (),
+    is_preview: bool = True,
+    only_ends: bool = False,
 ) -> None:
     """Make an estimator known by a name.
 
@@ -40,6 +46,8 @@ def register_range_estimator(
         Arguments whose ranges the profile's report shows; without any, it shows that of no argument.
     is_preview
         Whether the report shows any at all.
+    only_ends
+        Whether a tensor's least and greatest value are all that it looks at: a profile made of another tool's ranges has no more.
 
     Raises
     ------
@@ -48,12 +56,17 @@ def register_range_estimator(
     """
     if not name.isidentifier() or name in _REGISTERED:
         raise ValueError(f"range estimator {name!r}: give a name that is none of {', '.join(_REGISTERED)}")
-    _REGISTERED[name] = _Registered(make=make, previews=tuple(previews), is_preview=is_preview)
+    _REGISTERED[name] = _Registered(make=make, previews=tuple(previews), is_preview=is_preview, only_ends=only_ends)
 
 
 def range_estimator_names() -> tuple[str, ...]:
     """Return all names, the built-in ones first."""
     return tuple(_REGISTERED)
+
+
+def takes_only_ends(spelling: str) -> bool:
+    """Return whether a registered estimator looks at no more than the ends of what was observed."""
+    return _REGISTERED[spelling.partition(":")[0]].only_ends
 
 
 def range_estimator_help() -> str:
