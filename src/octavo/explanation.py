@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
@@ -51,19 +52,43 @@ def moved_cycles(size: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainedPort:
+    """What a model takes or gives: its name in the source, which data files and results go by, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """Return e.g. "image: float32 [1,3,224,224]"."""
+        return f"{self.name}: {self.dtype} [{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """What became of each op of a model, in graph order."""
+    """What became of each op of a model, in graph order, and what the model takes and gives."""
 
     ops: tuple[ExplainedOp, ...]
+    inputs: tuple[ExplainedPort, ...] = ()
+    outputs: tuple[ExplainedPort, ...] = ()
 
     def __str__(self) -> str:
         """Return the ops as lines, and the summary: `octavo explain` prints them as a table."""
-        rows = [(op.op, op.source_name or op.tensor, op.runs_in, op.kernel, op.reason) for op in self.ops]
+        rows = [(op.op, op.source_name or op.tensor, op.runs_in, op.kernel, self.reason_of(op)) for op in self.ops]
         widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
         lines = [
             "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[4]]).rstrip() for row in rows
         ]
-        return "\n".join((*lines, self.summary, *([self.advice] if self.advice else [])))
+        return "\n".join((*self.interface, *lines, self.summary, *([self.advice] if self.advice else [])))
+
+    @property
+    def interface(self) -> tuple[str, ...]:
+        """A line for each input and output: "takes image: float32 [1,3,224,224]"."""
+        return (*(f"takes {each}" for each in self.inputs), *(f"gives {each}" for each in self.outputs))
+
+    def reason_of(self, op: ExplainedOp) -> str:
+        """Return why an op is float; "" where that is only that the model is, which `advice` says of all of them."""
+        return "" if op.reason == FLOAT_MODEL and self.advice else op.reason
 
     @property
     def counted(self) -> tuple[ExplainedOp, ...]:
@@ -106,7 +131,18 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"summary": self.summary, "advice": self.advice, "ops": [asdict(op) for op in self.ops]}
+        return {
+            "summary": self.summary,
+            "advice": self.advice,
+            "inputs": [asdict(each) for each in self.inputs],
+            "outputs": [asdict(each) for each in self.outputs],
+            "ops": [asdict(op) for op in self.ops],
+        }
+
+
+def ports(specs: Sequence[Any]) -> tuple[ExplainedPort, ...]:
+    """Return InputSpecs or OutputSpecs as an explanation has them."""
+    return tuple(ExplainedPort(name=each.source_name, shape=each.shape, dtype=each.dtype) for each in specs)
 
 
 def shown_names(model: Model) -> dict[str, str]:

@@ -23,7 +23,7 @@ from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec,
 from .corrections import Corrector, samples_of
 from .equalization import equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
-from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing
+from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, ports
 from .float_values import FloatValues
 from .graph import Model
 from .graph.dataflow import dtype_of, static_shape
@@ -508,12 +508,14 @@ def explain(
     A Model is lowered as `compile` does with these options, not built; an Executable says what it is made of.
     """
     if isinstance(subject, Executable):
-        return Explanation(ops=tuple(ExplainedOp(**entry) for entry in subject.description.ops))
+        ops = tuple(ExplainedOp(**entry) for entry in subject.description.ops)
+        return Explanation(ops=ops, inputs=ports(subject.inputs), outputs=ports(subject.outputs))
     chosen = resolve_target(target)
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
     module, backends = checked_model(subject).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
-    return Explanation(ops=explained_ops(lowered.records, subject))
+    ops = explained_ops(lowered.records, subject)
+    return Explanation(ops=ops, inputs=ports(input_specs(subject)), outputs=ports(output_specs(subject)))
 
 
 # ----------------------------------------------------------------------------------------------------------- the edges

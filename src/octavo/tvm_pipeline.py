@@ -39,7 +39,7 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
     --------
     ::
 
-        target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+        target = octavo.target.host_target()  # with the features that this machine has, which a CPU's name alone may exceed
         library = tvm.compile(model.bound(), target, relax_pipeline=octavo.relax_pipeline())
     """
 

@@ -236,8 +236,13 @@ def test_explain_prints_each_op_and_a_summary(finished: Path, capsys: pytest.Cap
         assert command(f"explain {finished / source}") == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
+    interface, _, shown[0] = shown[0].partition("\n\n")
+    assert [row.split() for row in interface.replace("|", " ").splitlines()[2:]] == [
+        ["input", "pixels", "float32", "[1,1,8,8]"],
+        ["output", "logits", "float32", "[1,10]"],
+    ]
     lines = shown[0].splitlines()
-    assert [title.strip() for title in lines[0].split("|")[1:-1]] == ["op", "tensor", "runs in", "kernel", "isa", "reason"]
+    assert [title.strip() for title in lines[0].split("|")[1:-1]] == ["op", "tensor", "runs in", "kernel", "isa"]
     assert sum("| conv2d" in line for line in lines) == 2
     assert lines[-1].endswith("ops integer, 100.0% of MACs")
 
@@ -247,6 +252,28 @@ def test_explain_of_a_float_model_gives_reasons(finished: Path, capsys: pytest.C
     explanation = json.loads(capsys.readouterr().out)
     assert explanation["summary"].startswith("0/")
     assert all(op["reason"] for op in explanation["ops"])
+    assert explanation["inputs"] == [{"name": "pixels", "shape": [1, 1, 8, 8], "dtype": "float32"}]
+    assert explanation["outputs"] == [{"name": "logits", "shape": [1, 10], "dtype": "float32"}]
+
+
+def test_quantize_says_that_a_ratio_is_not_reached(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    assert command("profile m.onnx --data calib.npz --keep-samples 16 -o kept.json") == 0
+    for least in ("1", "200"):
+        assert command(f"quantize m.onnx --profile kept.json --min-sqnr {least} -o q.onnx") == 0
+        said.append(capsys.readouterr().out)
+    assert "asks for" not in said[0]
+    assert "less than the 200 dB that --min-sqnr asks for" in said[1]
+
+
+def test_explain_of_a_float_model_says_once_that_it_is(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(f"explain {finished}/m.onnx") == 0
+    shown = capsys.readouterr().out
+    assert shown.count("the model is float") == 1
+    assert "reason" not in shown
+    explanation = octavo.explain(octavo.load(finished / "m.onnx"))
+    assert str(explanation).count("the model is float") == 1
+    assert str(explanation).startswith("takes pixels: float32 [1,1,8,8]\ngives logits: float32 [1,10]\n")
 
 
 def step_of_logits(folder: Path) -> float:

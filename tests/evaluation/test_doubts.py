@@ -1,5 +1,6 @@
 """What is doubtful about samples is said where it is, and nowhere else."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import octavo
 from octavo.cli.main import main
 from octavo.evaluation import doubts
+from octavo.identity import TensorTable
 from small_file import digits, write_small_net
 
 
@@ -71,3 +73,14 @@ def test_quantize_warns_and_gives_a_verdict(tmp_path: Path, capsys: pytest.Captu
         assert "verdict: " in printed
         assert "% of the samples keep their class" in printed
         assert "octavo evaluate" in printed
+
+
+def test_long_names_are_said_by_ids_which_differ(model: octavo.Model) -> None:
+    growing = digits(0, 40) * np.linspace(0.2, 6, 40, dtype=np.float32)[:, None, None, None]
+    chain = "model_1/a_convolution/of_many_ops_that_were_fused;model_1/a_convolution/"
+    chained = TensorTable([replace(entry, source_name=f"{chain}{entry.id}") for entry in model.tensors.values()])
+    renamed = replace(model, tensors=chained)
+    ids = [f"{entry.id} (+" for entry in model.tensors.values() if entry.kind != "constant"]
+    line = said(renamed, growing)
+    assert chain not in line
+    assert sum(each in line for each in ids) == 3

@@ -1,6 +1,7 @@
 """`octavo.evaluate`: its figures are those of a NumPy computation on the outputs, its verdict and demands follow from them."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,47 @@ def test_integers_are_compared_as_what_they_stand_for() -> None:
     found = np.array([[[3, 5, -1]]], np.int8)
     evaluation = evaluate(fixed(np.array([[[0, 1, -2.5]]], np.float32)), fixed(found, params=params), nothing(1))
     assert evaluation.outputs[0].max_abs_error == 0.5
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return (shares / shares.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", [softmax, lambda scores: np.log(softmax(scores))])
+def test_steps_of_a_sequence_are_classes(form: Callable[[np.ndarray], np.ndarray]) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(6, 1, 9, 7))
+    scores[..., :6, 0] += 9  # a blank at most steps
+    near = scores + rng.normal(scale=0.5, size=scores.shape)
+    evaluation = evaluate(fixed(form(scores)), fixed(form(near)), nothing(6))
+    first, second = (each.argmax(-1).ravel() for each in (scores, near))
+    counted = (first != 0) | (second != 0)
+    assert 0 < counted.mean() < 0.5
+    [output] = evaluation.outputs
+    assert output.decides == "steps"
+    assert output.agreement == pytest.approx((first == second)[counted].mean())
+    assert output.top5_agreement is not None
+    assert output.agreement <= output.top5_agreement
+
+
+def test_a_sequence_that_is_no_shares_is_one_if_the_task_says_so() -> None:
+    scores = np.random.default_rng(0).normal(size=(6, 1, 9, 7)).astype(np.float32)
+    assert evaluate(fixed(scores), fixed(scores), nothing(6)).agreement is None
+    labels = scores.argmax(-1)[:, 0]
+    labels[:, 0] = -100  # no label
+    labels[0, 1] = (labels[0, 1] + 1) % 7
+    evaluation = evaluate(fixed(scores), fixed(scores), nothing(6), task="sequence", labels=labels)
+    assert evaluation.agreement == 1
+    assert evaluation.metric is not None
+    assert evaluation.metric.reference == pytest.approx(1 - 1 / (6 * 8))
+    with pytest.raises(octavo.OctavoError, match=r"one for each step, \[6, 9\], got int64 of shape \[6\]"):
+        evaluate(fixed(scores), fixed(scores), nothing(6), task="sequence", labels=np.zeros(6, np.int64))
+    rows = scores[:, :, 0]
+    with pytest.raises(
+        octavo.OctavoError, match=r"a sequence has outputs of \[samples, steps, classes\]; this model has y \[1, 7\]"
+    ):
+        evaluate(fixed(rows), fixed(rows), nothing(6), task="sequence")
 
 
 def test_labels_that_start_elsewhere_are_found() -> None:

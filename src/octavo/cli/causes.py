@@ -13,7 +13,7 @@ from ..corrections import samples_of
 from ..errors import ProfileError
 from ..graph.inputs import input_specs
 from ..pipeline import Profile, quantize
-from ..report import markdown_table, shortened
+from ..report import markdown_table
 from ..root_cause import RootCause, root_causes
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
 from .sources import load_model, recipe_of
@@ -49,14 +49,14 @@ def call(args: argparse.Namespace) -> int:
         print(json.dumps([_plain(row) for row in shown], indent=2))
         return 0
     headers = ("tensor", "rounds", "alone dB", "share", "cause", "gain dB", "remedy")
-    print(markdown_table(headers, [_cells(row) for row in shown]))
+    print(markdown_table(headers, [_cells(row) for row in shown], names=(0,)))
     print(f"\n{len(rows)} roundings; alone: what the worst output keeps where only this is rounded, on {len(samples)} samples")
     return 0
 
 
 def _cells(row: RootCause) -> tuple[str, ...]:
     return (
-        shortened(row.source_name or row.id),
+        row.source_name or row.id,
         row.part,
         f"{row.sqnr_db:.1f}",
         f"{100 * row.share:.1f}%",

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..graph.inputs import input_specs
 from ..profile import Profile
 from ..range_checks import RangeCheck, check_ranges
-from ..report import markdown_table, shortened
+from ..report import markdown_table
 from .calibration import add_data, open_data
 from .options import Subcommands, add_command, add_json, add_model, add_threads
 from .progress import progress_bar
@@ -43,14 +43,14 @@ def call(args: argparse.Namespace) -> int:
         return 0
     if found.left:
         headers = ("tensor", "op", "range", "seen", "outside", "NaN or infinite")
-        print(f"{markdown_table(headers, [_row(tensor) for tensor in found.left], numbers=(4, 5))}\n")
+        print(f"{markdown_table(headers, [_row(tensor) for tensor in found.left], numbers=(4, 5), names=(0,))}\n")
     print(f"{found.samples} samples: {len(found.left)} of {len(found.tensors)} tensors left their range")
     return 0
 
 
 def _row(tensor: RangeCheck) -> tuple[str, ...]:
     return (
-        shortened(tensor.source_name or str(tensor.id)),
+        tensor.source_name or str(tensor.id),
         tensor.op,
         f"[{tensor.low:.5g}; {tensor.high:.5g}]",
         f"[{tensor.minimum:.5g}; {tensor.maximum:.5g}]",

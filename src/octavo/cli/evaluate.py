@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..evaluation import TASKS, Evaluation, Runnable, evaluate, opened
-from ..report import markdown_table, shortened
+from ..report import markdown_table
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_json, add_state, add_target, add_threads, named_shape, sample_limit
 from .progress import progress_bar
@@ -43,8 +43,9 @@ def add_to(commands: Subcommands) -> None:
         "--labels",
         type=Path,
         metavar="FILE",
-        help="a class for each sample (.npy, .npz, or .txt with one a line); of a detector rows of sample, class, left, top, "
-        "right, bottom in pixels; of masks a class for each pixel; of images the images that they should be",
+        help="a class for each sample (.npy, .npz, or .txt with one a line), of a sequence for each step; of a detector rows of "
+        "sample, class, left, top, right, bottom in pixels; of masks a class for each pixel; of images the images that they "
+        "should be",
     )
     parser.add_argument(
         "--task",
@@ -145,7 +146,7 @@ def _text(found: Evaluation) -> list[str]:
     headers = ("output", "SQNR dB", "max error", "cosine", "decides", "agreement", "top-5", "PSNR dB")
     rows = [
         (
-            shortened(output.name),
+            output.name,
             _decimals(output.sqnr_db, 2),
             f"{output.max_abs_error:.4g}",
             f"{output.cosine:.6f}",
@@ -159,18 +160,18 @@ def _text(found: Evaluation) -> list[str]:
     kept = [column for column in range(len(headers)) if column < 4 or any(row[column] for row in rows)]
     cut = [tuple(row[column] for column in kept) for row in rows]
     numbers = [place for place, column in enumerate(kept) if column not in (0, 4)]
-    parts.append(markdown_table([headers[column] for column in kept], cut, numbers=numbers))
+    parts.append(markdown_table([headers[column] for column in kept], cut, numbers=numbers, names=(0,)))
     if found.metric is not None:
         parts.append(_of_labels(found))
     parts.append(f"worst samples: {', '.join(map(_sample, _shown(found)))}" if _shown(found) else "every sample is equal")
     if found.layers:
         rows = [
-            (shortened(row.source_name or str(row.id)), row.op, _decimals(row.sqnr_db, 1), _decimals(row.local_sqnr_db, 1),
+            (row.source_name or str(row.id), row.op, _decimals(row.sqnr_db, 1), _decimals(row.local_sqnr_db, 1),
              f"{100 * row.inherited:.0f}%", "scale does not fit" if row.has_unfit_scale else "")
             for row in found.layers[:_LAYERS]
         ]  # fmt: skip
         heads = ("layer", "op", "SQNR dB", "arises here dB", "inherited", "")
-        parts.append(markdown_table(heads, rows, numbers=(2, 3, 4)))
+        parts.append(markdown_table(heads, rows, numbers=(2, 3, 4), names=(0,)))
     parts.extend(f"note: {each}" for each in found.notes)
     parts.append("\n".join((f"verdict: {found.verdict.text}", *(f"  -> {each}" for each in found.verdict.advice))))
     return parts

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from ..build import is_executable
-from ..pipeline import ExplainedOp, explain, load_executable
-from ..report import markdown_table, shortened
+from ..pipeline import ExplainedOp, Explanation, explain, load_executable
+from ..report import markdown_table
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
 from .sources import UsageError, load_to_compile
@@ -46,14 +46,30 @@ def call(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
         return 0
-    headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
-    rows = [
-        (op.op, shortened(op.source_name or op.tensor), op.runs_in, op.kernel, _where(op), _why(op)) for op in explanation.ops
-    ]
-    print(f"{markdown_table(headers, rows)}\n\n{explanation.summary}")
+    print(f"{_interface(explanation)}\n\n{_ops(explanation)}\n\n{explanation.summary}")
     if explanation.advice:
         print(explanation.advice)
     return 0
+
+
+def _interface(explanation: Explanation) -> str:
+    """Return what the model takes and gives as a table: data files and results go by these names."""
+    rows = [
+        (kind, port.name, port.dtype, f"[{','.join(map(str, port.shape))}]")
+        for kind, ports in (("input", explanation.inputs), ("output", explanation.outputs))
+        for port in ports
+    ]
+    return markdown_table(("", "name", "dtype", "shape"), rows)
+
+
+def _ops(explanation: Explanation) -> str:
+    rows = [
+        (op.op, op.source_name or op.tensor, op.runs_in, op.kernel, _where(op), _why(op, explanation)) for op in explanation.ops
+    ]
+    headers = ("op", "tensor", "runs in", "kernel", "isa", "reason")
+    has_reasons = any(row[-1] for row in rows)
+    last = len(headers) if has_reasons else -1
+    return markdown_table(headers[:last], [row[:last] for row in rows], names=(1,))
 
 
 def _where(op: ExplainedOp) -> str:
@@ -61,6 +77,6 @@ def _where(op: ExplainedOp) -> str:
     return f"{op.isa} for {op.backend}" if op.backend not in ("", op.isa) else op.isa
 
 
-def _why(op: ExplainedOp) -> str:
+def _why(op: ExplainedOp, explanation: Explanation) -> str:
     """Return why an op is where it is: why vendors declined it, and why it is float."""
-    return "; ".join(reason for reason in (op.declined, op.reason) if reason)
+    return "; ".join(reason for reason in (op.declined, explanation.reason_of(op)) if reason)

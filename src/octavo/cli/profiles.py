@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import ProfileError
 from ..profile import Adequacy, Profile, ProfileDiff, TensorAdequacy, adequacy, check_same_model, diff
-from ..report import markdown_table, shortened
+from ..report import markdown_table
 from .options import Subcommands, add_command, add_json, add_output
 from .outputs import check_output
 
@@ -74,7 +74,7 @@ def call_diff(args: argparse.Namespace) -> int:
         headers = ("tensor", "op", "before", "after", "range moved", "values moved", "NaN or infinite")
         rows = [
             (
-                shortened(move.source_name or str(move.id)),
+                move.source_name or str(move.id),
                 move.op,
                 f"[{move.before[0]:.5g}; {move.before[1]:.5g}]",
                 f"[{move.after[0]:.5g}; {move.after[1]:.5g}]",
@@ -84,7 +84,7 @@ def call_diff(args: argparse.Namespace) -> int:
             )
             for move in moved
         ]
-        print(f"{markdown_table(headers, rows)}\n")
+        print(f"{markdown_table(headers, rows, names=(0,))}\n")
     for path, alone in ((args.before, found.only_before), (args.after, found.only_after)):
         if alone:
             print(f"only {path} observes {len(alone)} tensors: {', '.join(alone[:5])}{' ...' if len(alone) > 5 else ''}")
@@ -107,9 +107,10 @@ def call_adequacy(args: argparse.Namespace) -> int:
         return 0
     if found.growing:
         headers = ("tensor", "op", "range", "95% interval of its ends", "half the samples give", "the rest adds")
-        print(f"{markdown_table(headers, [_growing_row(tensor) for tensor in found.growing], numbers=(4, 5))}\n")
+        print(f"{markdown_table(headers, [_growing_row(tensor) for tensor in found.growing], numbers=(4, 5), names=(0,))}\n")
     if found.silent:
-        print(f"{markdown_table(('tensor', 'op', 'silent channels'), [_silent_row(tensor) for tensor in found.silent])}\n")
+        rows = [_silent_row(tensor) for tensor in found.silent]
+        print(f"{markdown_table(('tensor', 'op', 'silent channels'), rows, names=(0,))}\n")
     print(_verdict(found))
     return 0
 
@@ -118,7 +119,7 @@ def _growing_row(tensor: TensorAdequacy) -> tuple[str, ...]:
     how = tensor.convergence
     assert how is not None, "what grows was seen in enough samples"
     return (
-        shortened(tensor.source_name or str(tensor.id)),
+        tensor.source_name or str(tensor.id),
         tensor.op or tensor.kind,
         f"[{tensor.minimum:.5g}; {tensor.maximum:.5g}]",
         f"[{how.minimum_interval[0]:.5g}; {how.minimum_interval[1]:.5g}] and "
@@ -132,7 +133,7 @@ def _silent_row(tensor: TensorAdequacy) -> tuple[str, ...]:
     channels = tensor.silent_channels
     more = len(channels) - _MAX_CHANNELS
     listed = ", ".join(map(str, channels[:_MAX_CHANNELS])) + (f" and {more} more" if more > 0 else "")
-    return shortened(tensor.source_name or str(tensor.id)), tensor.op or tensor.kind, f"{len(channels)}: {listed}"
+    return tensor.source_name or str(tensor.id), tensor.op or tensor.kind, f"{len(channels)}: {listed}"
 
 
 def _verdict(found: Adequacy) -> str:

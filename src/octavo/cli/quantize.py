@@ -179,6 +179,9 @@ def _verdict(args: argparse.Namespace, quantized: QuantizedModel) -> str:
     agreement = measured.agreement
     level = level_of_sqnr(measured.sqnr_db)
     said = f"its worst output keeps {measured.sqnr_db:.1f} dB"
+    goal = quantized.plan.recipe.min_sqnr
+    if goal is not None and measured.sqnr_db < goal:
+        said = f"{said}, less than the {goal:g} dB that --min-sqnr asks for"
     if agreement is not None:
         level = better(level, level_of_agreement(agreement))
         said = f"{100 * agreement:.1f}% of the samples keep their class, {said}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from ..identity import readable_name
 from ..layer_error import LayerError
 from .judges import ClassJudge, Metric
 from .verdict import WORDS, Level, Verdict, better, decibels, level_of_agreement, level_of_drop, level_of_sqnr, worse
@@ -89,12 +90,11 @@ def _advice(
     if level != "good":
         unfit = [layer for layer in layers if layer.has_unfit_scale and layer.local_sqnr_db < _COARSE_DB][:_NAMED]
         if unfit:
-            names = ", ".join(layer.source_name or str(layer.id) for layer in unfit)
+            names = ", ".join(readable_name(layer.source_name, layer.id) for layer in unfit)
             found.append(f"scales do not fit what these samples give at {names}: profile on samples like these, quantize again")
         elif layers:
-            found.append(
-                f"most of the error of a layer arises at {layers[0].source_name or layers[0].id} ({layers[0].op or 'input'})"
-            )
+            name = readable_name(layers[0].source_name, layers[0].id)
+            found.append(f"most of the error of a layer arises at {name} ({layers[0].op or 'input'})")
         found.append(
             "octavo causes FLOAT --profile profile.json says which rounding costs most; octavo quantize FLOAT --profile "
             "profile.json --fix applies what helps"

@@ -14,7 +14,7 @@ import numpy as np
 from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to
 from ..graph.products import with_bias
-from ..identity import TensorId
+from ..identity import TensorId, readable_name
 from ..ops import WEIGHTED
 from ..profile import Profile, TensorStatistics, adequacy_of
 
@@ -28,7 +28,6 @@ _MIN_CHANNELS = 4
 _MANY_GROW = 0.1
 """Share of the tensors that are inputs or activations."""
 _NAMED = 3
-_NAME_LENGTH = 48
 
 
 def doubts(model: Model, profile: Profile) -> tuple[str, ...]:
@@ -37,8 +36,7 @@ def doubts(model: Model, profile: Profile) -> tuple[str, ...]:
 
 
 def _name(value: TensorStatistics) -> str:
-    name = value.source_name or str(value.id)
-    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 3]}..."
+    return readable_name(value.source_name, value.id)
 
 
 def _inputs(profile: Profile) -> list[TensorStatistics]:

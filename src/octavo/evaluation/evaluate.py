@@ -178,11 +178,12 @@ def evaluate(
         Batches as `octavo.profile` takes them, of either model: what the other one takes is made of it, with the scales of
         integer inputs.
     labels
-        A class for each sample; of a detector rows of sample, class, left, top, right, bottom in pixels; of masks a class for
-        each pixel; of images the images that they should be.
+        A class for each sample; of a sequence one for each step, below 0 where there is none; of a detector rows of sample,
+        class, left, top, right, bottom in pixels; of masks a class for each pixel; of images the images that they should be.
     task
-        "classification" (or "keywords"), "detection:FORM" (yolox, yolov5, yolov8, ssd), "segmentation", "image", "tensor" for
-        errors alone. By "auto" rows of scores decide classes, and pictures of the size of the input are images or masks.
+        "classification" (or "keywords"), "sequence" (a class at each step), "detection:FORM" (yolox, yolov5, yolov8, ssd),
+        "segmentation", "image", "tensor" for errors alone. By "auto" rows of scores decide classes, at each step where they are
+        shares, and pictures of the size of the input are images or masks.
     first_class
         Added to labels: 1 for a network whose class 0 is the background and labels that start at 0.
     state

@@ -19,6 +19,8 @@ from .boxes import FORMS, Size
 
 Array = npt.NDArray[Any]
 _TOP = 5
+_SHARES_OFF = 0.01
+"""By how much scores that are shares of one may miss one in sum."""
 SURE_SCORE = 0.3
 """Boxes of the reference that score at least this stand for objects where there are no labels."""
 
@@ -46,11 +48,11 @@ class Decisions:
     ----------
     agreement
         Classification: the share of samples of the same class. Detection: average precision of the candidate's boxes where the
-        reference's are the objects. Masks: mean intersection over union.
+        reference's are the objects. Masks: mean intersection over union. Sequences: the share of steps of the same class.
     top5_agreement
         Share of samples whose class is among the candidate's first five.
     what
-        What `agreement` is of: "class", "boxes", "mask".
+        What `agreement` is of: "class", "steps", "boxes", "mask".
     """
 
     agreement: float | None = None
@@ -145,6 +147,85 @@ class ClassJudge:
 
 def _share(classes: Array, wanted: Array) -> float:
     return float((classes == wanted).any(axis=1).mean())
+
+
+@dataclass(slots=True)
+class StepJudge:
+    """Scores of classes at each step of a sequence, [samples, steps, classes]: characters of a line, tokens, notes.
+
+    Agreement on a class that the reference names in most steps (CTC's blank, the background) would say little: where both models
+    name that one the step doesn't count.
+
+    Parameters
+    ----------
+    labels
+        Class of each step, [samples, steps]; below 0 where there is none. None where unknown.
+    is_asked
+        Whether the task is named: else only scores that are shares of one (of a softmax, or its logarithm) are taken for classes.
+    """
+
+    labels: Array | None = None
+    first_class: int = 0
+    is_asked: bool = False
+    classes: list[tuple[Array, Array]] = field(default_factory=list[tuple[Array, Array]])
+    """Of each run the first classes of both, [samples, steps, 5 or fewer]."""
+    _are_shares: bool = True
+
+    def add(self, reference: Sequence[Array], candidate: Sequence[Array]) -> None:
+        """See Judge."""
+        rows = [value[0].astype(np.float64) for value in (reference, candidate)]
+        self._are_shares = self._are_shares and _are_shares(rows[0])
+        first, second = (np.argsort(-each, axis=-1, kind="stable")[..., :_TOP] for each in rows)
+        self.classes.append((first, second))
+
+    def decisions(self) -> Decisions:
+        """See Judge."""
+        if not self.classes or not (self.is_asked or self._are_shares):
+            return Decisions()
+        first, second = (each.reshape(-1, each.shape[-1]) for each in self._joined())
+        usual, count = max(zip(*np.unique(first[:, 0], return_counts=True), strict=True), key=lambda pair: int(pair[1]))
+        if 2 * int(count) > len(first):
+            counted = (first[:, 0] != usual) | (second[:, 0] != usual)
+            first, second = first[counted], second[counted]
+        if not len(first):
+            return Decisions(agreement=1.0, what="steps")
+        top5 = float((second == first[:, :1]).any(axis=1).mean()) if first.shape[1] == _TOP else None
+        return Decisions(agreement=float((first[:, 0] == second[:, 0]).mean()), top5_agreement=top5, what="steps")
+
+    def metric(self) -> Metric | None:
+        """See Judge."""
+        if self.labels is None:
+            return None
+        first, second = (each[..., 0] for each in self._joined())
+        if self.labels.shape != first.shape or self.labels.dtype.kind not in "iu":
+            raise DataError(
+                f"labels must be whole numbers, one for each step, {list(first.shape)}, got {self.labels.dtype} of shape "
+                f"{list(self.labels.shape)}"
+            )
+        wanted = self.labels.astype(np.int64)
+        known, wanted = wanted >= 0, wanted + self.first_class
+        if not known.any():
+            raise DataError("no step has a label: all are below 0")
+        return Metric(
+            name="top-1 of steps",
+            reference=float((first == wanted)[known].mean()),
+            candidate=float((second == wanted)[known].mean()),
+        )
+
+    def _joined(self) -> tuple[Array, Array]:
+        first, second = zip(*self.classes, strict=True)
+        return np.concatenate(first), np.concatenate(second)
+
+
+def _are_shares(rows: Array) -> bool:
+    """Return whether scores are shares of one, or the logarithms of such."""
+    shares = rows if (rows >= 0).all() else np.exp(np.minimum(rows, 0))
+    return bool((rows.min(initial=0) >= 0 or rows.max(initial=0) <= 0) and (np.abs(shares.sum(axis=-1) - 1) <= _SHARES_OFF).all())
+
+
+def has_steps(shape: tuple[int, ...]) -> bool:
+    """Return whether an output of this shape may be scores at each step of a sequence."""
+    return len(shape) == 3 and min(shape[1:]) > 1
 
 
 def _score_rows(value: Array) -> Array:

@@ -9,12 +9,14 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .boxes import FORMS, Size
-from .judges import BoxJudge, ClassJudge, ImageJudge, Judge, MaskJudge, channel_axis_of, has_scores
+from .judges import BoxJudge, ClassJudge, ImageJudge, Judge, MaskJudge, StepJudge, channel_axis_of, has_scores, has_steps
 from .runnable import Port
 
 Array = npt.NDArray[Any]
-TASKS = ("auto", "classification", "keywords", *(f"detection:{form}" for form in FORMS), "segmentation", "image", "tensor")
-"""Keywords are classes; a detector's form is how its outputs are to be read; of a "tensor" errors alone are said."""
+_DETECTIONS = tuple(f"detection:{form}" for form in FORMS)
+TASKS = ("auto", "classification", "keywords", "sequence", *_DETECTIONS, "segmentation", "image", "tensor")
+"""Keywords are classes; of a sequence each step has one; a detector's form is how its outputs are to be read; of a "tensor"
+errors alone are said."""
 _MIN_SIDE = 8
 """Of what is taken for a picture or a mask without being asked."""
 
@@ -45,25 +47,37 @@ def judges_of(
         judged: dict[tuple[int, ...], Judge] = {places: judge for places, judge in found.items() if judge is not None}
         first = next(iter(judged.values()), None)
         if labels is not None:
-            if not isinstance(first, ClassJudge | MaskJudge | ImageJudge):
+            if not isinstance(first, ClassJudge | StepJudge | MaskJudge | ImageJudge):
                 raise DataError(
                     f"labels are given and no output is known to be what they are of: name a task of {', '.join(TASKS[1:])}"
                 )
             first.labels = labels
-            if isinstance(first, ClassJudge):
+            if isinstance(first, ClassJudge | StepJudge):
                 first.first_class = first_class
         return judged
     if task == "segmentation":
         return {(0,): MaskJudge(labels=labels)}
+    if task == "sequence":
+        return {(_place_of_steps(outputs),): StepJudge(labels=labels, first_class=first_class, is_asked=True)}
     if task == "image":
         return {(0,): ImageJudge(labels=labels)}
     return {(0,): ClassJudge(labels=labels, first_class=first_class)}
 
 
-def _guessed(port: Port, inputs: Sequence[Port]) -> ClassJudge | MaskJudge | ImageJudge | None:
+def _place_of_steps(outputs: Sequence[Port]) -> int:
+    place = next((place for place, port in enumerate(outputs) if has_steps(port.shape)), None)
+    if place is None:
+        shapes = ", ".join(f"{port.name} {list(port.shape)}" for port in outputs)
+        raise DataError(f"a sequence has outputs of [samples, steps, classes]; this model has {shapes}: choose another task")
+    return place
+
+
+def _guessed(port: Port, inputs: Sequence[Port]) -> ClassJudge | StepJudge | MaskJudge | ImageJudge | None:
     if port.dtype.startswith(("float", "bfloat")) or port.params is not None:
         if has_scores(port.shape):
             return ClassJudge()
+        if has_steps(port.shape):
+            return StepJudge()
         size = _spatial(port.shape)
         if size is not None and min(size) >= _MIN_SIDE:
             pictures = [each for each in inputs if len(each.shape) == 4]

@@ -1,6 +1,6 @@
 """Identity: one id per source tensor, and what the source says of it. Imports no TVM."""
 
-from .naming import NameSupply, assign_ids
+from .naming import NameSupply, assign_ids, readable_name
 from .relation import Relation
 from .tensor_state import Change, TensorState
 from .tensor_table import TensorEntry, TensorId, TensorKind, TensorTable
@@ -15,4 +15,5 @@ __all__ = [
     "TensorState",
     "TensorTable",
     "assign_ids",
+    "readable_name",
 ]

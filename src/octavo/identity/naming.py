@@ -57,6 +57,11 @@ def identifier(source_name: str) -> str:
     return f"t{name}" if name[0].isdigit() else f"t_{name}"
 
 
+def readable_name(source_name: str, tensor: TensorId, longest: int = 48) -> str:
+    """Return the source's name, or in place of one too long for a line the id, which differs from tensor to tensor."""
+    return source_name if 0 < len(source_name) <= longest else str(tensor)
+
+
 def assign_ids(source_names: Sequence[str]) -> tuple[TensorId, ...]:
     """Return one id for each source name, in order; equal names get ids of their own.
 

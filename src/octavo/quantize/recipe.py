@@ -259,7 +259,7 @@ def _check_sqnr(value: Any) -> None:
 
 def bits_of(params: QuantParams) -> int:
     """Return the width of the integers of a weight."""
-    return params.qmax.bit_length() + 1
+    return params.qmax.bit_length() + (1 if params.qmin < 0 else 0)
 
 
 def _check_bits(value: Any) -> None:

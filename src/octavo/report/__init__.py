@@ -8,7 +8,7 @@ from .profile_page import profile_page
 from .quantization_figures import QuantizationFigures, quantization_figures
 from .quantization_page import quantization_page
 from .roofline import LayerTime, Roofline, roofline
-from .table import markdown_table, shortened
+from .table import markdown_table
 from .timing import Timing, time_alternating
 from .tuner import TunedKernel, TuningReport, tune
 
@@ -32,7 +32,6 @@ __all__ = [
     "quantization_page",
     "roofline",
     "run_demo",
-    "shortened",
     "time_alternating",
     "tune",
 ]

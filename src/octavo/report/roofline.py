@@ -27,7 +27,7 @@ from ..graph import Model
 from ..pipeline import Profile, lower, prepared
 from ..target_choice import TargetLike, check_runs_here, resolve_target
 from .bench import processor_name, random_inputs
-from .table import markdown_table, shortened
+from .table import markdown_table
 
 ROUNDS = 15
 _COPIED_BYTES = 1 << 26
@@ -99,7 +99,7 @@ class Roofline:
         rows = [
             (
                 layer.kernel,
-                shortened(layer.tensor),
+                layer.tensor,
                 f"{layer.microseconds:.1f}",
                 f"{layer.macs / layer.microseconds / 1e3:.1f}" if layer.macs else "",
                 "" if layer.share is None else f"{layer.share:.0%}",
@@ -110,7 +110,7 @@ class Roofline:
         peaks = f"peak of one core: {integer}{self.float_peak:.1f} in float32"
         total = sum(layer.microseconds for layer in self.layers)
         share = "" if self.weighted_share is None else f", layers with weights at {self.weighted_share:.0%} of the peak"
-        table = markdown_table(("kernel", "tensor", "us", "GMAC/s", "of peak"), rows, numbers=(2, 3, 4))
+        table = markdown_table(("kernel", "tensor", "us", "GMAC/s", "of peak"), rows, numbers=(2, 3, 4), names=(1,))
         return f"{self.model} on {self.processor}; {peaks}\n\n{table}\n\n{total / 1e3:.3f} ms in all{share}"
 
 

@@ -2,6 +2,17 @@
 
 from .cpu import CPU
 from .description import OpSupport, TargetDescription
+from .llvm_host import host_target
 from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, SELECT
 
-__all__ = ["BATCH_MATMUL", "COMPARE", "CPU", "ELEMENTWISE", "ELEMENTWISE_PAIR", "SELECT", "OpSupport", "TargetDescription"]
+__all__ = [
+    "BATCH_MATMUL",
+    "COMPARE",
+    "CPU",
+    "ELEMENTWISE",
+    "ELEMENTWISE_PAIR",
+    "SELECT",
+    "OpSupport",
+    "TargetDescription",
+    "host_target",
+]

@@ -138,7 +138,10 @@ def _reject_unsupported(nodes: Iterable[onnx.NodeProto], supported: Callable[[on
         if node.domain not in _KNOWN_DOMAINS:
             raise UnsupportedOpError(f"{origin}: {describe(node)} belongs to a custom operator set, which Octavo does not know")
         if not supported(node):
-            raise UnsupportedOpError(f"{origin}: {describe(node)} is not supported by the importer")
+            raise UnsupportedOpError(
+                f"{origin}: {describe(node)} is not supported by the importer; export the model with other ops in its place, or "
+                "end it before this op (onnx.utils.extract_model) and compute the op yourself"
+            )
 
 
 def _fix_input_shapes(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], origin: str) -> None:

@@ -94,7 +94,7 @@ class _GraphConverter(OpConverter):
         """Raise for the first op that there is no converter for, or none for quantized tensors."""
         for op in self.graph.ops:
             if op.name not in self.convert_map:
-                raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer")
+                raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer{self._advice(op)}")
             for name, value in op.options.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UnsupportedOpError(f"{self._describe(op)} has option {name} = {value}; it must be finite")
@@ -103,6 +103,17 @@ class _GraphConverter(OpConverter):
                 continue
             if op.name not in self.OWN_OPS:
                 raise UnsupportedOpError(f"{self._describe(op)} is not supported by the importer on quantized tensors")
+
+    def _advice(self, op: TfliteOp) -> str:
+        """Say what to do about an op: what a custom one computes the runtime knows that it was made for, and no file."""
+        if not op.name.startswith("CUSTOM"):
+            return "; convert the model to ops that it has, or end it before this op"
+        before = [self.graph.tensors[index].name for index in op.inputs if index >= 0 and self.graph.tensors[index].value is None]
+        ends = f" at {before[0]!r}" if before else ""
+        return (
+            "; only the runtime that it was made for knows what it computes: convert the model with TFLite's own ops in its "
+            f"place, or end it before this op{ends} and compute the op yourself"
+        )
 
     def convert_op_to_relax(self) -> None:
         """Convert op after op."""
