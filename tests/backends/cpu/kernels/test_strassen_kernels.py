@@ -165,3 +165,16 @@ def test_tuning_has_both_kinds_of_kernels_to_choose_from() -> None:
     assert kernel.tunable is not None
     kinds = {type(schedule).__name__ for schedule in kernel.tunable.alternatives}
     assert kinds == {"TileSchedule", "StrassenSchedule"}
+
+
+@pytest.mark.parametrize(("size", "channels", "kernel"), [(56, (128, 128), 1), (14, (256, 256), 1), (14, (64, 128), 3)])
+def test_a_kernel_can_take_each_schedule_that_it_names(size: int, channels: tuple[int, int], kernel: int) -> None:
+    layers = Layers(9)
+    spec = layers.spec((size, size), channels, kernel=(kernel, kernel), padding=(kernel // 2,) * 4)
+    own = layers.case(spec, AVX2, w_zero_point=0).kernel.tunable
+    assert own is not None
+    assert any(not isinstance(schedule, type(own.schedule)) for schedule in own.alternatives)
+    for schedule in own.alternatives:
+        taken = layers.case(spec, AVX2, w_zero_point=0, schedules={own.key: schedule}).kernel.tunable
+        assert taken is not None
+        assert taken.schedule == schedule

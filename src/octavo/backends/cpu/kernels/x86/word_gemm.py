@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2
 from ..loops.borders import Borders
-from ..loops.geometry import is_pointwise
+from ..loops.geometry import geometry_of, is_pointwise
 from ..loops.packing import Weights
 from ..loops.scratch import Scratch, WidenedPixels
 from ..loops.shares import MEMORY_BYTES
@@ -33,13 +33,20 @@ WORDS_FROM = 64
 
 def direct_choice(spec: Conv2dSpec) -> tuple[float, Tile]:
     """Return the estimated cycles of a convolution of one group, whose weights come from memory, and its tile."""
-    shape: dict[str, Any] = {"rows": spec.out_height, "columns": spec.out_width, "channels": spec.out_channels}
-    steps = spec.kernel[0] * -(-spec.kernel[1] * spec.in_channels // 2)
+    width = None if _is_flat(spec) else spec.in_width
+    geometry = geometry_of(spec, 1, spec.in_channels, padded_width=width, step=WordGemm.step_elements)
+    shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": spec.out_channels}
+    steps = geometry.reduction.steps
     borders = Borders.of(spec, spec.in_channels, WordGemm.step_elements)
     cycles, tile = ranked_tiles(**shape, steps=steps, borders=borders, core=CORES[AVX2])[0]
     words = 1 if spec.batch * spec.out_height * spec.out_width < WORDS_FROM else 2
     weight_bytes = 2 * words * steps * -(-spec.out_channels // LANES) * LANES
-    return spec.batch * cycles + weight_bytes / MEMORY_BYTES, tile
+    return geometry.images * cycles + weight_bytes / MEMORY_BYTES, tile
+
+
+def _is_flat(spec: Conv2dSpec) -> bool:
+    """Whether pixels of all rows and images are one sequence."""
+    return is_pointwise(spec) and not any(spec.padding)
 
 
 class WordGemm(ImplicitGemm):
@@ -57,7 +64,7 @@ class WordGemm(ImplicitGemm):
         return [centered.astype(dtype)]
 
     def _copy_of(self, spec: Conv2dSpec) -> Scratch | WidenedPixels:
-        if is_pointwise(spec) and not any(spec.padding):
+        if _is_flat(spec):
             pixels = spec.batch * spec.in_height * spec.in_width
             return WidenedPixels(pixels=pixels, block=1, channels=spec.in_channels)
         return Scratch(spec=spec, block=1, channels=spec.in_channels, is_widened=True)
