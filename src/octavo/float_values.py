@@ -14,9 +14,10 @@ from tvm_ffi import structural_equal
 
 from .backends.cpu.link import link
 from .backends.cpu.lowering import lower_composites
+from .backends.cpu.storage import TO_NCHW
 from .build import generate, runner_of
 from .graph import Model
-from .graph.dataflow import DataflowView
+from .graph.dataflow import DataflowView, operand_vars
 from .graph.results import with_results
 from .heap import trim_heap
 from .partition.pipeline import partition_module
@@ -27,11 +28,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Program:
-    """A model that returns its own results and then variables of these names."""
+    """A model that returns its own results and then variables of these names, `stored` in NHWC of NCHW or not."""
 
     model: Model
     names: tuple[str, ...]
     run: Any
+    stored: tuple[bool, ...]
+
+    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Return the results of one sample, and the variables in the order of their names, as views of the program's memory."""
+        returned = self.run([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
+        values = [np.from_dlpack(value) for value in returned]
+        count = len(values) - len(self.names)
+        kept = zip(values[count:], self.stored, strict=True)
+        return values[:count], [value.transpose(TO_NCHW) if is_nhwc else value for value, is_nhwc in kept]
 
 
 class FloatValues:
@@ -56,6 +66,8 @@ class FloatValues:
     ) -> Iterator[tuple[list[Array], list[Array]]]:
         """Yield for each sample the model's results, and the values of variables in the order of their names.
 
+        Those lie in memory as kernels keep them: their strides may be those of NHWC.
+
         Parameters
         ----------
         samples
@@ -64,11 +76,10 @@ class FloatValues:
             Other variables that the program is to return, for who asks for them later.
         """
         program = self._program(model, names, also)
-        places = [program.names.index(name) - len(program.names) for name in names]
+        places = [program.names.index(name) for name in names]
         for arrays in samples:
-            returned = program.run([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
-            values = [np.from_dlpack(value) for value in returned]
-            yield values[: len(values) - len(program.names)], [values[place] for place in places]
+            results, values = program(arrays)
+            yield results, [values[place] for place in places]
 
     def forget(self) -> None:
         """Let the last program go, which holds the model's constants once more."""
@@ -86,8 +97,10 @@ class FloatValues:
 
     def _compiled(self, model: Model, names: tuple[str, ...]) -> _Program:
         parts = partition_module(with_results(model.bound(), names, keep=True), self._host)
-        lowered = lower_composites(parts, self._host, self._isas, 1)
-        return _Program(model=model, names=names, run=runner_of(generate(link(lowered, self._llvm), self._llvm)))
+        returned = len(operand_vars(DataflowView(parts["main"]).result))
+        lowered = lower_composites(parts, self._host, self._isas, 1, stored_from=returned - len(names))
+        run = runner_of(generate(link(lowered, self._llvm), self._llvm))
+        return _Program(model=model, names=names, run=run, stored=lowered.stored)
 
 
 def _is_same(one: Model, other: Model) -> bool:

@@ -101,7 +101,8 @@ class Lowered:
     """A module whose kernels are calls to external symbols, the kernels by symbol, and the records in graph order.
 
     `externals` are the functions that kernels call in the code of other back ends, by their keys; `announced` says which variable
-    each tensor of the source became.
+    each tensor of the source became. `stored` says of each result that was asked for as kernels keep it whether it is in NHWC,
+    where the source has NCHW.
     """
 
     module: tvm.IRModule
@@ -109,6 +110,7 @@ class Lowered:
     records: tuple[OpRecord, ...]
     announced: Announced
     externals: dict[str, External] = field(default_factory=dict[str, External])
+    stored: tuple[bool, ...] = ()
 
 
 def lower_composites(
@@ -119,6 +121,7 @@ def lower_composites(
     precision: Precision | None = None,
     schedules: Schedules = NO_SCHEDULES,
     backends: Sequence[Backend] = (),
+    stored_from: int | None = None,
 ) -> Lowered:
     """Lower each composite to kernel calls; elementwise ones in a chain become one table first (see compose.py).
 
@@ -134,6 +137,9 @@ def lower_composites(
         Those that were measured to be best, by the kernels' keys; the other kernels choose their own.
     backends
         Those of the composites that are not the CPU's.
+    stored_from
+        The results from this one on, of a tuple, are returned as kernels keep them (see `Lowered.stored`): to bring many tensors
+        into the source's layout takes code for each shape. By default none.
 
     Raises
     ------
@@ -152,6 +158,7 @@ def lower_composites(
         isa=isa,
         backends=backends,
         half=None if precision is None else precision.dtype,
+        stored_from=stored_from,
     )
     main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)
@@ -163,7 +170,14 @@ def lower_composites(
     if precision is not None:
         records = _with_precision(records, precision, lowering.state, calls)
     table = lowering.table
-    return Lowered(module=lowered, kernels=table.placed, records=tuple(records), announced=announced, externals=table.externals)
+    return Lowered(
+        module=lowered,
+        kernels=table.placed,
+        records=tuple(records),
+        announced=announced,
+        externals=table.externals,
+        stored=tuple(lowering.stored),
+    )
 
 
 def _with_others(lowered: tvm.IRModule, module: tvm.IRModule, composites: Collection[str]) -> tvm.IRModule:
@@ -185,6 +199,8 @@ class _Lowering:
     isa: str
     backends: InitVar[Sequence[Backend]]
     half: HalfDtype | None
+    stored_from: int | None = None
+    stored: list[bool] = field(default_factory=list[bool])
     table: KernelTable = field(default_factory=KernelTable)
     records: list[OpRecord] = field(default_factory=list[OpRecord])
     _emitters: dict[str, Backend] = field(init=False)
@@ -202,7 +218,7 @@ class _Lowering:
                 composite = _composite(self.composed.composites, binding.value)
                 record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)
                 self.records.extend([] if record is None else [record])
-            results = _results(context, writer, self.view.result)
+            results = self._results(context)
             if not context.kept:
                 return results
             fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
@@ -213,6 +229,16 @@ class _Lowering:
         attrs = {key: value for key, value in attrs_of(function).items() if key not in (PARTITION_ATTR, MODEL_ATTR)}
         write_function(builder, "main", list(function.params), body, attrs)
         return builder.get(), contexts[0]
+
+    def _results(self, context: KernelContext) -> Expr:
+        """Return what "main" returns, as outputs of the dataflow block."""
+        result = self.view.result
+        if self.stored_from is None or not isinstance(result, relax.Tuple):
+            return _results(context, result)
+        own = [_results(context, each) for each in result.fields[: self.stored_from]]
+        kept = [_kept(context, each) for each in result.fields[self.stored_from :]]
+        self.stored = [is_nhwc for is_nhwc, _ in kept]
+        return relax.Tuple([*own, *(value for _, value in kept)])
 
     def _float(self, context: KernelContext, binding: relax.VarBinding) -> OpRecord | None:
         """Write what no composite computes; return its record, None of what is no op of the source."""
@@ -313,8 +339,18 @@ def _composite(composites: Mapping[str, Composite], value: Expr) -> Composite | 
     return composites.get(value.op.name_hint)
 
 
-def _results(context: KernelContext, writer: BodyWriter, result: Expr) -> Expr:
+def _kept(context: KernelContext, result: Expr) -> tuple[bool, Expr]:
+    """Return a value as kernels keep it, but for relabelled integers, and whether that is NHWC."""
+    is_nhwc = isinstance(result, Var) and context.storage.is_kept_nhwc(result)
+    if not isinstance(result, Var) or not is_nhwc:
+        return False, _results(context, result)
+    value = context.storage.get(result, is_nhwc=True, is_relabelled=False)
+    return True, context.writer.emit(f"{result.name}_result", value, is_output=True)
+
+
+def _results(context: KernelContext, result: Expr) -> Expr:
     """Bring each returned value into the source's layout, as an output of the dataflow block."""
+    writer = context.writer
 
     def output(expr: Expr) -> Expr:
         if isinstance(expr, relax.Tuple):
