@@ -183,3 +183,11 @@ def test_lists() -> None:
 def test_a_width_is_a_number_with_a_name_or_none(width: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_expecting_exit(["quantize", "m.onnx", "--profile", "p.json", "-o", "q.onnx", f"--weight-bits={width}"]) == 2
     assert f"expected a number of bits or NAME=BITS, got '{width}'" in capsys.readouterr().err
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "octavo", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"octavo {octavo.__version__}, apache-tvm ")
+    wrong = subprocess.run([sys.executable, "-m", "octavo", "wishes"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "octavo: error: " in wrong.stderr
