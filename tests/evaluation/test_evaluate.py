@@ -10,7 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import octavo
-from octavo.evaluation import Port, Runnable, evaluate
+from octavo.evaluation import Port, Runnable, evaluate, has_scale_to_blame
+from octavo.evaluation.advice import by_blame
+from octavo.identity import TensorId
+from octavo.layer_error import LayerError
 from octavo.numerics import QuantParams
 from small_file import digits, write_small_net
 
@@ -147,6 +150,37 @@ def test_integers_are_compared_as_what_they_stand_for() -> None:
     found = np.array([[[3, 5, -1]]], np.int8)
     evaluation = evaluate(fixed(np.array([[[0, 1, -2.5]]], np.float32)), fixed(found, params=params), nothing(1))
     assert evaluation.outputs[0].max_abs_error == 0.5
+
+
+def layer(name: str, *, local: float, excess: float = 0.0) -> LayerError:
+    return LayerError(
+        id=TensorId(name),
+        source_name=name,
+        op="Conv",
+        sqnr_db=10.0,
+        local_sqnr_db=local,
+        scale_excess_db=excess,
+        inherited=0.9,
+        block=TensorId(name),
+        block_share=1.0,
+    )
+
+
+def test_layers_are_listed_by_what_arises_in_them() -> None:
+    rows = (layer("fine", local=51, excess=9), layer("coarse", local=20, excess=5), layer("x", local=40), layer("bad", local=12))
+    assert [each.id for each in by_blame(rows)] == ["coarse", "bad", "x", "fine"]
+    assert [each.id for each in rows if has_scale_to_blame(each)] == ["coarse"]
+
+
+def test_outputs_that_are_taken_for_classes_by_their_shapes_alone_are_named() -> None:
+    two = Runnable(
+        label="two",
+        inputs=(Port(name="x", shape=(1, 4), dtype="float32"),),
+        outputs=tuple(Port(name=name, shape=(1, 6), dtype="float32") for name in ("points", "scores")),
+        run=lambda arrays: [np.arange(6, dtype=np.float32)[None]] * 2,
+    )
+    assert "points, scores are taken for scores of classes" in evaluate(two, two, nothing(2)).notes[0]
+    assert not evaluate(two, two, nothing(2), task="tensor").notes
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

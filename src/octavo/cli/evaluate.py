@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from ..evaluation import TASKS, Evaluation, Runnable, evaluate, opened
+from ..evaluation import TASKS, Evaluation, Runnable, evaluate, has_scale_to_blame, opened
 from ..report import markdown_table
 from .calibration import Stream, add_data, open_data
 from .options import Subcommands, add_command, add_json, add_state, add_target, add_threads, named_shape, sample_limit
@@ -167,7 +167,7 @@ def _text(found: Evaluation) -> list[str]:
     if found.layers:
         rows = [
             (row.source_name or str(row.id), row.op, _decimals(row.sqnr_db, 1), _decimals(row.local_sqnr_db, 1),
-             f"{100 * row.inherited:.0f}%", "scale does not fit" if row.has_unfit_scale else "")
+             f"{100 * row.inherited:.0f}%", "scale does not fit" if has_scale_to_blame(row) else "")
             for row in found.layers[:_LAYERS]
         ]  # fmt: skip
         heads = ("layer", "op", "SQNR dB", "arises here dB", "inherited", "")

@@ -1,5 +1,6 @@
 """Evaluation: whether a model is as good as another one, measured on samples, with a verdict."""
 
+from .advice import has_scale_to_blame
 from .doubts import doubts
 from .evaluate import Evaluation, OutputEvaluation, SampleEvaluation, evaluate
 from .judges import Metric
@@ -23,6 +24,7 @@ __all__ = [
     "doubts",
     "evaluate",
     "exact_session",
+    "has_scale_to_blame",
     "level_of_agreement",
     "level_of_sqnr",
     "opened",

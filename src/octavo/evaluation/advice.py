@@ -20,6 +20,17 @@ _COARSE_DB = 30.0
 """A tensor that keeps more than this has no scale to blame, however much a finer one would bring."""
 
 
+def has_scale_to_blame(layer: LayerError) -> bool:
+    """Return whether a tensor's scale is at fault for an error that counts."""
+    return layer.has_unfit_scale and layer.local_sqnr_db < _COARSE_DB
+
+
+def by_blame(layers: Sequence[LayerError]) -> tuple[LayerError, ...]:
+    """Return layers in the order that they deserve a look: scales to blame first, then by the error that arises in them."""
+    blamed = [layer for layer in layers if has_scale_to_blame(layer)]
+    return (*blamed, *sorted((each for each in layers if not has_scale_to_blame(each)), key=lambda each: each.local_sqnr_db))
+
+
 class _Output(Protocol):
     @property
     def name(self) -> str: ...
@@ -88,7 +99,7 @@ def _advice(
     if metric is not None and not metric.unit and metric.reference < _CHANCE:
         found.append(_of_reference(metric, judge))
     if level != "good":
-        unfit = [layer for layer in layers if layer.has_unfit_scale and layer.local_sqnr_db < _COARSE_DB][:_NAMED]
+        unfit = [layer for layer in layers if has_scale_to_blame(layer)][:_NAMED]
         if unfit:
             names = ", ".join(readable_name(layer.source_name, layer.id) for layer in unfit)
             found.append(f"scales do not fit what these samples give at {names}: profile on samples like these, quantize again")

@@ -20,7 +20,7 @@ from ..graph.inputs import split_batch
 from ..layer_error import LayerError, layer_errors
 from ..numerics.statistics.error_sums import ErrorSums
 from ..target_choice import TargetLike
-from .advice import verdict_of
+from .advice import by_blame, verdict_of
 from .judges import ClassJudge, Decisions, ImageJudge, Judge, Metric
 from .opening import Subject, opened
 from .runnable import Runnable, converted, paired
@@ -31,6 +31,7 @@ Array = npt.NDArray[Any]
 LAYER_SAMPLES = 4
 """What layers are compared on: each takes several runs."""
 _WORST = 8
+_SEVERAL = 2
 _OTHER_NAMES = "the others are the file's own: compare the plan (octavo quantize --save-plan) in its place to see all"
 
 
@@ -332,7 +333,7 @@ class _Comparison:
             worst=tuple(sorted(self._rows, key=_worst_first)[:_WORST]),
             layers=layers,
             verdict=verdict_of(task, outputs, metric, layers, self.runs, judge),
-            notes=(*self._unusual.notes(), *notes),
+            notes=(*self._unusual.notes(), *_guessed(task, outputs), *notes),
         )
 
     def _layers(self) -> tuple[tuple[LayerError, ...], list[str]]:
@@ -342,7 +343,7 @@ class _Comparison:
             found = layer_errors(self._first.model, self._second.model, self._kept)
             count = sum(call_to(each.value, "quantize") is not None for each in _bindings(self._second.model))
             few = f"layers: {len(found)} of {count} quantized tensors have names of the reference, {_OTHER_NAMES}"
-            return found, [few] if 2 * len(found) < count else []
+            return by_blame(found), [few] if 2 * len(found) < count else []
         except OctavoError as error:
             return (), [f"layers are not compared: {error}"]
 
@@ -363,6 +364,16 @@ def _output(name: str, shape: tuple[int, ...], sums: ErrorSums, decisions: Decis
         top5_agreement=decisions.top5_agreement,
         decides=decisions.what,
     )
+
+
+def _guessed(task: str, outputs: Sequence[OutputEvaluation]) -> list[str]:
+    """Say of a model with several rows of numbers that nobody knows them to be scores: they may be coordinates, too."""
+    names = [output.name for output in outputs if output.decides == "class"]
+    if task != "auto" or len(names) < _SEVERAL:
+        return []
+    return [
+        f"{', '.join(names)} are taken for scores of classes, by their shapes: if they are not, --task tensor compares values"
+    ]
 
 
 def _is_picture(judge: Judge | None) -> bool:
