@@ -196,3 +196,16 @@ def test_int16_by_products_of_bytes(isa: str) -> None:
             cases.append(test_int16_conv2d_kernels.convolution(isa, rounding, rng, shape, weight_shape, **operands, **fields))
     assert {case.kernel.isa for case in cases} == {isa}
     check(cases, MACHINES[isa])
+
+
+@EACH
+def test_schedules_of_depthwise(isa: str) -> None:
+    """Each that a kernel offers it takes, whichever of the two it is."""
+    layers, cases = Layers(53), list[Case]()
+    for kernel, window in (((3, 3), SAME), ((5, 5), {"strides": (2, 2)})):
+        spec = layers.spec((11, 9), (80, 80), kernel, groups=80, **window)
+        tunable = layers.case(spec, isa, w_zero_point=0).kernel.tunable
+        assert tunable is not None
+        schedules = [{tunable.key: schedule} for schedule in tunable.alternatives]
+        cases += [layers.case(spec, isa, w_zero_point=0, schedules=each) for each in schedules]
+    check(cases, MACHINES[isa])

@@ -17,10 +17,11 @@ def conv2d_arm(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
         return ArmGemm(spec, weights, isa=isa, schedules=schedules).build(f"conv2d.{gemm_kind(spec)}")
     name = f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
     if isa != ARM_NEON:
-        dots = DotDepthwise(spec, weights, isa=isa, schedules=schedules)
+        dots = DotDepthwise(spec, weights, isa=isa)  # which of the two it is, no schedule changes
         # On cores with two pipes for vectors, those before i8mm, interleaving pays where it serves several rows, or saves words.
         if isa == ARM_I8MM or dots.keeps_rows or weights.zero_points.any():
-            return dots.build(name)
+            measured = DotDepthwise(spec, weights, isa=isa, schedules=schedules) if dots.key in schedules else dots
+            return measured.build(name)
     return WideningDepthwise(spec, weights, isa=isa, schedules=schedules).build(name)
 
 
