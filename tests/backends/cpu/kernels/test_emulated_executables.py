@@ -29,10 +29,24 @@ def small() -> Model:
     return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]))
 
 
+@pytest.fixture(scope="module")
+def wide() -> Model:
+    """One of int16 activations and int8 weights."""
+    model = residual_net()
+    recipe = octavo.Recipe(activation_dtype="int16", float_ops=())
+    return octavo.quantize(model, octavo.profile(model, [random_inputs(model)]), recipe=recipe)
+
+
 @pytest.mark.parametrize(
     ("isa", "machine", "net"),
-    [("arm.neon", NEON, "small"), ("arm.dotprod", DOTPROD, "resnet"), ("arm.i8mm", I8MM, "small")],
-    ids=["neon", "dotprod", "i8mm"],
+    [
+        ("arm.neon", NEON, "small"),
+        ("arm.dotprod", DOTPROD, "resnet"),
+        ("arm.i8mm", I8MM, "small"),
+        ("arm.dotprod", DOTPROD, "wide"),
+        ("arm.i8mm", I8MM, "wide"),
+    ],
+    ids=["neon", "dotprod", "i8mm", "int16 with dotprod", "int16 with i8mm"],
 )
 def test_results_are_the_same(isa: str, machine: Emulated, net: str, request: pytest.FixtureRequest) -> None:
     machine.skip_unless_installed()
