@@ -18,7 +18,7 @@ from ..graph import Model
 from ..graph.dataflow import DataflowView, call_to, dtype_of, operand_vars
 from ..identity import TensorId
 from ..quantize import QuantizedModel
-from ..quantize.export.divided import divided_tensors
+from .divided_tensors import divided_tensors
 
 Factors = npt.NDArray[np.float32]
 

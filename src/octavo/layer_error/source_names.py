@@ -25,7 +25,7 @@ from ..graph.dataflow import BodyWriter, DataflowView, call_to, dtype_of, replac
 from ..identity import TensorId
 from ..identity.naming import NameSupply
 from ..qdq.values import params_of
-from ..quantize.export.divided import divided_tensors
+from .divided_tensors import divided_tensors
 
 # TVM's stubs claim narrower arguments than its ops take.
 _ops: Any = relax.op
