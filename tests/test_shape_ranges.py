@@ -77,6 +77,19 @@ def test_each_width_gives_the_bytes_of_a_model_of_that_width(
         load_ranged(tmp_path / "cut.so")
 
 
+def test_run_cuts_many_samples_into_calls(lines: Path, rng: np.random.Generator, tmp_path: Path) -> None:
+    made = compile_ranged(lines, {"x": (1, 3, 8, SizeRange(first=8, last=16, step=8))})
+    made.save(tmp_path / "m.so")
+    x = rng.normal(0, 1, (5, 3, 8, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    assert main(["run", str(tmp_path / "m.so"), "--input", str(tmp_path / "x.npy"), "-o", str(tmp_path / "y.npz")]) == 0
+    with np.load(tmp_path / "y.npz") as found:
+        assert np.array_equal(found["y"], np.concatenate([made(row[None])["y"] for row in x]))
+    assert [each["x"].shape for each in made.calls(x[:, :, :, :9])] == [(1, 3, 8, 9)] * 5
+    with pytest.raises(DataError, match="got x=1,3,8,9"):
+        made(made.calls(x[:, :, :, :9])[0])
+
+
 def test_long_ranges_and_what_was_loaded_are_refused(lines: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="more than 64 sizes"):
         compile_ranged(lines, {"x": (1, 3, 8, SizeRange(first=1, last=10**18))})  # a list of them would not fit in memory

@@ -118,6 +118,21 @@ class RangedExecutable:
             raise DataError(self._outside(arrays))
         return self._together(arrays)
 
+    def calls(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> list[Mapping[str, npt.NDArray[Any]]]:
+        """Cut samples into calls where the first dimension of all inputs has one size: [40,3,48,320] is 40 of x=1,3,48,64..320.
+
+        What can't be cut so is one call, which says what is wrong with it.
+        """
+        arrays = dict(data) if isinstance(data, Mapping) else {self.inputs[0].source_name: data}
+        sizes = {shape[0] if shape else None for shape in self.shapes.values()}
+        counts = {np.shape(array)[:1] for array in arrays.values()}
+        if len(sizes) != 1 or len(counts) != 1 or () in counts:
+            return [arrays]
+        [size], [(count,)] = sizes, counts
+        if not isinstance(size, int) or count % size or count == 0:
+            return [arrays]
+        return [{name: array[start : start + size] for name, array in arrays.items()} for start in range(0, count, size)]
+
     def _fits(self, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Return whether all inputs hold one number of samples, of the ranges, of the model's other dimensions."""
         counts = {np.shape(array)[:1] for array in arrays.values()}

@@ -61,8 +61,17 @@ def call(args: argparse.Namespace) -> int:
 
 
 def _run_ranged(args: argparse.Namespace) -> int:
-    """Run an executable for several sizes once, at the size of what the file holds."""
-    outputs = load_ranged(args.executable)(read_samples(args.input))
+    """Run an executable for several sizes on what the file holds, which is of one size."""
+    executable = load_ranged(args.executable)
+    calls = executable.calls(read_samples(args.input))
+    runs: dict[str, list[npt.NDArray[Any]]] = {}
+    with progress_bar("run", len(calls), "run") as advance:
+        for arrays in calls:
+            for name, value in executable(arrays).items():
+                runs.setdefault(name, []).append(value)
+            advance(1)
+    batch = batch_size(executable.inputs) if len(calls) > 1 else None
+    outputs = {name: values[0] if len(values) == 1 else joined(values, batch) for name, values in runs.items()}
     write_file(args.output, lambda file: write_npz(file, outputs))
     print(f"{args.output}: {', '.join(f'{name} {value.dtype} {list(value.shape)}' for name, value in outputs.items())}")
     return 0
