@@ -90,6 +90,22 @@ def test_run_cuts_many_samples_into_calls(lines: Path, rng: np.random.Generator,
         made(made.calls(x[:, :, :, :9])[0])
 
 
+def test_explain_and_evaluate_take_one_size_of_a_range(
+    lines: Path, rng: np.random.Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_ranged(lines, {"x": (1, 3, 8, SizeRange(first=8, last=16, step=8))}).save(tmp_path / "m.so")
+    assert main(["explain", str(tmp_path / "m.so")]) == 0
+    assert "[1,3,8,8]" in capsys.readouterr().out
+    assert main(["explain", str(tmp_path / "m.so"), "--shape", "x=1,3,8,16"]) == 0
+    assert "[1,3,8,16]" in capsys.readouterr().out
+    assert main(["explain", str(tmp_path / "m.so"), "--shape", "x=1,3,8,9"]) == 1
+    assert "there is no code for x=1,3,8,9: the sizes are x=1,3,8,8; x=1,3,8,16" in capsys.readouterr().err
+    np.save(tmp_path / "x.npy", rng.normal(0, 1, (5, 3, 8, 16)).astype(np.float32))
+    files = [str(lines), str(tmp_path / "m.so"), "--data", str(tmp_path / "x.npy"), "--shape", "x=1,3,8,16"]
+    assert main(["evaluate", *files]) == 0
+    assert "equal on 5 samples" in capsys.readouterr().out
+
+
 def test_long_ranges_and_what_was_loaded_are_refused(lines: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="more than 64 sizes"):
         compile_ranged(lines, {"x": (1, 3, 8, SizeRange(first=1, last=10**18))})  # a list of them would not fit in memory

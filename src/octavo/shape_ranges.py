@@ -118,6 +118,18 @@ class RangedExecutable:
             raise DataError(self._outside(arrays))
         return self._together(arrays)
 
+    def of_size(self, shapes: Mapping[str, Sequence[int]]) -> Executable:
+        """Return the executable of one size of all inputs; DataError for a size that it has no code for."""
+        found = self._by_shapes.get(tuple(tuple(shapes.get(spec.source_name, spec.shape)) for spec in self.inputs))
+        if found is None or not shapes.keys() <= self.shapes.keys():
+            sizes = "; ".join(
+                ", ".join(f"{spec.source_name}={_text(spec.shape)}" for spec in each.inputs) for each in self.executables
+            )
+            raise DataError(
+                f"there is no code for {', '.join(f'{name}={_text(shape)}' for name, shape in shapes.items())}: {sizes}"
+            )
+        return found
+
     def calls(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> list[Mapping[str, npt.NDArray[Any]]]:
         """Cut samples into calls where the first dimension of all inputs has one size: [40,3,48,320] is 40 of x=1,3,48,64..320.
 

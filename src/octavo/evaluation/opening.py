@@ -10,6 +10,7 @@ from ..build import is_executable
 from ..errors import ModelError, check_path
 from ..graph import Model
 from ..pipeline import Executable, QuantizationPlan, load, load_executable, quantize
+from ..shape_ranges import is_ranged, load_ranged
 from ..target_choice import TargetLike
 from .peers import PEERS
 from .runnable import Runnable, of_executable, of_model
@@ -48,7 +49,9 @@ def opened(
     if path.suffix == ".json":
         return _planned(path, float_model, path.name, target, threads)
     if path.suffix == ".so" or is_executable(path):
-        return of_executable(load_executable(path), path.name)
+        # Of a range of shapes the first, or what `shapes` says.
+        ranged = load_ranged(path).of_size(shapes or {}) if is_ranged(path) else None
+        return of_executable(load_executable(path) if ranged is None else ranged, path.name)
     return of_model(load(path, shapes=shapes), path.name, target=target, threads=threads)
 
 
