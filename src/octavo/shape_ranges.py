@@ -125,9 +125,8 @@ class RangedExecutable:
             sizes = "; ".join(
                 ", ".join(f"{spec.source_name}={_text(spec.shape)}" for spec in each.inputs) for each in self.executables
             )
-            raise DataError(
-                f"there is no code for {', '.join(f'{name}={_text(shape)}' for name, shape in shapes.items())}: {sizes}"
-            )
+            given = ", ".join(f"{name}={_text(shape)}" for name, shape in shapes.items())
+            raise DataError(f"there is no code for {given}: the sizes are {sizes}")
         return found
 
     def calls(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> list[Mapping[str, npt.NDArray[Any]]]:
