@@ -115,12 +115,15 @@ class ArmGemm(GemmLoops):
         shape: dict[str, Any] = {"rows": geometry.rows, "columns": geometry.columns, "channels": geometry.group_outputs}
         core = replace(CORES[isa], sums_windows=self.is_asymmetric)
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
-        if (copy := self._paired_copy()) is not None:
-            self.geometry, self.is_copied = geometry_in(copy, geometry), True
-            self.product = MatrixProduct(flips=False, partner=copy.partner)
+        copy = self._paired_copy()
+        self.is_copied = self.is_copied or copy is not None
         pieces = max(geometry.images * geometry.rows, len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
+        if (
+            copy is not None
+        ):  # as many rows as without it: what is copied again for the next block costs more than twice the cache
+            self.geometry, self.product = geometry_in(copy, geometry), MatrixProduct(flips=False, partner=copy.partner)
         kind = FlippedScratch if self.is_signed else Scratch
         self.scratch = None if padded is None else kind(spec=spec, block=self.block, channels=spec.in_channels)
         self.scratch = self._paired_copy(self.block) or self.scratch

@@ -111,8 +111,6 @@ class ArmWideGemm(ArmGemm):
         As `ChannelRequantize` takes them.
     """
 
-    element_bytes = 2
-
     def __init__(
         self,
         spec: Conv2dSpec,
@@ -141,6 +139,7 @@ class ArmWideGemm(ArmGemm):
         self._choose_tile(self.key, schedules, core, {**shape, "steps": steps})
         self.threads = chunks_for(spec.threads, self.cycles, max(geometry.images * geometry.rows, len(self.panels)))
         self.product = self._wide_product(values)
+        self.element_bytes = 1 if self._in_pairs(geometry) else 2  # of either byte where they lie by turns, else of both
         self.block = self._block_rows()
         self.scratch = self.copy = self._split(self.block)
         # x = 256 * high + (low - 128) + 128, or 256 * (high + 128) + low - 32768.
