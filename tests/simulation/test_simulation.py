@@ -18,6 +18,7 @@ from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.quantize.simplify import simplify
 from octavo.simulation import Simulation
 from octavo.simulation.mean_shifts import channel_axes
+from octavo.simulation.program import run_calls
 from octavo.simulation.ranges import RangeTuning
 from octavo.simulation.schemes import range_of
 from octavo.simulation.simulation import measured_outputs
@@ -138,6 +139,22 @@ def test_what_corrected_biases_take_out_again(rng: np.random.Generator) -> None:
     assert centred.alone({TensorId("h"): cut}) == pytest.approx(power_ratio(kept, exact[:8]), rel=1e-3)
     assert centred.together({TensorId("h"): cut}, []) == pytest.approx(power_ratio(kept, exact[:8]), rel=1e-3)
     assert plain.together({TensorId("h"): cut}, []) == pytest.approx(power_ratio(moved[:8], exact[:8]), rel=1e-3)
+
+
+def test_mean_shifts_compute_nothing_behind_what_they_are_of(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp(rng)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) for _ in range(12)]
+    plan = octavo.quantize(model, octavo.profile(model, samples), recipe=PLAIN).plan
+    simulated = Simulation(model, plan, [[sample] for sample in samples], resolve_target(None), is_centred=True)
+    results: list[Any] = []
+
+    def counting(calls: Any, state: dict[Any, Any], constants: Any) -> None:
+        run_calls(calls, state, constants)
+        results.extend(var for var in state if var.same_as(simulated._program.variables["y"]))
+
+    monkeypatch.setattr("octavo.simulation.simulation.run_calls", counting)
+    simulated.alone_on_all([{TensorId("h"): plan.activations["h"]}])
+    assert len(results) == 12 + 4, "that of each sample rounded, and of the four not kept as it is"
 
 
 def test_a_range_for_few_samples_is_none_for_all(rng: np.random.Generator) -> None:

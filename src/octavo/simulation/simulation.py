@@ -100,7 +100,7 @@ class Simulation:
             self._program = FloatProgram(simple, self._names, target)
         program = self._program
         self._outputs = [program.variables[name] for name in self.outputs]
-        makers = {call.var: number for number, call in enumerate(program.calls)}
+        self._makers = makers = {call.var: number for number, call in enumerate(program.calls)}
         self._needed = _behind(program, makers, self._outputs, ())
         self._reads = {number: [each for each in call.operands if isinstance(each, Var)] for number, call in self._needed}
         self._unread_after = _unread_after(self._needed, self._outputs)
@@ -240,7 +240,7 @@ class Simulation:
         shifts: list[dict[Var, list[npt.NDArray[np.float32]]]] = [
             {var: [] for var in params if var in self._axes} for params in tries
         ]
-        for state in self._states_of_all() if shifts[0] else ():
+        for state in self._states_of_all(shifts[0]) if shifts[0] else ():
             for params, found in zip(tries, shifts, strict=True):
                 for var, each in found.items():
                     each.append(
@@ -309,12 +309,16 @@ class Simulation:
         """Compute the float model from its inputs."""
         run_calls(self._needed, state, {})
 
-    def _states_of_all(self) -> Iterator[dict[Var, Any]]:
-        """Give what the float model computes of each sample that was given; only one that was not kept is computed again."""
+    def _states_of_all(self, wanted: Collection[Var] | None = None) -> Iterator[dict[Var, Any]]:
+        """Give what the float model computes of each sample that was given; only one that was not kept is computed again.
+
+        Of that as much as `wanted` variables need, where there are such.
+        """
+        calls = self._needed if wanted is None else _behind(self._program, self._makers, list(wanted), ())
         yield from self._exact
         for arrays in self._given[len(self._exact) :]:
             state = self._start(arrays)
-            self._run(state)
+            run_calls(calls, state, {})
             yield state
 
     def _params_of(self, activations: Mapping[TensorId, QuantParams]) -> dict[Var, QuantParams]:
