@@ -45,7 +45,8 @@ def test_a_profile_and_an_explanation_print_as_what_they_say(profiled: tuple[oct
     assert len(str(profiled[1])) == len(repr(profiled[1])) < 100
     assert "15 tensors, 20 samples, 0 kept" in str(profiled[1])
     lines = str(octavo.explain(octavo.quantize(*profiled))).splitlines()
-    assert lines[0].split() == ["quantize", "pixels", "integer", "quantize"]
+    assert lines[:2] == ["takes pixels: float32 [1,1,8,8]", "gives logits: float32 [1,10]"]
+    assert lines[2].split() == ["quantize", "pixels", "integer", "quantize"]
     assert lines[-1].startswith("5/5 ops integer")
 
 
