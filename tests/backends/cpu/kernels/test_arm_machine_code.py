@@ -109,6 +109,18 @@ def test_loops_of_float32_multiply_by_element() -> None:
     assert not count("ld1r|dup", loop)
 
 
+@pytest.mark.parametrize("cpu", ["cortex-a55", "cortex-a76", "neoverse-n1", "neoverse-v1"])
+@pytest.mark.parametrize("layer", [((3, 3), (1, 1)), ((5, 5), (1, 1)), ((5, 5), (2, 2))], ids=str)
+def test_float32_depthwise_loops_keep_sums_in_registers(cpu: str, layer: tuple[Pair, Pair]) -> None:
+    kernel, strides = layer
+    sizes = {"batch": 1, "in_height": 28, "in_width": 28, "in_channels": 64, "out_channels": 64, "groups": 64}
+    spec = FloatConv2dSpec(**sizes, kernel=kernel, strides=strides, padding=(kernel[0] // 2,) * 4)
+    operands = {"weight": np.ones((*kernel, 1, 64), np.float32), "bias": np.zeros(64, np.float32)}
+    loop = loop_in(float_conv2d(spec, **operands, isa=ARM_NEON).func, cpu, "fmla")
+    assert count("fmla", loop) >= 12 * kernel[1]
+    assert "[sp" not in loop
+
+
 def test_lookups_keep_their_table_in_registers() -> None:
     func = lookup(LookupSpec(size=4096), table=np.arange(256, dtype=np.uint8), isa=ARM_NEON).func
     loop = loop_in(func, "cortex-a76", "tb[lx]")

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ....numerics.floats.float_function import FloatFunction
+from .arm.float_depthwise import COLUMNS as ARM_COLUMNS
+from .arm.float_depthwise import ArmFloatDepthwise
 from .arm.float_gemm import PIXELS, ArmFloatGemm
 from .float_spec import FloatConv2dSpec
 from .isa import AVX512_VNNI, AVX_VNNI, checked_isa
@@ -77,10 +79,11 @@ def float_conv2d(
     checked_isa(isa)
     if _is_depthwise(spec):
         assert not spec.adds, "a depthwise kernel takes no addend"
-        columns = AVX512_COLUMNS if isa == AVX512_VNNI else GENERIC_PIXELS
-        return FloatDepthwise(spec, weight, bias, columns=columns, observe=observe).build(
-            f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}", isa
-        )
+        kind, columns = FloatDepthwise, AVX512_COLUMNS if isa == AVX512_VNNI else GENERIC_PIXELS
+        if checked_isa(isa).family == "arm":
+            kind, columns = ArmFloatDepthwise, ARM_COLUMNS
+        name = f"float.depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
+        return kind(spec, weight, bias, columns=columns, observe=observe).build(name, isa)
     gemm = gemm_of(isa)(spec, weight, bias, tile=tile_of(spec, isa), core=core_of(isa), observe=observe, schedules=schedules)
     return gemm.build(f"float.{gemm_kind(spec)}", isa)
 

@@ -58,7 +58,7 @@ class Isa:
 _AS_ZEN2 = {"znver3": "znver2", "znver4": "znver2", "znver5": "znver2"}
 
 # For cores that issue in order LLVM unrolls loops, and forms all products before any sum: registers are spilled.
-_AS_ANY_ARM: dict[str, str] = dict.fromkeys(("cortex-a34", "cortex-a35", "cortex-a53", "cortex-a55"), "generic")
+_AS_ANY_ARM = {"cortex-a34": "generic", "cortex-a35": "generic", "cortex-a53": "generic", "cortex-a55": "generic"}
 # Two loads in one instruction leave no room for products between them: a core that issues in order waits, and one that decodes it
 # as three operations loses a place beside it.
 _SINGLE_LOADS = ("-aarch64-enable-ldst-opt:bool=false",)

@@ -12,7 +12,7 @@ Nothing is copied. Plain vectors: LLVM contracts each product and sum into a fus
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,11 @@ INPUT_BYTES = 256 * 1024  # of the input rows that one block reads again for eac
 MAX_TAPS = 64  # products written out for one kernel row of a tile
 
 
-def channel_blocks(channels: int) -> list[tuple[int, int]]:
-    """Return (first channel, width) of vectors that cover `channels`: of 16, the last may overlap; below 16, powers of two."""
-    if channels >= LANES:
-        starts = list(range(0, channels - LANES + 1, LANES))
-        return [(start, LANES) for start in (starts if channels % LANES == 0 else [*starts, channels - LANES])]
+def channel_blocks(channels: int, lanes: int) -> list[tuple[int, int]]:
+    """Return (first channel, width) of vectors of `lanes` that cover `channels`, the last may overlap; below, powers of two."""
+    if channels >= lanes:
+        starts = list(range(0, channels - lanes + 1, lanes))
+        return [(start, lanes) for start in (starts if channels % lanes == 0 else [*starts, channels - lanes])]
     blocks: list[tuple[int, int]] = []
     start = 0
     while start < channels:
@@ -49,7 +49,12 @@ def channel_blocks(channels: int) -> list[tuple[int, int]]:
 
 
 class FloatDepthwise:
-    """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each."""
+    """Emits one layer's PrimFunc; `build` is the entrance, the other methods emit one level of the loop nest each.
+
+    `lanes` are the channels of a vector, of one register or some.
+    """
+
+    lanes: ClassVar[int] = LANES
 
     def __init__(
         self,
@@ -85,7 +90,7 @@ class FloatDepthwise:
             ("out", spec.batch * spec.out_height * spec.out_width * spec.out_channels, self._dtypes[1]),
         ]
         return Kernel(
-            name=f"{name} {self.width}x{LANES}", isa=isa, func=prim_func(arguments, self._emit), constants=self.constants
+            name=f"{name} {self.width}x{self.lanes}", isa=isa, func=prim_func(arguments, self._emit), constants=self.constants
         )
 
     def _emit(self, x: Expr, *rest: Expr) -> None:
@@ -103,11 +108,11 @@ class FloatDepthwise:
             image = T.Bind(T.floordiv(unit, blocks)) if spec.batch > 1 else T.int32(0)
             first_row = T.Bind((T.floormod(unit, blocks) if spec.batch > 1 else unit) * block)
             rows = T.min(T.int32(block), spec.out_height - first_row) if blocks > 1 else spec.out_height
-            widths = channel_blocks(spec.in_channels)
-            looped = sum(width == LANES and start % width == 0 for start, width in widths)
+            lanes, widths = self.lanes, channel_blocks(spec.in_channels, self.lanes)
+            looped = sum(width == lanes and start % width == 0 for start, width in widths)
             if looped:
                 with T.serial(0, looped) as index:
-                    self._emit_rows(image, first_row, rows, T.Bind(index * LANES), LANES)
+                    self._emit_rows(image, first_row, rows, T.Bind(index * lanes), lanes)
             for start, width in widths[looped:]:
                 self._emit_rows(image, first_row, rows, T.int32(start), width)
         if self.observer is not None:
