@@ -377,3 +377,10 @@ def test_nothing_is_wider_than_the_window(opened: Browser, width: int, scheme: s
     assert opened.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth")
     ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground))) > 3 * 128) == (scheme == "light")
+
+
+def test_the_panel_of_each_tensor_fits(opened: Browser) -> None:
+    opened.size(1280, 800)
+    for place in range(opened.evaluate(f"{CENTRES}.length")):
+        opened.click(f"{CENTRES}[{place}]")
+        assert opened.evaluate(f"{PANEL}.scrollWidth <= {PANEL}.clientWidth"), place
