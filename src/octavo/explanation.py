@@ -61,7 +61,12 @@ class ExplainedPort:
 
     def __str__(self) -> str:
         """Return e.g. "image: float32 [1,3,224,224]"."""
-        return f"{self.name}: {self.dtype} [{','.join(map(str, self.shape))}]"
+        return f"{self.name}: {self.dtype} {self.dims}"
+
+    @property
+    def dims(self) -> str:
+        """The shape as text: "[1,3,224,224]"."""
+        return f"[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

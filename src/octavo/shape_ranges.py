@@ -22,7 +22,7 @@ from .build import ConstantPool, Executable, is_of_sizes, memory_of
 from .errors import DataError, ExecutableError, ModelError, check_path
 from .graph.inputs import InputSpec
 from .importer import load
-from .pipeline import compile_sharing, quantize
+from .pipeline import compile_sharing, load_executable, quantize
 from .quantize import QuantizationPlan
 from .target_choice import present_features
 
@@ -195,6 +195,19 @@ def load_ranged(path: str | Path) -> RangedExecutable:
     executables, notes = Executable.load_sizes(path, present_features())
     shapes = {name: tuple(SizeRange.parse(dim) for dim in shape) for name, shape in notes["shapes"].items()}
     return RangedExecutable(executables, None, shapes, batches=bool(notes["batches"]))
+
+
+def load_sized(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> Executable:
+    """Load an executable; of one for a range of shapes that of these, by the inputs' names: the first without any.
+
+    Raises
+    ------
+    DataError
+        There is no code for this size.
+    ExecutableError
+        It is no executable of Octavo, or of another machine or version.
+    """
+    return load_ranged(path).of_size(shapes) if is_ranged(Path(path)) else load_executable(path)
 
 
 def is_ranged(path: Path) -> bool:

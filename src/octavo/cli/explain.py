@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from ..build import is_executable
-from ..pipeline import Executable, ExplainedOp, Explanation, explain, load_executable
+from ..pipeline import ExplainedOp, Explanation, explain
 from ..report import markdown_table
-from ..shape_ranges import is_ranged, load_ranged
+from ..shape_ranges import load_sized
 from .dump import add_dump_ir, dumping
 from .options import Subcommands, add_command, add_json, add_model, add_precision, add_recipe, add_target
 from .sources import UsageError, load_to_compile
@@ -39,7 +39,7 @@ def call(args: argparse.Namespace) -> int:
     if args.model.suffix == EXECUTABLE_SUFFIX or is_executable(args.model):
         if args.dump_ir is not None:
             raise UsageError(f"{args.model}: an executable has no IR; give --dump-ir with the model that it was made from")
-        explanation = explain(_executable(args))
+        explanation = explain(load_sized(args.model, dict(args.shape)))
     else:
         model, profile, recipe = load_to_compile(args)
         with dumping(args.dump_ir):
@@ -53,17 +53,10 @@ def call(args: argparse.Namespace) -> int:
     return 0
 
 
-def _executable(args: argparse.Namespace) -> Executable:
-    """Load an executable; of one for a range of shapes what `--shape` says, else the first."""
-    if not is_ranged(args.model):
-        return load_executable(args.model)
-    return load_ranged(args.model).of_size(dict(args.shape))
-
-
 def _interface(explanation: Explanation) -> str:
     """Return what the model takes and gives as a table: data files and results go by these names."""
     rows = [
-        (kind, port.name, port.dtype, f"[{','.join(map(str, port.shape))}]")
+        (kind, port.name, port.dtype, port.dims)
         for kind, ports in (("input", explanation.inputs), ("output", explanation.outputs))
         for port in ports
     ]

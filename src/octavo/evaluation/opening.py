@@ -9,8 +9,8 @@ from typing import Any
 from ..build import is_executable
 from ..errors import ModelError, check_path
 from ..graph import Model
-from ..pipeline import Executable, QuantizationPlan, load, load_executable, quantize
-from ..shape_ranges import is_ranged, load_ranged
+from ..pipeline import Executable, QuantizationPlan, load, quantize
+from ..shape_ranges import load_sized
 from ..target_choice import TargetLike
 from .peers import PEERS
 from .runnable import Runnable, of_executable, of_model
@@ -49,9 +49,7 @@ def opened(
     if path.suffix == ".json":
         return _planned(path, float_model, path.name, target, threads)
     if path.suffix == ".so" or is_executable(path):
-        # Of a range of shapes the first, or what `shapes` says.
-        ranged = load_ranged(path).of_size(shapes or {}) if is_ranged(path) else None
-        return of_executable(load_executable(path) if ranged is None else ranged, path.name)
+        return of_executable(load_sized(path, shapes or {}), path.name)
     return of_model(load(path, shapes=shapes), path.name, target=target, threads=threads)
 
 

@@ -218,7 +218,7 @@ class _Lowering:
                 composite = _composite(self.composed.composites, binding.value)
                 record = self._float(context, binding) if composite is None else self._integer(context, binding, composite)
                 self.records.extend([] if record is None else [record])
-            results = self._results(context)
+            results = self._returned(context)
             if not context.kept:
                 return results
             fields = list(results.fields) if isinstance(results, relax.Tuple) else [results]
@@ -230,7 +230,7 @@ class _Lowering:
         write_function(builder, "main", list(function.params), body, attrs)
         return builder.get(), contexts[0]
 
-    def _results(self, context: KernelContext) -> Expr:
+    def _returned(self, context: KernelContext) -> Expr:
         """Return what "main" returns, as outputs of the dataflow block."""
         result = self.view.result
         if self.stored_from is None or not isinstance(result, relax.Tuple):

@@ -120,9 +120,8 @@ class ArmGemm(GemmLoops):
         pieces = max(geometry.images * geometry.rows, len(self.panels))
         self.threads = chunks_for(spec.threads, self.cycles, pieces)
         self.block = self._block_rows()
-        if (
-            copy is not None
-        ):  # as many rows as without it: what is copied again for the next block costs more than twice the cache
+        # As many rows as without the copy: what is copied again for the next block costs more than twice the cache.
+        if copy is not None:
             self.geometry, self.product = geometry_in(copy, geometry), MatrixProduct(flips=False, partner=copy.partner)
         kind = FlippedScratch if self.is_signed else Scratch
         self.scratch = None if padded is None else kind(spec=spec, block=self.block, channels=spec.in_channels)
