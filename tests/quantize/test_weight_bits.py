@@ -18,11 +18,12 @@ from nets import residual_net
 from octavo.errors import QuantizationError
 from octavo.graph import Model
 from octavo.graph.inputs import input_specs
-from octavo.numerics import dequantize
+from octavo.numerics import QuantParams, dequantize
 from octavo.numerics.statistics.metrics import sqnr_db
 from octavo.numerics.statistics.ranges import symmetric_params
 from octavo.quantize import Recipe, export_onnx
 from octavo.quantize.encodings import read_encodings, write_encodings
+from octavo.quantize.recipe import bits_of
 from reference_sessions import reference_session
 from tvm_alone import tvm_alone
 
@@ -210,3 +211,9 @@ def test_biases_stay_where_they_are_not_to_be_corrected(conv_net: Net) -> None:
     quantized = octavo.quantize(model, profile, recipe=Recipe(weight_bits=4, bias_correction=False))
     assert quantized.plan.corrections.weight_values
     assert not quantized.plan.corrections.bias_shifts
+
+
+@pytest.mark.parametrize(("dtype", "qmin", "qmax", "bits"), [("uint8", 0, 255, 8), ("int8", -127, 127, 8), ("int8", -7, 7, 4)])
+def test_the_width_of_a_weight_counts_a_sign_only_where_there_is_one(dtype: str, qmin: int, qmax: int, bits: int) -> None:
+    params = QuantParams(scale=np.float32(0.1), zero_point=np.int32(0), dtype=dtype, qmin=qmin, qmax=qmax)
+    assert bits_of(params) == bits
