@@ -17,6 +17,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax import Expr, Var
 
 from ..errors import CompileError
+from .layout_types import normalized
 
 ALLOCATIONS = (
     *("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor", "relax.memory.alloc_storage"),
@@ -262,7 +263,7 @@ class BodyWriter:
 
     def emit(self, name: str, value: Expr, *, is_output: bool = False) -> Var:
         """Bind `value` to a variable of exactly this name and return it; `is_output` lets the function return it."""
-        normal = self._builder.normalize(value)
+        normal = normalized(self._builder, value)
         var = relax.Var(name, normal.ty) if is_output else relax.DataflowVar(name, normal.ty)
         self.bindings.append(relax.VarBinding(var, normal))
         return var
