@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ Floats = npt.NDArray[np.float64]
 
 _COUNTED = 1 << 16
 """Values of a sample that are counted in a histogram, evenly spread: enough for what lies within a thousandth of the tails."""
+
+
+_POSITIONS = 1024
+"""Of a sample whose values are summed, evenly spread: enough for the variance of channels."""
 
 
 class GroupValues:
@@ -42,11 +47,19 @@ class GroupValues:
 
     def add(self, value: Array) -> None:
         """Take one sample's values."""
-        self._extend(value.min(axis=self._axes), value.max(axis=self._axes))
-        total, squares = value.sum(axis=self._axes, dtype=np.float64), np.square(value, dtype=np.float64).sum(axis=self._axes)
+        if not self.is_profiled:
+            self._extend(value.min(axis=self._axes), value.max(axis=self._axes))
+        some = value[self._some(value.shape)]
+        total, squares = some.sum(axis=self._axes, dtype=np.float64), np.square(some, dtype=np.float64).sum(axis=self._axes)
         np.add.at(self._sum, self._groups, total.reshape(-1))
         np.add.at(self._squares, self._groups, squares.reshape(-1))
-        np.add.at(self._count, self._groups, value.size / self._groups.size)
+        np.add.at(self._count, self._groups, some.size / self._groups.size)
+
+    def _some(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Return every so many positions, along the longest of the axes that groups don't depend on."""
+        longest = max(self._axes, key=lambda axis: shape[axis], default=0)
+        step = math.prod(shape[axis] for axis in self._axes) // _POSITIONS
+        return tuple(slice(None, None, max(1, step)) if axis == longest else slice(None) for axis in range(len(shape)))
 
     def _extend(self, low: Array, high: Array) -> None:
         np.minimum.at(self._low, self._groups, low.reshape(-1).astype(np.float64))

@@ -201,7 +201,8 @@ class _ReaderCost:
         order = [*axes, *(axis for axis in range(weight.ndim) if axis not in axes)]
         shape = (weight.shape[axes[0]], weight.shape[axes[1]], -1)
         weight, table = weight.transpose(order).reshape(shape), table.transpose(order).reshape(shape)[:, :, 0]
-        self._groups: Any = table
+        # Most outputs read the same groups: one row stands for all then.
+        self._groups: Any = table[:1] if (table == table[:1]).all() else table
         self._taps = weight.shape[2]
         self._largest = np.abs(weight).max(axis=2)
         self._power = (weight**2).sum(axis=2)
