@@ -92,7 +92,7 @@ class _Layer:
         mean = diagonal.mean(axis=1)
         # The largest first: their errors are spread over most others.
         order = np.argsort(-diagonal, axis=1, kind="stable")
-        sorted_gram = np.take_along_axis(np.take_along_axis(gram, order[:, :, None], axis=1), order[:, None, :], axis=2)
+        sorted_gram = np.stack([matrix[places][:, places] for matrix, places in zip(gram, order, strict=True)])
         # Inputs that never vary leave nothing to be made up for: any positive diagonal gives rounding to nearest.
         sorted_gram[:, np.arange(inputs), np.arange(inputs)] += np.where(mean > 0, DAMPING * mean, 1.0)[:, None]
         upper = _inverse_root(sorted_gram)
@@ -118,28 +118,45 @@ class _Layer:
         return rounded
 
     def polished(self, integers: Floats, scale: Floats, qmin: int, qmax: int) -> Floats:
-        """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less.
-
-        Few move: a row of slopes for each that does takes less than a product of matrices for all.
-        """
+        """Return integers of which some are moved by 1: one input after the other, wherever the error becomes less."""
         rounded = integers.copy()
-        error = rounded * scale[:, None] - self.weight
-        slope = error.transpose(0, 2, 1) @ self.gram  # half the error's, by each weight: (groups, outputs, inputs)
+        slope = self.gram @ (rounded * scale[:, None] - self.weight)  # half the error's, by each weight
+        bound = np.diagonal(self.gram, axis1=1, axis2=2)[:, :, None] * scale[:, None] / 2  # beyond it a step of 1 gains
+        inputs = rounded.shape[1]
         for _ in range(_PASSES):
             has_moved = False
-            for index in range(rounded.shape[1]):
-                wanted = np.rint(-slope[:, :, index] / (self.gram[:, index, index, None] * scale))
-                if not wanted.any():  # as nearly always behind the first pass
-                    continue
-                moved = _clamped(rounded[:, index] + _clamped(wanted, -1, 1), qmin, qmax)
-                change = (moved - rounded[:, index]) * scale
-                rounded[:, index] = moved
-                groups, outputs = np.nonzero(change)
-                slope[groups, outputs] += change[groups, outputs, None] * self.gram[groups, index]
-                has_moved = has_moved or groups.size > 0
+            for start in range(0, inputs, _BLOCK):
+                block = slice(start, min(start + _BLOCK, inputs))
+                changes = self._moved(rounded, slope[:, block].copy(), bound, scale, block, (qmin, qmax))
+                if changes:
+                    moved = [*changes]
+                    slope += self.gram[:, :, moved] @ np.stack([changes[each] for each in moved], axis=1)
+                    has_moved = True
             if not has_moved:
                 break
         return rounded
+
+    def _moved(
+        self, rounded: Floats, slope: Floats, bound: Floats, scale: Floats, block: slice, ends: tuple[int, int]
+    ) -> dict[int, Floats]:
+        """Move integers of a block of inputs, of which the slopes are given; return the changes of weights, by input."""
+        changes: dict[int, Floats] = {}
+        if not (np.abs(slope) > bound[:, block]).any():  # as nearly always behind the first pass
+            return changes
+        for index in range(block.start, block.stop):
+            at = index - block.start
+            mine = slope[:, at]
+            gains = np.abs(mine) > bound[:, index]
+            if not gains.any():
+                continue
+            before = rounded[:, index]
+            moved = _clamped(before - np.sign(mine) * gains, *ends)
+            change = (moved - before) * scale
+            if change.any():
+                rounded[:, index] = moved
+                slope[:, at + 1 :] += self.gram[:, index, index + 1 : block.stop, None] * change[:, None]
+                changes[index] = change
+        return changes
 
     def power(self, integers: Floats, scale: Floats) -> Floats:
         """Return the power of the error of each row, (groups, outputs)."""
