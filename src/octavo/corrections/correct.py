@@ -24,7 +24,7 @@ from tvm.ir import GenericConst
 from tvm.relax import Var
 
 from ..backends.cpu.link import link
-from ..backends.cpu.lowering import lower_composites
+from ..backends.cpu.lowering import isa_for, lower_composites
 from ..build.kernel_calls import KernelCall, KernelCalls
 from ..errors import CompileError, DataError, ProfileError
 from ..float_values import FloatValues
@@ -44,7 +44,7 @@ from ..target_choice import ResolvedTarget
 from .error import nearness
 from .float_run import FloatRun, Product, Runner, run_float
 from .gram import ExactRows
-from .layers import WeightedLayer, bias_of, kernel_constants, weighted_layers
+from .layers import WeightedLayer, bias_of, composite_calls, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
 from .window_sums import mean_accumulators
 
@@ -181,6 +181,7 @@ class _Run:
         self._target = target
         self._parts = _with_all_pixels(quantized, target)
         self.layers = weighted_layers(self._parts)
+        self._calls = composite_calls(self._parts)
         self._program: KernelCalls
         self._sources = WeightSources(simple, quantized, kept) if quantized.plan.recipe.weight_rounding == "gram" else None
         self._moves_biases = quantized.plan.recipe.bias_correction
@@ -236,7 +237,8 @@ class _Run:
 
     def _exchange(self, call: KernelCall, layer: WeightedLayer) -> None:
         """Give a call the constants of its layer as it is now."""
-        constants = iter(kernel_constants(self._parts, layer, self._target))
+        binding = self._calls[layer.composite.name]
+        constants = iter(kernel_constants(layer, binding, isa_for(self._target.host, self._target.isas)))
         call.operands[:] = [next(constants) if isinstance(each, GenericConst) else each for each in call.operands]
 
 

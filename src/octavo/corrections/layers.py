@@ -10,18 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst
-from tvm.relax import Expr
 
-from ..backends.cpu.kernels.vectors import without_bodies
-from ..backends.cpu.lowering import lower_composites
-from ..composites.attributes import HOST, read_composites, write_op
+from ..backends.cpu.packed_constants import packed_constants
+from ..composites.attributes import HOST, Composite, read_composites
 from ..composites.base import FloatResult, QuantizedTensor
 from ..composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp
-from ..graph.dataflow import BodyWriter, DataflowView, attrs_of, call_to, write_function
+from ..graph.dataflow import DataflowView, op_name
 from ..identity import TensorId
 from ..numerics import QuantParams
-from ..target_choice import ResolvedTarget
 from .window_sums import WeightedOps
 
 
@@ -31,17 +27,17 @@ class WeightedLayer:
 
     Parameters
     ----------
-    function
-        Name of its composite in the partitioned module.
+    composite
+        What it is in the partitioned module.
     op
-        What it computes.
+        What it computes, which may be with other weights by now.
     core
         The variable of the product itself, in the source.
     bias
         TensorId of its bias in the QDQ module.
     """
 
-    function: str
+    composite: Composite
     op: WeightedOps
     core: str
     bias: TensorId
@@ -97,48 +93,36 @@ class WeightedLayer:
 def weighted_layers(parts: tvm.IRModule) -> dict[TensorId, WeightedLayer]:
     """Return the layers of the host's kernels that have a bias, by the TensorId of that."""
     found: dict[TensorId, WeightedLayer] = {}
-    for name, composite in read_composites(parts).items():
+    for composite in read_composites(parts).values():
         op = composite.op
         if not isinstance(op, (Conv2dOp, Conv2dTransposeOp, MatmulOp)) or composite.backend != HOST:
             continue
         x: Any = op.x
         bias = composite.quantize_info.get("bias", {}).get("id")
         if bias and isinstance(x, QuantizedTensor) and np.ndim(x.params.scale) == 0:
-            found[TensorId(bias)] = WeightedLayer(function=name, op=op, core=composite.core, bias=TensorId(bias))
+            found[TensorId(bias)] = WeightedLayer(composite=composite, op=op, core=composite.core, bias=TensorId(bias))
     return found
 
 
-def kernel_constants(parts: tvm.IRModule, layer: WeightedLayer, target: ResolvedTarget) -> list[Any]:
-    """Return the constants that the kernel of a layer is called with, packed as it reads them (tvm tensors)."""
-    view = DataflowView(parts["main"])
-    call = next(
-        binding
-        for binding in view.bindings
-        if isinstance(binding.value, relax.Call) and getattr(binding.value.op, "name_hint", "") == layer.function
-    )
-    function: Any = parts[layer.function]
-    for key, value in write_op(layer.op, layer.core).items():
-        function = function.with_attr(key, value)
-    builder = relax.BlockBuilder()
-
-    def body(writer: BodyWriter) -> Expr:
-        return writer.emit(call.var.name, call.value, is_output=True)
-
-    write_function(builder, "main", list(call.value.args), body, attrs_of(view.function))
-    alone = builder.get()
-    alone.update_func(call.value.op, function)
-    with without_bodies():
-        lowered = lower_composites(alone, target.host, target.isas, 1)
-    for binding in DataflowView(lowered.module["main"]).bindings:
-        kernel = call_to(binding.value, "call_dps_packed")
-        if kernel is not None and is_of_layer(lowered.kernels[str(kernel.args[0].global_symbol)].func.attrs, layer.bias):
-            return [arg.value for arg in kernel.args[1].fields if isinstance(arg, GenericConst)]
-    raise AssertionError(f"{layer.function} has no kernel of its own")
+def composite_calls(parts: tvm.IRModule) -> dict[str, relax.VarBinding]:
+    """Return the bindings of a partitioned module by the names of what they call, of which composites' are called once."""
+    return {op_name(binding.value): binding for binding in DataflowView(parts["main"]).bindings}
 
 
-def is_of_layer(attrs: Mapping[str, Any], bias: TensorId) -> bool:
-    """Return whether attributes are those of the kernel that multiplies a layer's weights."""
-    return bias_of(attrs) == bias
+def kernel_constants(layer: WeightedLayer, call: relax.VarBinding, isa: str) -> list[Any]:
+    """Return the constants that the kernel of a layer is called with, packed as it reads them (tvm tensors).
+
+    Parameters
+    ----------
+    call
+        Of its composite.
+    isa
+        Of the kernel.
+    """
+    value: Any = call.value
+    composite = replace(layer.composite, op=layer.op)
+    kernels = packed_constants(composite, list(value.args), call.var, isa)
+    return next(constants for attrs, constants in kernels if bias_of(attrs) == layer.bias)
 
 
 def bias_of(attrs: Mapping[str, Any]) -> str | None:

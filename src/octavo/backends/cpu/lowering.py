@@ -146,9 +146,7 @@ def lower_composites(
     CompileError
         The machine has no ISA that the target lists; a composite cannot be read, or is of none of the back ends.
     """
-    isa = next((name for name in isas if not target.isas or name in target.isas), None)
-    if isa is None:
-        raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
+    isa = isa_for(target, isas)
     composed = compose_tables(module, read_composites(module))
     lowering = _Lowering(
         view=DataflowView(module["main"]),
@@ -178,6 +176,14 @@ def lower_composites(
         externals=table.externals,
         stored=tuple(lowering.stored),
     )
+
+
+def isa_for(target: TargetDescription, isas: tuple[str, ...]) -> str:
+    """Return the first instruction set of a machine, best first, that a target lists; CompileError where there is none."""
+    isa = next((name for name in isas if not target.isas or name in target.isas), None)
+    if isa is None:
+        raise CompileError(f"target {target.name} has kernels for {', '.join(target.isas)}; the machine offers {', '.join(isas)}")
+    return isa
 
 
 def _with_others(lowered: tvm.IRModule, module: tvm.IRModule, composites: Collection[str]) -> tvm.IRModule:
