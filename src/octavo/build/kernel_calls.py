@@ -6,6 +6,7 @@ timed. Kernels are those of a Program, from the same cache.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ Value = Any
 
 _AT_ONCE = 16
 """Kernels of one library: to link it takes as long as to compile two or three of them."""
+_FIRST = 4
+"""Of the library that is waited for."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -139,8 +142,9 @@ class KernelCalls:
         """Compile the kernels in their order, a few at a time, and return with the first: the others come while those run."""
         entries = list(self._entries.items())
         beside = ThreadPoolExecutor(1)
-        for start in range(0, len(entries), _AT_ONCE):
-            some = dict(entries[start : start + _AT_ONCE])
+        starts = [0, *range(_FIRST, len(entries), _AT_ONCE)]
+        for start, end in itertools.pairwise([*starts, len(entries)]):
+            some = dict(entries[start:end])
             library = beside.submit(compile_calls, self._callers(some), set(some.values()), target)
             self._libraries |= dict.fromkeys(some.values(), library)
         beside.shutdown(wait=False)
