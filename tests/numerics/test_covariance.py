@@ -17,7 +17,7 @@ def drawn(rng: np.random.Generator, mixing: np.ndarray, samples: int) -> list[np
 def sums_of(samples: list[np.ndarray]) -> CovarianceSums:
     sums = CovarianceSums(samples[0])
     for rows in samples:
-        sums.add(sums.of(rows))
+        sums.add(sums.of(rows[np.newaxis]))
     return sums
 
 

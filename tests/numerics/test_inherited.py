@@ -1,9 +1,10 @@
 """Weights that make up for errors of inputs: better on samples that they never saw, and left alone where errors are chance."""
 
 import numpy as np
+import pytest
 
 from octavo.numerics.statistics.covariance import CovarianceSums
-from octavo.numerics.statistics.inherited import InheritedErrors
+from octavo.numerics.statistics.inherited import InheritedErrors, SampleErrors
 
 GROUPS, OUTPUTS, INPUTS = 2, 3, 9
 
@@ -23,9 +24,12 @@ def read_and_exact(
 
 def sums_of(weight: np.ndarray, samples: list[tuple[np.ndarray, np.ndarray]]) -> InheritedErrors:
     sums = InheritedErrors(weight, samples[0][0])
-    for read, exact in samples:
-        sums.add(sums.of(read, exact))
+    sums.add(batch(sums, samples))
     return sums
+
+
+def batch(sums: InheritedErrors, samples: list[tuple[np.ndarray, np.ndarray]]) -> tuple[SampleErrors, ...]:
+    return sums.of(np.stack([read for read, _ in samples]), np.stack([exact for _, exact in samples]))
 
 
 def left(weight: np.ndarray, samples: list[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -58,11 +62,25 @@ def test_sums_depend_on_no_order(rng: np.random.Generator) -> None:
     order = rng.permutation(500)
     mixed = [(read[:, order], exact[:, order]) for read, exact in samples]
     sums, again = sums_of(weight, samples[:1]), sums_of(weight, mixed[:1])
-    for (read, exact), (other, results) in zip(samples[1:], mixed[1:], strict=True):
-        one, two = sums.of(read, exact), again.of(other, results)
+    for one, two in zip(batch(sums, samples[1:]), batch(again, mixed[1:]), strict=True):
         assert np.array_equal(one.total, two.total)
         assert np.array_equal(one.product, two.product)
     assert np.array_equal(sums_of(weight, samples).made_up_for(), sums_of(weight, mixed).made_up_for())
+
+
+@pytest.mark.parametrize("outputs", [1, OUTPUTS])
+@pytest.mark.parametrize("together", [2, 4, 20])
+def test_samples_may_come_a_few_at_a_time(rng: np.random.Generator, together: int, outputs: int) -> None:
+    """Of contiguous groups, and of groups that lie side by side as a depthwise layer's channels do."""
+    weight = rng.normal(size=(GROUPS, outputs, INPUTS))
+    samples = read_and_exact(rng, weight, 9, 30, noise=4)
+    beside = [(np.ascontiguousarray(read.transpose(1, 2, 0)).transpose(2, 0, 1), exact) for read, exact in samples]
+    for order in (samples, beside):
+        few = InheritedErrors(weight, samples[0][0])
+        for start in range(0, len(order), together):
+            few.add(batch(few, order[start : start + together]))
+        np.testing.assert_allclose(few.made_up_for(), sums_of(weight, samples).made_up_for(), rtol=1e-12)
+        assert np.array_equal(few.covariances().plain(), sums_of(weight, samples).covariances().plain())
 
 
 def test_inputs_that_never_vary_are_no_trouble(rng: np.random.Generator) -> None:
@@ -81,7 +99,7 @@ def test_halves_make_the_covariances_of_all(rng: np.random.Generator) -> None:
         samples = read_and_exact(rng, weight, 5, positions, noise=1)
         plain = CovarianceSums(samples[0][0])
         for read, _ in samples:
-            plain.add(plain.of(read))
+            plain.add(plain.of(read[np.newaxis]))
         found = sums_of(weight, samples).covariances()
         assert np.array_equal(found.plain(), plain.plain())
         assert np.array_equal(found.shrunk(), plain.shrunk())

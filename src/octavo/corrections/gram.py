@@ -15,16 +15,20 @@ from ..composites.weighted import Conv2dOp, MatmulOp
 from ..numerics.statistics.covariance import CovarianceSums
 from ..numerics.statistics.inherited import InheritedErrors, SampleErrors
 
-Sample = TypeVar("Sample")
 Found = TypeVar("Found")
 
 ROWS_PER_INPUT = 4
 """Positions that are looked at for each input of a layer: as many as tell how the inputs vary."""
 _MIN_ROWS = 8192
+_MAX_ROWS_PER_INPUT = 256
+"""More of them tell nothing else, in spite of _MIN_ROWS: a depthwise layer has few inputs to each output, and many outputs."""
 _THREADS = 2
 """That look at samples: what they find are exact sums, the same in any order."""
-_AT_ONCE = 8
-"""Samples whose sums wait to be added: there may be a large matrix of each."""
+_ROUNDS = 2
+"""Each takes samples at least so often, where there are enough: none waits long for another one."""
+_MAX_BYTES = 2**23
+"""Of what is looked at at once, as float32: few large arrays take less time than many small ones, and there may be a large matrix
+of each sample."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +59,13 @@ def covariances(op: Conv2dOp | MatmulOp, inputs: Sequence[npt.NDArray[Any]], som
     """
     every = _rows_of(op, inputs[0].shape, len(inputs))
 
-    def rows_of(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return every(value)[:, :, some]
+    def rows_of(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        return every(values)[..., some]
 
-    sums = CovarianceSums(rows_of(inputs[0]))
-    for sample in _on_threads(lambda value: sums.of(rows_of(value)), inputs):
-        sums.add(sample)
+    first = rows_of(inputs[:1])
+    sums = CovarianceSums(first[0])
+    for each in _on_threads(lambda few: sums.of(rows_of(inputs[few])), len(inputs), first.size):
+        sums.add(each)
     return sums
 
 
@@ -77,45 +82,52 @@ def inherited_errors(
         (groups, outputs, inputs), in units of the results for one of an integer of the inputs.
     """
     rows_of, groups = _rows_of(op, inputs[0].shape, len(inputs)), weight.shape[0]
-    first = rows_of(inputs[0])
+    first = rows_of(inputs[:1])[0]
     if exact.positions != _positions(op, inputs[0].shape) or len(exact.values[0]) != first.shape[1]:
         return None
     sums = InheritedErrors(weight, first)
 
-    def errors_of(sample: tuple[npt.NDArray[Any], npt.NDArray[np.float32]]) -> SampleErrors:
-        value, results = sample
-        return sums.of(rows_of(value), results.reshape(len(results), groups, -1).transpose(1, 0, 2))
+    def errors_of(few: slice) -> tuple[SampleErrors, ...]:
+        results = np.stack(exact.values[few])
+        by_group = results.reshape(*results.shape[:2], groups, -1).transpose(0, 2, 1, 3)
+        return sums.of(rows_of(inputs[few]), by_group)
 
-    for each in _on_threads(errors_of, list(zip(inputs, exact.values, strict=True))):
+    for each in _on_threads(errors_of, len(inputs), first.size):
         sums.add(each)
     return sums
 
 
-def _on_threads(find: Callable[[Sample], Found], samples: Sequence[Sample]) -> Iterator[Found]:
-    """Yield what is found of each sample, in order."""
+def _on_threads(find: Callable[[slice], Found], samples: int, size: int) -> Iterator[Found]:
+    """Yield what is found of a few samples, an even number, after the other; `size` numbers of each are looked at."""
+    at_once = min(_MAX_BYTES // (size * np.dtype(np.float32).itemsize), samples // (_THREADS * _ROUNDS))
+    few = 2 * max(1, at_once // 2)
+    starts = range(0, samples, few)
     with ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(samples), _AT_ONCE):
-            yield from pool.map(find, samples[start : start + _AT_ONCE])
+        for start in starts[::_THREADS]:
+            yield from pool.map(lambda each: find(slice(each, each + few)), starts[start // few : start // few + _THREADS])
 
 
-def _rows_of(op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
-    """Return what gives, of one of so many samples, what the weights of each group are multiplied by at some positions.
+def _rows_of(
+    op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int
+) -> Callable[[Sequence[npt.NDArray[Any]]], npt.NDArray[Any]]:
+    """Return what gives, of a few of so many samples, what the weights of each group are multiplied by at some positions.
 
-    That is (groups, positions, inputs), in the order of the weights: HWIO's of a convolution.
+    That is (samples, groups, positions, inputs), in the order of the weights: HWIO's of a convolution.
     """
     if isinstance(op, MatmulOp):
         inputs = shape[-1]
         places = picked_places(_positions(op, shape), inputs, samples)
-        return lambda value: value.reshape(-1, inputs)[places][np.newaxis]
+        return lambda values: np.stack([value.reshape(-1, inputs)[places] for value in values])[:, np.newaxis]
     pixels, is_outside = _window_pixels(op, shape, samples)
     zero_point, groups, channels = cast("Any", op.x).zero_point, op.groups, shape[3]
 
-    def rows(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        picked = np.take(value.reshape(-1, channels), pixels, axis=0)  # (positions, taps, channels)
+    def rows(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        # (samples, positions, taps, channels)
+        picked = np.stack([np.take(value.reshape(-1, channels), pixels, axis=0) for value in values])
         if is_outside is not None:
-            picked[is_outside] = zero_point
-        by_group = picked.reshape(*pixels.shape, groups, channels // groups).transpose(2, 0, 1, 3)
-        return by_group.reshape(groups, pixels.shape[0], -1)
+            picked[:, is_outside] = zero_point
+        by_group = picked.reshape(*picked.shape[:3], groups, channels // groups).transpose(0, 3, 1, 2, 4)
+        return by_group.reshape(len(values), groups, pixels.shape[0], -1)
 
     return rows
 
@@ -153,5 +165,6 @@ def _output_shape(op: Conv2dOp, shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 def picked_places(positions: int, inputs: int, samples: int) -> npt.NDArray[np.int64]:
     """Return evenly spaced positions of one of so many samples of a layer with so many inputs to each output."""
-    wanted = -(-max(ROWS_PER_INPUT * inputs, _MIN_ROWS) // samples)
+    rows = max(ROWS_PER_INPUT * inputs, min(_MIN_ROWS, _MAX_ROWS_PER_INPUT * inputs))
+    wanted = -(-rows // samples)
     return np.arange(min(wanted, positions), dtype=np.int64) * positions // min(wanted, positions)

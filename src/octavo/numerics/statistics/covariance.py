@@ -15,6 +15,8 @@ _EXACT = 2**24
 """Whole numbers up to here are exact in float32, whose products take half the time."""
 _MIN_ROWS = 32
 """With fewer rows at once adding up takes longer than that saves."""
+_WORTH_ADDING = 2
+"""Times as many inputs as rows, at most, whose product is added at once: with fewer rows that takes longer than the product."""
 
 SHRINKAGE = 0.5
 """Of the share that is chance. The whole share gives the least error of the matrix; weights that are rounded by it do best on
@@ -23,11 +25,13 @@ other samples with about half, measured on clamped and on linear inputs."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleSums:
-    """What one sample adds: sums, the sum of squares outside the diagonal of its product, and that or the rows it is made of."""
+    """What samples add: sums, those of squares outside the diagonals of their products, and the sum of these or their rows."""
 
+    samples: int
+    positions: int
+    peak: float
     total: Floats
     squares: Floats
-    positions: int
     product: Floats | None
     waiting: npt.NDArray[np.float32] | None
 
@@ -55,36 +59,34 @@ class CovarianceSums:
         self._product: Floats = np.zeros((groups, inputs, inputs))
         self._squares: Floats = np.zeros(groups)
         self._waiting: list[npt.NDArray[np.float32]] = []
-        """Rows whose products are still to be added: of several samples at once, where one has fewer than inputs."""
+        """Rows whose products are still to be added: of several samples at once, where a few have fewer than inputs."""
+        self._waiting_peak = 1.0
 
-    def centred(self, rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-        """Return a sample less the whole numbers that everything is taken from."""
-        return rows.astype(np.float32) - self._centre
+    def centred(self, rows: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.float32], float]:
+        """Return samples, (samples, groups, positions, inputs), less the whole numbers that everything is taken from.
+
+        And a bound of what they are then, 1 at least.
+        """
+        low, high = (float(end(initial=self._centre.flat[0])) for end in (rows.min, rows.max))
+        peak = max(high - float(self._centre.min()), float(self._centre.max()) - low, 1.0)
+        return rows.astype(np.float32) - self._centre, peak
 
     def of(self, rows: npt.NDArray[np.generic]) -> SampleSums:
-        """Return what a sample, (groups, positions, inputs), adds. Several threads may ask at once."""
-        values = self.centred(rows)
-        total, positions = _summed(values), values.shape[1]
-        if positions < values.shape[2]:
-            # The squares of X^T X and of X X^T, the smaller one, have the same sum.
-            wide = values.astype(np.float64)
-            sum_of_squares = np.square(wide @ wide.transpose(0, 2, 1)).sum(axis=(1, 2))
-            squares = sum_of_squares - np.square(np.square(wide).sum(axis=1)).sum(axis=1)
-            return SampleSums(total, squares, positions, None, values)
-        product = _product(values)
-        return SampleSums(total, _off_diagonal(product), positions, product, None)
+        """Return what samples, (samples, groups, positions, inputs), add. Several threads may ask at once."""
+        return sums_of(*self.centred(rows))
 
-    def add(self, sample: SampleSums) -> None:
-        """Add a sample, of as many positions as the others."""
-        self._total += sample.total
-        self._squares += sample.squares
-        self._samples += 1
-        self.positions += sample.positions
-        if sample.product is not None:
-            self._product += sample.product
-        if sample.waiting is not None:
-            self._waiting.append(sample.waiting)
-            if sum(each.shape[1] for each in self._waiting) >= sample.waiting.shape[2]:
+    def add(self, some: SampleSums) -> None:
+        """Add samples, each of as many positions as the others."""
+        self._total += some.total
+        self._squares += some.squares
+        self._samples += some.samples
+        self.positions += some.positions
+        if some.product is not None:
+            self._product += some.product
+        if some.waiting is not None:
+            self._waiting.append(some.waiting)
+            self._waiting_peak = max(self._waiting_peak, some.peak)
+            if sum(each.shape[1] for each in self._waiting) >= some.waiting.shape[2]:
                 self._add_waiting()
 
     def with_more(self, others: CovarianceSums) -> CovarianceSums:
@@ -104,8 +106,9 @@ class CovarianceSums:
 
     def _add_waiting(self) -> None:
         if self._waiting:
-            self._product += _product(np.concatenate(self._waiting, axis=1))
-            self._waiting = []
+            rows = np.concatenate(self._waiting, axis=1)
+            self._product += _products(rows[np.newaxis], self._waiting_peak)[0]
+            self._waiting, self._waiting_peak = [], 1.0
 
     def plain(self) -> Floats:
         """Return the covariances of what was added, (groups, inputs, inputs)."""
@@ -132,41 +135,70 @@ class CovarianceSums:
         return found
 
 
-def _peak(values: npt.NDArray[np.float32]) -> float:
-    return max(-float(values.min(initial=0.0)), float(values.max(initial=0.0)), 1.0)
+def sums_of(values: npt.NDArray[np.float32], peak: float) -> SampleSums:
+    """Return what samples of whole numbers in [-peak; peak], (samples, groups, positions, inputs), add to sums of such."""
+    samples, groups, positions, inputs = values.shape
+    total = _summed(values, peak).sum(axis=0)
+    product, waiting = None, None
+    if positions < inputs:
+        # The squares of X^T X and of X X^T, the smaller one, have the same sum.
+        smaller = _products(values.transpose(0, 1, 3, 2), peak)
+        own = np.square(values, dtype=np.float64).sum(axis=2)
+        squares = np.square(smaller).sum(axis=(2, 3)) - np.square(own).sum(axis=2)
+        rows = values.transpose(1, 0, 2, 3).reshape(groups, -1, inputs)
+        if _WORTH_ADDING * rows.shape[1] >= inputs:
+            product = _products(rows[np.newaxis], peak)[0]
+        else:
+            waiting = rows
+    else:
+        products = _products(values, peak)
+        squares, product = _off_diagonal(products), products.sum(axis=0)
+    return SampleSums(samples, samples * positions, peak, total, squares.sum(axis=0), product, waiting)
 
 
-def _summed(values: npt.NDArray[np.float32]) -> Floats:
-    """Return the sums of whole numbers over positions, in float32 where that is exact."""
-    is_exact = _peak(values) * values.shape[1] <= _EXACT
-    return values.sum(axis=1, dtype=np.float32 if is_exact else np.float64).astype(np.float64)
+def across_groups(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """Return samples as (samples, positions, inputs, groups) where groups are neighbours, as depthwise channels do; else None."""
+    return values.transpose(0, 2, 3, 1) if values.shape[1] > 1 and values.strides[1] == values.itemsize else None
 
 
-def _product(values: npt.NDArray[np.float32]) -> Floats:
-    """Return X^T X of the whole numbers (groups, positions, inputs), exact as long as it stays below 2^53."""
-    rows = int(_EXACT // _peak(values) ** 2)
+def _summed(values: npt.NDArray[np.float32], peak: float) -> Floats:
+    """Return the sums of whole numbers over the positions of each sample, in float32 where that is exact."""
+    is_exact = peak * values.shape[2] <= _EXACT
+    return values.sum(axis=2, dtype=np.float32 if is_exact else np.float64).astype(np.float64)
+
+
+def _products(values: npt.NDArray[np.float32], peak: float) -> Floats:
+    """Return X^T X of whole numbers (samples, groups, positions, inputs), exact as long as it stays below 2^53."""
+    rows = int(_EXACT // peak**2)
     if rows < _MIN_ROWS:
         return _squared(values.astype(np.float64))
-    found: Floats = np.zeros((values.shape[0], values.shape[2], values.shape[2]))
-    for start in range(0, values.shape[1], rows):
-        found += _squared(values[:, start : start + rows])
+    samples, groups, positions, inputs = values.shape
+    if positions <= rows:
+        return _squared(values).astype(np.float64)
+    found: Floats = np.zeros((samples, groups, inputs, inputs))
+    for start in range(0, positions, rows):
+        found += _squared(values[:, :, start : start + rows])
     return found
 
 
 def _squared(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    groups, _, inputs = values.shape
-    if groups == 1:  # as matrices: NumPy then computes half of the symmetric product
-        return (values[0].T @ values[0])[np.newaxis]
-    if values.strides[0] != values.itemsize:
-        return values.transpose(0, 2, 1) @ values
-    # Groups lie side by side, as channels of a depthwise layer do: all of them at once, for one pair of inputs after the other.
-    across = values.transpose(1, 2, 0)
-    found = np.empty((inputs, inputs, groups), values.dtype)
+    samples, groups, _, inputs = values.shape
+    across = across_groups(values)
+    if across is None:  # as matrices: NumPy then computes half of each symmetric product
+        found = np.empty((samples, groups, inputs, inputs), values.dtype)
+        for sample, group in np.ndindex(samples, groups):
+            matrix = values[sample, group]
+            found[sample, group] = matrix.T @ matrix
+        return found
+    # All groups at once, for one pair of inputs after the other.
+    by_pair = np.empty((samples, inputs, inputs, groups), values.dtype)
     for each in range(inputs):
-        found[each, each:] = found[each:, each] = np.einsum("pig,pg->ig", across[:, each:], across[:, each])
-    return found.transpose(2, 0, 1)
+        by_pair[:, each, each:] = np.einsum("spig,spg->sig", across[:, :, each:], across[:, :, each])
+        by_pair[:, each:, each] = by_pair[:, each, each:]
+    return by_pair.transpose(0, 3, 1, 2)
 
 
 def _off_diagonal(matrices: Floats) -> Floats:
-    """Return the sum of squares outside the diagonal of each matrix."""
-    return np.square(matrices).sum(axis=(1, 2)) - np.square(np.diagonal(matrices, axis1=1, axis2=2)).sum(axis=1)
+    """Return the sum of squares outside the diagonal of each of the last two axes' matrices."""
+    diagonals = np.diagonal(matrices, axis1=-2, axis2=-1)
+    return np.square(matrices).sum(axis=(-2, -1)) - np.square(diagonals).sum(axis=-1)

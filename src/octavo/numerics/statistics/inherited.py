@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .covariance import CovarianceSums, SampleSums
+from .covariance import CovarianceSums, SampleSums, across_groups, sums_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ _MANTISSA = 53
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleErrors:
-    """What one sample adds: sums of its inputs, of exact results, (groups, outputs), and of their products with inputs."""
+    """What samples add: sums of their inputs, of exact results, (groups, outputs), and of their products with inputs."""
 
     inputs: SampleSums
     total: Floats
@@ -51,14 +51,24 @@ class InheritedErrors:
         self._halves = (_Half(weight, first), _Half(weight, first))
         self._samples = 0
 
-    def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
-        """Return what a sample adds: its inputs, and its exact results (groups, positions, outputs). Several threads may ask."""
-        return self._halves[0].of(inputs, exact)
+    def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> tuple[SampleErrors, ...]:
+        """Return what samples add, half by half: every other one is of the second. Several threads may ask.
 
-    def add(self, sample: SampleErrors) -> None:
-        """Add a sample, to one half of them or the other in turns: their order counts."""
-        self._halves[self._samples % 2].add(sample)
-        self._samples += 1
+        Parameters
+        ----------
+        inputs
+            (samples, groups, positions, inputs).
+        exact
+            Their exact results, (samples, groups, positions, outputs).
+        """
+        values, peak = self._halves[0].inputs.centred(inputs)
+        return tuple(_errors(values[each::2], peak, exact[each::2]) for each in range(min(len(values), 2)))
+
+    def add(self, some: tuple[SampleErrors, ...]) -> None:
+        """Add samples: an even number of them, but the last ones."""
+        for half, errors in zip(self._halves, some, strict=False):
+            half.add(errors)
+            self._samples += errors.inputs.samples
 
     def covariances(self) -> CovarianceSums:
         """Return what all samples say of the inputs alone."""
@@ -86,16 +96,10 @@ class _Half:
         self._exact: Floats = np.zeros(weight.shape[:2])
         self._product: Floats = np.zeros(weight.shape)
 
-    def of(self, inputs: npt.NDArray[np.generic], exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
-        values = self.inputs.centred(inputs).astype(np.float64)
-        multiples, exponent = _multiples(exact, np.abs(values).max(initial=1.0) * values.shape[1])
-        product = multiples.transpose(0, 2, 1) @ values
-        return SampleErrors(self.inputs.of(inputs), np.ldexp(multiples.sum(axis=1), exponent), np.ldexp(product, exponent))
-
-    def add(self, sample: SampleErrors) -> None:
-        self.inputs.add(sample.inputs)
-        self._exact += sample.total
-        self._product += sample.product
+    def add(self, some: SampleErrors) -> None:
+        self.inputs.add(some.inputs)
+        self._exact += some.total
+        self._product += some.product
 
     def covariances(self) -> tuple[Floats, Floats]:
         """Return those of the inputs, (groups, inputs, inputs), and of errors and inputs, (groups, outputs, inputs)."""
@@ -104,10 +108,33 @@ class _Half:
         return inputs, exact - self._weight @ inputs
 
 
+def _errors(values: npt.NDArray[np.float32], peak: float, exact: npt.NDArray[np.floating[Any]]) -> SampleErrors:
+    """Return what samples of one half add: whole numbers (samples, groups, positions, inputs), and their exact results."""
+    multiples, exponent = _multiples(exact, peak * values.shape[0] * values.shape[2])
+    return SampleErrors(
+        sums_of(values, peak), np.ldexp(multiples.sum(axis=(0, 2)), exponent), np.ldexp(_product(multiples, values), exponent)
+    )
+
+
+def _product(multiples: Floats, values: npt.NDArray[np.float32]) -> Floats:
+    """Return the sums over samples and positions of results (.., outputs) times inputs, (groups, outputs, inputs)."""
+    across = across_groups(values)
+    if across is not None and multiples.shape[3] == 1:
+        return np.einsum("spig,spg->gi", across, multiples[..., 0].transpose(0, 2, 1))[:, np.newaxis]
+    results, inputs = (
+        each.transpose(1, 0, 2, 3).reshape(each.shape[1], -1, each.shape[3]) for each in (multiples, values.astype(np.float64))
+    )
+    return results.transpose(0, 2, 1) @ inputs
+
+
 def _multiples(exact: npt.NDArray[np.floating[Any]], peak: float) -> tuple[Floats, int]:
     """Return results as whole multiples of a power of two, and its exponent: sums of peak times these are exact in float64."""
-    exponent = int(np.frexp(np.abs(exact).max(initial=0.0))[1]) + int(np.frexp(peak)[1]) - _MANTISSA
-    return np.rint(np.ldexp(exact.astype(np.float64), -exponent)), exponent
+    largest = max(-float(exact.min(initial=0.0)), float(exact.max(initial=0.0)))
+    exponent = int(np.frexp(largest)[1]) + int(np.frexp(peak)[1]) - _MANTISSA
+    # In two steps, for a power of its own may be beyond float64's.
+    found = np.multiply(exact, 2.0 ** -(exponent // 2), dtype=np.float64)
+    found *= 2.0 ** (exponent // 2 - exponent)
+    return np.rint(found, out=found), exponent
 
 
 def _change(inputs: Floats, product: Floats, penalty: float) -> Floats:
