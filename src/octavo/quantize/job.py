@@ -91,6 +91,8 @@ class Job:
     """What overrides say of the activations that were placed last."""
     _refused: tuple[Any, Refusals] | None = None
     """What was refused last, and what decided it besides the numbers in weights."""
+    _claimed: tuple[Any, Claims] | None = None
+    """What the target's rules took last, and what decided it."""
 
     def __post_init__(self) -> None:
         """Bring the model into the form that is quantized, and check what comes with it."""
@@ -441,10 +443,20 @@ class Job:
                 wished_roundings=roundings,
             )
             emitted = writer.write()
-            claims = None if self.claims_of is None else self.claims_of(emitted.model.bound())
+            claims = self._claims(placement, parameters, emitted)
             if not refusals.reject(placement, {} if claims is None else rejected_layers(placement, claims)):
                 self._overridden = overrides.of_activations(placement.layers)
                 return placement, parameters, emitted, claims
+
+    def _claims(self, placement: Placement, parameters: Parameters, emitted: Emitted) -> Claims | None:
+        """Return what the target's rules take of a model; that of before where integers alone are others."""
+        if self.claims_of is None:
+            return None
+        layers = [(layer.output, layer.taker) for layer in placement.layers]
+        asked = (self._view, layers, parameters.activations, parameters.weights, parameters.biases, emitted.roundings)
+        if self._claimed is None or self._claimed[0] != asked:
+            self._claimed = (asked, self.claims_of(emitted.model.bound()))
+        return self._claimed[1]
 
     def _known_refusals(self) -> Refusals:
         """Return what was refused before, where only weights or ranges are others: to find that again takes half of the time."""
