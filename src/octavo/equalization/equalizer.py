@@ -79,7 +79,7 @@ class _Equalizer:
         if not sites and not streams:
             return Equalization()
         values, before = self._observed(found, sites, streams)
-        chosen = [(site, best_factors(self._simple, found, site, values, weight_bits)) for site in sites]
+        chosen = zip(sites, best_factors(self._simple, found, sites, values, weight_bits), strict=True)
         wanted = [(site, factors) for site, factors in chosen if factors is not None]
         has_functions = any(var in found.functions for site, _ in wanted for var in site.tensors)
         return replace(self._proved(found, wanted, before, has_functions=has_functions), uneven=dict(_uneven(streams)))

@@ -112,12 +112,22 @@ def factors_of(groups: Groups, by_group: Floats) -> npt.NDArray[np.float32]:
 
 
 def best_factors(
-    model: Model, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
+    model: Model, found: ChannelGroups, sites: Sequence[Site], values: Mapping[Var, ChannelValues], weight_bits: int
+) -> list[Floats | None]:
+    """Return of each site factors by group that leave it less noise than it has; None where none do.
+
+    They are 1 for the groups of other sites.
+    """
+    constants = Constants(DataflowView(model.module["main"]), model.params)
+    return [_best_factors(constants, found, site, values, weight_bits) for site in sites]
+
+
+def _best_factors(
+    constants: Constants, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
 ) -> Floats | None:
-    """Return factors by group that leave a site less noise than it has, 1 for the groups of other sites; None if none do."""
     if not site.readers or not site.rounded:
         return None
-    cost = _Cost(model, found, site, values, weight_bits)
+    cost = _Cost(constants, found, site, values, weight_bits)
     ones = np.ones(cost.size)
     best, least = None, _GAIN * cost.of(ones)
     for factors in cost.candidates():
@@ -131,9 +141,8 @@ class _Cost:
     """The noise in what the readers of a site compute, for factors."""
 
     def __init__(
-        self, model: Model, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
+        self, constants: Constants, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
     ) -> None:
-        constants = Constants(DataflowView(model.module["main"]), model.params)
         self.size = len(next(iter(values.values())).minimum)
         self._found, self._site, self._values, self._weight_steps = found, site, values, 2 ** (weight_bits - 1) - 1
         self._readers = [_ReaderCost(found, reader, constants, values, self.size) for reader in site.readers]
