@@ -149,6 +149,12 @@ def _window_pixels(
     return pixels.reshape(len(image), -1), is_outside if is_outside.any() else None
 
 
+def row_count(op: Conv2dOp | MatmulOp, shape: tuple[int, ...], samples: int) -> int:
+    """Return how many positions of so many samples are looked at in all."""
+    inputs = math.prod(op.weight.values.shape[:-1])
+    return samples * len(picked_places(_positions(op, shape), inputs, samples))
+
+
 def _positions(op: Conv2dOp | MatmulOp, shape: tuple[int, ...]) -> int:
     return math.prod(shape[:-1] if isinstance(op, MatmulOp) else _output_shape(op, shape))
 

@@ -20,7 +20,7 @@ from ..quantize import QuantizedModel
 from ..quantize.recipe import WEIGHT_BITS, bits_of
 from ..quantize.weights.constants import Constants
 from ..quantize.weights.convolution import weighted
-from .gram import ExactRows, covariances, inherited_errors
+from .gram import ExactRows, covariances, inherited_errors, row_count
 from .layers import WeightedLayer
 from .window_sums import WeightedOps
 
@@ -29,6 +29,9 @@ _HWIO = "HWIO"
 BLOCK_INPUTS = 1536
 """Of a layer whose weights make up for each other's errors, at most; one with more has several such blocks of equal size. Memory
 grows with the second power of it, work with the third."""
+
+MIN_ROWS = 0.1
+"""Rows for each input that say which errors make up for each other: of fewer, rounding to nearest does as well elsewhere."""
 
 MAX_INPUTS = 4608
 """Of a layer whose scales are chosen with its integers, which needs all inputs at once."""
@@ -118,7 +121,7 @@ def rounded_weights(
 ) -> tuple[npt.NDArray[np.int8], QuantParams] | None:
     """Return integers of a layer's weights that change its sums least on what it reads, and their parameters.
 
-    None where they have a zero point.
+    None where they have a zero point, and where too little is read to say so.
 
     Parameters
     ----------
@@ -133,6 +136,8 @@ def rounded_weights(
         return None
     groups = op.groups if isinstance(op, Conv2dOp) else 1
     outputs = source.weight.shape[-1]
+    if not source.is_free and row_count(op, inputs[0].shape, len(inputs)) < MIN_ROWS * source.weight.size / outputs:
+        return None
     rows = source.weight.reshape(-1, outputs).T.reshape(groups, outputs // groups, -1)
     scale = np.broadcast_to(np.ravel(op.weight.params.scale).astype(np.float64), (outputs,)).reshape(groups, -1)
     bounds, given = {"qmin": source.params.qmin, "qmax": source.params.qmax}, source.params
