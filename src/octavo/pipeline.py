@@ -156,6 +156,9 @@ def profile(
     )
 
 
+_FOR_BIASES = 16
+"""Samples that biases alone are corrected on: means of what outputs are off say the same of 16 as of 64."""
+
 _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]
 _PROFILERS: WeakKeyDictionary[Model, _Profilers] = WeakKeyDictionary()
 
@@ -301,6 +304,7 @@ def _quantized_for(
     samples = [] if profile is None else samples_of(model, profile)
     here, wishes = resolve_target(None), recipe or Recipe()
     _PROFILERS.pop(model, None)  # its constants need not be there once more while the model is quantized
+    few = samples if wishes.weight_rounding == "gram" else samples[:_FOR_BIASES]
     floats, even_out = FloatValues(here.host, here.isas, here.llvm), None
     if profile is not None and samples:
         has_functions = any(support.float_function for support in target.description.ops)
@@ -312,7 +316,7 @@ def _quantized_for(
         params=params,
         plan=plan,
         changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
-        corrector_of=partial(Corrector, samples=samples, target=here, floats=floats) if samples else None,
+        corrector_of=partial(Corrector, samples=few, target=here, floats=floats) if samples else None,
         find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
         find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
         find_functions=partial(fused_functions, samples=samples, target=here) if samples else None,
