@@ -99,10 +99,12 @@ def test_loops_of_bfloat16_multiply_matrices(kernel: Pair) -> None:
     assert not count("zip1|zip2|ins|mov", loop), "two pixels lie in memory as a product takes them"
 
 
-def test_loops_of_float32_multiply_by_element() -> None:
+@pytest.mark.parametrize("isa_cpu", [(ARM_NEON, "cortex-a53"), *((ARM_DOTPROD, cpu) for cpu in CPUS[ARM_DOTPROD])], ids=str)
+def test_loops_of_float32_multiply_by_element(isa_cpu: tuple[str, str]) -> None:
+    isa, cpu = isa_cpu
     sizes = {"batch": 1, "in_height": 14, "in_width": 15, "in_channels": 96, "out_channels": 64, "kernel": (1, 1)}
     weight, bias = np.ones((1, 1, 96, 64), np.float32), np.zeros(64, np.float32)
-    loop = loop_in(float_conv2d(FloatConv2dSpec(**sizes), weight=weight, bias=bias, isa=ARM_DOTPROD).func, "neoverse-n1", "fmla")
+    loop = loop_in(float_conv2d(FloatConv2dSpec(**sizes), weight=weight, bias=bias, isa=isa).func, cpu, "fmla")
     assert len(re.findall(r"fmla\s.*\.s\[\d\]", loop)) == count("fmla", loop) >= 80
     assert "[sp" not in loop
     assert count("ldr|ldur", loop) <= 0.3 * count("fmla", loop)

@@ -5,8 +5,11 @@ The loops, and the order of every sum, are those of `x86.float_gemm`.
 
 from __future__ import annotations
 
+from itertools import product
+
 from tvm.script.ir_builder import tirx as T
 
+from ..isa import ARM_NEON
 from ..loops.gemm_loops import Panel
 from ..loops.lane_order import LANES
 from ..vectors import Expr, load, store
@@ -16,9 +19,21 @@ from . import vector as v
 PIXELS = 5
 """Pixels of a tile one vector wide: 20 registers of sums, beside pixels and a step's weights."""
 
+SHORT_COLUMN = 2 * v.QUAD
+"""Channels of one column of a step's weights, where they are float32 and the ISA has dotprod.
+
+Where such a core issues in order LLVM unrolls the loop, and reads so far ahead that the registers of longer columns are spilled.
+Cores without dotprod wait before each group of loads: a few large groups serve them best. So do long columns what widens them.
+"""
+
 
 class ArmFloatGemm(FloatGemm):
     """Emits one layer's PrimFunc."""
+
+    @property
+    def column_lanes(self) -> int:
+        """Channels of a column of weights, and of every access to a tile's sums."""
+        return LANES if self.isa == ARM_NEON or self.spec.weight_dtype != "float32" else SHORT_COLUMN
 
     def _emit_run(
         self,
@@ -31,24 +46,28 @@ class ArmFloatGemm(FloatGemm):
         panel: Panel,
     ) -> None:
         """Emit the steps over `elements` neighbours of pixels (number, first element), four at a time."""
-        step_size = panel.vectors * LANES
+        step_size, width = panel.vectors * LANES, self.column_lanes
 
-        def four(element: Expr, weights: Expr) -> None:
-            values = [T.Bind(load(source, element + start, v.QUAD)) for _, start in pixels]
-            for lane in range(v.QUAD):
-                for j in range(panel.vectors):
-                    column = T.Bind(self._loaded_weights(weights + lane * step_size + j * LANES))
-                    for (i, _), value in zip(pixels, values, strict=True):
-                        index = (i * panel.vectors + j) * LANES
-                        product = v.shuffled([value] * (LANES // v.QUAD), [lane] * LANES) * column
-                        store(acc, index, load(acc, index, LANES) + product, LANES)
+        def steps(element: Expr, weights: Expr, count: int) -> None:
+            fours: dict[int, Expr] = {}  # read where the first product takes them
+            for lane, first in product(range(count), range(0, step_size, width)):
+                column = T.Bind(self._loaded_weights(weights + lane * step_size + first, width))
+                for i, start in pixels:
+                    if count < v.QUAD:
+                        value = T.broadcast(source[element + start + lane], width)
+                    else:
+                        if i not in fours:
+                            fours[i] = T.Bind(load(source, element + start, v.QUAD))
+                        value = v.shuffled([fours[i]] * (width // v.QUAD), [lane] * width)
+                    index = i * step_size + first
+                    store(acc, index, load(acc, index, width) + value * column, width)
 
         fours, left = divmod(elements, v.QUAD)
         if fours == 1:
-            four(element, weights)
+            steps(element, weights, v.QUAD)
         elif fours:
             with T.serial(0, fours) as index:
-                four(element + index * v.QUAD, weights + index * (v.QUAD * step_size))
+                steps(element + index * v.QUAD, weights + index * (v.QUAD * step_size), v.QUAD)
         if left:
             done = fours * v.QUAD
-            super()._emit_run(acc, source, element + done, weights + done * step_size, left, pixels, panel)
+            steps(element + done, weights + done * step_size, left)

@@ -97,13 +97,18 @@ class FloatGemm(GemmLoops):
             "bias": pack_bias(bias, geometry.groups),
         }
 
+    @property
+    def column_lanes(self) -> int:
+        """Channels of every access to a tile's sums: were some wider than others, LLVM would keep sums in memory."""
+        return LANES
+
     def _packed(self, weight: FloatArray) -> npt.NDArray[Any]:
         """Return the weights as steps read them, one-dimensional."""
         return stored(pack_weights(weight, self.geometry.groups, self.tile.vectors), self.spec.weight_dtype)
 
-    def _loaded_weights(self, index: Expr) -> Expr:
+    def _loaded_weights(self, index: Expr, lanes: int = LANES) -> Expr:
         """Return a vector of weights as products take it."""
-        return load_weights(self.weights, index, LANES, self.spec.weight_dtype, self.isa)
+        return load_weights(self.weights, index, lanes, self.spec.weight_dtype, self.isa)
 
     def build(self, name: str, isa: str) -> Kernel:
         """Emit the PrimFunc and return the kernel."""
@@ -173,8 +178,8 @@ class FloatGemm(GemmLoops):
             registers = self._accumulated(len(offsets)) * panel.vectors
             acc = T.alloc_buffer((registers * LANES,), "float32", scope="local")
             # From 0, not from the bias: see ImplicitGemm.
-            for i in range(registers):
-                store(acc, i * LANES, T.broadcast(T.float32(0), LANES), LANES)
+            for index in range(0, registers * LANES, self.column_lanes):
+                store(acc, index, T.broadcast(T.float32(0), self.column_lanes), self.column_lanes)
             if self.borders is None:
                 self._emit_reduction(acc, source, at, starts, panel)
             else:
@@ -308,6 +313,11 @@ class FloatGemm(GemmLoops):
         """Return the sum with a step's products."""
         return acc + value * weights
 
+    def _summed(self, acc: Expr, index: int) -> Expr:
+        """Return a vector of sums."""
+        parts = [load(acc, index + first, self.column_lanes) for first in range(0, LANES, self.column_lanes)]
+        return parts[0] if len(parts) == 1 else tirx.Shuffle(parts, [T.int32(lane) for lane in range(LANES)])
+
     def _added(self, value: Expr, place: Expr, valid: int) -> Expr:
         """Return the value with what is added to it."""
         return value + load_partial(self.addend, place, LANES, valid)
@@ -322,7 +332,7 @@ class FloatGemm(GemmLoops):
             bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
             valid = min(LANES, panel.channels - j * LANES)
             for i, pixel in enumerate(pixels):
-                value = load(acc, (i * panel.vectors + j) * LANES, LANES) + bias
+                value = self._summed(acc, (i * panel.vectors + j) * LANES) + bias
                 place = out_at + pixel + j * LANES
                 if self.addend is not None:
                     value = self._added(value, place, valid)
@@ -335,7 +345,7 @@ class FloatGemm(GemmLoops):
         for j in range(panel.vectors):
             bias = T.Bind(load(self.bias, (panel.first + j) * LANES, LANES))
             for i in range(pixels):
-                store(sums, (j * pixels + i) * LANES, load(acc, (i * panel.vectors + j) * LANES, LANES) + bias, LANES)
+                store(sums, (j * pixels + i) * LANES, self._summed(acc, (i * panel.vectors + j) * LANES) + bias, LANES)
 
         def column(j: Expr, valid: int) -> None:
             with T.serial(0, place.height) as y, T.serial(0, place.width) as x:
