@@ -78,6 +78,14 @@ class DataflowView:
             expr = bound
         return expr if isinstance(expr, Var) and bound is not None else None
 
+    def root_of(self, var: Var) -> Var:
+        """Return the variable that `var` is another name of, itself if it is none: one bound to a call, or a parameter."""
+        value = self.definition(var)
+        if isinstance(value, Var):
+            return value
+        bound = self.binding_of(var)
+        return var if bound is None else bound
+
     def users(self, var: Var) -> list[Var]:
         """Return the variables whose bound values read `var`, once for each reading."""
         return self._users.get(hash(var), [])

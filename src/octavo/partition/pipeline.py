@@ -24,6 +24,7 @@ from .carry_strides import carry_strides
 from .context import PartitionContext
 from .decompose_batch_norm import decompose_batch_norm
 from .downcast import downcast
+from .fuse_norms import fuse_norms
 from .hoist_quantize import hoist_quantize
 from .outline_boundary import outline_boundary
 from .outline_float import outline_float
@@ -45,6 +46,10 @@ _CANONICALIZE = (
     GraphPass(
         function=decompose_batch_norm,
         reason="before outline_integer, which has kernels for a product and a sum by channel and none for a normalization",
+    ),
+    GraphPass(
+        function=fuse_norms,
+        reason="before sink_dequantize, which would move into the steps, and the outlines, which know the one op",
     ),
     GraphPass(function=split_blocks, reason="before outline_integer, which rejects scales that vary within an output channel"),
     GraphPass(

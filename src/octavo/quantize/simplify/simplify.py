@@ -33,6 +33,7 @@ from ...graph.dataflow import (
     write_function,
 )
 from ...graph.group_norm import read_group_norm
+from ...graph.layer_norm import plain_layer_norm
 from ...graph.split_to_slices import split_to_slices
 from ...identity import TensorId
 from ...numerics.floats.batch_norm import fold_batch_norm
@@ -42,7 +43,6 @@ from ..plan import Fold
 from ..weights.constants import Constant, Constants
 from ..weights.convolution import CONVOLUTIONS, WEIGHTED, Bias, bias_operand, conv2d_attrs, view_equal, weighted, with_operands
 from .fold_constants import folded_constants
-from .layer_norm import plain_layer_norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -183,6 +183,13 @@ class _Simplifier:
         )
         return _Edit(output=var, skipped=(*skipped, norm_var), write=write)
 
+    def constant_value(self, expr: Expr) -> npt.NDArray[Any] | None:
+        """Return the numbers of a constant or a literal."""
+        found, literal = self.constants.find(expr), self.view.definition(expr)
+        if found is not None:
+            return self.constants.value(found)
+        return literal.value.numpy() if isinstance(literal, GenericConst) else None
+
     def _values(self, expr: Expr) -> npt.NDArray[Any]:
         constant = self.constants.find(expr)
         assert constant is not None, "checked by the caller"
@@ -229,15 +236,16 @@ class _Simplifier:
 
     def layer_norm(self, var: Var) -> _Edit | None:
         """Write `var`, the last step of a normalization in plain ops, as the one op that it is."""
-        norm = plain_layer_norm(self.view, self.constants, var)
-        if norm is None:
+        norm = plain_layer_norm(self.view, var, self.constant_value)
+        ends = [] if norm is None else [self.constants.find(end) for end in (norm.gamma, norm.beta)]
+        if norm is None or any(end is None or end.moves for end in ends):
             return None
         self.folds += [
             Fold(op="nn.layer_norm", tensor=TensorId(var.name), gone=TensorId(step.name)) for step in norm.members[:-1]
         ]
 
         def write(writer: BodyWriter, mapped: Callable[[Expr], Expr]) -> Var:
-            operands = [mapped(operand) for operand in (norm.data, norm.gamma.root, norm.beta.root)]
+            operands = [mapped(operand) for operand in (norm.data, norm.gamma, norm.beta)]
             value = relax.op.nn.layer_norm(*operands, axes=[-1], epsilon=norm.epsilon)
             return writer.emit(var.name, value, is_output=self.view.is_returned(var))
 
@@ -245,14 +253,7 @@ class _Simplifier:
 
     def group_norm(self, var: Var) -> _Edit | None:
         """Write a normalization by groups, `var` its core, without the reshapes and factors around it."""
-
-        def constant(expr: Expr) -> npt.NDArray[Any] | None:
-            found, literal = self.constants.find(expr), self.view.definition(expr)
-            if found is not None:
-                return self.constants.value(found)
-            return literal.value.numpy() if isinstance(literal, GenericConst) else None
-
-        norm = read_group_norm(self.view, var, constant)
+        norm = read_group_norm(self.view, var, self.constant_value)
         if norm is None or len(norm.members) == 1:
             return None
         output, params = norm.output, list[Var]()

@@ -101,8 +101,4 @@ class Constants:
 
 def root_of(view: DataflowView, var: Var) -> Var:
     """Return the variable that `var` is another name of, itself if it is none: one bound to a call, or a parameter."""
-    value = view.definition(var)
-    if isinstance(value, Var):
-        return value
-    bound = view.binding_of(var)
-    return var if bound is None else bound
+    return view.root_of(var)

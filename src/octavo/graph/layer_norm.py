@@ -9,27 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
-from ...graph.dataflow import DataflowView, call_to, static_shape
-from ..weights.constants import Constant, Constants, root_of
+from .dataflow import DataflowView, call_to, static_shape
+from .group_norm import ConstantOf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlainNorm:
-    """What is normalized, by which constants of one number for each element of a row, and the variables of the steps in order."""
+    """What is normalized, the constants of one number for each element of a row, and the variables of the steps in order."""
 
     data: Var
-    gamma: Constant
-    beta: Constant
+    gamma: Expr
+    beta: Expr
     epsilon: float
     members: tuple[Var, ...]
 
 
-def plain_layer_norm(view: DataflowView, constants: Constants, last: Var) -> PlainNorm | None:
+def plain_layer_norm(view: DataflowView, last: Var, constant: ConstantOf) -> PlainNorm | None:
     """Return the normalization that ends in the sum `last`, if nobody else reads a step of it."""
-    reader = _Reader(view, constants)
+    reader = _Reader(view, constant)
     total, beta = reader.with_constant(last, "add")
     scaled, gamma = reader.with_constant(total, "multiply")
     ratio = reader.call(scaled, "divide")
@@ -44,10 +43,10 @@ def plain_layer_norm(view: DataflowView, constants: Constants, last: Var) -> Pla
     data = None if difference is None else difference.args[0]
     if mean is None or not isinstance(data, Var) or not isinstance(mean, Var):
         return None
-    if not root_of(view, data).same_as(root_of(view, mean)) or beta is None or gamma is None or epsilon is None:
+    if not view.root_of(data).same_as(view.root_of(mean)) or beta is None or gamma is None or epsilon is None:
         return None
     number, width = reader.number(epsilon), (static_shape(data) or (0,))[-1]
-    if number is None or not all(constant.shape == (width,) and not constant.moves for constant in (gamma, beta)):
+    if number is None or any(static_shape(values) != (width,) for values in (gamma, beta)):
         return None
     members = tuple(binding.var for binding in view.bindings if binding.var in reader.seen)
     if any(user not in members for member in members[:-1] for user in view.users(member)):
@@ -60,10 +59,10 @@ def plain_layer_norm(view: DataflowView, constants: Constants, last: Var) -> Pla
 class _Reader:
     """Reads steps backwards; `seen` are the variables that it went through."""
 
-    def __init__(self, view: DataflowView, constants: Constants) -> None:
+    def __init__(self, view: DataflowView, constant: ConstantOf) -> None:
         self.seen: set[Var] = set()
         self._view = view
-        self._constants = constants
+        self._constant = constant
 
     def call(self, expr: Expr | None, *names: str) -> Any:
         """Return the call of one of these ops that an expression is bound to."""
@@ -73,16 +72,11 @@ class _Reader:
             self.seen.add(var)
         return call
 
-    def with_constant(self, expr: Expr | None, name: str) -> tuple[Expr | None, Any]:
+    def with_constant(self, expr: Expr | None, name: str) -> tuple[Expr | None, Expr | None]:
         """Return the two operands of an op, the constant second."""
         call = self.call(expr, name)
-        if call is None:
-            return None, None
-        for computed, other in (call.args, call.args[::-1]):
-            found = self._constants.find(other)
-            if found is not None:
-                return computed, found
-            if self.number(other) is not None:
+        for computed, other in () if call is None else (call.args, call.args[::-1]):
+            if self._constant(other) is not None:
                 return computed, other
         return None, None
 
@@ -107,12 +101,7 @@ class _Reader:
             return self.number(call.args[1]) == 2.0
         return all(operand is not None and operand.same_as(of) for operand in operands)
 
-    def number(self, value: Any) -> float | None:
-        """Return the one number of a constant or a literal."""
-        if isinstance(value, Constant):
-            array: Any = self._constants.value(value)
-        else:
-            found, literal = self._constants.find(value), self._view.definition(value)
-            array = literal.value.numpy() if isinstance(literal, GenericConst) else None
-            array = array if found is None else self._constants.value(found)
+    def number(self, value: Expr) -> float | None:
+        """Return the one number of a constant."""
+        array = self._constant(value)
         return float(np.ravel(array)[0]) if array is not None and array.size == 1 else None
