@@ -52,10 +52,10 @@ def load(proto: Any, folder: Path) -> Model:
     return octavo.importer.load(folder / "float.onnx")
 
 
-def profiled(model: Model, count: int = 12) -> tuple[Any, np.ndarray]:
+def profiled(model: Model, count: int = 12, keep: int = 0) -> tuple[Any, np.ndarray]:
     shape = input_specs(model)[0].shape
     samples = np.random.default_rng(4).standard_normal((count, *shape[1:])).astype(np.float32)
-    return octavo.profile(model, samples), samples
+    return octavo.profile(model, samples, keep_samples=keep), samples
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +256,47 @@ def results_of_both(quantized: Model, path: Path, samples: np.ndarray) -> list[n
     for row, ours in zip(samples, results, strict=True):
         np.testing.assert_array_equal(ours, loaded(row[None])["y"])
     return results
+
+
+def normalized_at_the_start(form: str) -> Any:
+    """A normalization in steps of the network's own input, behind a layer that has it quantized."""
+    net = OnnxWriter(6)
+
+    def unlike(channels: int, *shape: int) -> str:
+        return net.value("gamma", np.geomspace(1, 30, channels, dtype=np.float32).reshape(shape))
+
+    if form == "layer":
+        both = net.node("MatMul", ["x", net.constant("w1", 24, 8)], "of_x")
+        d = net.node("Sub", ["x", net.node("ReduceMean", ["x"], "middle", axes=[-1], keepdims=1)], "d")
+        v = net.node("ReduceMean", [net.node("Mul", [d, d], "square")], "variance", axes=[-1], keepdims=1)
+        v = net.node("Add", [v, net.value("little", np.float32(1e-5))], "v")
+        n = net.node("Div", [d, net.node("Sqrt", [v], "root")], "q")
+        n = net.node("Mul", [n, unlike(24, 24)], "scaled")
+        n = net.node("Add", [n, net.constant("beta", 24)], "n")
+        net.node("Add", [both, net.node("MatMul", [n, net.constant("w2", 24, 8)], "of_n")], "y")
+        return net.model({"x": [1, 5, 24]}, {"y": [1, 5, 8]})
+    both = net.node("Conv", ["x", net.constant("w1", 4, 12, 1, 1)], "of_x")
+    n = net.node("Reshape", ["x", net.value("rows.shape", np.int64([0, 3, -1]))], "rows")
+    ones, zeros = net.value("ones", np.ones(3, np.float32)), net.value("zeros", np.zeros(3, np.float32))
+    n = net.node("InstanceNormalization", [n, ones, zeros], "by_group", epsilon=0.01)
+    n = net.node("Reshape", [n, net.value("image.shape", np.int64([1, 12, 6, 7]))], "back")
+    n = net.node("Mul", [n, unlike(12, 12, 1, 1)], "scaled")
+    n = net.node("Add", [n, net.constant("beta", 12, 1, 1)], "n")
+    net.node("Add", [both, net.node("Conv", [n, net.constant("w2", 4, 12, 1, 1)], "of_n")], "y")
+    return net.model({"x": [1, 12, 6, 7]}, {"y": [1, 4, 6, 7]})
+
+
+@pytest.mark.parametrize("form", ["layer", "group"])
+def test_a_normalization_in_steps_reads_a_quantized_input(form: str, tmp_path: Path) -> None:
+    model = load(normalized_at_the_start(form), tmp_path)
+    profile, samples = profiled(model, keep=12)
+    quantized = octavo.quantize(model, profile)
+    assert f"nn.{form}_norm" in [layer.op for layer in quantized.plan.layers]
+    assert "n" in quantized.plan.equalization.factors
+    export_onnx(quantized, tmp_path / "int8.onnx")
+    ours = np.concatenate(results_of_both(quantized, tmp_path / "int8.onnx", samples))
+    floats = octavo.compile(model)
+    assert sqnr_db(np.concatenate([floats(row[None])["y"] for row in samples]), ours) > 35
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

@@ -41,6 +41,7 @@ WIDTHS_OPSET, WIDTHS_IR_VERSION = 21, 10
 """The first ones that have integers of 16 and of 4 bits."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _RECURRENT = ("LSTM", "GRU", "RNN")
+_NORMS = ("nn.layer_norm", "nn.group_norm")
 _WEIGHTED = (*_CONVOLUTIONS, "Gemm", "MatMul")
 
 
@@ -160,6 +161,7 @@ class _Exporter:
         if self.plan.equalization:
             self._divide({layer.output for layer in layers})
         chains = {layer.output: list(self._chain(layer)) for layer in layers}
+        starts = {output: [chain[-1], *self._steps(chain[-1])] for output, chain in chains.items()}
         for layer in layers:
             if layer.weight is not None:
                 self._quantize_weights(layer, chains[layer.output])
@@ -167,7 +169,8 @@ class _Exporter:
         for layer in layers:
             self._quantize_made(layer)
         for layer in layers:
-            self._read_dequantized(layer, chains[layer.output][-1])
+            for node in starts[layer.output]:
+                self._read_dequantized(layer, node)
         divided = self._name_divided()
         self.graph.finish()
         return divided
@@ -224,6 +227,11 @@ class _Exporter:
             for _ in layer.fused:
                 node = self._before(node)
                 yield node
+
+    def _steps(self, last: Node) -> list[Node]:
+        """Return the nodes before the last of a normalization that the file writes in steps: several may read its data."""
+        tensors = [fold.gone for fold in self.plan.folds if fold.op in _NORMS and self._node(fold.tensor) is last]
+        return [self._node(tensor) for tensor in tensors if tensor in self.model.tensors]
 
     def _origin(self, tensor: TensorId) -> TensorId | None:
         """Return the source tensor behind a variable that only the importer knows: it moves data within one source op.
@@ -294,6 +302,8 @@ class _Exporter:
             if name not in self.model.tensors:
                 self._refuse(name)
             self._exchange(name, value)
+        for tensor in {fold.tensor for fold in self.plan.folds if fold.op == "nn.group_norm"} & factors.keys():
+            self._divide_steps(tensor, factors[tensor])
         for tensor in factors:
             node = self._node(tensor) if tensor in self.model.tensors else None
             if node is not None and node.op_type == "Clip":
@@ -303,6 +313,20 @@ class _Exporter:
                 else:
                     wide = np.asarray((bound / factors[tensor]).max(), np.float32)
                     self.graph.set_input(node, 2, self.graph.add_constant(f"{tensor}_max", wide))
+
+    def _divide_steps(self, tensor: TensorId, factors: npt.NDArray[Any]) -> None:
+        """Divide the result of a normalization in steps: the factor of its last product, and what is added behind that."""
+        node, kind = self._node(tensor), "Add"
+        while kind == "Add":
+            kind = node.op_type
+            places = [index for index, name in enumerate(node.input) if self.graph.constant(name) is not None]
+            if kind not in ("Add", "Mul") or len(places) != 1:
+                self._refuse(tensor)
+            name, before = node.input[places[0]], self._before(node)
+            values = self.graph.constant(name)
+            assert values is not None, "it was looked for"
+            self.graph.set_input(node, places[0], self.graph.add_constant(f"{name}_divided", values / factors))
+            node = before
 
     def _name_divided(self) -> dict[str, Divided]:
         found: dict[str, Divided] = {}
