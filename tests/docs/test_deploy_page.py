@@ -143,6 +143,13 @@ def test_go_reads_the_header(quantized: Path) -> None:
     assert subprocess.run(["./from_go"], check=False).returncode == 0
 
 
+@pytest.mark.parametrize(("holding", "written"), [("SizeRange", "ocr.so"), ("tflite_export", "m.int8.tflite")])
+@pytest.mark.usefixtures("others")
+def test_the_python_runs(holding: str, written: str) -> None:
+    exec(block_of("python", holding=holding), {"__name__": "page"})
+    assert Path(written).exists()
+
+
 PLAIN = """
 import sys
 import numpy as np

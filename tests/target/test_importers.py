@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,15 @@ def test_aimet(tmp_path) -> None:
     assert support(found, "nn.softmax").tensors == {"output": TensorSupport(dtypes=("uint8",), scale=1 / 255, zero_point=0)}
     assert support(found, ELEMENTWISE).tensors == {}
     assert TargetDescription.from_json(found.description.to_json()) == found.description
+
+
+def test_the_example_of_the_docs_writes_a_description(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("quantsim_config.json").write_text(json.dumps(AIMET), encoding="utf-8")
+    exec(compile(code, "docs/targets.md", "exec"), {})
+    assert TargetDescription.load("npu.json").name == "quantsim_config_V1"
 
 
 @pytest.mark.parametrize(
