@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,9 @@ class FloatProgram:
             # TVM's passes rename what no kernel of ours writes: then it is the result itself, or what is laid out for that.
             renamed = makers[result].operands[0] if name in moved else result
             self.variables[name] = variables.get(holders.get(name, name), renamed)
+        self._constants = [[each.value for each in call.operands if isinstance(each, GenericConst)] for call in program.calls]
+        for call in program.calls:  # to take a tensor out of its constant each time takes as long as a small kernel
+            call.operands[:] = [each.value if isinstance(each, GenericConst) else each for each in call.operands]
         orders = lowered.announced.permutations
         self.orders: dict[str, tuple[int, ...]] = {
             name: orders[name] for name, var in self.variables.items() if name in orders and var not in program.results
@@ -66,8 +69,8 @@ class FloatProgram:
         """By the names of tensors the order in which the axes of the source lie, where it is another."""
 
     def constants(self) -> list[list[Any]]:
-        """Return the constants of each call."""
-        return [[each for each in call.operands if isinstance(each, GenericConst)] for call in self.calls]
+        """Return the constants of each call, as tensors."""
+        return self._constants
 
 
 def _moved_to_be_returned(module: tvm.IRModule, names: Sequence[str], holders: Mapping[str, str]) -> set[str]:
@@ -105,17 +108,17 @@ def run_calls(
 ) -> None:
     """Run calls on a state, some with other constants."""
     for number, call in calls:
-        others = iter(constants[number]) if number in constants else None
-        values = [_value(state, each, others) for each in call.operands]
+        if number in constants:
+            others = iter(constants[number])
+            values = [state[each] if isinstance(each, Var) else _exchanged(each, others) for each in call.operands]
+        else:
+            values = [state[each] if isinstance(each, Var) else each for each in call.operands]
         state[call.var] = call.run(values)
 
 
-def _value(state: Mapping[Var, Any], operand: Any, others: Any) -> Any:
-    if isinstance(operand, Var):
-        return state[operand]
-    if isinstance(operand, GenericConst):
-        return (operand if others is None else next(others)).value
-    return operand
+def _exchanged(operand: Any, others: Iterator[Any]) -> Any:
+    """Return the next of the other constants for one; what is none, a shape say, is as it is."""
+    return next(others) if isinstance(operand, tvm.runtime.Tensor) else operand
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:

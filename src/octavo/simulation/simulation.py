@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,8 @@ class Simulation:
             if layer.weight is not None and str(layer.output) in program.variables:
                 between = _behind(program, makers, [program.variables[str(layer.output)]], seen)
                 self._layers[layer.output] = tuple(number for number, _ in between if own[number])
-        self._rounded = self.constants(with_constants(simple, plan) if rounded is None else rounded)
+        self._rounded_model = lambda: with_constants(simple, plan) if rounded is None else rounded
+        self._paths: dict[frozenset[Any], _Path] = {}
         self._exact = self._kept(samples)
         for state in self._exact[:1]:  # what lies behind the outputs that are measured is not computed
             self._rounds = {var: name for var, name in self._rounds.items() if var in state}
@@ -129,6 +131,11 @@ class Simulation:
     def weights(self) -> tuple[TensorId, ...]:
         """The layers whose weights can be rounded, by their outputs."""
         return tuple(self._layers)
+
+    @cached_property
+    def _rounded(self) -> Constants:
+        """Of the model whose constants integers stand for. To lower it takes as long as the float model: once, where needed."""
+        return self.constants(self._rounded_model())
 
     def constants(self, model: Model) -> Constants:
         """Return the constants of a model that differs from the float one in nothing else, for `alone`."""
@@ -213,7 +220,7 @@ class Simulation:
         float
             Power of the error of the worst output, as a share of its power.
         """
-        others = self._of_layers(weights, self._rounded if constants is None else constants)
+        others = self._of_layers(weights, constants)
         states = self._exact[: _SCREENING_SAMPLES if few else None]
         changed: list[dict[Var, Any]] = [{} for _ in states]
         for var, params in self._params_of(activations).items():
@@ -255,7 +262,7 @@ class Simulation:
         others: Mapping[TensorId, Constants] | None = None,
     ) -> float:
         """Return what rounding these does, each of what the others make of its values; `others`: constants of single layers."""
-        constants = self._of_layers(weights, self._rounded)
+        constants = self._of_layers(weights)
         for name, each in (others or {}).items():
             constants |= self._of_layers([name], each)
         params = self._params_of(activations)
@@ -272,7 +279,7 @@ class Simulation:
                     state.pop(var, None)
         error = np.zeros(len(self._outputs))
         for state, exact in zip(states, self._exact, strict=True):
-            error += [_power(_difference(state[var], exact[var])) for var in self._outputs]
+            error += [_difference_power(state[var], exact[var]) for var in self._outputs]
         return _worst(error, np.sum(self._powers, axis=0))
 
     def effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> Effects:
@@ -348,20 +355,47 @@ class Simulation:
                 found[var] = axes[name] if order is None else order.index(axes[name])
         return found
 
-    def _of_layers(self, layers: Collection[TensorId], constants: Constants) -> dict[int, list[Any]]:
-        return {number: constants[number] for name in layers for number in self._layers[name]}
+    def _of_layers(self, layers: Collection[TensorId], constants: Constants | None = None) -> dict[int, list[Any]]:
+        if not layers:
+            return {}
+        others = self._rounded if constants is None else constants
+        return {number: others[number] for name in layers for number in self._layers[name]}
 
-    def _changed(self, state: Mapping[Var, Any], changed: dict[Var, Any], constants: Mapping[int, list[Any]]) -> Array:
+    def _changed(self, state: Mapping[Var, Any], changed: Mapping[Var, Any], constants: Mapping[int, list[Any]]) -> Array:
         """Return the power of what changes at the outputs with these tensors, or these constants."""
-        values = {**state, **changed}
-        dirty = set(changed)
-        calls: list[tuple[int, KernelCall]] = []
-        for number, call in self._needed:
-            if call.var not in changed and (number in constants or not dirty.isdisjoint(self._reads[number])):
-                dirty.add(call.var)
-                calls.append((number, call))
-        run_calls(calls, values, constants)
-        return np.array([_power(_difference(values[var], state[var])) if var in dirty else 0.0 for var in self._outputs])
+        path = self._path(changed, constants)
+        values = {var: state[var] for var in path.read} | dict(changed)
+        for number, call in path.calls:
+            run_calls([(number, call)], values, constants)
+            for var in path.unread_after[number]:  # its memory is the next one's
+                values.pop(var, None)
+        return np.array([_difference_power(values[var], state[var]) if var in path.dirty else 0.0 for var in self._outputs])
+
+    def _path(self, changed: Collection[Var], constants: Collection[int]) -> _Path:
+        """Return the calls that other tensors and constants make other."""
+        key = frozenset([*changed, *constants])
+        found = self._paths.get(key)
+        if found is None:
+            dirty, read = set(changed), set[Var]()
+            calls: list[tuple[int, KernelCall]] = []
+            for number, call in self._needed:
+                if call.var not in changed and (number in constants or not dirty.isdisjoint(self._reads[number])):
+                    read.update(var for var in self._reads[number] if var not in dirty)
+                    dirty.add(call.var)
+                    calls.append((number, call))
+            unread = _unread_after(calls, self._outputs)
+            found = self._paths[key] = _Path(calls=calls, read=read, dirty=dirty, unread_after=unread)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Path:
+    """What is computed anew behind some change: the calls in order, what these read besides, and all that becomes other."""
+
+    calls: Sequence[tuple[int, KernelCall]]
+    read: Collection[Var]
+    dirty: Collection[Var]
+    unread_after: Mapping[int, Sequence[Var]]
 
 
 def measured_outputs(view: DataflowView) -> list[str]:
@@ -403,20 +437,33 @@ def _unread_after(calls: Sequence[tuple[int, KernelCall]], kept: Sequence[Var]) 
 def _rounded(value: Any, params: QuantParams) -> Any:
     """Return a tensor rounded to the steps of its parameters (per tensor), and clipped to their range."""
     scale, zero_point = np.float32(params.scale), int(params.zero_point)
-    steps = as_array(value) / scale
+    rounded, steps = _like(value)
+    np.divide(as_array(value), scale, out=steps)
     np.rint(steps, out=steps)
     np.clip(steps, params.qmin - zero_point, params.qmax - zero_point, out=steps)
     steps *= scale
-    return tvm.runtime.tensor(steps)
+    return rounded
 
 
 def _shifted(value: Any, shift: npt.NDArray[np.float32] | None) -> Any:
     """Return a tensor less what it is off on average."""
-    return value if shift is None else tvm.runtime.tensor(as_array(value) - shift)
+    if shift is None:
+        return value
+    shifted, values = _like(value)
+    np.subtract(as_array(value), shift, out=values)
+    return shifted
 
 
-def _difference(value: Any, other: Any) -> npt.NDArray[Any]:
-    return as_array(value).astype(np.float64) - as_array(other)
+def _like(value: Any) -> tuple[Any, npt.NDArray[np.float32]]:
+    """Return a new float32 tensor of a tensor's shape, as kernels need it aligned, and its memory."""
+    made = tvm.runtime.empty(value.shape, "float32")
+    return made, as_array(made)
+
+
+def _difference_power(value: Any, other: Any) -> float:
+    difference = as_array(value).astype(np.float64)
+    difference -= as_array(other)
+    return float(np.sum(np.multiply(difference, difference, out=difference)))
 
 
 def _power(values: npt.NDArray[Any]) -> float:
