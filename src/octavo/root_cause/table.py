@@ -152,7 +152,9 @@ def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorI
 def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
     effects = simulation.effects()
     found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in effects.activations.items()}
-    weights = {name: experiments.weight_effect(name, each, effects.together) for name, each in effects.weights.items()}
+    weights = {
+        name: experiments.weight_effect(name, each, effects.together) for name, each in simulation.weight_effects().items()
+    }
     found |= {("weights", name): each for name, each in weights.items()}
     total = sum(effect for effect in found.values() if math.isfinite(effect)) or 1.0
     rows: list[tuple[tuple[float, ...], RootCause]] = []

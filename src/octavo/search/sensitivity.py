@@ -103,13 +103,13 @@ def sensitivity_of(
     plan = quantized.plan if estimator is None else others[estimator]
     effects = simulation.effects(plan.activations)
     ranges, effects = RangeTuning(simulation=simulation, plan=plan, effects=effects).run()
-    gains = dict(effects.activations)
+    gains, of_weights = dict(effects.activations), simulation.weight_effects()
     costs = dict.fromkeys(gains, 0.0)
     cycles = cycles_of(explain(quantized))
     view = DataflowView(simple.module["main"])
     sizes = {binding.var.name: prod(static_shape(binding.var) or ()) for binding in view.bindings}
     for layer in plan.layers:
-        weights = effects.weights.get(layer.output, 0.0)
+        weights = of_weights.get(layer.output, 0.0)
         for name in dict.fromkeys(layer.inputs):
             if name in gains:
                 gains[name] += weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..identity import TensorId
@@ -10,10 +10,11 @@ from ..quantize import QuantizationPlan
 from .schemes import Range, range_of, scheme_of
 from .simulation import Effects, Simulation
 
-_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-"""Of one end of a range: what is tried in its place. Less would clip what other samples, or a recurrent state, may need."""
-_PATIENCE = 4
-"""So many worse ones in a row end the trial of an end: what is clipped costs much at first, where few samples have it all."""
+_SHARES = (0.8, 0.6, 0.4)
+"""Of one end of a range: what is tried in its place at first."""
+_NEXT = 0.1
+"""By so much nearer and further than the best of them is tried then. Less than 0.3 would clip what other samples, or a recurrent
+state, may need."""
 _WAYS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the way from a plan's range to the one that a few samples found: what is tried on all of them."""
 _MIN_SHARE = 0.02
@@ -38,65 +39,103 @@ class RangeTuning:
     plan: QuantizationPlan
     effects: Effects
 
+    @property
+    def least(self) -> float:
+        """What ranges can leave of the error at best.
+
+        Of each costly activation nothing where its range clips what was observed, else what the narrowest that is tried rounds.
+        """
+        effects, gone = self.effects.activations, 0.0
+        for group in self._costly():
+            share = 1.0 if self._is_clipped(group) else 1 - (_SHARES[-1] - _NEXT) ** 2
+            gone += share * sum(min(effects[name], 1.0) for name in group)
+        return self.effects.together * (1 - gone / self.effects.total) if gone else self.effects.together
+
+    def _is_clipped(self, group: Sequence[TensorId]) -> bool:
+        """Return whether activations had values beyond their range."""
+        ends, observed = range_of(self.plan.activations[group[0]]), self.simulation.observed(group)
+        return observed[0] < ends[0] or observed[1] > ends[1]
+
     def run(self) -> tuple[dict[TensorId, Range], Effects]:
         """Return other ranges of the tensors whose rounding costs most, and what roundings do with them.
 
         Each must be better alone and with all the rest: what clips is no noise, and adds up otherwise.
         """
-        groups = {member: group for group in self.plan.shared for member in group}
-        effects = dict(self.effects.activations)
-        least = _MIN_SHARE * sum(min(effect, 1.0) for effect in (*effects.values(), *self.effects.weights.values()))
-        params, noise = dict(self.plan.activations), self.effects.together
+        groups = self._groups
+        params, noise, effects = dict(self.plan.activations), self.effects.together, dict(self.effects.activations)
+        better = self._better(self._costly())
         found: dict[TensorId, Range] = {}
-        seen: set[TensorId] = set()
-        for name in sorted(effects, key=lambda name: (-effects[name], name)):
-            if effects[name] < least or name in seen:
-                continue
-            group = [each for each in groups.get(name, (name,)) if each in effects]
-            seen.update(group)
-            better = self._range(group)
-            if better is None:
-                continue
-            tried = dict.fromkeys(group, scheme_of(params[name]).params(*better))
+        for group, ends in better:
+            tried = dict.fromkeys(group, scheme_of(params[group[0]]).params(*ends))
             together = self.simulation.together({**params, **tried}, self.simulation.weights)
             if together < noise:
                 noise = together
                 params |= tried
-                found |= dict.fromkeys(groups.get(name, (name,)), better)
-                effects |= {each: self.simulation.alone({each: tried[each]}) for each in group}
+                found |= dict.fromkeys(groups.get(group[0], group), ends)
+                effects |= {each: self.simulation.alone({each: tried[each]}, few=True) for each in group}
         return found, replace(self.effects, activations=effects, together=noise)
 
-    def _range(self, group: Sequence[TensorId]) -> Range | None:
-        """Return a range with which a group of tensors costs less alone; None where there is none."""
+    @property
+    def _groups(self) -> dict[TensorId, tuple[TensorId, ...]]:
+        return {member: tuple(group) for group in self.plan.shared for member in group}
+
+    def _costly(self) -> list[list[TensorId]]:
+        """Return the activations whose rounding costs most, the worst first, each with those that have its parameters."""
+        groups, effects, least = self._groups, self.effects.activations, _MIN_SHARE * self.effects.total
+        found: dict[TensorId, list[TensorId]] = {}
+        for name in sorted(effects, key=lambda name: (-effects[name], name)):
+            if effects[name] >= least and not any(name in group for group in found.values()):
+                found[name] = [each for each in groups.get(name, (name,)) if each in effects]
+        return list(found.values())
+
+    def _better(self, groups: Sequence[Sequence[TensorId]]) -> list[tuple[Sequence[TensorId], Range]]:
+        """Return the ranges with which groups of activations cost less alone, on all samples; those for which there are such."""
+        narrowed = [(group, ends) for group in groups if (ends := self._on_few(group)) is not None]
+        ways = [self._ways(group, ends) for group, ends in narrowed]
+        schemes = [scheme_of(self.plan.activations[group[0]]) for group, _ in narrowed]
+        tries = [
+            [dict.fromkeys(group, scheme.params(*ends)) for ends in tried]
+            for (group, _), scheme, tried in zip(narrowed, schemes, ways, strict=True)
+        ]
+        found: list[tuple[Sequence[TensorId], Range]] = []
+        for (group, _), tried, effects in zip(narrowed, ways, self.simulation.alone_on_all(tries), strict=True):
+            least = min(effects)
+            if least < _WORTH * effects[0]:
+                found.append((group, tried[effects.index(least)]))
+        return found
+
+    def _on_few(self, group: Sequence[TensorId]) -> Range | None:
+        """Return a range with which a group of tensors costs less alone on few samples; None where there is none."""
         params = self.plan.activations[group[0]]
-        scheme = scheme_of(params)
+        scheme, best = scheme_of(params), range_of(params)
 
         def effect_of(tried: Range) -> float:
-            return self.simulation.alone(dict.fromkeys(group, scheme.params(*tried)))
+            return self.simulation.alone(dict.fromkeys(group, scheme.params(*tried)), few=True)
 
-        best = range_of(params)
         first = least = effect_of(best)
         observed = self.simulation.observed(group)
-        if (observed[0] < best[0] or observed[1] > best[1]) and (effect := effect_of(observed)) < least:
+        if self._is_clipped(group) and (effect := effect_of(observed)) < least:
             best, least = observed, effect
         for end in (1, 0):
-            worse, ends = 0, best
-            for share in _SHARES if ends[end] else ():
-                tried = (ends[0], ends[1] * share) if end else (ends[0] * share, ends[1])
-                effect = effect_of(tried)
-                if effect < least:
-                    best, least, worse = tried, effect, 0
-                else:
-                    worse += 1
-                if worse == _PATIENCE:
-                    break
-        return self._range_of_all(group, best) if least < _WORTH * first else None
+            if best[end]:
+                best, least = _narrowed(best, end, least, effect_of)
+        return best if least < _WORTH * first else None
 
-    def _range_of_all(self, group: Sequence[TensorId], found: Range) -> Range | None:
-        """Return the range, on the way to one that was found on a few samples, that costs all of them least."""
-        params = self.plan.activations[group[0]]
-        scheme, first = scheme_of(params), range_of(params)
-        ways = [(first[0] + (found[0] - first[0]) * way, first[1] + (found[1] - first[1]) * way) for way in _WAYS]
-        effects = self.simulation.alone_on_all([dict.fromkeys(group, scheme.params(*each)) for each in ways])
-        least = min(effects)
-        return ways[effects.index(least)] if least < _WORTH * effects[0] else None
+    def _ways(self, group: Sequence[TensorId], found: Range) -> list[Range]:
+        """Return ranges on the way from the plan's to one that was found on a few samples."""
+        first = range_of(self.plan.activations[group[0]])
+        return [(first[0] + (found[0] - first[0]) * way, first[1] + (found[1] - first[1]) * way) for way in _WAYS]
+
+
+def _narrowed(ends: Range, end: int, least: float, effect_of: Callable[[Range], float]) -> tuple[Range, float]:
+    """Return the range, one end nearer to 0 or not, that costs least, and what it costs; `least`: what it costs as it is."""
+    found = {1.0: least} | {share: effect_of(_cut(ends, end, share)) for share in _SHARES}
+    middle = min(found, key=lambda share: found[share])
+    found |= {share: effect_of(_cut(ends, end, share)) for share in (middle - _NEXT, middle + _NEXT) if share < 1}
+    best = min(found, key=lambda share: found[share])
+    return _cut(ends, end, best), found[best]
+
+
+def _cut(ends: Range, end: int, share: float) -> Range:
+    """Return a range of which one end has this share of its distance from 0."""
+    return (ends[0], ends[1] * share) if end else (ends[0] * share, ends[1])

@@ -54,7 +54,7 @@ def costliest(simple: Model, quantized: QuantizedModel, *, samples: Samples, tar
         simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
         return []
-    effects = simulation.effects().activations
+    effects = simulation.activation_effects()
     return sorted(effects, key=lambda name: (-effects[name], name))
 
 
@@ -68,13 +68,15 @@ class _Search:
     effects: Effects = field(init=False)
 
     def run(self) -> Remedies:
-        effects = self.simulation.effects()
-        ranges, self.effects = RangeTuning(simulation=self.simulation, plan=self.plan, effects=effects).run()
-        tuned = Remedies(ranges=ranges)
-        plan = self.replan(tuned) if tuned.ranges else self.plan
-        least = self._noise(plan)
-        if least <= self.goal:
-            return tuned
+        self.effects = self.simulation.effects()
+        tuning = RangeTuning(simulation=self.simulation, plan=self.plan, effects=self.effects)
+        tuned, plan = Remedies(), self.plan
+        if tuning.least <= self.goal:  # else something must stay float whatever ranges are, and it is what costs most
+            ranges, self.effects = tuning.run()
+            tuned = Remedies(ranges=ranges)
+            plan = self.replan(tuned) if tuned.ranges else self.plan
+            if self._noise(plan) <= self.goal:
+                return tuned
         tuned, plan = self._without_functions(tuned, plan)
         least = self._noise(plan)
         if least <= self.goal:
@@ -106,7 +108,7 @@ class _Search:
         """Return what must stay float besides, and the noise that is left."""
         effects = self.effects.activations
         order = sorted(effects, key=lambda name: (-effects[name], name))
-        of_weights = sum(self.effects.weights.values())
+        of_weights = self.effects.weights
         best, least = tuned, math.inf
         tried: set[int] = set()
         for margin in _MARGINS:

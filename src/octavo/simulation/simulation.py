@@ -28,6 +28,7 @@ from ..numerics import QuantParams
 from ..quantize import QuantizationPlan
 from ..target_choice import ResolvedTarget
 from .mean_shifts import channel_axes, mean_shift
+from .on_all_samples import Trials
 from .program import FloatProgram, as_array, run_calls, with_constants
 
 Samples = Sequence[Sequence[npt.NDArray[Any]]]
@@ -38,6 +39,8 @@ _SQUASHES = ("nn.softmax", "nn.log_softmax", "sigmoid")
 """What hides at the end of a model how far its scores are off."""
 _STATE_BYTES = 2**29
 _MIN_SAMPLES, _SCREENING_SAMPLES, MAX_SAMPLES = 2, 3, 8
+_SCREENING_VALUES = 2**12
+"""Of an output: so many of one sample or of several tell which roundings cost most; more samples than that tell no more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,15 +49,22 @@ class Effects:
 
     Parameters
     ----------
-    activations, weights
-        Where only one activation is rounded, and where only the weights and bias of one layer (by its output) are.
+    activations
+        Where only one activation is rounded.
+    weights
+        Where the weights and biases of all layers are, and no activation.
     together
         Where all are.
     """
 
-    activations: dict[TensorId, float]
-    weights: dict[TensorId, float]
+    activations: Mapping[TensorId, float]
+    weights: float
     together: float
+
+    @property
+    def total(self) -> float:
+        """The error that roundings make one by one: none counts more than the outputs themselves."""
+        return sum(min(effect, 1.0) for effect in (*self.activations.values(), self.weights))
 
 
 class Simulation:
@@ -121,6 +131,8 @@ class Simulation:
         for state in self._exact[:1]:  # what lies behind the outputs that are measured is not computed
             self._rounds = {var: name for var, name in self._rounds.items() if var in state}
         self._powers = [[_power(as_array(state[var])) for var in self._outputs] for state in self._exact]
+        least = min((as_array(self._exact[0][var]).size for var in self._outputs), default=1) if self._exact else 1
+        self._few = min(-(-_SCREENING_VALUES // least), _SCREENING_SAMPLES)
 
     @property
     def activations(self) -> tuple[TensorId, ...]:
@@ -221,7 +233,7 @@ class Simulation:
             Power of the error of the worst output, as a share of its power.
         """
         others = self._of_layers(weights, constants)
-        states = self._exact[: _SCREENING_SAMPLES if few else None]
+        states = self._exact[: self._few if few else None]
         changed: list[dict[Var, Any]] = [{} for _ in states]
         for var, params in self._params_of(activations).items():
             exact = [state[var] for state in states]
@@ -230,30 +242,57 @@ class Simulation:
         error = sum((self._changed(*each, others) for each in zip(states, changed, strict=True)), np.zeros(len(self._outputs)))
         return _worst(error, np.sum(self._powers[: len(states)], axis=0))
 
-    def alone_on_all(self, tries: Sequence[Mapping[TensorId, QuantParams]]) -> list[float]:
-        """Return what `alone` does of several parameters of the same activations, on all samples that were given."""
-        wanted = [self._params_of(each) for each in tries]
-        shifts = self._shifts_on_all(wanted)
-        errors, powers = np.zeros((len(tries), len(self._outputs))), np.zeros(len(self._outputs))
-        for state in self._states_of_all():
-            powers += [_power(as_array(state[var])) for var in self._outputs]
-            for number, params in enumerate(wanted):
-                changed = {var: _shifted(_rounded(state[var], each), shifts[number].get(var)) for var, each in params.items()}
-                errors[number] += self._changed(state, changed, {})
-        return [_worst(error, powers) for error in errors]
+    def alone_on_all(self, groups: Sequence[Sequence[Mapping[TensorId, QuantParams]]]) -> list[list[float]]:
+        """Return what `alone` does on all samples that were given, for each of several parameters of groups of activations.
 
-    def _shifts_on_all(self, tries: Sequence[Mapping[Var, QuantParams]]) -> list[dict[Var, npt.NDArray[np.float32]]]:
-        """Return what corrected biases take out, for each of several parameters of the same activations."""
-        shifts: list[dict[Var, list[npt.NDArray[np.float32]]]] = [
-            {var: [] for var in params if var in self._axes} for params in tries
-        ]
-        for state in self._states_of_all(shifts[0]) if shifts[0] else ():
-            for params, found in zip(tries, shifts, strict=True):
-                for var, each in found.items():
-                    each.append(
-                        mean_shift([as_array(_rounded(state[var], params[var]))], [as_array(state[var])], self._axes[var])
-                    )
-        return [{var: np.asarray(np.mean(each, axis=0, dtype=np.float32)) for var, each in found.items()} for found in shifts]
+        A sample that isn't kept is computed to its end for a group alone that is moved further on it than on any that is. What
+        the others add is estimated by what they are moved: what kept ones, which are as good as drawn by chance, add for that
+        (ratio estimation; Cochran, Sampling Techniques, 1977, chapter 6).
+
+        Parameters
+        ----------
+        groups
+            Of each its tries, which are for the same activations: the one that moves them furthest last.
+        """
+        found = [Trials.of([self._params_of(each) for each in tries]) for tries in groups]
+        self._look(found)
+        for number, state in enumerate(self._exact):
+            for trials in found:
+                self._try_on(state, trials, number)
+        count = len(self._exact)
+        for number, arrays in enumerate(self._given[count:], count):
+            far = [trials for trials in found if trials.is_far(number, count)]
+            if far:
+                state = self._start(arrays)
+                self._run(state)
+                for trials in far:
+                    self._try_on(state, trials, number)
+        return [[_worst(*each) for each in trials.on_all(count)] for trials in found]
+
+    def _look(self, found: Sequence[Trials]) -> None:
+        """See how far tries move their tensors on each sample, and what of it corrected biases take out."""
+        variables = {var for trials in found for var in trials.variables}
+        for state in self._states_of_all(variables) if found else ():
+            for trials in found:
+                for number, params in enumerate(trials.params):
+                    moved = 0.0
+                    for var, each in params.items():
+                        rounded, exact = as_array(_rounded(state[var], each)), as_array(state[var])
+                        moved += float(np.sum(np.square(rounded - exact), dtype=np.float64))
+                        if var in self._axes:
+                            trials.add_shift(number, var, mean_shift([rounded], [exact], self._axes[var]))
+                    trials.moved[number].append(moved)
+
+    def _try_on(self, state: Mapping[Var, Any], trials: Trials, sample: int) -> None:
+        shifts = trials.shifts
+        powers = np.array([_power(as_array(state[var])) for var in self._outputs])
+        changes = (
+            self._changed(
+                state, {var: _shifted(_rounded(state[var], each), shifts[number].get(var)) for var, each in params.items()}, {}
+            )
+            for number, params in enumerate(trials.params)
+        )
+        trials.add(sample, np.array(list(changes)), powers)
 
     def together(
         self,
@@ -283,17 +322,26 @@ class Simulation:
         return _worst(error, np.sum(self._powers, axis=0))
 
     def effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> Effects:
-        """Return what each rounding does alone, on the first few samples, and what all do together.
+        """Return what each activation's rounding does alone, on the first few samples, what all weights' does, and all together.
 
         Activations have the parameters of the plan, or, where these are given, others of the same ones.
         """
         params = self._params if activations is None else {str(name): each for name, each in activations.items()}
         known = {TensorId(name): params[name] for name in self._rounds.values() if name in params}
         return Effects(
-            activations={name: self.alone({name: params}, few=True) for name, params in known.items()},
-            weights={name: self.alone({}, [name], few=True) for name in self._layers},
-            together=self.together(known, self._layers),
+            activations=self.activation_effects(known),
+            weights=self.alone({}, self.weights, few=True),
+            together=self.together(known, self.weights),
         )
+
+    def activation_effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> dict[TensorId, float]:
+        """Return what the rounding of each activation, with the parameters of the plan or others, does alone, on few samples."""
+        params = {TensorId(name): self._params[name] for name in self._rounds.values()} if activations is None else activations
+        return {name: self.alone({name: each}, few=True) for name, each in params.items()}
+
+    def weight_effects(self) -> dict[TensorId, float]:
+        """Return what rounding the weights and bias of each layer, by its output, does alone, on few samples."""
+        return {name: self.alone({}, [name], few=True) for name in self._layers}
 
     def _kept(self, samples: Samples) -> list[dict[Var, Any]]:
         """Return what the float model computes of as many samples as fit."""
