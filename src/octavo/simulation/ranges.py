@@ -18,7 +18,7 @@ state, may need."""
 _WAYS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the way from a plan's range to the one that a few samples found: what is tried on all of them."""
 _MIN_SHARE = 0.02
-"""A tensor whose rounding makes less than this share of the error keeps its range."""
+"""A tensor whose rounding makes less than this share of the error, or another range of which takes less away, keeps its range."""
 _WORTH = 0.8
 """A range must leave less than this share of a tensor's own error to be worth clipping for."""
 
@@ -59,7 +59,8 @@ class RangeTuning:
     def run(self) -> tuple[dict[TensorId, Range], Effects]:
         """Return other ranges of the tensors whose rounding costs most, and what roundings do with them.
 
-        Each must be better alone and with all the rest: what clips is no noise, and adds up otherwise.
+        Each must be better alone and with all the rest: what clips is no noise, and adds up otherwise. What other samples have
+        beyond it counts, too: for next to nothing no range is narrower.
         """
         groups = self._groups
         params, noise, effects = dict(self.plan.activations), self.effects.together, dict(self.effects.activations)
@@ -68,7 +69,7 @@ class RangeTuning:
         for group, ends in better:
             tried = dict.fromkeys(group, scheme_of(params[group[0]]).params(*ends))
             together = self.simulation.together({**params, **tried}, self.simulation.weights)
-            if together < noise:
+            if together < (1 - _MIN_SHARE) * noise:
                 noise = together
                 params |= tried
                 found |= dict.fromkeys(groups.get(group[0], group), ends)

@@ -41,6 +41,8 @@ _STATE_BYTES = 2**29
 _MIN_SAMPLES, _SCREENING_SAMPLES, MAX_SAMPLES = 2, 3, 8
 _SCREENING_VALUES = 2**12
 """Of an output: so many of one sample or of several tell which roundings cost most; more samples than that tell no more."""
+_COSTLY = 0.002
+"""Share of the error: of what makes as much on the first few samples all that are kept are asked, until values are as many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,8 +133,8 @@ class Simulation:
         for state in self._exact[:1]:  # what lies behind the outputs that are measured is not computed
             self._rounds = {var: name for var, name in self._rounds.items() if var in state}
         self._powers = [[_power(as_array(state[var])) for var in self._outputs] for state in self._exact]
-        least = min((as_array(self._exact[0][var]).size for var in self._outputs), default=1) if self._exact else 1
-        self._few = min(-(-_SCREENING_VALUES // least), _SCREENING_SAMPLES)
+        self._values = min((as_array(state[var]).size for state in self._exact[:1] for var in self._outputs), default=1)
+        self._few = min(-(-_SCREENING_VALUES // self._values), _SCREENING_SAMPLES)
 
     @property
     def activations(self) -> tuple[TensorId, ...]:
@@ -245,9 +247,9 @@ class Simulation:
     def alone_on_all(self, groups: Sequence[Sequence[Mapping[TensorId, QuantParams]]]) -> list[list[float]]:
         """Return what `alone` does on all samples that were given, for each of several parameters of groups of activations.
 
-        A sample that isn't kept is computed to its end for a group alone that is moved further on it than on any that is. What
-        the others add is estimated by what they are moved: what kept ones, which are as good as drawn by chance, add for that
-        (ratio estimation; Cochran, Sampling Techniques, 1977, chapter 6).
+        Where outputs have few values all samples are computed to their end. Else one that isn't kept is for a group alone that
+        is moved further on it than on any that is, and what the others add is estimated by what they are moved: what kept ones,
+        which are as good as drawn by chance, add for that (ratio estimation; Cochran, Sampling Techniques, 1977, chapter 6).
 
         Parameters
         ----------
@@ -260,8 +262,9 @@ class Simulation:
             for trials in found:
                 self._try_on(state, trials, number)
         count = len(self._exact)
+        is_small = count * self._values < _SCREENING_VALUES
         for number, arrays in enumerate(self._given[count:], count):
-            far = [trials for trials in found if trials.is_far(number, count)]
+            far = [trials for trials in found if is_small or trials.is_far(number, count)]
             if far:
                 state = self._start(arrays)
                 self._run(state)
@@ -337,7 +340,11 @@ class Simulation:
     def activation_effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> dict[TensorId, float]:
         """Return what the rounding of each activation, with the parameters of the plan or others, does alone, on few samples."""
         params = {TensorId(name): self._params[name] for name in self._rounds.values()} if activations is None else activations
-        return {name: self.alone({name: each}, few=True) for name, each in params.items()}
+        found = {name: self.alone({name: each}, few=True) for name, each in params.items()}
+        least = _COSTLY * sum(min(effect, 1.0) for effect in found.values())
+        if self._few * self._values >= _SCREENING_VALUES:
+            return found
+        return found | {name: self.alone({name: params[name]}) for name, effect in found.items() if effect >= least}
 
     def weight_effects(self) -> dict[TensorId, float]:
         """Return what rounding the weights and bias of each layer, by its output, does alone, on few samples."""
