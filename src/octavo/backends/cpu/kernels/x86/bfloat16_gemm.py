@@ -53,8 +53,8 @@ class Bfloat16Gemm(FloatGemm):
         pairs = bits[:, 0].astype(np.uint32) | (bits[:, 1].astype(np.uint32) << np.uint32(16))
         return pack_panels(pairs.view(np.int32), self.tile.vectors)
 
-    def _loaded_weights(self, index: Expr) -> Expr:
-        return load(self.weights, index, LANES)
+    def _loaded_weights(self, index: Expr, lanes: int = LANES) -> Expr:
+        return load(self.weights, index, lanes)
 
     def _splat(self, source: Expr, element: Expr, taken: int) -> Expr:
         if taken == 1:
