@@ -145,7 +145,7 @@ def bound(loop: str, core: str, mca: str, kind: str) -> float:
 
 def macs_of(loop: str, kind: str, taps: int = 0) -> int:
     """Count a loop's products: of a depthwise one those of its outputs, for windows may meet zeros."""
-    if taps and (outputs := 4 * len(re.findall(r"\bscvtf\b", loop))):
+    if taps and (outputs := 4 * len(re.findall(r"\bfmul\s+v\d+\.4s", loop))):  # each is multiplied by its scale
         return outputs * taps
     return sum(MACS[kind][name] for name in re.findall(product_of(kind), loop))
 

@@ -3,6 +3,7 @@
 This is part of what `make test-arm` runs, every test of kernels on every such machine.
 """
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -46,6 +47,28 @@ def windows(layers: Layers) -> list[Conv2dSpec]:
         layers.spec((8, 8), (17, 17), (3, 3), groups=17, **SAME),
         layers.spec((12, 12), (32, 96), (3, 3), threads=2, **SAME),
     ]
+
+
+@EACH
+@pytest.mark.parametrize("most_sum", [2**22, 2**22 + 1, 2**21])
+@pytest.mark.parametrize("most_real", [32766.9, 32767.5, 300.0])
+def test_sums_and_results_as_large_as_are_rounded_by_a_sum(isa: str, most_sum: int, most_real: float) -> None:
+    """Sums at the ends of the range whose bits a kernel reads as those of a float32, and beyond; results of 16 bits alike."""
+    layers, cases = Layers(42), []
+    for channels, kernel, groups in [((64, 20), (1, 1), 1), ((8, 17), (3, 3), 1), ((20, 20), (3, 3), 20), ((17, 17), (5, 5), 17)]:
+        for zero_point in (0, 255):
+            spec = layers.spec((6, 7), channels, kernel, groups=groups)
+            output = Output(zero_point=zero_point, qmin=1)
+            spec = dataclasses.replace(spec, input_zero_point=zero_point, output=output)
+            w = layers.rng.choice(np.array([-128, 127, 1], np.int8), (*kernel, channels[0] // groups, channels[1]))
+            w[..., 0] = 127
+            largest = 255 * np.abs(w.astype(int)).sum(axis=(0, 1, 2))
+            bias = ((most_sum - largest) * layers.rng.choice([-1, 1], channels[1])).astype(np.int32)
+            x = layers.rng.choice(np.array([0, 255, 254], np.uint8), (1, 6, 7, channels[0]))
+            x[0, :5, :6] = 255 - zero_point
+            factor = np.full(channels[1], most_real / most_sum, np.float32)
+            cases.append(exact_case(spec, isa, x, w, 0, bias, factor))
+    check(cases, MACHINES[isa])
 
 
 @EACH

@@ -86,6 +86,11 @@ def less_magic(value: Expr, lanes: int) -> Expr:
     return value - splat(B.float32(MAGIC), lanes)
 
 
+def magic_sum(value: Expr, lanes: int) -> Expr:
+    """Return MAGIC_BITS + rint(value) as int32, half to even, of a float32 vector within +-MAGIC_REACH; it may be a product."""
+    return B.reinterpret(vector_type("int32", lanes), unfused(value, lanes) + splat(B.float32(MAGIC), lanes))
+
+
 def unfused(product: Expr, lanes: int) -> Expr:
     """Return a float32 product that is rounded on its own: LLVM would contract it with the sum that reads it."""
     return intrinsic("llvm.arithmetic.fence", vector_type("float32", lanes), product)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
@@ -76,5 +77,8 @@ class DotDepthwise(Depthwise):
         return SignedStrips if self.flips else MixedStrips
 
     def _end(self, weights: Weights) -> tuple[Any, Mapping[str, npt.NDArray[Any]]]:
-        epilogue = Epilogue(self.spec, weights)
+        epilogue = Epilogue(self.spec, weights, isa=self.isa)
         return epilogue, epilogue.channel_values
+
+    def _starts_of_blocks(self) -> npt.NDArray[np.int32]:
+        return np.full(sum(width for _, width in self.blocks_of_channels), self.epilogue.sums_from, np.int32)

@@ -1,6 +1,10 @@
 """Epilogue: int32 sums in registers become outputs in memory, as `numerics.requantize` and its kin define.
 
 It takes sums in the order of their channels. Where the input was quantized at run time, its zero point is taken off here.
+
+To convert between float32 and int32 takes two cycles of pipes that also multiply, where a core has more pipes than those; a sum
+takes any pipe. So results that are small enough are rounded by adding a large float32 (see `rounding.MAGIC`). With i8mm, small
+sums count from its bits; among cores without are those that issue in order, which convert sums as fast as they add.
 """
 
 from __future__ import annotations
@@ -9,18 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from ..float_result import float_result, function_value, in_steps, input_scale, input_zero_point
+from ..isa import ARM_I8MM
 from ..loops.packing import Weights
-from ..rounding import rounded, scaled
+from ..rounding import MAGIC_BITS, MAGIC_REACH, less_magic, magic_sum, rounded, scaled
 from ..spec import Conv2dSpec, FloatOutput, FunctionOutput, Output, SumOutput
 from ..vectors import Expr, load, splat, store_partial
 from . import vector as v
 
 _DTYPES = {Output: "uint8", FunctionOutput: "uint8", FloatOutput: "float32", SumOutput: "int32"}
 LANES = 16  # channels that are finished together
+WORD_REACH = 2**15 - 1  # of results that are rounded to 16 bits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +55,12 @@ class Finish:
 class Epilogue:
     """Emits what becomes of the sums of one layer."""
 
-    def __init__(self, spec: Conv2dSpec, weights: Weights) -> None:
+    def __init__(self, spec: Conv2dSpec, weights: Weights, *, isa: str) -> None:
         self.spec, self.output = spec, spec.output
         self.out_dtype = _DTYPES[type(spec.output)]
+        is_plain = isinstance(spec.output, Output)
+        self._from_magic = is_plain and isa == ARM_I8MM and bool(weights.most_sums.max(initial=0.0) <= MAGIC_REACH)
+        self._fits_words = is_plain and weights.most_real <= WORD_REACH
         self._values = self._channel_values(weights)
 
     def _channel_values(self, weights: Weights) -> dict[str, npt.NDArray[Any]]:
@@ -70,6 +80,15 @@ class Epilogue:
     def channel_values(self) -> dict[str, npt.NDArray[Any]]:
         """The constants it reads, one value for each output channel."""
         return self._values
+
+    @property
+    def sums_from(self) -> int:
+        """What its sums count from: callers add it to their bias."""
+        return MAGIC_BITS if self._from_magic else 0
+
+    def biased(self, bias: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the bias that sums take, counted from there."""
+        return (bias.astype(np.int64) + self.sums_from).astype(np.int32)
 
     def emit(self, out: Expr, operands: Mapping[str, Expr], parameters: Expr | None, finish: Finish) -> None:
         """Emit the stores of one pixel's outputs, 16 channels at a time."""
@@ -94,14 +113,14 @@ class Epilogue:
         """Return uint8x16; saturation on the way never changes what a clamp to uint8 gives."""
         output = self.output
         assert isinstance(output, Output)
-        integers: list[Expr] = []
+        reals: list[Expr] = []
         for number, acc in enumerate(quads):
             bias = values["real_bias"][number] if output.real_bias else None
-            real = scaled(acc, values["multiplier"][number], bias, v.QUAD)
-            integers.append(v.narrow_int16(v.round_half_even(real)))
+            acc = less_magic(T.reinterpret("float32x4", acc), v.QUAD) if self._from_magic else acc
+            reals.append(scaled(acc, values["multiplier"][number], bias, v.QUAD))
         halves: list[Expr] = []
-        for low, high in (integers[:2], integers[2:]):
-            words = v.concatenated([low, high], v.QUAD)
+        for pair in (reals[:2], reals[2:]):
+            words = self._words(pair)
             words = v.add_saturate_int16(words, output.zero_point) if output.zero_point else words
             halves.append(v.narrow_uint8(words))
         result = v.concatenated(halves, 8)
@@ -110,6 +129,12 @@ class Epilogue:
         if output.qmax < 255:
             result = T.min(result, T.broadcast(T.uint8(output.qmax), LANES))
         return result
+
+    def _words(self, reals: list[Expr]) -> Expr:
+        """Return two vectors of real values rounded to int16x8, saturated."""
+        if self._fits_words:
+            return v.low_words([magic_sum(real, v.QUAD) for real in reals])
+        return v.concatenated([v.narrow_int16(v.round_half_even(real)) for real in reals], v.QUAD)
 
     def _other(self, acc: Expr, constants: dict[str, Expr], parameters: Expr | None, target: Expr) -> Expr:
         """Return 16 results that are no plain integers of a real multiple."""

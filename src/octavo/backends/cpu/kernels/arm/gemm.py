@@ -126,11 +126,11 @@ class ArmGemm(GemmLoops):
         kind = FlippedScratch if self.is_signed else Scratch
         self.scratch = None if padded is None else kind(spec=spec, block=self.block, channels=spec.in_channels)
         self.scratch = self._paired_copy(self.block) or self.scratch
-        self.epilogue = Epilogue(spec, weights)
+        self.epilogue = Epilogue(spec, weights, isa=isa)
         bias = weights.folded_bias(spec.folded_zero_point - (128 if self.is_signed else 0))
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": self._packed(values, groups),
-            "bias": self._by_lane(bias),
+            "bias": self._by_lane(self.epilogue.biased(bias)),
             **{label: self._by_lane(each) for label, each in self.epilogue.channel_values.items()},
         }
         if self.is_asymmetric:

@@ -100,6 +100,11 @@ def narrow_int16(value: Expr) -> Expr:
     return intrinsic("llvm.aarch64.neon.sqxtn.v4i16", "int16x4", value)
 
 
+def low_words(vectors: list[Expr]) -> Expr:
+    """Return the low 16 bits of the lanes of two int32x4 as int16x8: uzp1."""
+    return shuffled([T.reinterpret("int16x8", vector) for vector in vectors], list(range(0, 16, 2)))
+
+
 def narrow_uint8(value: Expr) -> Expr:
     """Return 8 int16 saturated to uint8: sqxtun."""
     return intrinsic("llvm.aarch64.neon.sqxtun.v8i8", "uint8x8", value)

@@ -12,7 +12,10 @@ int16; that is two taps at least, but where both are -128. Weights less a zero p
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -63,6 +66,7 @@ class WideningDepthwise(DepthwiseRows):
         self.blocks_of_channels = channel_blocks(self.channels, WIDTH)
         centered = weights.values[:, :, 0, :].astype(np.int64) - weights.zero_points
         self.is_wide = bool(centered.min(initial=0) < -128 or centered.max(initial=0) > 127)
+        self.is_long = prod(spec.kernel) > KEPT_TAPS
         self.loops = spec.kernel[0] if prod(spec.kernel) > UNROLLED_TAPS else 1
         self.groups = groups_of(centered.reshape(self.loops, -1, spec.out_channels), is_wide=self.is_wide)
         self.schedule = self._choose(schedules)
@@ -73,10 +77,10 @@ class WideningDepthwise(DepthwiseRows):
         spread = spec.out_channels // spec.in_channels
         self.copy = FlippedScratch(spec=spec, block=self.block, channels=self.channels, spread=spread)
         self.scratch = self.copy
-        self.epilogue = Epilogue(spec, weights)
+        self.epilogue = Epilogue(spec, weights, isa=isa)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": self._packed(centered.reshape(-1, spec.out_channels)),
-            "bias": self._by_lane(weights.folded_bias(spec.folded_zero_point - 128)),
+            "bias": self._by_lane(self.epilogue.biased(weights.folded_bias(spec.folded_zero_point - 128))),
             **{label: self._by_lane(each) for label, each in self.epilogue.channel_values.items()},
         }
 
@@ -84,9 +88,7 @@ class WideningDepthwise(DepthwiseRows):
         """Take what was measured to be best, or as many outputs as registers hold."""
         measured, most = schedules.get(self.key), min(MAX_OUTPUTS, self.spec.out_width)
         if measured is None:
-            # The columns of two such windows are more than a Cortex-A55's registers, for which LLVM reads ahead.
-            is_long = self.isa != ARM_NEON and self.spec.strides[1] > 1 and prod(self.spec.kernel) > KEPT_TAPS
-            return WindowSchedule(outputs=1 if is_long else most)
+            return WindowSchedule(outputs=most)
         fits = isinstance(measured, WindowSchedule) and 0 < measured.outputs <= most
         is_block = measured.block is None or 0 < measured.block <= self.spec.out_height
         check_schedule(self.key, measured, fits=fits and is_block)
@@ -146,7 +148,7 @@ class WideningDepthwise(DepthwiseRows):
 
         # More weights than registers: LLVM would read them before the loops, and spill them. Few turns of a row it writes out, so
         # that rows are turns, too.
-        weights_of = values_by_turn(block.weights) if prod(spec.kernel) > KEPT_TAPS else None
+        weights_of = values_by_turn(block.weights) if self.is_long else None
 
         def window(row: Expr, column: Expr, count: int, turn: Expr) -> None:
             here = block if weights_of is None else replace(block, weights=weights_of(row + turn))
@@ -193,23 +195,57 @@ class WideningDepthwise(DepthwiseRows):
                 columns[start] = T.Bind(T.reinterpret("int8x16", load(source, at + start, WIDTH)))
             return columns[start]
 
-        emit = self._emit_words if self.is_wide else self._emit_bytes
-        for taps in self.groups:
-            packed = [T.Bind(load(self.operands["weights"], weights + tap * WIDTH, WIDTH)) for tap in taps]
-            for pixel in range(outputs):
-                emit(acc, pixel * WIDTH, [column(tap, pixel) for tap in taps], packed)
+        def weights_of(taps: list[int]) -> list[Expr]:
+            return [T.Bind(load(self.operands["weights"], weights + tap * WIDTH, WIDTH)) for tap in taps]
 
-    def _emit_bytes(self, acc: Expr, start: int, columns: list[Expr], weights: list[Expr]) -> None:
-        """Emit acc += the products of a group of taps of one output."""
-        for part in range(2):
-            words = None
-            for column, weight in zip(columns, weights, strict=True):
-                product = v.smull(v.half(column, part), v.half(weight, part))
-                words = product if words is None else words + product
-            words = T.Bind(words)
-            for number in range(2):
-                at = start + 8 * part + v.QUAD * number
-                store(acc, at, v.add_words(load(acc, at, v.QUAD), words, number), v.QUAD)
+        if self.is_wide:
+            for taps in self.groups:
+                packed = weights_of(taps)
+                for pixel in range(outputs):
+                    self._emit_words(acc, pixel * WIDTH, [column(tap, pixel) for tap in taps], packed)
+            return
+        together = outputs if self.is_long else 1
+        for batch in self._batches():
+            packed = [weights_of(taps) for taps in batch]
+            for first in range(0, outputs, together):
+                pixels = range(first, min(first + together, outputs))
+                sums = [
+                    [self._words([column(tap, pixel) for tap in taps], each) for taps, each in zip(batch, packed, strict=True)]
+                    for pixel in pixels
+                ]
+                for pixel, words in zip(pixels, sums, strict=True):
+                    self._emit_sums(acc, pixel * WIDTH, words)
+
+    def _batches(self) -> list[list[list[int]]]:
+        """Return the groups of taps in batches whose words add up before they join the other sums.
+
+        Without dotprod the last two do, for a shorter chain of sums. With it, and of long windows, none: LLVM would compute more
+        words before any sum than registers hold.
+        """
+        groups = self.groups
+        if len(groups) < 2 or self.is_long or self.isa != ARM_NEON:
+            return [[group] for group in groups]
+        return [*([group] for group in groups[:-2]), groups[-2:]]
+
+    @staticmethod
+    def _words(columns: list[Expr], weights: list[Expr]) -> list[Expr]:
+        """Return the sums over a group of taps of one output: int16 of the first eight channels, and of the others."""
+        pairs = list(zip(columns, weights, strict=True))
+        products = ([v.smull(v.half(column, part), v.half(weight, part)) for column, weight in pairs] for part in range(2))
+        return [T.Bind(reduce(operator.add, each)) for each in products]
+
+    @staticmethod
+    def _emit_sums(acc: Expr, start: int, words: list[list[Expr]]) -> None:
+        """Emit acc += the words of one or two groups of taps of one output."""
+        for part, number in product(range(2), range(2)):
+            at = start + 8 * part + v.QUAD * number
+            total = load(acc, at, v.QUAD)
+            if len(words) == 1:
+                total = v.add_words(total, words[0][part], number)
+            else:
+                first, second = (T.Cast("int32x4", v.quarter(each[part], number)) for each in words)
+                total = total + (first + second)
+            store(acc, at, total, v.QUAD)
 
     def _emit_words(self, acc: Expr, start: int, columns: list[Expr], weights: list[Expr]) -> None:
         """Emit acc += the products of one tap of one output."""
@@ -217,8 +253,8 @@ class WideningDepthwise(DepthwiseRows):
             words = T.Cast("int16x16", column)
             for number in range(WIDTH // v.QUAD):
                 at = start + v.QUAD * number
-                product = v.smull_words(v.quarter(words, number), v.quarter(weight, number))
-                store(acc, at, load(acc, at, v.QUAD) + product, v.QUAD)
+                four = v.smull_words(v.quarter(words, number), v.quarter(weight, number))
+                store(acc, at, load(acc, at, v.QUAD) + four, v.QUAD)
 
 
 def groups_of(taps: npt.NDArray[np.int64], *, is_wide: bool) -> list[list[int]]:

@@ -107,7 +107,7 @@ class Depthwise(DepthwiseRows, ABC):
         blocks = (pack_block(values, shifts, self.window.patterns, *block) for block in self.blocks_of_channels)
         self.constants: dict[str, npt.NDArray[Any]] = {
             "weights": np.concatenate(list(blocks)),
-            "bias": self._pack_lanes(bias) + self._magic_of_blocks(),
+            "bias": self._pack_lanes(bias) + self._starts_of_blocks(),
             **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
         }
         if any(self.are_shifted) and self.shift is None:
@@ -176,7 +176,7 @@ class Depthwise(DepthwiseRows, ABC):
         del values, shifts, bias
         return False
 
-    def _magic_of_blocks(self) -> npt.NDArray[np.int32]:
+    def _starts_of_blocks(self) -> npt.NDArray[np.int32]:
         """Return where the sums of each lane count from."""
         starts = [MAGIC_BITS * (self.is_magic and is_shifted) for is_shifted in self.are_shifted]
         return np.repeat(np.array(starts, np.int32), [width for _, width in self.blocks_of_channels])

@@ -129,14 +129,23 @@ class Weights:
         folded = self.bias.astype(np.int64) - input_zero_point * self.centered.sum(axis=(0, 1, 2))
         return folded.astype(np.int32)
 
-    def may_exceed_int32(self) -> bool:
-        """Return whether |accumulator * multiplier| could reach 2**31, for activations in [0; 255] and any zero point."""
+    @property
+    def most_sums(self) -> npt.NDArray[np.float64]:
+        """What no |accumulator| of a channel exceeds, for activations in [0; 255] and any zero point: at most 2**31."""
         magnitude = np.abs(self.centered).sum(axis=(0, 1, 2))
-        bound = np.minimum(255 * magnitude + np.abs(self.bias.astype(np.int64)), 2**31)  # an int32 accumulator, whatever it sums
-        real = bound.astype(np.float64) * np.abs(self.multiplier.astype(np.float64))
+        return np.minimum(255.0 * magnitude + np.abs(self.bias.astype(np.float64)), 2.0**31)
+
+    @property
+    def most_real(self) -> float:
+        """What no |accumulator * multiplier + real bias| exceeds."""
+        real = self.most_sums * np.abs(self.multiplier.astype(np.float64))
         if not self.bias.any():
             real = real + np.abs(self.real_bias.astype(np.float64))
-        return bool(real.max(initial=0.0) >= 2**31 - 2**8)
+        return float(real.max(initial=0.0))
+
+    def may_exceed_int32(self) -> bool:
+        """Return whether |accumulator * multiplier| could reach 2**31, for activations in [0; 255] and any zero point."""
+        return self.most_real >= 2**31 - 2**8
 
 
 def split_terms(centered: npt.NDArray[np.int64]) -> list[Int8Array]:
