@@ -17,11 +17,13 @@ from octavo.backends.cpu.kernels import (
     Bfloat16Conv2dSpec,
     Conv2dSpec,
     FloatConv2dSpec,
+    HalfCastSpec,
     LookupSpec,
     Output,
     bfloat16_conv2d,
     conv2d,
     float_conv2d,
+    half_cast,
     lookup,
 )
 from octavo.backends.cpu.kernels.isa import scheduled
@@ -121,6 +123,14 @@ def test_float32_depthwise_loops_keep_sums_in_registers(cpu: str, layer: tuple[P
     loop = loop_in(float_conv2d(spec, **operands, isa=ARM_NEON).func, cpu, "fmla")
     assert count("fmla", loop) >= 12 * kernel[1]
     assert "[sp" not in loop
+
+
+@pytest.mark.parametrize(("widens", "cast"), [(True, "fcvtl2?"), (False, "fcvtn2?")])
+def test_float16_is_cast_by_one_instruction(widens: bool, cast: str) -> None:
+    func = half_cast(HalfCastSpec(size=4096, dtype="float16", widens=widens), isa=ARM_DOTPROD).func
+    loop = loop_in(func, "cortex-a76", cast)
+    assert count(cast, loop) == count("ldr|ldur", loop) == count("str|stur", loop) > 0
+    assert not count("bl|fmul|ushll|shl", loop)
 
 
 def test_lookups_keep_their_table_in_registers() -> None:
