@@ -110,6 +110,47 @@ def test_of_floats_it_has_a_kernel_too() -> None:
     np.testing.assert_allclose(run_lowered(module, x), run_float(module, x), rtol=1e-5)
 
 
+def norm_of_form(form: str, *, quantized: bool = True):
+    """The steps of Flax's norms, which take the variance as a difference of means, or of Keras's, a line in x."""
+
+    def body(writer, params):
+        qdq, emit = Qdq(writer, "int8"), writer.emit
+        x = qdq.dequantize("x", params["x"], (0.05, -20)) if quantized else params["x"]
+        ends = [relax.const(each.reshape(1, 1, 24) if form == "flax" else each) for each in (GAMMA, BETA)]
+        if form == "flax":
+            share = relax.const(np.float32(1 / 24))
+            m = emit("m", op.multiply(emit("total", op.sum(x, [2])), share))
+            squares = emit("squares", op.multiply(emit("total2", op.sum(emit("s", op.multiply(x, x)), [2])), share))
+            v = emit("v", op.subtract(squares, emit("square", op.multiply(m, m))))
+            v = emit("least", op.maximum(relax.const(np.float32(0)), v))
+            v, m = (emit(f"{name}_row", op.reshape(each, (2, 24, 1))) for name, each in (("v", v), ("m", m)))
+        else:
+            m = emit("m", op.mean(x, [2], keepdims=True))
+            v = emit("v", op.mean(emit("s", op.square(emit("d", op.subtract(x, m)))), [2], keepdims=True))
+        e = emit("e", op.add(v, relax.const(np.float32(1e-5))))
+        r = op.rsqrt(e) if form == "keras" else op.divide(relax.const(np.float32(1)), emit("root", op.sqrt(e)))
+        g = emit("g", op.multiply(emit("r", r), ends[0]))
+        if form == "flax":
+            y = op.add(emit("scaled", op.multiply(emit("d", op.subtract(x, m)), g)), ends[1])
+        else:
+            shift = emit("shift", op.subtract(ends[1], emit("moved", op.multiply(m, g))))
+            y = op.add(emit("scaled", op.multiply(x, g)), shift)
+        return qdq.quantize("y", emit("y", y), (0.04, 3), is_output=True)
+
+    return graph({"x": ((2, 24, 24), "int8" if quantized else "float32")}, body)
+
+
+@pytest.mark.parametrize("form", ["flax", "keras"])
+def test_other_forms_of_it(form: str) -> None:
+    module = norm_of_form(form)
+    (record,) = lower(module, CPU, ISAS, 1, {"y"}).records
+    assert (record.op, record.tensor, record.integer) == ("layer_norm", "y", True)
+    x = np.random.default_rng(0).integers(-128, 128, (2, 24, 24)).astype(np.int8)
+    difference = np.abs(run_lowered(module, x).astype(int) - run_float(module, x).astype(int))
+    assert difference.max() <= 1
+    assert np.mean(difference > 0) < 0.01
+
+
 @pytest.mark.parametrize("case", [{"read": "d"}, {"read": "root"}, {"read": "g"}, {"axis": 1}])
 def test_what_stays_in_steps(case: dict[str, Any]) -> None:
     module = layer_norm_in_steps(**case)

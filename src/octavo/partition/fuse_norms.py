@@ -25,7 +25,7 @@ from tvm.relax import Expr, Var
 
 from ..graph.dataflow import BodyWriter, DataflowView, eliminate_dead_code, replace_operands, static_shape, with_main
 from ..graph.group_norm import ConstantOf, GroupNorm, read_group_norm
-from ..graph.layer_norm import plain_layer_norm
+from ..graph.layer_norm import PlainNorm, plain_layer_norm
 from ..qdq.values import constant_value, real_values
 
 # TVM annotates its functions more narrowly than what they take (shapes as one-element tuples, say).
@@ -63,9 +63,19 @@ def _fused(view: DataflowView, var: Var, constant: ConstantOf) -> tuple[Var, Cal
     """Return the result of a normalization whose last step, or whose core, is `var`, and what makes it in one op."""
     layer = plain_layer_norm(view, var, constant)
     if layer is not None:
-        return var, lambda: relax.op.nn.layer_norm(layer.data, layer.gamma, layer.beta, axes=[-1], epsilon=layer.epsilon)
+        return var, lambda: _layer_norm(layer, constant)
     group = read_group_norm(view, var, constant)
     return None if group is None or len(group.members) == 1 else (group.output, lambda: _group_norm(group))
+
+
+def _layer_norm(norm: PlainNorm, constant: ConstantOf) -> Expr:
+    ends = (end if len(static_shape(end) or ()) == 1 else _row(constant(end)) for end in (norm.gamma, norm.beta))
+    return relax.op.nn.layer_norm(norm.data, *ends, axes=[-1], epsilon=norm.epsilon)
+
+
+def _row(values: npt.NDArray[Any] | None) -> Expr:
+    assert values is not None, "it was read"
+    return relax.const(values.reshape(-1))
 
 
 def _group_norm(norm: GroupNorm) -> Expr:

@@ -238,7 +238,8 @@ class _Simplifier:
         """Write `var`, the last step of a normalization in plain ops, as the one op that it is."""
         norm = plain_layer_norm(self.view, var, self.constant_value)
         ends = [] if norm is None else [self.constants.find(end) for end in (norm.gamma, norm.beta)]
-        if norm is None or any(end is None or end.moves for end in ends):
+        # The steps of other forms are placed one by one: each may stay float where its rounding costs too much.
+        if norm is None or not norm.is_ratio or any(end is None or end.moves for end in ends):
             return None
         self.folds += [
             Fold(op="nn.layer_norm", tensor=TensorId(var.name), gone=TensorId(step.name)) for step in norm.members[:-1]
