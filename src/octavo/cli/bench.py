@@ -13,6 +13,8 @@ from ..graph import Model
 from ..pipeline import export_onnx, quantize
 from ..profile import Profile
 from ..report import PEERS, BenchReport, bench, bench_page, roofline
+from ..tflite_export import export_tflite
+from ..tflite_export import quantize as quantize_for_tflite
 from .options import (
     Subcommands,
     add_command,
@@ -57,7 +59,10 @@ def add_to(commands: Subcommands) -> None:
         help="time spent on each runtime and thread count (default: 2)",
     )
     parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="quantize a float ONNX model first; the peers get the same QDQ model"
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="quantize a float model first; the peers get the same, as a file in QDQ form or TFLite in integers",
     )
     parser.add_argument(
         "--layers", action="store_true", help="time each layer of Octavo's build instead, as a share of the core's measured peak"
@@ -80,8 +85,11 @@ def call(args: argparse.Namespace) -> int:
         check_output(args.html, *(path for path in (args.model, args.profile, args.plan) if path is not None))
     model, profile, recipe = load_to_compile(args)
     if profile is not None and not is_downcast(args):
-        # The peers read the same model in QDQ form.
-        model, profile = quantize(model, profile, target=args.target, recipe=recipe), None
+        # The peers read the same model in QDQ form, or as LiteRT takes it.
+        if model.source_format == "tflite":
+            model, profile = quantize_for_tflite(model, profile, recipe=recipe), None
+        else:
+            model, profile = quantize(model, profile, target=args.target, recipe=recipe), None
     if args.layers:
         measured = roofline(model, args.model.name, target=args.target, precision=args.precision, profile=profile)
         _write_page(args, layers=measured)
@@ -109,8 +117,9 @@ def _compared(args: argparse.Namespace, model: Model, profile: Profile | None) -
     with tempfile.TemporaryDirectory() as folder:
         path: Path = args.model
         if (args.profile or args.plan) and not is_downcast(args):
-            path = Path(folder) / f"{path.stem}.int8.onnx"
-            export_onnx(model, path)
+            is_tflite = model.source_format == "tflite"
+            path = Path(folder) / f"{path.stem}.int8{'.tflite' if is_tflite else '.onnx'}"
+            (export_tflite if is_tflite else export_onnx)(model, path)
         with progress_bar("bench", len(args.threads), "thread count") as advance:
             return bench(
                 model,

@@ -16,7 +16,7 @@ from ..pipeline import Profile, quantize
 from ..report import markdown_table
 from ..root_cause import RootCause, root_causes
 from .options import Subcommands, add_command, add_json, add_model, add_recipe, add_target
-from .sources import load_model, recipe_of
+from .sources import by_plan, load_model, recipe_of
 
 SHOWN = 16
 
@@ -40,8 +40,10 @@ def call(args: argparse.Namespace) -> int:
     samples = samples_of(model, profile)
     if not samples:
         raise ProfileError(f"{args.profile} keeps no samples to experiment with; profile the model with --keep-samples 64")
-    given: dict[str, Any] = {"plan": args.plan} if args.plan is not None else {"profile": profile, "recipe": recipe_of(args)}
-    quantized = quantize(model, target=args.target, **given)
+    if args.plan is not None:
+        quantized = by_plan(model, args.plan, args.target)
+    else:
+        quantized = quantize(model, profile, target=args.target, recipe=recipe_of(args))
     names = [spec.source_name for spec in input_specs(model)]
     rows = root_causes(model, quantized, [dict(zip(names, arrays, strict=True)) for arrays in samples])
     shown = rows if args.all else rows[:SHOWN]

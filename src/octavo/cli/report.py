@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ..errors import ProfileError
 from ..pipeline import quantize
 from ..profile import Profile
 from ..quantize import Recipe
 from ..report import profile_page, quantization_figures, quantization_page
+from ..tflite_export import is_of_tflite, target_of
 from .options import Subcommands, add_command, add_output, add_recipe, add_target, named_shape
 from .outputs import check_output, write_file
 from .samples import read_samples
-from .sources import UsageError, load_model, recipe_of
+from .sources import UsageError, by_plan, load_model, recipe_of
 
 
 def add_to(commands: Subcommands) -> None:
@@ -67,10 +67,14 @@ def _of_model(args: argparse.Namespace) -> int:
     model, profile, recipe = load_model(args), Profile.load(args.profile), recipe_of(args)
     if args.plan is not None and recipe != Recipe():
         raise UsageError("--plan says all that is to be said of quantizing: leave out the options")
-    given: dict[str, Any] = {"plan": args.plan} if args.plan is not None else {"profile": profile, "recipe": recipe}
-    quantized = quantize(model, target=args.target, **given)
+    if args.plan is not None:
+        quantized = by_plan(model, args.plan, args.target)
+    else:
+        quantized = quantize(model, profile, target=args.target, recipe=recipe)
     data = None if args.data is None else read_samples(args.data)
-    figures = quantization_figures(model, quantized, profile, data=data, search=args.search, target=args.target)
+    # Plain quantization, which the page shows beside it, is for the same kernels.
+    target = target_of(quantized.plan.recipe) if args.target is None and is_of_tflite(quantized.plan) else args.target
+    figures = quantization_figures(model, quantized, profile, data=data, search=args.search, target=target)
     page = quantization_page(figures, title=args.model.name).encode()
     write_file(args.output, lambda file: file.write(page))
     print(f"{args.output}: {len(figures.layers)} tensors, {len(figures.causes)} roundings, {len(page) / 1e6:.1f} MB")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields, replace
+from pathlib import Path
 
 from ..errors import OctavoError
 from ..graph import Model
 from ..pipeline import load, quantize
 from ..profile import Profile
-from ..quantize import Recipe, read_recipe
+from ..quantize import QuantizationPlan, QuantizedModel, Recipe, read_recipe
+from ..tflite_export import is_of_tflite
+from ..tflite_export import quantize as quantize_for_tflite
 
 
 class UsageError(OctavoError):
@@ -60,6 +63,14 @@ def load_quantized(args: argparse.Namespace) -> Model:
     return model if profile is None else quantize(model, profile, target=args.target, recipe=recipe)
 
 
+def by_plan(model: Model, path: Path, target: str | Path | None) -> QuantizedModel:
+    """Quantize as a plan says: for LiteRT's kernels where `octavo quantize m.tflite` made it."""
+    plan = QuantizationPlan.load(path)
+    if target is None and is_of_tflite(plan):
+        return quantize_for_tflite(model, plan=plan)
+    return quantize(model, plan=plan, target=target)
+
+
 def is_downcast(args: argparse.Namespace) -> bool:
     """Return whether --precision asks for 16 bits: then nothing is quantized."""
     return getattr(args, "precision", "float32") != "float32"
@@ -71,7 +82,7 @@ def load_to_compile(args: argparse.Namespace) -> tuple[Model, Profile | None, Re
     if args.plan is not None:
         if args.profile or recipe != Recipe() or is_downcast(args):
             raise UsageError("--plan says all that is to be said of quantizing: leave out --profile, --precision and the options")
-        return quantize(load_model(args), plan=args.plan, target=args.target), None, None
+        return by_plan(load_model(args), args.plan, args.target), None, None
     if recipe != Recipe() and is_downcast(args):
         raise UsageError(f"--precision {args.precision} quantizes nothing: leave out the options that say how to quantize")
     if recipe != Recipe() and not args.profile:

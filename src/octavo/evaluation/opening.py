@@ -12,6 +12,8 @@ from ..graph import Model
 from ..pipeline import Executable, QuantizationPlan, load, quantize
 from ..shape_ranges import load_sized
 from ..target_choice import TargetLike
+from ..tflite_export import is_of_tflite
+from ..tflite_export import quantize as quantize_for_tflite
 from .peers import PEERS
 from .runnable import Runnable, of_executable, of_model
 
@@ -58,5 +60,9 @@ def _planned(
 ) -> Runnable:
     if float_model is None:
         raise ModelError(f"{label}: a plan is compared with the float model that it is of: give that model file first")
-    quantized = quantize(float_model, plan=plan, target="cpu" if target is None else target)
+    known = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
+    if target is None and is_of_tflite(known):
+        quantized = quantize_for_tflite(float_model, plan=known)
+    else:
+        quantized = quantize(float_model, plan=known, target="cpu" if target is None else target)
     return of_model(quantized, label, target=target, threads=threads)

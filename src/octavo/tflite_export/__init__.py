@@ -5,6 +5,6 @@ octavo.tflite_export.export_tflite(quantized, "m.int8.tflite")
 """
 
 from .export import EDGE_DTYPES, export_tflite, tflite_bytes
-from .restrict import quantize, restricted, target_of
+from .restrict import is_of_tflite, quantize, restricted, target_of
 
-__all__ = ["EDGE_DTYPES", "export_tflite", "quantize", "restricted", "target_of", "tflite_bytes"]
+__all__ = ["EDGE_DTYPES", "export_tflite", "is_of_tflite", "quantize", "restricted", "target_of", "tflite_bytes"]

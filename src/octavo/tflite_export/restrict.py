@@ -49,9 +49,11 @@ def quantize(
     wanted = recipe or Recipe()
     if wanted.activation_dtype not in (None, "int8", "int16"):
         raise QuantizationError(f"TFLite's activations are int8 or int16, the recipe asks for {wanted.activation_dtype}")
-    target = target_of(wanted)
     if plan is not None:
-        return quantize_model(model, profile, target=target, plan=plan, recipe=recipe, params=params, preset=preset)
+        known = plan if isinstance(plan, QuantizationPlan) else QuantizationPlan.load(plan)
+        target = target_of(known.recipe)
+        return quantize_model(model, profile, target=target, plan=known, recipe=recipe, params=params, preset=preset)
+    target = target_of(wanted)
     limited = restricted(model, wanted)
     quantized = quantize_model(model, profile, target=target, recipe=limited, params=params, preset=preset)
     if unequal_clamps(quantized):
@@ -59,6 +61,12 @@ def quantize(
         quantized = quantize_model(model, profile, target=target, recipe=limited, params=params, preset=preset)
     rounded = _with_roundings(quantized)
     return quantized if rounded is None else quantize_model(model, target=target, plan=rounded)
+
+
+def is_of_tflite(plan: QuantizationPlan) -> bool:
+    """Return whether a plan was made for LiteRT's kernels, by `quantize`."""
+    named = {layer.target for layer in plan.layers}
+    return bool(named) and named <= {TFLITE_INT8.name, TFLITE_INT16.name}
 
 
 def _with_roundings(quantized: QuantizedModel) -> QuantizationPlan | None:
