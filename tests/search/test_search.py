@@ -262,6 +262,10 @@ def test_the_command_searches_and_goes_on(tmp_path: Path, capsys: pytest.Capture
     measured = [*line[:-1], str(tmp_path / "sizes"), "--no-corrections", "--candidates", "1", "--json"]
     assert main([*measured, "--evaluate", f"{metric}:size"]) == 0
     assert json.loads(capsys.readouterr().out)["candidates"][0]["metric"] < 0
+    metric.write_text("calls = []\ndef falling(executable):\n    calls.append(1)\n    return -len(calls)\n")
+    lost = [*line[:-1], str(tmp_path / "lost"), "--no-corrections", "--candidates", "1", "--max-drop", "0.5"]
+    assert main([*lost, "--evaluate", f"{metric}:falling"]) == 0
+    assert "none is within --max-drop 0.5; the most accurate: " in capsys.readouterr().out
     assert main([*measured, "--evaluate", f"{metric}:nothing"]) == 2
     assert "no function 'nothing'" in capsys.readouterr().err
     assert main([*measured, "--evaluate", "nowhere.py:f"]) == 2

@@ -107,12 +107,16 @@ def _function(text: str) -> Callable[[Executable], float]:
 
 def _table(result: SearchResult) -> str:
     best, front = result.best, result.front
-    rows = [_cells(result, each, mark="best" if each is best else "") for each in front or (best,)]
+    word = "best" if result.max_drop is None or result.is_enough(best) else "nearest"
+    rows = [_cells(result, each, mark=word if each is best else "") for each in front or (best,)]
     table = markdown_table(("candidate", "metric", "drop", "divergence", "cost", "in float", ""), rows)
     float_metric = "" if result.float_metric is None else f"; the float model's metric is {result.float_metric:.4g}"
     ended = "" if result.finished else "; not finished: the same command goes on from here"
     file = best.path or "no candidate was measured"
-    return f"{table}\n\n{len(front)} of {len(result.candidates)} candidates are worth having{float_metric}{ended}\nbest: {file}"
+    said = f"best: {file}"
+    if best.score is not None and result.max_drop is not None and not result.is_enough(best):
+        said = f"none is within --max-drop {result.max_drop:g}; the most accurate: {file}"
+    return f"{table}\n\n{len(front)} of {len(result.candidates)} candidates are worth having{float_metric}{ended}\n{said}"
 
 
 def _cells(result: SearchResult, candidate: Candidate, *, mark: str) -> tuple[str, ...]:
