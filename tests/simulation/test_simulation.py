@@ -158,7 +158,7 @@ def test_samples_are_computed_to_their_end_where_a_range_moves_most(
         results.extend(var for var in state if var.same_as(simulated._program.variables["y"]))
 
     monkeypatch.setattr("octavo.simulation.simulation.run_calls", counting)
-    monkeypatch.setattr("octavo.simulation.simulation._SCREENING_VALUES", 8)
+    monkeypatch.setattr("octavo.simulation.simulation._MANY_VALUES", 8)
     whole, cut = plan.activations["h"], replace(plan.activations["h"], scale=plan.activations["h"].scale / 8)
     [[least, most]] = simulated.alone_on_all([[{TensorId("h"): whole}, {TensorId("h"): cut}]])
     assert len(results) == 2 * (8 + 1) + 1, "of each kept sample, and of the loud one, which is computed as it is, too"

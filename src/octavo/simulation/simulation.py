@@ -39,10 +39,10 @@ _SQUASHES = ("nn.softmax", "nn.log_softmax", "sigmoid")
 """What hides at the end of a model how far its scores are off."""
 _STATE_BYTES = 2**29
 _MIN_SAMPLES, _SCREENING_SAMPLES, MAX_SAMPLES = 2, 3, 8
-_SCREENING_VALUES = 2**12
-"""Of an output: so many of one sample or of several tell which roundings cost most; more samples than that tell no more."""
+_MANY_VALUES = 2**12
+"""Of an output: so many of several samples tell which roundings cost most; of fewer a few samples tell little."""
 _COSTLY = 0.002
-"""Share of the error: of what makes as much on the first few samples all that are kept are asked, until values are as many."""
+"""Share of the error: what makes as much on the first few samples is tried on all that are kept where values are few."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,6 @@ class Simulation:
             self._rounds = {var: name for var, name in self._rounds.items() if var in state}
         self._powers = [[_power(as_array(state[var])) for var in self._outputs] for state in self._exact]
         self._values = min((as_array(state[var]).size for state in self._exact[:1] for var in self._outputs), default=1)
-        self._few = min(-(-_SCREENING_VALUES // self._values), _SCREENING_SAMPLES)
 
     @property
     def activations(self) -> tuple[TensorId, ...]:
@@ -235,7 +234,7 @@ class Simulation:
             Power of the error of the worst output, as a share of its power.
         """
         others = self._of_layers(weights, constants)
-        states = self._exact[: self._few if few else None]
+        states = self._exact[: _SCREENING_SAMPLES if few else None]
         changed: list[dict[Var, Any]] = [{} for _ in states]
         for var, params in self._params_of(activations).items():
             exact = [state[var] for state in states]
@@ -262,7 +261,7 @@ class Simulation:
             for trials in found:
                 self._try_on(state, trials, number)
         count = len(self._exact)
-        is_small = count * self._values < _SCREENING_VALUES
+        is_small = count * self._values < _MANY_VALUES
         for number, arrays in enumerate(self._given[count:], count):
             far = [trials for trials in found if is_small or trials.is_far(number, count)]
             if far:
@@ -324,17 +323,18 @@ class Simulation:
             error += [_difference_power(state[var], exact[var]) for var in self._outputs]
         return _worst(error, np.sum(self._powers, axis=0))
 
-    def effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> Effects:
+    def effects(self, activations: Mapping[TensorId, QuantParams] | None = None, *, together: float | None = None) -> Effects:
         """Return what each activation's rounding does alone, on the first few samples, what all weights' does, and all together.
 
-        Activations have the parameters of the plan, or, where these are given, others of the same ones.
+        Activations have the parameters of the plan, or, where these are given, others of the same ones. What all do together may
+        be known.
         """
         params = self._params if activations is None else {str(name): each for name, each in activations.items()}
         known = {TensorId(name): params[name] for name in self._rounds.values() if name in params}
         return Effects(
             activations=self.activation_effects(known),
             weights=self.alone({}, self.weights, few=True),
-            together=self.together(known, self.weights),
+            together=self.together(known, self.weights) if together is None else together,
         )
 
     def activation_effects(self, activations: Mapping[TensorId, QuantParams] | None = None) -> dict[TensorId, float]:
@@ -342,7 +342,7 @@ class Simulation:
         params = {TensorId(name): self._params[name] for name in self._rounds.values()} if activations is None else activations
         found = {name: self.alone({name: each}, few=True) for name, each in params.items()}
         least = _COSTLY * sum(min(effect, 1.0) for effect in found.values())
-        if self._few * self._values >= _SCREENING_VALUES:
+        if _SCREENING_SAMPLES * self._values >= _MANY_VALUES:
             return found
         return found | {name: self.alone({name: params[name]}) for name, effect in found.items() if effect >= least}
 
