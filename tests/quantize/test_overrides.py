@@ -110,6 +110,7 @@ def test_ops_are_excluded_and_included_by_pattern(quantized: Any, tmp_path: Path
     [
         ({"convv1": {"weight_bits": 4}}, "overrides names 'convv1', but the model has no such op or tensor; did you mean conv1"),
         ({"cnv*": {"weight_bits": 4}}, r"overrides names 'cnv\*', but the model has no such op or tensor"),
+        ({"onv1*": {"weight_bits": 4}}, r"overrides names 'onv1\*', .*; '\*onv1\*' fits \d, conv1 first"),
     ],
 )
 def test_names_that_fit_nothing_are_errors(overrides: Any, message: str, quantized: Any) -> None:

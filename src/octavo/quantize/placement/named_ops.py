@@ -72,12 +72,19 @@ class NamedOps:
                 known.update(_names_of(entry))
         unknown = [name for name in self._names if not any(fits(name, each) for each in known)]
         if unknown:
-            near = difflib.get_close_matches(unknown[0], sorted(known), n=3)
-            hint = (
-                f"did you mean {' or '.join(near)}?" if near else "give the name of an op's result, or a kind of op such as Conv"
-            )
+            hint = _hint(unknown[0], sorted(known))
             what = "op or tensor" if takes_tensors else "op or result"
             raise QuantizationError(f"recipe: {self._field} names {unknown[0]!r}, but the model has no such {what}; {hint}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    """Return what to write in place of a name that fits nothing: names are whole ones."""
+    part = f"*{name.strip('*')}*"
+    within = [each for each in known if fits(part, each)] if name.strip("*") else []
+    if within:
+        return f"{part!r} fits {len(within)}, {within[0]} first"
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else "give the name of an op's result, or a kind of op such as Conv"
 
 
 def _made_by_unnamed(view: DataflowView, tensors: TensorTable) -> dict[str, tuple[str, ...]]:
