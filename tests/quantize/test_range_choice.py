@@ -11,7 +11,7 @@ import pytest
 import octavo
 from nets import residual_net
 from octavo.numerics.statistics.metrics import ratio_db
-from octavo.quantize import Corrections, Nearness, QuantizedModel, Recipe, quantize
+from octavo.quantize import Corrections, Nearness, QuantizedModel, Recipe, Remedies, quantize
 
 SHAPE = (1, 3, 8, 8)
 SAMPLES = 16
@@ -66,3 +66,19 @@ def test_ranges_that_clip_are_taken_where_they_are_surely_nearer(profiled, mse: 
     plan = quantize(model, profile, recipe=Recipe(range_estimator="auto"), corrector_of=lambda simple: judge).plan
     assert max(plan.corrections.tried, key=lambda name: plan.corrections.tried[name]) == "mse"
     assert plan.recipe.range_estimator == taken
+
+
+@pytest.mark.parametrize(("error", "asked"), [(0.0125, [(21.0, True)]), (0.0063, [])], ids=["19 dB", "22 dB"])
+def test_ranges_are_tuned_once_where_outputs_are_little_better_than_they_must_be(
+    profiled, error: float, asked: list[tuple[float, bool]]
+) -> None:
+    model, profile = profiled
+    goals: list[tuple[float, bool]] = []
+
+    def find(simple: octavo.Model, quantized: QuantizedModel, goal_db: float, replan: object, *, only_ranges: bool) -> Remedies:
+        goals.append((goal_db, only_ranges))
+        return Remedies()
+
+    judge = Judge({"min_max": [error] * SAMPLES})
+    quantize(model, profile, recipe=Recipe(min_sqnr=18.0), corrector_of=lambda simple: judge, find_remedies=find)
+    assert goals == asked

@@ -30,8 +30,16 @@ class Corrector(Protocol):
 Replan = Callable[[Remedies], QuantizationPlan]
 """Returns the plan with remedies."""
 
-FindRemedies = Callable[[Model, QuantizedModel, float, Replan], Remedies]
-"""Says what to change for the outputs to have a signal to noise ratio in dB."""
+
+class FindRemedies(Protocol):
+    """Says what to change for the outputs to have a signal to noise ratio in dB."""
+
+    def __call__(
+        self, model: Model, quantized: QuantizedModel, goal_db: float, replan: Replan, /, *, only_ranges: bool
+    ) -> Remedies:
+        """Return ranges, and activations that stay float where not ranges alone are wanted."""
+        ...
+
 
 FindCostliest = Callable[[Model, QuantizedModel], Sequence[TensorId]]
 """Says of a quantized model which activations' rounding costs its outputs most, the worst first."""

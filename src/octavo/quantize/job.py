@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -284,24 +285,33 @@ class Job:
         best = self._corrected(quantized, corrector)
         if experiments.find_functions is not None:
             best = self._with_functions(best, corrector, experiments.find_functions)
-        best = self._without_outliers(best, corrector)
-        if experiments.find_remedies is not None:
-            best = self._with_remedies(best, quantized, corrector, experiments.find_remedies)
+        is_close, find = self._is_close(best), experiments.find_remedies
+        if find is None or not is_close:
+            best = self._without_outliers(best, corrector)
+        if find is not None:
+            found = self._with_remedies(best, quantized, corrector, find)
+            best = self._without_outliers(best, corrector) if found is best and is_close else found
         plan = best.quantized.plan
         return replace(best.quantized, plan=replace(plan, corrections=replace(plan.corrections, nearness=best.nearness)))
 
     def _with_remedies(self, best: Attempt, uncorrected: QuantizedModel, corrector: Corrector, find: FindRemedies) -> Attempt:
-        """Return the model with remedies, where its outputs are too far off or ranges are tuned, if it comes nearer so."""
-        exact, goal = self._exact, self.recipe.min_sqnr
+        """Return the model with remedies, where its outputs are too far off or ranges are tuned, if it comes nearer so.
+
+        Ranges are tuned once, too, where outputs are little better than they must be: other samples may have less.
+        """
+        exact, goal, is_close = self._exact, self.recipe.min_sqnr, self._is_close(best)
         for number in range(_ROUNDS):
             is_near = goal is None or best.sqnr_db >= goal
-            if is_near and not self.tunes:
+            if is_near and not (self.tunes or (is_close and not number)):
                 break
             if not number:
                 self.corrections = Corrections()
             # What simulation leaves out made the round before fall short: the next asks for as much more.
-            wanted = 0.0 if goal is None or is_near else goal + (goal - best.sqnr_db if number else 0.0)
-            more = find(exact, best.quantized if number else uncorrected, wanted, partial(self._planned, best.remedies))
+            wanted = math.inf if goal is None or is_near else goal + (goal - best.sqnr_db if number else 0.0)
+            if goal is not None and is_close and is_near:
+                wanted = goal + _LEEWAY_DB
+            plan, start = partial(self._planned, best.remedies), best.quantized if number else uncorrected
+            more = find(exact, start, wanted, plan, only_ranges=is_near)
             before, self.remedies, self.corrections = best, best.remedies.with_more(more), Corrections()
             if self.remedies != best.remedies:
                 best = self._nearer(self._remedied(corrector, best.sqnr_db), best)
@@ -310,10 +320,17 @@ class Job:
                 break
         return best
 
+    def _is_close(self, attempt: Attempt) -> bool:
+        """Return whether outputs are as near as they must be, but little nearer, with ranges as they were observed."""
+        goal = self.recipe.min_sqnr
+        return (
+            goal is not None and self.recipe.has_plain_ranges and not self.tunes and goal <= attempt.sqnr_db < goal + _LEEWAY_DB
+        )
+
     def _without_outliers(self, best: Attempt, corrector: Corrector) -> Attempt:
         """Return the model with narrower ranges where outliers of single samples make them, if it comes nearer so.
 
-        Not where remedies are due: those look at each range.
+        Not where remedies are due, or ranges were tuned: those look at each range.
         """
         if self.recipe.range_estimator != _WIDEST or not (self.recipe.min_sqnr or 0.0) <= best.sqnr_db < _NEAR_DB:
             return best
@@ -512,6 +529,8 @@ class Job:
 _WIDEST = "min_max"
 _NEAR_DB = 30.0
 """Outputs as near as that have little to gain from narrower ranges."""
+_LEEWAY_DB = 3.0
+"""Outputs with less than that above what they must have are little better."""
 _ROUNDS = 3
 """Of remedies: each finds what the one before it made visible."""
 _WORTH_DB = 1.0

@@ -79,8 +79,9 @@ class Recipe:
         Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias.
     min_sqnr
         The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
-        missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes. None: whatever it
-        costs; so it is, too, where neither weights nor biases are corrected.
+        missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB
+        above it they get other ranges where that helps. None: whatever it costs; so it is, too, where neither weights nor biases
+        are corrected.
     float_tensors
         TensorIds or source names of activations that are not to be integer: an op that reads one stays float, and so does one
         that makes it, unless it is a product, which can end in float. * and ? stand for other characters, as in `exclude`.

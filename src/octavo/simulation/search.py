@@ -32,11 +32,19 @@ _MAX_FLOAT = 0.5
 
 
 def remedies(
-    simple: Model, quantized: QuantizedModel, goal_db: float, replan: Replan, *, samples: Samples, target: ResolvedTarget
+    simple: Model,
+    quantized: QuantizedModel,
+    goal_db: float,
+    replan: Replan,
+    *,
+    only_ranges: bool = False,
+    samples: Samples,
+    target: ResolvedTarget,
 ) -> Remedies:
     """Return ranges, and activations that stay float, with which the worst output has a signal to noise ratio of `goal_db`.
 
-    As few stay float as it takes; none where their rounding is not what costs it.
+    As few stay float as it takes; none where their rounding is not what costs it, or ranges alone are wanted: then those that
+    bring it nearer, and none where it has `goal_db` as it is simulated.
     """
     try:
         is_centred = quantized.plan.recipe.bias_correction
@@ -44,7 +52,7 @@ def remedies(
     except NotImplementedError:  # nothing can be seen between its steps
         return Remedies()
     search = _Search(simulation, quantized.plan, replan, 10 ** (-goal_db / 10), goal_db)
-    return search.run()
+    return search.ranges() if only_ranges else search.run()
 
 
 def costliest(simple: Model, quantized: QuantizedModel, *, samples: Samples, target: ResolvedTarget) -> list[TensorId]:
@@ -67,7 +75,16 @@ class _Search:
     goal_db: float
     effects: Effects = field(init=False)
 
+    def ranges(self) -> Remedies:
+        """Return ranges alone."""
+        noise = self._noise(self.plan)
+        if noise <= self.goal:
+            return Remedies()
+        effects = self.simulation.effects(together=noise)
+        return Remedies(ranges=RangeTuning(simulation=self.simulation, plan=self.plan, effects=effects).run()[0])
+
     def run(self) -> Remedies:
+        """Return ranges, and what stays float."""
         self.effects = self.simulation.effects()
         tuning = RangeTuning(simulation=self.simulation, plan=self.plan, effects=self.effects)
         tuned, plan = Remedies(), self.plan
