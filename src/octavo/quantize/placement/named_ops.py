@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ...errors import QuantizationError
 from ...graph.dataflow import DataflowView, op_name
 from ...identity import TensorEntry, TensorId, TensorTable
-from ..patterns import fits
+from ..patterns import fits, has_wildcards
 from ..plan import Fold
 
 
@@ -81,9 +81,9 @@ def _hint(name: str, known: list[str]) -> str:
     """Return what to write in place of a name that fits nothing: names are whole ones."""
     part = f"*{name.strip('*')}*"
     within = [each for each in known if fits(part, each)] if name.strip("*") else []
-    if within:
-        return f"{part!r} fits {len(within)}, {within[0]} first"
     near = difflib.get_close_matches(name, known, n=3)
+    if within and (has_wildcards(name) or not near):
+        return f"{part!r} fits {len(within)}, {within[0]} first"
     return f"did you mean {' or '.join(near)}?" if near else "give the name of an op's result, or a kind of op such as Conv"
 
 
