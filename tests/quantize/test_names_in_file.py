@@ -59,7 +59,8 @@ def files(network: Any, folder: Path, recipe: octavo.Recipe) -> tuple[octavo.Mod
 
 @pytest.mark.parametrize("network", [alike_names, uneven_channels])
 def test_errors_of_a_file_s_layers_are_those_of_onnx_runtime(network: Callable[[], Any], tmp_path: Path) -> None:
-    model, _, samples = files(network(), tmp_path, octavo.Recipe(equalization="none"))
+    recipe = octavo.Recipe(equalization="none", min_sqnr=None)  # or r stays float: it is what rounding costs most there
+    model, _, samples = files(network(), tmp_path, recipe)
     found = {row.source_name: row.sqnr_db for row in octavo.evaluate(model, tmp_path / "int8.onnx", samples, layers=12).layers}
     names = [name for name in found if name != "x"]
     assert {"r"} <= set(names) if network is uneven_channels else {"n;conv:0", "n;conv:1"} <= set(names)
