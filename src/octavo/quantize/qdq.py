@@ -36,7 +36,6 @@ from .parameters import Parameters
 from .placement import Layer, Placement
 from .plan import IntegerLayer
 from .simplify import with_main
-from .weights.constants import root_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -204,15 +203,15 @@ class QdqWriter:
         return self._emitted.get(var, var)
 
     def _returned(self, var: Var, params: list[Var]) -> Expr:
-        root = root_of(self.view, var)
+        root = self.view.root_of(var)
         return root if any(root.same_as(param) for param in params) else self._read_by_float(var)
 
     def _read_by_float(self, var: Var) -> Expr:
-        root = root_of(self.view, var)
+        root = self.view.root_of(var)
         return self._dequantized[root] if root in self.placement.made else self._plain(var)
 
     def _read_by_integer(self, var: Var) -> Expr:
-        root = root_of(self.view, var)
+        root = self.view.root_of(var)
         return self._dequantized.get(root, self._plain(var))
 
 

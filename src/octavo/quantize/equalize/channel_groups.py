@@ -21,7 +21,7 @@ from ...graph.dataflow import DataflowView, call_to, op_name, operand_vars, stat
 from ...graph.moving import MOVED_CONSTANTS, moved
 from ...ops import CLAMPS
 from ..placement import function_results
-from ..weights.constants import Constant, Constants, root_of
+from ..weights.constants import Constant, Constants
 from ..weights.convolution import CONVOLUTIONS, WEIGHTED, Weighted, weighted
 
 Groups = npt.NDArray[np.int64]
@@ -229,7 +229,7 @@ class _Finder:
 
     def _product(self, var: Var, call: Any) -> Groups | None:
         """Take the factors out of what a product reads, and give each of its outputs a group."""
-        data = root_of(self.view, call.args[0]) if isinstance(call.args[0], Var) else None
+        data = self.view.root_of(call.args[0]) if isinstance(call.args[0], Var) else None
         groups = None if data is None else self.groups.get(data)
         op = weighted(self.constants, call)
         if isinstance(op, str) or not self._is_read_once(op.weight):

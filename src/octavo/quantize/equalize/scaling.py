@@ -32,7 +32,7 @@ from ...identity import TensorId
 from ..names import Names
 from ..placement import function_results
 from ..simplify.simplify import with_main
-from ..weights.constants import Constant, Constants, root_of
+from ..weights.constants import Constant, Constants
 from ..weights.convolution import WEIGHTED, weighted
 from .channel_groups import NORMS, find_groups, output_factors, weight_groups
 
@@ -179,4 +179,4 @@ class _Scaling:
         if not isinstance(expr, Var):
             return None
         found = self._factors.get(TensorId(expr.name))
-        return self._factors.get(TensorId(root_of(self._view, expr).name)) if found is None else found
+        return self._factors.get(TensorId(self._view.root_of(expr).name)) if found is None else found

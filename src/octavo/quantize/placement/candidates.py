@@ -17,7 +17,7 @@ from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...ops import CLAMPS
 from ...target import BATCH_MATMUL, ELEMENTWISE, ELEMENTWISE_PAIR, OpSupport, TargetDescription
 from ..recipe import Recipe
-from ..weights.constants import Constant, Constants, root_of
+from ..weights.constants import Constant, Constants
 from ..weights.convolution import WEIGHTED, Weighted, bias_operand, weighted
 from .elementwise import function_of_one, is_elementwise
 from .layer import NORMS, Layer
@@ -101,7 +101,7 @@ class Candidates:
         reason = self._operands(value, read) or self._of_normalization(var, name, value)
         if reason is not None:
             return reason
-        inputs = tuple(root_of(self.view, data) for operand in read for data in operand_vars(operand))
+        inputs = tuple(self.view.root_of(data) for operand in read for data in operand_vars(operand))
         layer = replace(self._with_fused(support, var, inputs, op), constants=constants)
         if not constants or len(read) != len(inputs):
             return layer

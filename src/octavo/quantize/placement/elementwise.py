@@ -19,7 +19,7 @@ from tvm.relax import Expr, Var
 
 from ...graph.dataflow import DataflowView, call_to, dtype_of, operand_vars, static_shape
 from ...numerics import ELEMENTWISE, PAIR_LOOKUP_MAX_ROWS
-from ..weights.constants import Constants, root_of
+from ..weights.constants import Constants
 
 _BATCH_NORM = "nn.batch_norm"
 _PRELU = "nn.prelu"
@@ -126,7 +126,7 @@ class _Run:
             if constant is not None:
                 rows.append(constant.reshape(_aligned(value, position, constant)))
                 continue
-            roots = [root_of(self._view, name) for name in operand_vars(operand)]
+            roots = [self._view.root_of(name) for name in operand_vars(operand)]
             if len(roots) != 1:
                 return False
             if roots[0] in self.members:

@@ -20,7 +20,7 @@ from ...target import ELEMENTWISE, ELEMENTWISE_PAIR, TargetDescription
 from ..plan import FloatOp
 from ..ranges import QuantScheme
 from ..recipe import Recipe
-from ..weights.constants import Constants, root_of
+from ..weights.constants import Constants
 from .candidates import Candidates, computed_of_inputs
 from .float_function import has_slopes_alone, is_float_function
 from .layer import NORMS, Declined, Layer, Placement
@@ -363,7 +363,7 @@ class Placer:
     def _reason_of_owner(self, var: Var) -> str:
         """Return the reason of the op whose kernel `var` would have been part of."""
         for data in operand_vars(self.view.definition(var)):
-            root = root_of(self.view, data)
+            root = self.view.root_of(data)
             if root in self.reasons:
                 return f"it follows {root.name}, which stays float: {self.reasons[root]}"
         return "the op before it stays float"

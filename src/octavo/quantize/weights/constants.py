@@ -97,8 +97,3 @@ class Constants:
     def is_constant(self, expr: Expr) -> bool:
         """Return whether `expr` is a parameter, moved or not, or a literal."""
         return self.find(expr) is not None or isinstance(self._view.definition(expr), GenericConst)
-
-
-def root_of(view: DataflowView, var: Var) -> Var:
-    """Return the variable that `var` is another name of, itself if it is none: one bound to a call, or a parameter."""
-    return view.root_of(var)

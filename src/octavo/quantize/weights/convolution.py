@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax import Expr, Var
 
 from ...graph.dataflow import DataflowView, call_to, static_shape
-from .constants import Constant, Constants, root_of
+from .constants import Constant, Constants
 
 CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
 WEIGHTED = (*CONVOLUTIONS, "matmul")
@@ -106,7 +106,7 @@ def bias_operand(view: DataflowView, constants: Constants, value: Expr, data: Va
 
 def view_equal(view: DataflowView, first: Expr, second: Expr) -> bool:
     """Return whether two expressions name the same value, through renames."""
-    return isinstance(first, Var) and isinstance(second, Var) and root_of(view, first).same_as(root_of(view, second))
+    return isinstance(first, Var) and isinstance(second, Var) and view.root_of(first).same_as(view.root_of(second))
 
 
 def with_operands(call: Any, *operands: Expr) -> Any:
