@@ -31,19 +31,14 @@ class Trials:
     """
 
     params: list[dict[Var, QuantParams]]
-    moved: list[list[float]]
+    moved: list[list[float]] = field(init=False)
     errors: dict[int, Array] = field(default_factory=dict[int, Array])
     powers: dict[int, Array] = field(default_factory=dict[int, Array])
     _shifts: list[dict[Var, list[npt.NDArray[np.float32]]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start without any shift."""
-        self._shifts = [{} for _ in self.params]
-
-    @staticmethod
-    def of(params: list[dict[Var, QuantParams]]) -> Trials:
-        """Return tries of which nothing was seen."""
-        return Trials(params=params, moved=[[] for _ in params])
+        """Start with nothing seen."""
+        self.moved, self._shifts = [[] for _ in self.params], [{} for _ in self.params]
 
     @property
     def variables(self) -> tuple[Var, ...]:
@@ -54,7 +49,6 @@ class Trials:
         """Add what one sample of a tensor is off on average, channel by channel, by a try's number."""
         self._shifts[number].setdefault(var, []).append(shift)
 
-    @property
     def shifts(self) -> list[Shifts]:
         """What tensors are off on average over samples, of each try."""
         return [

@@ -28,7 +28,7 @@ from ..numerics import QuantParams
 from ..quantize import QuantizationPlan
 from ..target_choice import ResolvedTarget
 from .mean_shifts import channel_axes, mean_shift
-from .on_all_samples import Trials
+from .on_all_samples import Shifts, Trials
 from .program import FloatProgram, as_array, run_calls, with_constants
 
 Samples = Sequence[Sequence[npt.NDArray[Any]]]
@@ -255,11 +255,12 @@ class Simulation:
         groups
             Of each its tries, which are for the same activations: the one that moves them furthest last.
         """
-        found = [Trials.of([self._params_of(each) for each in tries]) for tries in groups]
+        found = [Trials(params=[self._params_of(each) for each in tries]) for tries in groups]
         self._look(found)
+        shifts = {trials: trials.shifts() for trials in found}
         for number, state in enumerate(self._exact):
             for trials in found:
-                self._try_on(state, trials, number)
+                self._try_on(state, trials, shifts[trials], number)
         count = len(self._exact)
         is_small = count * self._values < _MANY_VALUES
         for number, arrays in enumerate(self._given[count:], count):
@@ -268,7 +269,7 @@ class Simulation:
                 state = self._start(arrays)
                 self._run(state)
                 for trials in far:
-                    self._try_on(state, trials, number)
+                    self._try_on(state, trials, shifts[trials], number)
         return [[_worst(*each) for each in trials.on_all(count)] for trials in found]
 
     def _look(self, found: Sequence[Trials]) -> None:
@@ -285,8 +286,7 @@ class Simulation:
                             trials.add_shift(number, var, mean_shift([rounded], [exact], self._axes[var]))
                     trials.moved[number].append(moved)
 
-    def _try_on(self, state: Mapping[Var, Any], trials: Trials, sample: int) -> None:
-        shifts = trials.shifts
+    def _try_on(self, state: Mapping[Var, Any], trials: Trials, shifts: Sequence[Shifts], sample: int) -> None:
         powers = np.array([_power(as_array(state[var])) for var in self._outputs])
         changes = (
             self._changed(
