@@ -10,7 +10,7 @@ PyTorch's exporter writes the first, Flax the second, Keras the third.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,9 @@ def plain_layer_norm(view: DataflowView, last: Var, constant: ConstantOf) -> Pla
     for form in (_of_ratio, _of_factor, _of_line):
         reader = _Reader(view, constant)
         parts = form(reader, last)
-        norm = None if parts is None else _normalization(reader, parts, last)
+        norm = None if parts is None else _normalization(reader, parts, last, is_ratio=form is _of_ratio)
         if norm is not None:
-            return replace(norm, is_ratio=form is _of_ratio)
+            return norm
     return None
 
 
@@ -110,7 +110,7 @@ def _of_line(reader: _Reader, last: Var) -> _Parts | None:
     return None
 
 
-def _normalization(reader: _Reader, parts: _Parts, last: Var) -> PlainNorm | None:
+def _normalization(reader: _Reader, parts: _Parts, last: Var, *, is_ratio: bool) -> PlainNorm | None:
     """Return the normalization that the parts are, None where they are none."""
     view, data = reader.view, parts.data
     variance, epsilon = reader.with_constant(parts.shifted, "add")
@@ -126,7 +126,7 @@ def _normalization(reader: _Reader, parts: _Parts, last: Var) -> PlainNorm | Non
         return None
     if any(view.is_returned(member) or any(user not in members for user in view.users(member)) for member in members[:-1]):
         return None
-    return PlainNorm(data=data, gamma=parts.gamma, beta=parts.beta, epsilon=number, members=members, is_ratio=False)
+    return PlainNorm(data=data, gamma=parts.gamma, beta=parts.beta, epsilon=number, members=members, is_ratio=is_ratio)
 
 
 class _Reader:
