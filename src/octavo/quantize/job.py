@@ -307,9 +307,10 @@ class Job:
             if not number:
                 self.corrections = Corrections()
             # What simulation leaves out made the round before fall short: the next asks for as much more.
-            wanted = math.inf if goal is None or is_near else goal + (goal - best.sqnr_db if number else 0.0)
-            if goal is not None and is_close and is_near:
-                wanted = goal + _LEEWAY_DB
+            if goal is None or is_near:
+                wanted = math.inf if goal is None or not is_close else goal + _LEEWAY_DB
+            else:
+                wanted = goal + (goal - best.sqnr_db if number else 0.0)
             plan, start = partial(self._planned, best.remedies), best.quantized if number else uncorrected
             more = find(exact, start, wanted, plan, only_ranges=is_near)
             before, self.remedies, self.corrections = best, best.remedies.with_more(more), Corrections()
