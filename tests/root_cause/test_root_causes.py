@@ -205,6 +205,19 @@ def test_channels_without_weights_are_not_accused(rng: np.random.Generator) -> N
     assert not [row for row in root_causes(model, quantized, samples) if row.cause == "weight scale"]
 
 
+def test_biases_next_to_tiny_weights_are_not_accused(rng: np.random.Generator) -> None:
+    params, samples = weights(rng), pictures(rng)
+    for weight, bias in (("w1", "b1"), ("w2", "b2"), ("w3", "b3")):
+        params[weight][1:] *= np.float32(1e-4)
+        params[bias][1:] = rng.uniform(0.5, 1, params[bias].size - 1)
+    model = net(params)
+    recipe = replace(CORRECTED, equalization="none")
+    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=recipe)
+    steps = np.ravel(quantized.plan.biases[TensorId("b3")].scale)
+    assert 4 * steps.min() < np.spacing(np.float32(0.5)), "float32 has no such steps there"
+    assert not [row for row in root_causes(model, quantized, samples) if row.cause == "bias"]
+
+
 def test_means_that_biases_correct_are_not_accused(plain: Any) -> None:
     model, samples = plain.model, plain.samples
     recipe = replace(CORRECTED, weight_bits={"y": 8, "*": 3}, equalization="none")

@@ -197,13 +197,17 @@ class Experiments:
         return name in self.wrong_biases or self._bias_error(self._layers[name]) > _BIAS_STEPS
 
     def _bias_error(self, layer: IntegerLayer) -> float:
-        """Return how far a bias is from the float one with its correction, in steps of its own; 0 where that is not known."""
+        """Return how far a bias is from the float one with its correction, in steps of its own; 0 where that is not known.
+
+        Next to a channel of tiny weights a bias may have finer steps than float32 has there: then those count.
+        """
         bias, quant = layer.bias, None if layer.bias is None else self.plan.biases.get(layer.bias)
         if bias is None or quant is None or bias not in self.values or bias not in self.simple.params:
             return 0.0
         shift = self.plan.corrections.bias_shifts.get(layer.output, np.float32(0))
         expected = np.ravel(self.simple.params[bias]) + np.ravel(shift)
-        return float(np.max(np.abs(np.ravel(self.values[bias]) - expected) / np.ravel(quant.scale)))
+        steps = np.maximum(np.ravel(quant.scale), np.spacing(np.abs(expected, dtype=np.float32)))
+        return float(np.max(np.abs(np.ravel(self.values[bias]) - expected) / steps))
 
     def weights(self, name: TensorId) -> Finding:
         """Return what is wrong with the weights and the bias of a layer."""
