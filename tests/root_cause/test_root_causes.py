@@ -110,6 +110,20 @@ def test_what_the_module_has_counts_and_not_the_plan(rng: np.random.Generator, p
     assert (first.id, first.part, first.cause) == (name, "weights", "weight scale")
 
 
+@pytest.mark.parametrize(("seed", "number"), [(2, 3), (3, 3), (10, 2)])
+def test_scales_that_make_a_correction_harm_are_the_fault(seed: int, number: int) -> None:
+    rng = np.random.default_rng(seed)
+    model, samples = net(weights(rng)), pictures(rng)
+    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=24), recipe=CORRECTED)
+    params = quantized.plan.weights[TensorId(f"w{number}")]
+    scale = np.array(params.scale)
+    ends = [int(scale.argmin()), int(scale.argmax())]
+    scale[ends] = scale[ends[::-1]]
+    swapped = {TensorId(f"w{number}"): replace(params, scale=scale)}
+    first = root_causes(model, octavo.quantize(model, plan=quantized.plan.with_params(swapped)), samples)[0]
+    assert (first.id, first.part, first.cause) == (f"r{number}", "weights", "weight scale")
+
+
 def test_a_correction_that_harms_comes_behind_what_does_not_fit(corrected: Any) -> None:
     model, samples, plan = corrected.model, corrected.samples, corrected.quantized.plan
     shifts = {**plan.corrections.bias_shifts, TensorId("r3"): plan.corrections.bias_shifts[TensorId("r3")] + np.float32(0.2)}

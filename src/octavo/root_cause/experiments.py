@@ -183,7 +183,9 @@ class Experiments:
         if layer.output not in self.plan.corrections.bias_shifts or self._bias_error(layer) > _BIAS_STEPS:
             return effect
         found = self._without_mean_error(name)
-        if effect > _SUSPECT * found and effect > _SUSPECT_SHARE * together and self._is_better_without_bias(name, together):
+        is_suspect = effect > _SUSPECT * found and effect > _SUSPECT_SHARE * together
+        # A correction of weights that other scales stand for harms too: then these scales are the fault.
+        if is_suspect and not self._unfit_channels(layer) and self._is_better_without_bias(name, together):
             self.wrong_biases.add(name)
             return effect
         return found
