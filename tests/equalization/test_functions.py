@@ -71,6 +71,16 @@ def test_channels_behind_a_function_are_evened_out(kind, rng, tmp_path) -> None:
         assert sqnr_db(want, got) > 50
 
 
+def test_a_plan_repeats_a_divided_function_that_stays_float(rng, tmp_path) -> None:
+    onnx.save(network("silu"), tmp_path / "net.onnx")
+    model = octavo.load(tmp_path / "net.onnx")
+    profile = octavo.profile(model, [rng.normal(size=(1, 3, 16, 16)).astype(np.float32) for _ in range(16)], keep_samples=16)
+    quantized = octavo.quantize(model, profile, recipe=octavo.Recipe(min_sqnr=None, exclude=("c0",)))
+    assert "act" in map(str, quantized.plan.equalization.factors)
+    quantized.plan.save(tmp_path / "plan.json")
+    assert octavo.quantize(model, plan=tmp_path / "plan.json").fingerprint == quantized.fingerprint
+
+
 def test_a_function_that_must_not_be_rounded_before_runs_in_the_kernel(rng, tmp_path) -> None:
     onnx.save(network("silu"), tmp_path / "net.onnx")
     model = octavo.load(tmp_path / "net.onnx")

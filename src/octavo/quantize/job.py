@@ -104,13 +104,13 @@ class Job:
                 "the model is quantized already; compile it as it is, or quantize the float model it came from"
             )
         if self.replay is not None:
+            self.replay.check_model(self.model.fingerprint)
+            check_factors(self._float, self.replay.plan.equalization.factors)
+            self._equalized(self.replay.plan.equalization)  # whose steps have names of their own
             names = {var.name for var in (*self._view.function.params, *(binding.var for binding in self._view.bindings))}
-            targets = [target.name for target in self.targets]
-            self.replay.check(self.model.fingerprint, self._simple.tensors, names, targets)
+            self.replay.check(self._simple.tensors, names, [target.name for target in self.targets])
             self.recipe, self.wishes = self.replay.plan.recipe, self.replay.wishes()
             self.corrections = self.replay.plan.corrections
-            check_factors(self._float, self.replay.plan.equalization.factors)
-            self._equalized(self.replay.plan.equalization)
             return
         if self.profile is None:
             raise QuantizationError("quantize needs a profile of the model, which octavo.profile returns, or a plan")

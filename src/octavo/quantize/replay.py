@@ -42,14 +42,17 @@ class Replay:
         self._layers = {layer.output: layer for layer in self.plan.layers}
         self._reasons = {op.tensor: op.reason for op in self.plan.float_ops}
 
-    def check(self, fingerprint: str, tensors: TensorTable, variables: Collection[str], targets: Sequence[str]) -> None:
-        """Raise QuantizationError unless the plan is of a model, given by what it has, and for these targets."""
-        plan = self.plan
-        if plan.fingerprint != fingerprint:
+    def check_model(self, fingerprint: str) -> None:
+        """Raise QuantizationError unless the plan is of a model."""
+        if self.plan.fingerprint != fingerprint:
             raise QuantizationError(
-                f"the plan belongs to another model: it was made for {plan.fingerprint}, this model is {fingerprint}; "
+                f"the plan belongs to another model: it was made for {self.plan.fingerprint}, this model is {fingerprint}; "
                 "quantize this model by its profile, and save that plan"
             )
+
+    def check(self, tensors: TensorTable, variables: Collection[str], targets: Sequence[str]) -> None:
+        """Raise QuantizationError unless the plan names what the model, equalized by it, has, and is for these targets."""
+        plan = self.plan
         for where, tensor in self._tensors():
             if tensor not in variables:
                 raise QuantizationError(f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved")
