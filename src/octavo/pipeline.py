@@ -290,6 +290,26 @@ def quantize_with(
     return _quantized_for(resolve_target(target), checked, profile, recipe, changes=changes)
 
 
+def requantize(
+    model: Model,
+    plan: QuantizationPlan,
+    changes: Remedies,
+    *,
+    target: TargetLike = "cpu",
+    corrector_of: Callable[[Model], Corrector] | None = None,
+) -> QuantizedModel:
+    """Apply a plan to a float model, but for what these remedies leave float; see `quantize` for the rest.
+
+    Parameters
+    ----------
+    plan
+        An activation that has 16 bits by `changes` has such parameters in it.
+    corrector_of
+        Given the float model whose ops become integer, returns what corrects weights and biases anew; None keeps the plan's.
+    """
+    return _quantized_for(resolve_target(target), checked_model(model), plan=plan, changes=changes, corrector_of=corrector_of)
+
+
 def _quantized_for(
     target: ResolvedTarget,
     model: Model,
@@ -298,6 +318,7 @@ def _quantized_for(
     params: ParamsOf | None = None,
     plan: QuantizationPlan | None = None,
     changes: Remedies | None = None,
+    corrector_of: Callable[[Model], Corrector] | None = None,
 ) -> QuantizedModel:
     targets = target.described or (target.description,)
     vendors = [backend.description.name for backend in target.backends if backend.has_own_code]
@@ -316,7 +337,7 @@ def _quantized_for(
         params=params,
         plan=plan,
         changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
-        corrector_of=partial(Corrector, samples=few, target=here, floats=floats) if samples else None,
+        corrector_of=partial(Corrector, samples=few, target=here, floats=floats) if samples else corrector_of,
         find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
         find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
         find_functions=partial(fused_functions, samples=samples, target=here) if samples else None,

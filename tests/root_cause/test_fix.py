@@ -16,10 +16,11 @@ import octavo
 import profile_bytes
 from nets import model_of
 from octavo.cli.main import main
+from octavo.corrections import correct as corrections
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph.dataflow import BodyWriter
 from octavo.quantize import QuantizedModel
-from octavo.root_cause import FixResult
+from octavo.root_cause import FixResult, actions
 from small_file import digits, write_small_net
 
 
@@ -139,6 +140,39 @@ def test_what_has_too_few_bits_gets_more(rooted: tuple[octavo.Model, octavo.Prof
     assert again.steps == result.steps
     assert again.quantized.fingerprint == result.quantized.fingerprint
     assert_plan_repeats(model, result, tmp_path)
+
+
+def test_a_remedy_of_an_activation_is_tried_on_the_plan(
+    rooted: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The float model is run once for all trials, and nothing is decided by the profile again."""
+    model, profile = rooted
+    recipe = replace(octavo.Recipe(), min_sqnr=None)
+    quantized = octavo.quantize(model, profile, recipe=recipe)
+    runs: list[octavo.Model] = []
+    run = corrections.run_float
+
+    def counted(simple: octavo.Model, *rest: Any) -> Any:
+        runs.append(simple)
+        return run(simple, *rest)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("quantized by the profile")
+
+    monkeypatch.setattr(corrections, "run_float", counted)
+    monkeypatch.setattr(actions, "quantize_with", refused)
+    result = fixed(model, quantized, profile, recipe=recipe)
+    assert [step for step in result.steps if step.kept]
+    assert len(runs) == 1
+
+
+def test_a_group_that_shares_parameters_is_tried_once(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    steps = fixed(model, quantized, profile, recipe=PLAIN, min_gain_db=0.0).steps
+    groups = {name: group for group in quantized.plan.shared for name in group}
+    tried = [(groups.get(step.id, (step.id,)), step.part, step.action) for step in steps]
+    assert len(tried) == len(set(tried))
 
 
 def test_what_the_recipe_says_of_a_tensor_stays(rooted: tuple[octavo.Model, octavo.Profile]) -> None:

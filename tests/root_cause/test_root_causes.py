@@ -14,10 +14,11 @@ import octavo
 from nets import model_of
 from octavo.cli.main import main
 from octavo.errors import QuantizationError
-from octavo.graph.dataflow import BodyWriter
+from octavo.graph.dataflow import BodyWriter, DataflowView
 from octavo.identity import TensorId
-from octavo.quantize import QuantizedModel
+from octavo.quantize import QuantizedModel, equalized_float
 from octavo.root_cause import root_causes
+from octavo.root_cause.moved import moved_alike
 from small_file import digits, write_small_net
 
 PLAIN = octavo.Recipe(bias_correction=False, weight_rounding="nearest")
@@ -240,3 +241,28 @@ def test_means_that_biases_correct_are_not_accused(plain: Any) -> None:
     corrected = [row.cause for row in rows if row.id in quantized.plan.corrections.bias_shifts]
     assert "weight rounding" in corrected
     assert "shifted mean" not in corrected
+
+
+def test_a_tensor_that_is_only_moved_is_rounded_once(rng: np.random.Generator) -> None:
+    def body(writer: BodyWriter, **v: Any) -> Any:
+        first = writer.emit("first", relax.op.matmul(v["x"], v["w"]))
+        turned = writer.emit("turned", relax.op.permute_dims(writer.emit("shaped", relax.op.reshape(first, (4, 8))), [1, 0]))
+        parts = writer.emit("parts", relax.op.split(turned, 2, axis=0))
+        upper, lower = (writer.emit(name, relax.TupleGetItem(parts, place)) for place, name in enumerate(("upper", "lower")))
+        joined = writer.emit("joined", relax.op.concat([lower, upper], axis=0))
+        return writer.emit("y", relax.op.matmul(joined, v["u"]), is_output=True)
+
+    params = {"w": rng.normal(size=(32, 32)).astype(np.float32), "u": rng.normal(size=(4, 8)).astype(np.float32)}
+    model = model_of({"x": ((1, 32), "float32")}, params, body, ("y",))
+    samples = [rng.normal(size=(1, 32)).astype(np.float32) for _ in range(8)]
+    quantized = octavo.quantize(model, octavo.profile(model, samples, keep_samples=8), recipe=PLAIN)
+    moved = {"shaped", "turned", "upper", "lower", "joined"}
+    assert moved < {str(name) for name in quantized.plan.activations}
+    rows = [str(row.id) for row in root_causes(model, quantized, samples) if row.part == "activation"]
+    assert "first" in rows
+    assert moved.isdisjoint(rows)
+    activations = dict(quantized.plan.activations)
+    name = TensorId("joined")
+    activations[name] = replace(activations[name], scale=activations[name].scale * 8)
+    view = DataflowView(equalized_float(model, quantized.plan.equalization).module["main"])
+    assert moved - moved_alike(view, activations, params) == {"joined"}, "with steps of its own it is rounded once more"

@@ -192,9 +192,10 @@ class Job:
         return scaled(self._float, self.equalization.factors, exact=True) if self.equalization else self._float
 
     def finished(self, params: ParamsOf | None, run: Experiments) -> QuantizedModel:
-        """Return the model with all that is wanted; a plan needs none of it."""
+        """Return the model with all that is wanted; a plan that is followed to the letter needs none of it."""
         if self.replay is not None:
-            return self.run_equalized()
+            quantized = self.run_equalized()
+            return quantized if run.corrector_of is None else self.corrected(quantized, run.corrector_of, run)
         if run.equalize is not None and params is None and self.recipe.equalization != "none":
             self.equalize(run.equalize)
         quantized = self.run_equalized()
@@ -438,10 +439,10 @@ class Job:
                 preferred=constraints.preferred,
                 has_range=chooser.has_range if replay is None else replay.has_range,
                 refuse=partial(refusals.refuse, weights, constraints),
-                wished={name: wish.width for name, wish in self.wishes.items()},
+                wished={name: wish.width for name, wish in self.wishes.items() if replay is None or replay.insists(name)},
                 float_tensors=self.remedies.float_tensors,
                 declined=refusals.declined,
-                unlike_plan=None if replay is None else replay.unlike_plan,
+                unlike_plan=None if replay is None or replay.lets_go else replay.unlike_plan,
             )
             placement = placer.place()
             if refusals.take_changes():

@@ -60,7 +60,7 @@ def quantize(
     plan
         Layers, parameters and roundings that are taken as they are, in place of profile, recipe and params.
     changes
-        Remedies that are known from the start.
+        Remedies that are known from the start. Of a plan ops stay integer where that still pays beside what they leave float.
     claims_of
         The target's integer ops. What they don't take gets no Q and DQ; without it, the target's description alone decides.
     equalize
@@ -97,7 +97,7 @@ def quantize(
             targets=tuple(targets) or (target,),
             recipe=wanted,
             claims_of=claims_of,
-            replay=None if plan is None else Replay(plan=plan),
+            replay=None if plan is None else Replay(plan=plan, lets_go=changes is not None and changes.changes_layers),
             tunes=tunes,
         )
         job.remedies = job.remedies.with_more(changes or Remedies())

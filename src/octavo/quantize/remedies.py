@@ -33,6 +33,11 @@ class Remedies:
     wide_weights: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
     wide_activations: Mapping[TensorId, str] = field(default_factory=dict[TensorId, str])
 
+    @property
+    def changes_layers(self) -> bool:
+        """Whether other ops may be integer with them than without."""
+        return bool(self.float_tensors or self.wide_activations)
+
     def with_more(self, more: Remedies) -> Remedies:
         """Return these and others, which count where both speak of a tensor; a tensor that stays float has no range."""
         float_tensors = {**self.float_tensors, **more.float_tensors}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..errors import QuantizationError
 from ..graph import Model
 from ..identity import TensorId
 from ..numerics import QuantParams
@@ -17,6 +16,7 @@ from ..quantize.recipe import WEIGHT_BITS, bits_of
 from ..simulation.schemes import scheme_of
 from ..target_choice import TargetLike
 from .experiments import needed_scales
+from .requantizer import Requantizer
 from .table import RootCause
 
 
@@ -62,6 +62,8 @@ class Actions:
 
     Parameters
     ----------
+    requantizer
+        Makes models whose activations stay float, or have 16 bits, where that is the cheaper way.
     kept
         Tensors of which the user's recipe says what they must be, by id or source name: they stay.
     """
@@ -69,10 +71,14 @@ class Actions:
     model: Model
     profile: Profile
     target: TargetLike
+    requantizer: Requantizer
     kept: frozenset[str]
 
     def of(self, state: State, row: RootCause) -> Iterator[Action]:
-        """Yield what can be done about a root cause, what costs least first."""
+        """Yield what can be done about a root cause, what costs least first; nothing about a rounding that is gone."""
+        plan = state.quantized.plan
+        if row.id not in (plan.activations if row.part == "activation" else {layer.output for layer in plan.layers}):
+            return
         if row.part == "activation" and {str(row.id), row.source_name} & self.kept:
             return
         match row.cause:
@@ -104,7 +110,7 @@ class Actions:
             return
         plan, ends = state.quantized.plan, row.fitting
         params = scheme_of(plan.activations[row.id]).params(*ends)
-        ranges = Remedies(ranges=dict.fromkeys(_group(plan, row.id), ends))
+        ranges = Remedies(ranges=dict.fromkeys(group_of(plan, row.id), ends))
 
         def apply() -> State:
             return replace(self._repaired(state, {row.id: params}), remedies=state.remedies.with_more(ranges))
@@ -154,19 +160,23 @@ class Actions:
     def _wider(self, state: State, row: RootCause) -> Iterator[Action]:
         """Give an activation 16 bits, else leave it float: with those whose parameters are its own."""
         plan = state.quantized.plan
-        group = _group(plan, row.id)
+        group = group_of(plan, row.id)
         alone = f"rounding it to 8 bits, and nothing else, leaves {row.sqnr_db:.1f} dB"
         if all(plan.activations[name].dtype != "int16" for name in group):
-            yield self._with(state, "it has 16 bits", Remedies(wide_activations=dict.fromkeys(group, alone)), group)
-        yield self._with(state, "it stays float", Remedies(float_tensors=dict.fromkeys(group, alone)))
+            yield self._changed(state, "it has 16 bits", Remedies(wide_activations=dict.fromkeys(group, alone)))
+        yield self._changed(state, "it stays float", Remedies(float_tensors=dict.fromkeys(group, alone)))
 
-    def _with(self, state: State, said: str, more: Remedies, wide: tuple[TensorId, ...] = ()) -> Action:
+    def _changed(self, state: State, said: str, more: Remedies) -> Action:
+        def apply() -> State:
+            quantized = self.requantizer.changed(state.quantized.plan, more)
+            return replace(state, quantized=quantized, remedies=state.remedies.with_more(more))
+
+        return Action(said=said, is_free=False, apply=apply)
+
+    def _with(self, state: State, said: str, more: Remedies) -> Action:
         def apply() -> State:
             remedies = state.remedies.with_more(more)
             quantized = quantize_with(self.model, self.profile, remedies, target=self.target, recipe=state.recipe)
-            narrow = [name for name in wide if (params := quantized.plan.activations.get(name)) and params.dtype != "int16"]
-            if narrow:
-                raise QuantizationError(f"what makes or reads {narrow[0]} does not take 16 bits")
             return State(quantized=quantized, recipe=state.recipe, remedies=remedies)
 
         return Action(said=said, is_free=False, apply=apply)
@@ -186,7 +196,7 @@ def _layer(plan: QuantizationPlan, output: TensorId) -> IntegerLayer:
     return next(layer for layer in plan.layers if layer.output == output)
 
 
-def _group(plan: QuantizationPlan, name: TensorId) -> tuple[TensorId, ...]:
+def group_of(plan: QuantizationPlan, name: TensorId) -> tuple[TensorId, ...]:
     """Return a tensor and those that share its parameters."""
     found = next((group for group in plan.shared if name in group), (name,))
     return tuple(each for each in found if each in plan.activations)

@@ -23,6 +23,7 @@ from ..simulation import Simulation
 from ..simulation.program import with_values
 from ..simulation.schemes import Range, range_of, scheme_of
 from .causes import Finding
+from .moved import moved_alike
 
 Array = npt.NDArray[Any]
 
@@ -76,6 +77,11 @@ class Experiments:
         self._view = DataflowView(self.simple.module["main"])
         self._layers = {layer.output: layer for layer in self.plan.layers}
         self._groups = {var.name: groups for var, groups in find_groups(self.simple).of.items()}
+
+    @property
+    def moved(self) -> frozenset[TensorId]:
+        """The activations whose rounding does nothing, for what they move is rounded already."""
+        return moved_alike(self._view, self.plan.activations, self.simple.params)
 
     # ------------------------------------------------------------------------------------------------------- activations
 

@@ -74,7 +74,8 @@ def root_causes(model: Model, quantized: Model, batches: Iterable[Any]) -> tuple
     """Find by experiment why a quantized model's outputs are off, and what would help most.
 
     Each rounding is simulated alone, in float, on the first few samples (see `octavo.simulation`); what it does to the outputs
-    counts, not what it does to its own tensor. Where it does much, or does not fit its values, experiments tell why: other
+    counts, not what it does to its own tensor. A tensor that is only moved (reshaped, cut, joined) from others, which have its
+    steps, is rounded once: it has no row. Where a rounding does much, or does not fit its values, experiments tell why: other
     parameters, each channel with its own, the mean error taken off, weights rounded anew.
 
     Parameters
@@ -150,7 +151,8 @@ def _as_it_is(quantized: QuantizedModel) -> tuple[QuantizationPlan, dict[TensorI
 
 
 def _rows(model: Model, simulation: Simulation, experiments: Experiments) -> tuple[RootCause, ...]:
-    effects = simulation.effects()
+    moved = experiments.moved
+    effects = simulation.effects({name: params for name, params in experiments.plan.activations.items() if name not in moved})
     found: dict[tuple[Part, TensorId], float] = {("activation", name): each for name, each in effects.activations.items()}
     weights = {
         name: experiments.weight_effect(name, each, effects.together) for name, each in simulation.weight_effects().items()
