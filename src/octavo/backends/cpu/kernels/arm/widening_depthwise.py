@@ -73,7 +73,7 @@ class WideningDepthwise(DepthwiseRows):
         blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
         cycles = blocks * (self.loops * operations(self.groups) + END_OPERATIONS) / 2
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
-        self.block = self._rows_for(SCRATCH_BYTES, 1)
+        self.block = self._rows_for(SCRATCH_BYTES, self.channels)
         spread = spec.out_channels // spec.in_channels
         self.copy = FlippedScratch(spec=spec, block=self.block, channels=self.channels, spread=spread)
         self.scratch = self.copy

@@ -97,7 +97,7 @@ class Depthwise(DepthwiseRows, ABC):
         cycles = self._row_cycles(self.window) * spec.batch * spec.out_height * self.channels / 64
         self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
         copied = spread > 1 or spec.in_channels < 16
-        self.block = self._rows_for(SCRATCH_BYTES if copied else INPUT_BYTES, 1)
+        self.block = self._rows_for(SCRATCH_BYTES if copied else INPUT_BYTES, self.channels)
         self.scratch = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread) if copied else None
         self.row_bytes = self.scratch.row_size if self.scratch is not None else spec.in_width * spec.in_channels
         self.epilogue, self.channel_values = self._end(weights)

@@ -28,12 +28,12 @@ class DepthwiseRows:
         """Blocks of rows of one image."""
         return -(-self.spec.out_height // self.block)
 
-    def _rows_for(self, cached_bytes: int, element_bytes: int) -> int:
+    def _rows_for(self, cached_bytes: int, pixel_bytes: int) -> int:
         """Output rows of one block: few enough for so many bytes of cache, and enough blocks for the threads."""
         spec = self.spec
         if self.schedule.block is not None and self.threads == 1:  # what was measured; threads need blocks of their own
             return self.schedule.block
-        row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * self.channels * element_bytes
+        row_bytes = (spec.in_width + spec.padding[1] + spec.padding[3]) * pixel_bytes
         extra = spec.dilation[0] * (spec.kernel[0] - 1)
         affordable = max(1, (cached_bytes // row_bytes - extra) // spec.strides[0])
         return balanced_block(spec.out_height, affordable, spec.batch, self.threads)

@@ -20,6 +20,7 @@ from .winograd import Winograd
 from .winograd_choice import WinogradPlan, winograd_plans
 from .word_depthwise import WordDepthwise
 from .word_gemm import WordGemm, direct_choice
+from .woven_depthwise import WovenDepthwise, takes_woven_rows
 
 
 def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Schedules = NO_SCHEDULES) -> Kernel:
@@ -27,7 +28,8 @@ def conv2d_x86(spec: Conv2dSpec, weights: Weights, *, isa: str, schedules: Sched
     if spec.groups == spec.in_channels > 1:
         name = f"depthwise.{spec.kernel[0]}x{spec.kernel[1]}"
         if isa == AVX2:
-            return WordDepthwise(spec, weights, schedules=schedules).build(name)
+            kernel = WovenDepthwise if takes_woven_rows(spec) else WordDepthwise
+            return kernel(spec, weights, schedules=schedules).build(name)
         return VnniDepthwise(spec, weights, isa=isa, schedules=schedules).build(name)
     if isa == AVX2:
         return _product_of_words(spec, weights, schedules, f"conv2d.{gemm_kind(spec)}")

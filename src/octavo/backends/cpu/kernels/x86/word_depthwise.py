@@ -52,18 +52,11 @@ class WordDepthwise(DepthwiseRows):
         self.key = schedule_key(spec, asymmetric=bool(weights.zero_points.any()))
         self.channels = max(spec.out_channels, WIDTH)  # fewer are filled up in the scratch
         self.blocks_of_channels = channel_blocks(self.channels, WIDTH)
-        kernel_h, kernel_w = spec.kernel
-        is_flat = kernel_h * kernel_w <= UNROLLED_TAPS
-        self.parts, self.taps = (1, kernel_h * kernel_w) if is_flat else (kernel_h, kernel_w)
-        self.pairs = -(-self.taps // 2)
+        pairs = self._lay_out_pairs()
         self.schedule = self._choose(schedules)
         blocks = spec.batch * spec.out_height * spec.out_width * len(self.blocks_of_channels)
-        cycles = blocks * (self.parts * self.pairs * PAIR_CYCLES + END_CYCLES)
-        self.threads = chunks_for(spec.threads, cycles, spec.batch * spec.out_height)
-        self.block = self._rows_for(SCRATCH_BYTES, 2)
-        spread = spec.out_channels // spec.in_channels
-        self.words = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread, is_widened=True)
-        self.scratch = self.words
+        self.threads = chunks_for(spec.threads, blocks * (pairs * PAIR_CYCLES + END_CYCLES), spec.batch * spec.out_height)
+        self._lay_out_rows()
         self.epilogue = epilogue_of(spec, weights, AVX2)
         self.channel_values = self.epilogue.channel_values(weights)
         centered = weights.values[:, :, 0, :].astype(np.int16) - weights.zero_points.astype(np.int16)
@@ -72,6 +65,22 @@ class WordDepthwise(DepthwiseRows):
             "bias": self._pack_lanes(weights.folded_bias(spec.folded_zero_point)),
             **{label: self._pack_lanes(each) for label, each in self.channel_values.items()},
         }
+
+    def _lay_out_pairs(self) -> int:
+        """Decide which taps make pairs; return how many an output has."""
+        kernel_h, kernel_w = self.spec.kernel
+        is_flat = kernel_h * kernel_w <= UNROLLED_TAPS
+        self.parts, self.taps = (1, kernel_h * kernel_w) if is_flat else (kernel_h, kernel_w)
+        self.pairs = -(-self.taps // 2)
+        return self.parts * self.pairs
+
+    def _lay_out_rows(self) -> None:
+        """Decide the rows of a block, and what is copied of its input."""
+        spec = self.spec
+        self.block = self._rows_for(SCRATCH_BYTES, 2 * self.channels)
+        spread = spec.out_channels // spec.in_channels
+        self.words = Scratch(spec=spec, block=self.block, channels=self.channels, spread=spread, is_widened=True)
+        self.scratch = self.words
 
     def _choose(self, schedules: Schedules) -> WindowSchedule:
         """Take what was measured to be best; there is one window, blocks may differ."""
@@ -137,12 +146,20 @@ class WordDepthwise(DepthwiseRows):
             out_row = T.Bind(out_base + start + row * (spec.out_width * spec.out_channels))
             with T.serial(0, spec.out_width) as column:
                 at = T.Bind(at_row + column * (spec.strides[1] * scratch.channels))
-                acc = T.alloc_buffer((WIDTH,), "int32", scope="local")
-                for half in range(2):
-                    store(acc, half * LANES, self._lanes("bias", number, half), LANES)
+                acc = self._emit_start(number)
                 self._emit_taps(acc, source, at, weights)
-                groups = self._groups(acc, T.Bind(out_row + column * spec.out_channels), number)
-                emit_groups(self.epilogue, groups, 2, LANES)
+                self._emit_ends(acc, T.Bind(out_row + column * spec.out_channels), number)
+
+    def _emit_start(self, number: Expr, outputs: int = 1) -> Expr:
+        """Emit what the sums of some pixels' channels start from, the bias, and return their buffer."""
+        acc = T.alloc_buffer((outputs * WIDTH,), "int32", scope="local")
+        for output, half in np.ndindex(outputs, 2):
+            store(acc, output * WIDTH + half * LANES, self._lanes("bias", number, half), LANES)
+        return acc
+
+    def _emit_ends(self, acc: Expr, target: Expr, number: Expr, outputs: int = 1) -> None:
+        """Emit requantization and the stores of the channels of pixels side by side."""
+        emit_groups(self.epilogue, self._groups(acc, target, number, outputs), 2 * outputs, LANES)
 
     def _emit_taps(self, acc: Expr, source: Expr, at: Expr, weights: Expr) -> None:
         """Emit the sums of all taps."""
@@ -166,17 +183,19 @@ class WordDepthwise(DepthwiseRows):
                 packed = load(self.operands["weights"], weights + (pair * 2 + half) * WIDTH, WIDTH)
                 store(acc, half * LANES, load(acc, half * LANES, LANES) + v.multiply_pairs(woven, packed, LANES), LANES)
 
-    def _groups(self, acc: Expr, target: Expr, number: Expr) -> Iterator[Group]:
-        """Yield the sums of one pixel's channels."""
-        yield Group(
-            out=self.out,
-            target=target,
-            accumulators=[load(acc, half * LANES, LANES) for half in range(2)],
-            values={label: [T.Bind(self._lanes(label, number, half)) for half in range(2)] for label in self.channel_values},
-            valid=min(WIDTH, self.spec.out_channels),
-            parameters=self.parameters,
-            lanes=LANES,
-        )
+    def _groups(self, acc: Expr, target: Expr, number: Expr, outputs: int) -> Iterator[Group]:
+        """Yield the sums of each pixel's channels."""
+        values = {label: [T.Bind(self._lanes(label, number, half)) for half in range(2)] for label in self.channel_values}
+        for output in range(outputs):
+            yield Group(
+                out=self.out,
+                target=target + output * self.spec.out_channels,
+                accumulators=[load(acc, output * WIDTH + half * LANES, LANES) for half in range(2)],
+                values=values,
+                valid=min(WIDTH, self.spec.out_channels),
+                parameters=self.parameters,
+                lanes=LANES,
+            )
 
     def _lanes(self, label: str, number: Expr, half: int) -> Expr:
         return load(self.operands[label], number * WIDTH + half * LANES, LANES)
