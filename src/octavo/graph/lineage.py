@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -105,11 +106,11 @@ class Lineage(PassStates):
 
     def enter_pass_ctx(self) -> None:
         """Listen to what Octavo's own stages announce."""
-        _LISTENING.append(self)
+        _LISTENING.lineages.append(self)
 
     def exit_pass_ctx(self) -> None:
         """Stop listening."""
-        _LISTENING.remove(self)
+        _LISTENING.lineages.remove(self)
 
     @property
     def functions(self) -> Any:
@@ -286,13 +287,20 @@ class Lineage(PassStates):
         return arrays
 
 
-_LISTENING: list[Lineage] = []
+class _Listening(local):
+    """The lineages that hear of the steps of this thread, as their pass contexts are this thread's."""
+
+    def __init__(self) -> None:
+        self.lineages: list[Lineage] = []
+
+
+_LISTENING = _Listening()
 
 
 @contextmanager
 def one_step() -> Generator[None]:
     """Let a step that announces what it made run passes of its own: for a Lineage they are no steps."""
-    if not _LISTENING:
+    if not _LISTENING.lineages:
         yield
         return
     with tvm.transform.PassContext(opt_level=3):
@@ -302,18 +310,18 @@ def one_step() -> Generator[None]:
 @contextmanager
 def lineage_paused() -> Generator[None]:
     """Let a step build modules of its own, which the module that is followed does not become: no Lineage hears of them."""
-    listening = list(_LISTENING)
-    _LISTENING.clear()
+    listening = list(_LISTENING.lineages)
+    _LISTENING.lineages.clear()
     try:
         with tvm.transform.PassContext(opt_level=3):
             yield
     finally:
-        _LISTENING[:] = listening
+        _LISTENING.lineages[:] = listening
 
 
 def announce(name: str, module: Callable[[], tvm.IRModule], externs: Mapping[str, Any], announced: Announced) -> None:
     """Tell every Lineage that is listening what a step which is no TVM pass made of the module; see `Lineage.record`."""
-    listening = list(_LISTENING)
+    listening = list(_LISTENING.lineages)
     if not listening:
         return
     with one_step():
@@ -335,7 +343,7 @@ class CodeResults:
 
 def announce_code(functions: Mapping[str, CodeResults]) -> None:
     """Tell every Lineage that is listening what stands for tensors once the running pass has put calls of symbols in place."""
-    for lineage in _LISTENING:
+    for lineage in _LISTENING.lineages:
         lineage.expected = {**lineage.expected, **functions}
 
 
