@@ -22,7 +22,7 @@ from octavo.graph.dataflow import BodyWriter
 from octavo.profile import Profile, kept_samples
 from octavo.profile.array_text import encode_array
 from octavo.profile.checksum import checksum_of
-from octavo.profile.kept_samples import MAX_BYTES, KeptSamples, smallest
+from octavo.profile.kept_samples import MAX_BYTES, Kept, KeptSamples, smallest
 
 KEPT = 7
 
@@ -140,11 +140,11 @@ def sketch(keep: int, samples: Iterator[tuple[np.ndarray, ...]]) -> KeptSamples:
 
 def test_at_most_32_mib_are_kept_and_one_sample_at_least() -> None:
     large = ((np.full(MAX_BYTES // 4 // 4, number, np.float32),) for number in range(9))
-    assert len(sketch(64, large).samples) == 4
+    assert len(sketch(64, large).kept.samples) == 4
     larger = ((np.full(MAX_BYTES // 4 + 1, number, np.float32),) for number in range(3))
-    assert len(sketch(64, larger).samples) == 1
+    assert len(sketch(64, larger).kept.samples) == 1
     pairs = ((np.full(MAX_BYTES // 6, number, np.uint8), np.zeros(MAX_BYTES // 6, np.uint8)) for number in range(9))
-    assert len(sketch(64, pairs).samples) == 3
+    assert len(sketch(64, pairs).kept.samples) == 3
 
 
 def test_memory_does_not_grow_with_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_memory_does_not_grow_with_the_samples(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(kept_samples, "_copy", noted)
     kept = sketch(5, ((np.array([number]),) for number in range(2000)))
-    assert len(kept.samples) == len(kept._keys) == len(kept._samples) == 5
+    assert len(kept.kept.samples) == len(kept._keys) == len(kept._samples) == 5
     # Of random order: 5 (1 + ln(2000 / 5)) on average.
     assert len(copied) < 100
 
@@ -181,14 +181,46 @@ def test_a_kept_sample_does_not_change_with_what_it_was_copied_from() -> None:
     array = np.ones(4, np.float32)
     kept = sketch(2, iter([(array,)]))
     array[:] = 5
-    assert kept.samples[0][0].tolist() == [1, 1, 1, 1]
+    assert kept.kept.samples[0][0].tolist() == [1, 1, 1, 1]
 
 
 def test_samples_of_different_shapes_are_not_of_one_model(profile: Profile) -> None:
     with pytest.raises(ValueError, match="kept samples of different shapes or dtypes"):
-        smallest(4, [(np.zeros(3),)], [(np.zeros(4),)])
+        smallest(4, Kept(((np.zeros(3),),)), Kept(((np.zeros(4),),)))
     with pytest.raises(ProfileError, match="profiles cannot be merged: kept samples of different shapes"):
         profile.merge(replace(profile, kept_samples=((np.zeros((1, 2)),),)))
+
+
+# --------------------------------------------------------------------------------------------------------- results
+
+
+def test_what_the_model_gave_is_kept_beside_each_sample(net: Profiled, profile: Profile, tmp_path: Path) -> None:
+    run = octavo.compile(net.model)
+    profile.save(tmp_path / "p.json")
+    for each in (profile, Profile.load(tmp_path / "p.json"), profile.merge(profile)):
+        assert len(each.kept_results) == KEPT
+        for (sample,), results in zip(each.kept_samples, each.kept_results, strict=True):
+            for found, expected in zip(results, run(sample).values(), strict=True):
+                assert not found.flags.writeable
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_results_are_kept_of_all_samples_or_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [(np.array([number]),) for number in range(20)]
+    monkeypatch.setattr(kept_samples, "MAX_BYTES", 5 * 8 * 10)
+    for size, expected in ((10, 5), (11, 0)):
+        kept = KeptSamples(5)
+        for sample in samples:
+            kept.offer(sample, lambda sample=sample, size=size: [np.repeat(sample[0], size)])
+        assert (len(kept.kept.samples), len(kept.kept.results)) == (5, expected)
+        assert all((given == own).all() for (own,), (given,) in zip(kept.kept.samples, kept.kept.results, strict=False))
+
+
+def test_a_union_has_results_where_all_its_parts_have(profile: Profile) -> None:
+    known, unknown = profile.kept, Kept(profile.kept_samples)
+    assert len(smallest(3, known, known, Kept()).results) == 3
+    for parts in ((known, unknown), (unknown, known)):
+        assert (len(smallest(3, *parts).samples), smallest(3, *parts).results) == (3, ())
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
@@ -256,7 +288,12 @@ def entries(*arrays: Any) -> list[list[dict[str, Any]]]:
         (lambda data: data["kept_samples"][2][0].update(encoding="zlib"), "kept_samples: 2: encoding must be raw"),
         (lambda data: data["kept_samples"][2][0].update(values="AAAA"), "values of shape .* must take 768 bytes"),
         (lambda data: data["kept_samples"][0][0].update(dtype="object"), "kept_samples: 0: dtype must be one of"),
-        (lambda data: data["kept_samples"].pop(), "does not fit its checksum"),
+        (lambda data: (data["kept_samples"].pop(), data["kept_results"].pop()), "does not fit its checksum"),
+        (lambda data: data.pop("kept_results"), r"the profile lacks \['kept_results'\]"),
+        (lambda data: data["kept_results"].pop(), f"{KEPT - 1} samples have results, all {KEPT} or none must"),
+        (lambda data: data["kept_results"][1].append(None), "kept_results: 1: an array must be an object"),
+        (lambda data: data["kept_results"].__setitem__(0, entries([1.0])[0]), "kept samples of different shapes or dtypes"),
+        (lambda data: data["kept_results"].clear(), "does not fit its checksum"),
         (lambda data: data.update(keep_samples=KEPT + 1), "does not fit its checksum"),
     ],
 )  # fmt: skip

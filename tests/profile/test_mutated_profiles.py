@@ -120,7 +120,7 @@ def widen_one_range(data: Any, rng: random.Random) -> None:
 
 @on_json
 def change_header(data: Any, rng: random.Random) -> None:
-    key = rng.choice([key for key in data if key not in ("tensors", "kept_samples")])
+    key = rng.choice([key for key in data if key not in ("tensors", "kept_results", "kept_samples")])
     value = data[key]
     if isinstance(value, dict):
         value[rng.choice(sorted(value))] = ["0"]

@@ -61,7 +61,7 @@ def _at(data: dict[str, Any], *keys: Any, value: Any) -> None:
 T = "tensors"
 MUTATIONS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("format",), "other", "format"),
-    (("schema_version",), 4, "schema_version must be 5, got 4"),
+    (("schema_version",), 5, "schema_version must be 6, got 5"),
     (("mantissa_bits",), 5, "mantissa_bits"),
     (("samples",), 0, "samples"),
     (("preprocessing",), None, "preprocessing must be a string"),

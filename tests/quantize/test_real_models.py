@@ -92,9 +92,10 @@ def narrow(shared: Path) -> tuple[octavo.Model, Profile, np.ndarray]:
 def test_what_a_profile_s_file_holds_of_mobilenet_v1(narrow: tuple[octavo.Model, Profile, np.ndarray], tmp_path: Path) -> None:
     _, profile, _ = narrow
     profile.save(tmp_path / "profile.json")
-    replace(profile, kept_samples=()).save(tmp_path / "statistics.json")
+    replace(profile, kept_samples=(), kept_results=()).save(tmp_path / "statistics.json")
     statistics = (tmp_path / "statistics.json").stat().st_size
     assert statistics < 2_000_000
-    # A pixel is one byte, in base64, beside a table of at most 256 values.
+    # A pixel is one byte, in base64, beside a table of at most 256 values; a score is a float32.
     pixels = sum(array.size for (array,) in profile.kept_samples)
-    assert (tmp_path / "profile.json").stat().st_size - statistics < 1.01 * pixels * 4 / 3
+    scores = sum(array.nbytes for (array,) in profile.kept_results)
+    assert (tmp_path / "profile.json").stat().st_size - statistics < 1.01 * (pixels + scores) * 4 / 3

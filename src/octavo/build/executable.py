@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,19 @@ class BoundCall:
         return self._executable.name_outputs(self._prepared.results())
 
 
+class AttachedCall:
+    """A call on memory of the caller's, for one thread at a time."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self.run = prepared.run
+        """Run on what the memory holds."""
+
+    def results(self) -> list[npt.NDArray[Any]]:
+        """Return what the last run gave, in order, as views of memory that the next may overwrite."""
+        return [np.from_dlpack(value) for value in self._prepared.results()]
+
+
 class Executable:
     """A compiled model. Several Python threads may call it at once.
 
@@ -237,12 +250,12 @@ class Executable:
         # By DLPack: TVM's own copies go through ctypes, take ten times as long, and leave a cycle for the garbage collector.
         return {spec.source_name: np.from_dlpack(value).copy() for spec, value in zip(self.outputs, results, strict=True)}
 
-    def attach(self, arrays: list[npt.NDArray[Any]]) -> Callable[[], None]:
-        """Return a call that works on the memory of these arrays, one for each parameter of "main", and drops the results.
+    def attach(self, arrays: list[npt.NDArray[Any]]) -> AttachedCall:
+        """Return a call that works on the memory of these arrays, one for each parameter of "main".
 
         Nothing is checked or copied. Each array must be writable and contiguous, and start at a multiple of 64 bytes.
         """
-        return self._run.prepare([tvm.runtime.from_dlpack(array) for array in arrays]).run
+        return AttachedCall(self._run.prepare([tvm.runtime.from_dlpack(array) for array in arrays]))
 
     def run_flat(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run on arrays already checked, in order, and return every result in order."""

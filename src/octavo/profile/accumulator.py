@@ -7,7 +7,7 @@ could overflow. Nothing is compiled here: `Accumulator` is given a function that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,22 @@ from .statistics import NonFinite, TensorStatistics, described
 from .tools import tool_versions
 
 Array = npt.NDArray[Any]
-Attach = Callable[[list[Array]], Callable[[], None]]
-"""Binds the instrumented "main" to arrays, one for each of its parameters (aligned to 64 bytes); what it returns runs it once."""
+
+
+class Attached(Protocol):
+    """The instrumented "main", bound to arrays."""
+
+    def run(self) -> None:
+        """Run it once."""
+        ...
+
+    def results(self) -> Sequence[Array]:
+        """Return what the last run gave, the model's results first, as views of memory that the next overwrites."""
+        ...
+
+
+Attach = Callable[[list[Array]], Attached]
+"""Binds the instrumented "main" to arrays, one for each of its parameters (aligned to 64 bytes)."""
 
 _ALIGNMENT = 64
 _PER_LINE = _ALIGNMENT // 4
@@ -100,8 +114,8 @@ class Accumulator:
         for memory, array in zip(self._inputs, arrays, strict=True):
             memory[...] = array
         bucket = None if self._buckets is None else self._buckets.of(self._inputs)
-        self._kept.offer(self._inputs)
-        self._run()
+        self._run.run()
+        self._kept.offer(self._inputs, self._results)
         self._ranges.fold(bucket)
         self.runs += 1
         if bucket is not None:
@@ -129,13 +143,17 @@ class Accumulator:
             bucket_samples=() if self._buckets is None else tuple(self._in_bucket),
             tools=tool_versions(),
             keep_samples=self._keep_samples,
-            kept_samples=self._kept.samples,
+            kept_samples=self._kept.kept.samples,
+            kept_results=self._kept.kept.results,
         )
 
     def _constants(self) -> dict[TensorId, TensorStatistics]:
         if self._constant is None:
             self._constant = profile_constants(self._model, self._instrumented.selected)
         return self._constant
+
+    def _results(self) -> Sequence[Array]:
+        return self._run.results()[: self._instrumented.results]
 
     def _note_non_finite(self, index: int, number: int) -> None:
         item = self._instrumented.observations[index]

@@ -69,7 +69,8 @@ def collect(
         check_resumable(resume, model, accumulator.observed(), preprocessing, rows)
         # Now: where no sample is left to run, it is the result as it is.
         keep = min(keep_samples, resume.keep_samples)
-        resume = replace(resume, keep_samples=keep, kept_samples=smallest(keep, resume.kept_samples))
+        kept = smallest(keep, resume.kept)
+        resume = replace(resume, keep_samples=keep, kept_samples=kept.samples, kept_results=kept.results)
     known = 0 if resume is None else resume.samples
     taken = kept = 0
     for where, arrays in _runs(input_specs(model), stream):

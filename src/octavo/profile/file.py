@@ -1,7 +1,7 @@
 """The profile file: JSON, versioned, deterministic, and distrusted on reading. docs/profile.schema.json describes it.
 
-One tensor or kept sample a line, keys sorted, floats as the shortest decimal that is the same float32, of histograms the bins in
-use, arrays as array_text.py encodes them.
+One tensor a line, or one kept sample, or what the model gave for it. Keys are sorted, floats the shortest decimal that is the
+same float32, of histograms the bins in use, arrays as array_text.py encodes them.
 Nothing in a file is ever executed or looked up; every value is checked before it is used.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,11 +25,11 @@ from ..numerics.statistics.histogram import LAST_BIN, MANTISSA_BITS, Histogram
 from .array_text import decode_array, encode_array
 from .buckets import BUCKETS
 from .checksum import KEY, checksum_of, checksum_of_parts, compact
-from .kept_samples import Sample, check_kept
+from .kept_samples import Kept, Sample, check_kept
 from .statistics import MAX_COUNT, NonFinite, TensorStatistics
 
 FORMAT = "octavo-profile"
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _HEADER_KEYS = (
     KEY,
@@ -37,6 +37,7 @@ _HEADER_KEYS = (
     "fingerprint",
     "format",
     "keep_samples",
+    "kept_results",
     "kept_samples",
     "mantissa_bits",
     "preprocessing",
@@ -78,7 +79,7 @@ class ProfileFile:
     bucket_samples: tuple[int, ...]
     tools: Mapping[str, tuple[str, ...]]
     keep_samples: int
-    kept_samples: tuple[Sample, ...]
+    kept: Kept
 
 
 def write_profile(content: ProfileFile, path: Path, *, temporary: Path | None = None) -> None:
@@ -118,7 +119,8 @@ def encode(content: ProfileFile) -> str:
         "fingerprint": content.fingerprint,
         "format": FORMAT,
         "keep_samples": content.keep_samples,
-        "kept_samples": [[encode_array(array) for array in sample] for sample in content.kept_samples],
+        "kept_results": _arrays_to_json(content.kept.results),
+        "kept_samples": _arrays_to_json(content.kept.samples),
         "mantissa_bits": MANTISSA_BITS,
         "preprocessing": content.preprocessing,
         "samples": content.samples,
@@ -129,10 +131,15 @@ def encode(content: ProfileFile) -> str:
     # "tensors" and "tools" sort last among the keys.
     parts = (f"{',' if place else ''}{key}:{lines[key]}" for place, key in enumerate(in_order))
     checksum = checksum_of_parts(chain([f'{compact(header)[:-1]},"tensors":{{'], parts, [f"}},{compact(tools)[1:]}"]))
-    kept = ",\n".join(map(compact, header.pop("kept_samples")))
+    results, samples = (",\n".join(map(compact, header.pop(name))) for name in ("kept_results", "kept_samples"))
     body = ",\n".join(f"{key}:{line}" for key, line in lines.items())
     first = compact({**header, **tools, KEY: checksum})[:-1]
-    return f'{first},\n"kept_samples":[\n{kept}\n],\n"tensors":{{\n{body}\n}}}}\n'
+    kept = f'"kept_results":[\n{results}\n],\n"kept_samples":[\n{samples}\n]'
+    return f'{first},\n{kept},\n"tensors":{{\n{body}\n}}}}\n'
+
+
+def _arrays_to_json(listed: Sequence[Sample]) -> list[list[dict[str, Any]]]:
+    return [[encode_array(array) for array in arrays] for arrays in listed]
 
 
 def _decimal(value: float) -> float:
@@ -239,7 +246,11 @@ def _decode(data: Any) -> ProfileFile:
     buckets = _bucket_samples(header["bucket_samples"], samples)
     tools = _tools(header["tools"])
     keep = _integer(header["keep_samples"], "keep_samples")
-    kept = _kept_samples(header["kept_samples"], min(keep, samples))
+    kept = Kept(*(_arrays(header[name], name) for name in ("kept_samples", "kept_results")))
+    try:
+        check_kept(min(keep, samples), kept)
+    except ValueError as error:
+        raise _Malformed(f"kept_samples: {error}") from error
     if not isinstance(header["tensors"], dict):
         raise _Malformed("tensors must be an object")
     tensors: dict[TensorId, TensorStatistics] = {}
@@ -255,7 +266,7 @@ def _decode(data: Any) -> ProfileFile:
         bucket_samples=buckets,
         tools=tools,
         keep_samples=keep,
-        kept_samples=kept,
+        kept=kept,
     )
 
 
@@ -266,19 +277,15 @@ def _bucket_samples(value: Any, samples: int) -> tuple[int, ...]:
     return counts
 
 
-def _kept_samples(value: Any, keep: int) -> tuple[Sample, ...]:
-    kept: list[Sample] = []
-    for place, sample in enumerate(_list(value, "kept_samples")):
-        where = f"kept_samples: {place}"
+def _arrays(value: Any, name: str) -> tuple[Sample, ...]:
+    found: list[Sample] = []
+    for place, arrays in enumerate(_list(value, name)):
+        where = f"{name}: {place}"
         try:
-            kept.append(tuple(decode_array(array) for array in _list(sample, where)))
+            found.append(tuple(decode_array(array) for array in _list(arrays, where)))
         except ValueError as error:
             raise _Malformed(f"{where}: {error}") from error
-    try:
-        check_kept(keep, kept)
-    except ValueError as error:
-        raise _Malformed(f"kept_samples: {error}") from error
-    return tuple(kept)
+    return tuple(found)
 
 
 def _tools(value: Any) -> dict[str, tuple[str, ...]]:

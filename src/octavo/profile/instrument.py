@@ -76,12 +76,15 @@ class Instrumented:
         Tensors without an observer of their own, each behind its source.
     selected
         Which tensors are to be profiled.
+    results
+        How many of its results are the graph's.
     """
 
     module: tvm.IRModule
     observations: tuple[Observation, ...]
     clamped: tuple[Clamped, ...]
     selected: Selected
+    results: int
 
 
 def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumented:
@@ -131,7 +134,13 @@ def instrument(model: Model, selected: Selected = lambda _: True) -> Instrumente
     params = [*view.function.params, *(state for states in plan.states.values() for state in states)]
     observed_main = with_body(main, blocks, relax.Tuple([*results, *unread]), params)
     bound.update_func(bound.get_global_var("main"), observed_main)
-    return Instrumented(module=bound, observations=tuple(plan.observations), clamped=tuple(plan.clamped), selected=selected)
+    return Instrumented(
+        module=bound,
+        observations=tuple(plan.observations),
+        clamped=tuple(plan.clamped),
+        selected=selected,
+        results=len(results),
+    )
 
 
 class _Plan:

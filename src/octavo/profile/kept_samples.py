@@ -2,14 +2,17 @@
 
 A sample's key is a hash of what its inputs hold, so the few that are kept are as good as drawn by chance, and merging is exact:
 the smallest keys of all are among the smallest of each part (a bottom-k sketch; Cohen and Kaplan, Summarizing Data using Bottom-k
-Sketches, 2007). A sample is what one run of the model takes. Nothing here knows a model or a file.
+Sketches, 2007). A sample is what one run of the model takes; what the model gave is kept beside it, where that is not too much.
+Nothing here knows a model or a file.
 """
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,8 @@ KEEP_SAMPLES = 64
 """Kept unless asked otherwise: enough for the mean of a layer's error, and soon run again."""
 
 MAX_BYTES = 32 * 2**20
-"""Of all kept samples together, one at least: the file, 4/3 of it, stays one that is read in a second."""
+"""Of all kept samples together, one at least, and of their results together: the file, 4/3 of it, stays one that is read in a
+second."""
 
 _KEY_BYTES = 16
 
@@ -34,6 +38,14 @@ def check_keep(keep: int) -> None:
     """Raise ProfileError unless `keep` is a number of samples."""
     if isinstance(keep, bool) or not isinstance(keep, int) or not 0 <= keep <= MAX_COUNT:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ProfileError(f"keep_samples must be a number of samples, 0 or more, got {keep!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Samples, and what the model gave for each of them; no results where that is not known, or too much."""
+
+    samples: tuple[Sample, ...] = ()
+    results: tuple[Sample, ...] = ()
 
 
 class KeptSamples:
@@ -49,14 +61,18 @@ class KeptSamples:
         self._keep = keep
         self._keys: list[bytes] = []
         self._samples: list[Sample] = []
+        self._results: list[Sample] | None = []
 
     @property
-    def samples(self) -> tuple[Sample, ...]:
+    def kept(self) -> Kept:
         """Those kept, read-only arrays, in the order of their keys."""
-        return tuple(self._samples)
+        return Kept(tuple(self._samples), tuple(self._results or ()))
 
-    def offer(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """Keep a copy of one sample's inputs if its key is among the smallest; one with NaN or infinity never is."""
+    def offer(self, arrays: Sequence[npt.NDArray[Any]], results: Callable[[], Sequence[npt.NDArray[Any]]] | None = None) -> None:
+        """Keep a copy of one sample's inputs, and its results, if its key is among the smallest.
+
+        A sample with NaN or infinity never is.
+        """
         if not self._keep:
             return
         key = _key(arrays)
@@ -66,22 +82,38 @@ class KeptSamples:
             return
         self._keys.insert(place, key)
         self._samples.insert(place, tuple(map(_copy, arrays)))
+        self._keep_results(place, most, results)
         del self._keys[most:], self._samples[most:]
 
+    def _keep_results(self, place: int, most: int, results: Callable[[], Sequence[npt.NDArray[Any]]] | None) -> None:
+        """Keep results of a new sample, where those of all have room: of all or of none."""
+        own = None if results is None or self._results is None else results()
+        if own is None or self._results is None or not _has_room(most, own):
+            self._results = None
+            return
+        self._results.insert(place, tuple(map(_copy, own)))
+        del self._results[most:]
 
-def smallest(keep: int, *parts: Sequence[Sample]) -> tuple[Sample, ...]:
-    """Return what is kept of the union of `parts`; ValueError if their samples are not inputs of one model."""
-    samples = [sample for part in parts for sample in part]
+
+def smallest(keep: int, *parts: Kept) -> Kept:
+    """Return what is kept of the union of `parts`; ValueError if their samples are not inputs of one model.
+
+    Where a part has no results the union has none: which parts its samples are from must not count.
+    """
+    _check_alike([sample for part in parts for sample in part.samples])
+    _check_alike([sample for part in parts for sample in part.results])
+    kept, have_results = KeptSamples(keep), all(part.results or not part.samples for part in parts)
+    for part in parts:
+        for place, sample in enumerate(part.samples):
+            kept.offer(sample, partial(part.results.__getitem__, place) if have_results else None)
+    return kept.kept
+
+
+def check_kept(keep: int, kept: Kept) -> None:
+    """Raise ValueError unless this could have been kept where `keep` samples were asked for."""
+    samples, results = kept.samples, kept.results
     _check_alike(samples)
-    kept = KeptSamples(keep)
-    for sample in samples:
-        kept.offer(sample)
-    return kept.samples
-
-
-def check_kept(keep: int, samples: Sequence[Sample]) -> None:
-    """Raise ValueError unless `samples` could have been kept where `keep` were asked for."""
-    _check_alike(samples)
+    _check_alike(results)
     if samples and len(samples) > _most(keep, samples[0]):
         raise ValueError(f"{len(samples)} samples, at most {_most(keep, samples[0])} may be kept")
     if not all(map(_is_finite, samples)):
@@ -89,11 +121,19 @@ def check_kept(keep: int, samples: Sequence[Sample]) -> None:
     keys = list(map(_key, samples))
     if keys != sorted(set(keys)):
         raise ValueError("samples must stand in the order of their keys, each once")
+    if results and len(results) != len(samples):
+        raise ValueError(f"{len(results)} samples have results, all {len(samples)} or none must")
+    if results and not _has_room(len(results), results[0]):
+        raise ValueError(f"results take more than {MAX_BYTES} bytes")
 
 
 def _most(keep: int, arrays: Sequence[npt.NDArray[Any]]) -> int:
     size = sum(array.nbytes for array in arrays)
     return min(keep, max(1, MAX_BYTES // max(1, size)))
+
+
+def _has_room(most: int, results: Sequence[npt.NDArray[Any]]) -> bool:
+    return most * sum(array.nbytes for array in results) <= MAX_BYTES
 
 
 def _key(arrays: Sequence[npt.NDArray[Any]]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import ProfileError, check_path, check_type
 from ..identity import TensorId
 from .file import ProfileFile, read_profile, write_profile
-from .kept_samples import Sample, smallest
+from .kept_samples import Kept, Sample, smallest
 from .statistics import MAX_COUNT, TensorStatistics
 from .tools import merged_versions
 
@@ -43,6 +43,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
     kept_samples
         A few of the samples themselves (see kept_samples.py), each what one run took: read-only arrays in the order of the
         model's inputs. Where a run takes several rows, other rows that share a run are another sample.
+    kept_results
+        What the float model gave for each of these, in the order of its outputs, read-only; () where that takes more than 32 MiB.
     """
 
     fingerprint: str
@@ -53,6 +55,12 @@ class Profile(Mapping[TensorId, TensorStatistics]):
     tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     keep_samples: int = 0
     kept_samples: tuple[Sample, ...] = ()
+    kept_results: tuple[Sample, ...] = ()
+
+    @property
+    def kept(self) -> Kept:
+        """The kept samples with their results."""
+        return Kept(self.kept_samples, self.kept_results)
 
     def __repr__(self) -> str:
         """Return one line; the statistics are those of its tensors."""
@@ -101,7 +109,7 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             raise ProfileError(f"the merged profile would hold more than {MAX_COUNT} samples")
         keep = min(self.keep_samples, other.keep_samples)
         try:
-            kept = smallest(keep, self.kept_samples, other.kept_samples)
+            kept = smallest(keep, self.kept, other.kept)
             tensors = {key: value.merge(other.tensors[key]) for key, value in self.tensors.items()}
         except ValueError as error:
             raise ProfileError(f"profiles cannot be merged: {error}") from error
@@ -114,7 +122,8 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             bucket_samples=tuple(one + more for one, more in counts),
             tools=merged_versions(self.tools, other.tools),
             keep_samples=keep,
-            kept_samples=kept,
+            kept_samples=kept.samples,
+            kept_results=kept.results,
         )
 
     def save(self, path: str | Path) -> None:
@@ -132,7 +141,7 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             bucket_samples=self.bucket_samples,
             tools=self.tools,
             keep_samples=self.keep_samples,
-            kept_samples=self.kept_samples,
+            kept=self.kept,
         )
 
     @staticmethod
@@ -147,5 +156,6 @@ class Profile(Mapping[TensorId, TensorStatistics]):
             bucket_samples=content.bucket_samples,
             tools=content.tools,
             keep_samples=content.keep_samples,
-            kept_samples=content.kept_samples,
+            kept_samples=content.kept.samples,
+            kept_results=content.kept.results,
         )
