@@ -35,13 +35,22 @@ class _Program:
     run: Any
     stored: tuple[bool, ...]
 
-    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """Return the results of one sample, and the variables in the order of their names, as views of the program's memory."""
-        returned = self.run([tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
-        values = [np.from_dlpack(value) for value in returned]
-        count = len(values) - len(self.names)
-        kept = zip(values[count:], self.stored, strict=True)
-        return values[:count], [value.transpose(TO_NCHW) if is_nhwc else value for value, is_nhwc in kept]
+    def on(self, samples: Iterable[Sequence[Array]]) -> Iterator[tuple[list[Array], list[Array]]]:
+        """Yield of each sample the results, and the variables in the order of their names, in memory that the next overwrites."""
+        given: list[Any] = []
+        prepared: Any = None
+        for arrays in samples:
+            if prepared is None:
+                given = [tvm.runtime.tensor(np.array(array, order="C")) for array in arrays]
+                prepared = self.run.prepare(given)
+            for tensor, array in zip(given, arrays, strict=True):
+                np.copyto(np.from_dlpack(tensor), array)
+            prepared.run()
+            values = [np.from_dlpack(value) for value in prepared.results()]
+            count = len(values) - len(self.names)
+            kept = zip(values[count:], self.stored, strict=True)
+            results = [value.copy() for value in values[:count]]
+            yield results, [value.transpose(TO_NCHW) if is_nhwc else value for value, is_nhwc in kept]
 
 
 class FloatValues:
@@ -66,7 +75,7 @@ class FloatValues:
     ) -> Iterator[tuple[list[Array], list[Array]]]:
         """Yield for each sample the model's results, and the values of variables in the order of their names.
 
-        Those lie in memory as kernels keep them: their strides may be those of NHWC.
+        Those lie in memory as kernels keep them, and as the next sample overwrites it: their strides may be those of NHWC.
 
         Parameters
         ----------
@@ -77,8 +86,7 @@ class FloatValues:
         """
         program = self._program(model, names, also)
         places = [program.names.index(name) for name in names]
-        for arrays in samples:
-            results, values = program(arrays)
+        for results, values in program.on(samples):
             yield results, [values[place] for place in places]
 
     def forget(self) -> None:

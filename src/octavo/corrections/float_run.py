@@ -101,13 +101,19 @@ def run_float(model: Model, products: Mapping[str, Product], samples: Samples, f
             name: np.moveaxis(value, product.axis, -1) for (name, product), value in zip(products.items(), values, strict=True)
         }
         for name, value in last.items():
-            sums[name] = sums[name] + value.sum(axis=tuple(range(value.ndim - 1)), dtype=np.float64)
+            sums[name] = sums[name] + _sum(value)
             counts[name] += value.size // value.shape[-1]
         if model.constant_bytes <= _MAX_MODEL:
             picked = picked or _Picked(products, last, len(samples))
             picked.add(last)
     rows = {} if picked is None else picked.rows
     return FloatRun(means={name: sums[name] / counts[name] for name in products}, results=results, rows=rows)
+
+
+def _sum(value: Array) -> npt.NDArray[np.float64]:
+    """Return the sums over all axes but the last: of rows in float32, which takes half the time, of these in float64."""
+    rows = value.sum(axis=-2, keepdims=True) if value.ndim > 2 else value
+    return rows.sum(axis=tuple(range(value.ndim - 1)), dtype=np.float64)
 
 
 class _Picked:
