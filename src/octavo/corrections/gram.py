@@ -19,7 +19,8 @@ Found = TypeVar("Found")
 
 ROWS_PER_INPUT = 4
 """Positions that are looked at for each input of a layer: as many as tell how the inputs vary."""
-_MIN_ROWS = 8192
+_MIN_ROWS = 4096
+"""Positions in all, of a layer with few inputs."""
 _MAX_ROWS_PER_INPUT = 256
 """More of them tell nothing else, in spite of _MIN_ROWS: a depthwise layer has few inputs to each output, and many outputs."""
 _THREADS = 2

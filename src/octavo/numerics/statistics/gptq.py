@@ -31,6 +31,9 @@ _MAX_SLOPE = 1.25
 _PASSES = 3
 """Of moving integers by 1 behind the sweep, over all inputs: it ends where none moves any more."""
 
+_MANY = 128
+"""Of so many integers a second pass moves hardly any, and takes as long as the first."""
+
 
 def gptq_round(weight: Floats, gram: Floats, scale: Floats, *, qmin: int, qmax: int) -> npt.NDArray[np.int64]:
     """Return integers q, [qmin; qmax], of weights such that the rows of (q * scale - weight) @ inputs have little power.
@@ -123,7 +126,7 @@ class _Layer:
         slope = self.gram @ (rounded * scale[:, None] - self.weight)  # half the error's, by each weight
         bound = np.diagonal(self.gram, axis1=1, axis2=2)[:, :, None] * scale[:, None] / 2  # beyond it a step of 1 gains
         inputs = rounded.shape[1]
-        for _ in range(_PASSES):
+        for _ in range(1 if qmax - qmin >= _MANY else _PASSES):
             has_moved = False
             for start in range(0, inputs, _BLOCK):
                 block = slice(start, min(start + _BLOCK, inputs))
