@@ -6,6 +6,7 @@ Each stage is a package that knows no other; what joins them stands here and now
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
 from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
 from .corrections import Corrector, samples_of
-from .equalization import equalizer
+from .equalization import Equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, ports
 from .float_values import FloatValues
@@ -243,9 +244,9 @@ def quantize(
         What an earlier call decided (`QuantizedModel.plan`), as it was or edited, or the path of its file: these layers with
         these parameters, and no others. In place of profile, recipe and params.
     preset
-        How much to try. "fast" corrects biases alone; "balanced" evens out channels and rounds weights by what their layers read,
-        too; "best" also tries several ranges of activations, which takes about ten times as long. What the recipe says other
-        than by default counts.
+        How much to try. "fast" corrects biases by what the profile says, and runs nothing; "balanced" runs samples to correct
+        them, evens out channels and rounds weights by what their layers read; "best" also tries several ranges of activations,
+        which takes about ten times as long. What the recipe says other than by default counts.
 
     Raises
     ------
@@ -327,21 +328,30 @@ def _quantized_for(
     _PROFILERS.pop(model, None)  # its constants need not be there once more while the model is quantized
     few = samples if wishes.weight_rounding == "gram" else samples[:_FOR_BIASES]
     floats, even_out = FloatValues(here.host, here.isas, here.llvm), None
-    if profile is not None and samples:
-        has_functions = any(support.float_function for support in target.description.ops)
-        even_out = equalizer(profile, samples, floats, only_ranges=wishes.has_plain_ranges, has_functions=has_functions)
-    make = partial(quantize_model, model, profile, target=target.description, targets=targets, equalize=even_out)
-    make = partial(make, claims_of=lambda module: integer_claims(module, *targets, vendors=vendors))
-    return make(
-        recipe=wishes,
-        params=params,
-        plan=plan,
-        changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
-        corrector_of=partial(Corrector, samples=few, target=here, floats=floats) if samples else corrector_of,
-        find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
-        find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
-        find_functions=partial(fused_functions, samples=samples, target=here) if samples else None,
-    )
+    with ThreadPoolExecutor(1) as beside:
+        if profile is not None and samples:
+            has_functions = any(support.float_function for support in target.description.ops)
+            even_out = Equalizer(
+                profile,
+                samples,
+                floats,
+                beside,
+                results=profile.kept_results,
+                only_ranges=wishes.has_plain_ranges,
+                has_functions=has_functions,
+            )
+        make = partial(quantize_model, model, profile, target=target.description, targets=targets, equalize=even_out)
+        make = partial(make, claims_of=lambda module: integer_claims(module, *targets, vendors=vendors))
+        return make(
+            recipe=wishes,
+            params=params,
+            plan=plan,
+            changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
+            corrector_of=partial(Corrector, samples=few, target=here, floats=floats) if samples else corrector_of,
+            find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
+            find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
+            find_functions=partial(fused_functions, samples=samples, target=here) if samples else None,
+        )
 
 
 def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:

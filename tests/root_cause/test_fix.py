@@ -96,7 +96,7 @@ def test_a_planted_fault_is_repaired(
 
 def test_unlike_channels_are_evened_out(rng: np.random.Generator, tmp_path: Path) -> None:
     params, samples = weights(rng), pictures(rng)
-    factors = np.float32(2) ** rng.integers(-4, 4, 8).astype(np.float32)
+    factors = np.float32(2) ** rng.permutation(np.arange(-4, 4)).astype(np.float32)
     for name in ("w1", "b1"):
         params[name] = params[name] * factors.reshape(-1, *[1] * (params[name].ndim - 1))
     params["w2"] = params["w2"] / factors.reshape(-1, 1, 1, 1)
@@ -195,7 +195,7 @@ def test_limits_are_checked(rooted: tuple[octavo.Model, octavo.Profile], options
 def test_without_samples_nothing_can_be_measured(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
     model, profile = rooted
     with pytest.raises(ProfileError, match="keeps no samples to measure with"):
-        octavo.fix(model, octavo.quantize(model, profile, recipe=PLAIN), replace(profile, kept_samples=()))
+        octavo.fix(model, octavo.quantize(model, profile, recipe=PLAIN), replace(profile, kept_samples=(), kept_results=()))
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

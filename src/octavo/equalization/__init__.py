@@ -1,5 +1,5 @@
 """Equalization: which factors even out a model's channels, found by running it on samples. Quantizes nothing."""
 
-from .equalizer import equalizer
+from .equalizer import Equalizer
 
-__all__ = ["equalizer"]
+__all__ = ["Equalizer"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 from tvm.relax import Var
 
 from ..errors import CompileError
@@ -29,7 +32,7 @@ from ..quantize.equalize import (
     find_sites,
     scaled,
 )
-from .statistics import GroupValues, ScaledValues
+from .statistics import GroupValues, ScaledValues, channel_ranges, profiled_values
 from .streams import MIN_STEPS, ChannelWidths, find_streams
 
 Array = npt.NDArray[Any]
@@ -40,49 +43,106 @@ Chosen = list[tuple[Site, Floats]]
 MAX_CHANGE = 1e-5
 """Of the results of the float model, as a share of the largest: what float32's rounding comes to in a deep network."""
 _SAMPLES = 16
-"""Enough for the variance of channels whose ranges the profile knows, and to prove that results are the same."""
+"""Enough to say how wide the channels of streams are, and to prove that results are the same."""
 
 
-def equalizer(
-    profile: Profile, samples: Samples, floats: FloatValues, *, only_ranges: bool = False, has_functions: bool = False
-) -> Callable[[Model, Collection[str], int], Equalization]:
-    """Return what says how a simplified model is to be equalized on samples.
+class Equalizer:
+    """Says how a simplified model is to be equalized, on the samples that a profile keeps.
 
-    It is given the names of variables whose values have to stay as they are, and the width of weights. With `only_ranges` its
-    statistics of divided tensors are the ends of their ranges alone, which mostly follow from the profile: all samples need not
-    be run for that. `has_functions`: see `find_groups`.
+    Parameters
+    ----------
+    samples
+        Those, as the model takes them.
+    results
+        What the model gave for each of them, () where that is not known.
+    beside
+        Where proofs run that nothing waits for yet.
+    only_ranges
+        Whether statistics of divided tensors may be the ends of their ranges alone, which mostly follow from the profile: all
+        samples need not be run for that.
+    has_functions
+        See `find_groups`.
     """
 
-    def equalize(simple: Model, kept: Collection[str], weight_bits: int) -> Equalization:
+    def __init__(
+        self,
+        profile: Profile,
+        samples: Samples,
+        floats: FloatValues,
+        beside: Executor,
+        *,
+        results: Samples = (),
+        only_ranges: bool = False,
+        has_functions: bool = False,
+    ) -> None:
+        self._make = partial(_Equalizer, profile, samples, results, floats, only_ranges)
+        self._beside, self._has_functions = beside, has_functions
+        self._proof: Future[bool] | None = None
+
+    def __call__(self, simple: Model, kept: Collection[str], weight_bits: int, attempt: int = 0) -> Equalization:
+        """Return the factors; whether these leave the results as they are `holds` may have to say later.
+
+        Parameters
+        ----------
+        kept
+            Names of variables whose values have to stay as they are.
+        weight_bits
+            Width of weights.
+        attempt
+            How many times what was returned did not hold.
+        """
+        self._proof = None
         with lineage_paused():  # what is built here is none of the model's own steps
             try:
-                return _Equalizer(simple, profile, samples, floats, only_ranges).run(kept, weight_bits, has_functions)
+                found, proof = self._make(simple).run(kept, weight_bits, self._has_functions, attempt)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
+        if proof is not None:
+            self._proof = self._beside.submit(_proves, proof)
+        return found
 
-    return equalize
+    def holds(self) -> bool:
+        """Return whether what was returned last leaves the results as they are, once that is known."""
+        return self._proof is None or self._proof.result()
+
+
+def _proves(proof: Callable[[], bool]) -> bool:
+    with tvm.transform.PassContext(opt_level=3):  # a thread has its own
+        try:
+            return proof()
+        except (NotImplementedError, CompileError):
+            return False
 
 
 class _Equalizer:
     """One model on its samples."""
 
-    def __init__(self, simple: Model, profile: Profile, samples: Samples, floats: FloatValues, only_ranges: bool) -> None:
+    def __init__(
+        self, profile: Profile, samples: Samples, results: Samples, floats: FloatValues, only_ranges: bool, simple: Model
+    ) -> None:
         self._simple, self._profile, self._samples, self._floats = simple, profile, samples, floats
-        self._only_ranges = only_ranges
+        self._results, self._only_ranges = results, only_ranges
+        self._before: list[list[Array]] = []
         self._view = DataflowView(simple.module["main"])
 
-    def run(self, kept: Collection[str], weight_bits: int, has_functions: bool) -> Equalization:
-        """Return the factors of all sites that gain, or of those whose factors change nothing in float."""
+    def run(
+        self, kept: Collection[str], weight_bits: int, has_functions: bool, attempt: int
+    ) -> tuple[Equalization, Callable[[], bool] | None]:
+        """Return the factors of all sites that gain, and what says whether these leave the results as they are."""
         found = find_groups(self._simple, kept, has_functions=has_functions)
         sites = [site for site in find_sites(found) if site.readers and site.rounded and self._is_finite(site)]
         streams = {var: ChannelWidths() for var in find_streams(self._view) if var.name not in kept}
         if not sites and not streams:
-            return Equalization()
-        values, before = self._observed(found, sites, streams)
+            return Equalization(), None
+        values = self._observed(found, sites, streams)
         chosen = zip(sites, best_factors(self._simple, found, sites, values, weight_bits), strict=True)
         wanted = [(site, factors) for site, factors in chosen if factors is not None]
-        has_functions = any(var in found.functions for site, _ in wanted for var in site.tensors)
-        return replace(self._proved(found, wanted, before, has_functions=has_functions), uneven=dict(_uneven(streams)))
+        uneven = dict(_uneven(streams))
+        candidates = self._candidates(found, wanted)
+        if attempt < len(candidates):
+            equalization, proof = self._proposed(found, candidates[attempt])
+            return replace(equalization, uneven=uneven), proof
+        return Equalization(uneven=uneven), None
 
     def _is_finite(self, site: Site) -> bool:
         """Return whether the profile found neither NaN nor infinity in what is rounded; else it cannot be."""
@@ -91,59 +151,77 @@ class _Equalizer:
 
     def _observed(
         self, found: ChannelGroups, sites: Sequence[Site], streams: Mapping[Var, ChannelWidths]
-    ) -> tuple[dict[Var, ChannelValues], list[list[Array]]]:
-        """Return what samples say of the rounded tensors of sites, and the model's results; take what they say of streams."""
+    ) -> dict[Var, ChannelValues]:
+        """Return what is known of the rounded tensors of sites; take what samples say of streams.
+
+        Samples are run where the profile does not know the ranges of channels.
+        """
         rounded = [var for site in sites for var in site.rounded]
         size = 1 + max((int(groups.max()) for groups in found.of.values()), default=0)
-        totals = {var: GroupValues(found.of[var], size, self._profile.get(TensorId(var.name))) for var in rounded}
-        outputs: list[list[Array]] = []
-        samples = self._samples[: _SAMPLES if all(total.is_profiled for total in totals.values()) else None]
+        values: dict[Var, ChannelValues] = {}
+        totals: dict[Var, GroupValues] = {}
+        for var in rounded:
+            profiled, groups = self._profile.get(TensorId(var.name)), found.of[var]
+            if profiled is not None and channel_ranges(profiled, groups.shape):
+                values[var] = profiled_values(profiled, groups, size)
+            else:
+                totals[var] = GroupValues(groups, size)
         seen = [*totals.items(), *streams.items()]
-        for results, values in self._values(self._simple, [var.name for var, _ in seen], samples):
-            for (_, total), value in zip(seen, values, strict=True):
-                total.add(value)
-            outputs.append(results)
-        return {var: total.result() for var, total in totals.items()}, outputs
+        if seen:
+            samples = self._samples if totals else self._samples[:_SAMPLES]
+            for results, each_value in self._values(self._simple, [var.name for var, _ in seen], samples):
+                for (_, total), value in zip(seen, each_value, strict=True):
+                    total.add(value)
+                self._before.append(results)
+        return values | {var: total.result() for var, total in totals.items()}
 
-    def _proved(self, found: ChannelGroups, wanted: Chosen, before: list[list[Array]], *, has_functions: bool) -> Equalization:
-        """Return the factors of sites that leave the results as they are.
+    def _candidates(self, found: ChannelGroups, wanted: Chosen) -> list[Chosen]:
+        """Return the factors of sites, those first that leave the least noise.
 
         Where float32's rounding of weights that are divided shows in the results, powers of two take their place: dividing by
         these rounds nothing. Those next above leave no channel wider than the widest.
         """
-        if has_functions and wanted:
-            # A factor behind a function parts it from the product's kernel, which then sums in another order: that is no change.
-            ones = {TensorId(var.name): np.ones(found.of[var].shape, np.float32) for site, _ in wanted for var in site.tensors}
-            same = self._values(scaled(self._simple, ones, exact=True), [], self._samples[: len(before)])
-            before = [results for results, _ in same]
+        if not wanted:
+            return []
         powers = [(site, np.exp2(np.ceil(np.log2(factors)))) for site, factors in wanted]
-        for each in (powers,) if has_functions else (wanted, powers):
-            if not each:
-                break
-            equalization = self._checked(found, each, before)
-            if equalization is not None:
-                return equalization
-        return Equalization()
+        return [powers] if _has_functions(found, wanted) else [wanted, powers]
 
-    def _checked(self, found: ChannelGroups, wanted: Chosen, before: list[list[Array]]) -> Equalization | None:
-        """Return what dividing the tensors of sites makes of them, None where it changes the results."""
+    def _proposed(self, found: ChannelGroups, wanted: Chosen) -> tuple[Equalization, Callable[[], bool]]:
+        """Return what dividing the tensors of sites makes of them, and what says whether that leaves the results as they are."""
         by_group = np.prod([factors for _, factors in wanted], axis=0)
         tensors = {TensorId(var.name): var for site, _ in wanted for var in site.tensors}
         factors = {name: factors_of(found.of[var], by_group) for name, var in tensors.items()}
         statistics = {name: ScaledValues(self._profile[name], factors[name]) for name in tensors if name in self._profile}
         unknown = {name: each for name, each in statistics.items() if not (self._only_ranges and each.has_range)}
-        samples = self._samples if unknown else self._samples[: len(before)]
-        seen = self._values(scaled(self._simple, factors, exact=True), [*map(str, unknown)], samples)
-        for number, (results, values) in enumerate(seen):
-            pairs = zip(before[number], results, strict=True) if number < len(before) else ()
-            if not all(_is_same(*pair) for pair in pairs):
-                return None
-            for each, value in zip(unknown.values(), values, strict=True):
-                each.add(value)
+        model = scaled(self._simple, factors, exact=True)
+        results: list[list[Array]] = []
+        if unknown:
+            for own, values in self._values(model, [*map(str, unknown)], self._samples):
+                for each, value in zip(unknown.values(), values, strict=True):
+                    each.add(value)
+                results.append(own)
         clamps = {name: np.float32(found.clamps[var]) / factors[name] for name, var in tensors.items() if var in found.clamps}
-        made = {name: each.result() for name, each in statistics.items()}
-        shared = tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted)
-        return Equalization(factors=factors, clamps=clamps, sites=shared, statistics=made)
+        equalization = Equalization(
+            factors=factors,
+            clamps=clamps,
+            sites=tuple(tuple(TensorId(var.name) for var in site.tensors) for site, _ in wanted),
+            statistics={name: each.result() for name, each in statistics.items()},
+        )
+        return equalization, partial(self._changes_nothing, found, wanted, model, results)
+
+    def _changes_nothing(self, found: ChannelGroups, wanted: Chosen, model: Model, results: Sequence[Sequence[Array]]) -> bool:
+        """Return whether an equalized model's results are those of the model; `results` may have been found already."""
+        now = results[:_SAMPLES] or self._results_of(model)
+        if _are_same(self._results, now):
+            return True
+        if not _has_functions(found, wanted):
+            return _are_same(self._before or self._results_of(self._simple), now)
+        # A factor behind a function parts it from the product's kernel, which then sums in another order: that is no change.
+        ones = {TensorId(var.name): np.ones(found.of[var].shape, np.float32) for site, _ in wanted for var in site.tensors}
+        return _are_same(self._results_of(scaled(self._simple, ones, exact=True)), now)
+
+    def _results_of(self, model: Model) -> list[list[Array]]:
+        return [results for results, _ in self._values(model, [], self._samples[:_SAMPLES])]
 
     def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
         # What corrections look at, the sums before clamps, too: so they find the program as it is, and kernels are the same.
@@ -162,8 +240,19 @@ def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, st
             yield TensorId(var.name), said
 
 
+def _has_functions(found: ChannelGroups, wanted: Chosen) -> bool:
+    return any(var in found.functions for site, _ in wanted for var in site.tensors)
+
+
+def _are_same(before: Samples, now: Samples) -> bool:
+    """Return whether results of the first samples are the same; not where nothing is known of them."""
+    if len(before) < len(now):
+        return False
+    return all(_is_same(*pair) for known, found in zip(before, now, strict=False) for pair in zip(known, found, strict=True))
+
+
 def _is_same(before: Array, now: Array) -> bool:
-    if before.dtype.kind != "f":
+    if before.dtype != now.dtype or before.shape != now.shape or before.dtype.kind != "f":
         return bool(np.array_equal(before, now))
     largest = float(np.abs(before).max(initial=0.0))
     return bool(np.abs(before.astype(np.float64) - now).max(initial=0.0) <= MAX_CHANGE * largest)

@@ -23,6 +23,39 @@ _POSITIONS = 1024
 """Of a sample whose values are summed, evenly spread: enough for the variance of channels."""
 
 
+def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64], size: int) -> ChannelValues:
+    """Return what a profile says of a tensor of which it has the ranges of channels (see `channel_ranges`).
+
+    Their variances are taken to be alike in shares of the squares of their ranges: of all values together they are what the
+    histogram says.
+
+    Parameters
+    ----------
+    groups, size
+        As `GroupValues` takes them.
+    """
+    of_channel = groups.reshape(-1)
+    low, high = np.full(size, np.inf), np.full(size, -np.inf)
+    _extend(low, high, of_channel, profiled.channel_minimum, profiled.channel_maximum)
+    is_there = np.isfinite(low)
+    squares = np.where(is_there, high - low, 0.0) ** 2
+    ends, counts = profiled.histogram.edges(), profiled.histogram.counts.astype(np.float64)
+    centres = (ends[0] + ends[1]) / 2
+    mean = float(np.average(centres, weights=counts))
+    share = float(np.average((centres - mean) ** 2, weights=counts)) / max(float(squares[of_channel].mean()), 1e-30)
+    return ChannelValues(
+        is_there=is_there,
+        minimum=np.where(is_there, low, 0.0),
+        maximum=np.where(is_there, high, 0.0),
+        variance=share * squares,
+    )
+
+
+def _extend(low: Floats, high: Floats, groups: npt.NDArray[np.int64], least: Array, largest: Array) -> None:
+    np.minimum.at(low, groups, least.reshape(-1).astype(np.float64))
+    np.maximum.at(high, groups, largest.reshape(-1).astype(np.float64))
+
+
 class GroupValues:
     """Sums up a tensor's values by group.
 
@@ -32,23 +65,17 @@ class GroupValues:
         Of its elements, 1 along axes that they don't depend on.
     size
         Number of groups of the model.
-    profiled
-        What a profile knows of it, over more samples.
     """
 
-    def __init__(self, groups: npt.NDArray[np.int64], size: int, profiled: TensorStatistics | None) -> None:
+    def __init__(self, groups: npt.NDArray[np.int64], size: int) -> None:
         self._groups = groups.reshape(-1)
         self._axes = tuple(axis for axis, each in enumerate(groups.shape) if each == 1)
         self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
         self._sum, self._squares, self._count = np.zeros(size), np.zeros(size), np.zeros(size)
-        self.is_profiled = profiled is not None and channel_ranges(profiled, groups.shape)
-        if profiled is not None and self.is_profiled:
-            self._extend(profiled.channel_minimum, profiled.channel_maximum)
 
     def add(self, value: Array) -> None:
         """Take one sample's values."""
-        if not self.is_profiled:
-            self._extend(value.min(axis=self._axes), value.max(axis=self._axes))
+        _extend(self._low, self._high, self._groups, value.min(axis=self._axes), value.max(axis=self._axes))
         some = value[self._some(value.shape)]
         total, squares = some.sum(axis=self._axes, dtype=np.float64), np.square(some, dtype=np.float64).sum(axis=self._axes)
         np.add.at(self._sum, self._groups, total.reshape(-1))
@@ -60,10 +87,6 @@ class GroupValues:
         longest = max(self._axes, key=lambda axis: shape[axis], default=0)
         step = math.prod(shape[axis] for axis in self._axes) // _POSITIONS
         return tuple(slice(None, None, max(1, step)) if axis == longest else slice(None) for axis in range(len(shape)))
-
-    def _extend(self, low: Array, high: Array) -> None:
-        np.minimum.at(self._low, self._groups, low.reshape(-1).astype(np.float64))
-        np.maximum.at(self._high, self._groups, high.reshape(-1).astype(np.float64))
 
     def result(self) -> ChannelValues:
         """Return what was seen."""

@@ -47,8 +47,17 @@ FindCostliest = Callable[[Model, QuantizedModel], Sequence[TensorId]]
 FindFunctions = Callable[[Model, QuantizedModel, Collection[TensorId]], Mapping[TensorId, str]]
 """Says of a quantized model which of these products' results are best not rounded before a function of them, with the reasons."""
 
-Equalize = Callable[[Model, Collection[str], int], Equalization]
-"""Says how a simplified model is to be equalized, tensors of these names left as they are, for weights of so many bits."""
+
+class Equalize(Protocol):
+    """Says how a simplified model is to be equalized."""
+
+    def __call__(self, model: Model, kept: Collection[str], weight_bits: int, attempt: int = 0, /) -> Equalization:
+        """Return factors, for weights of so many bits; tensors of these names stay. What was returned before did not hold."""
+        ...
+
+    def holds(self) -> bool:
+        """Return whether what was returned last leaves the float model's results as they are; wait until that is known."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,6 +78,8 @@ class Job:
     replay: Replay | None
     tunes: bool = False
     """Whether ranges are chosen by simulation wherever that brings the outputs nearer, not only where they are too far off."""
+    attempt: int = 0
+    """How many times a job like this found that what evens out channels does not leave the float model's results as they are."""
     wishes: dict[str, Wish] = field(init=False)
     corrections: Corrections = field(default_factory=Corrections)
     equalization: Equalization = field(default_factory=Equalization)
@@ -132,9 +134,13 @@ class Job:
 
     def equalize(self, equalize: Equalize) -> None:
         """Even out channels, but those of tensors of which the recipe says something."""
-        found = equalize(self._float, set(self.wishes), usual_width(self.recipe))
+        found = equalize(self._float, set(self.wishes), usual_width(self.recipe), self.attempt)
         self.remedies = Remedies(float_tensors=found.uneven).with_more(self.remedies)
         self._equalized(found)
+
+    def holds(self, run: Experiments) -> bool:
+        """Return whether the float model's results are what they were before channels were evened out; wait for that."""
+        return run.equalize is None or run.equalize.holds()
 
     def run_equalized(self) -> QuantizedModel:
         """Return the model in QDQ form, without factors that need a clip where integers don't saturate."""
@@ -284,6 +290,8 @@ class Job:
         """
         corrector = corrector_of(self._exact)
         best = self._corrected(quantized, corrector)
+        if not self.holds(experiments):
+            return best.quantized
         if experiments.find_functions is not None:
             best = self._with_functions(best, corrector, experiments.find_functions)
         is_close, find = self._is_close(best), experiments.find_remedies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -90,18 +91,23 @@ def quantize(
     """
 
     def made(wanted: Recipe, tunes: bool) -> QuantizedModel:
-        job = Job(
-            model=model,
-            profile=profile,
-            target=target,
-            targets=tuple(targets) or (target,),
-            recipe=wanted,
-            claims_of=claims_of,
-            replay=None if plan is None else Replay(plan=plan, lets_go=changes is not None and changes.changes_layers),
-            tunes=tunes,
-        )
-        job.remedies = job.remedies.with_more(changes or Remedies())
-        return job.finished(params, run)
+        for attempt in count():
+            job = Job(
+                model=model,
+                profile=profile,
+                target=target,
+                targets=tuple(targets) or (target,),
+                recipe=wanted,
+                claims_of=claims_of,
+                replay=None if plan is None else Replay(plan=plan, lets_go=changes is not None and changes.changes_layers),
+                tunes=tunes,
+                attempt=attempt,
+            )
+            job.remedies = job.remedies.with_more(changes or Remedies())
+            quantized = job.finished(params, run)
+            if job.holds(run):
+                return quantized
+        raise AssertionError("an equalization without factors holds")
 
     given = recipe or Recipe()
     run = Experiments(
