@@ -45,6 +45,8 @@ def test_what_a_recipe_says_counts_more_than_the_preset():
     assert recipe.with_preset("best") == recipe == recipe.with_preset("balanced")
     fast = recipe.with_preset("fast")
     assert (fast.min_sqnr, fast.weight_rounding, fast.equalization) == (30.0, "nearest", "none")
+    assert fast.bias_correction == "analytic"
+    assert octavo.Recipe(bias_correction=False).with_preset("fast").bias_correction is False
 
 
 def test_without_samples_auto_is_the_observed_range(profiled):

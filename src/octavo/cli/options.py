@@ -147,9 +147,9 @@ def _add_preset(group: Group) -> None:
         "--preset",
         choices=get_args(Preset),
         default="balanced",
-        help="how much to try (default: %(default)s): fast corrects biases alone, balanced evens out channels and rounds weights "
-        "by what their layers read, too, best also tries several ranges of activations, which takes about ten times as long; "
-        "what other options say counts",
+        help="how much to try (default: %(default)s): fast corrects biases by what the profile says and runs nothing, balanced "
+        "runs samples to correct them, evens out channels and rounds weights by what their layers read, best also tries several "
+        "ranges of activations, which takes about ten times as long; what other options say counts",
     )
 
 

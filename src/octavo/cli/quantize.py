@@ -7,13 +7,15 @@ import math
 import sys
 from pathlib import Path
 
+from ..corrections import measured_nearness
 from ..evaluation import WORDS, better, doubts, level_of_agreement, level_of_sqnr
 from ..graph import Model
 from ..graph.inputs import input_specs
 from ..pipeline import Profile, explain, export_onnx, profile, quantize
-from ..quantize import QuantizationPlan, QuantizedModel, Recipe
+from ..quantize import Nearness, QuantizationPlan, QuantizedModel, Recipe
 from ..quantize.encodings import FORMATS, read_encodings, write_encodings
 from ..root_cause import FixResult, fix
+from ..target_choice import resolve_target
 from ..tflite_export import EDGE_DTYPES, export_tflite, restricted, target_of
 from ..tflite_export import quantize as quantize_for_tflite
 from .calibration import add_data, open_data
@@ -164,15 +166,22 @@ def _say(
     print(f"{args.output}: {'; '.join(each for each in said if each)}")
     if fixed is not None:
         print("\n".join(_steps(fixed)))
-    print(_verdict(args, quantized))
+    print(_verdict(args, quantized, _measured(model, quantized, known)))
     if known is not None:
         for doubt in doubts(model, known):
             print(f"warning: {doubt}")
 
 
-def _verdict(args: argparse.Namespace, quantized: QuantizedModel) -> str:
-    """Say how good the model is by what quantizing measured, and what to do next."""
-    measured = quantized.plan.corrections
+def _measured(model: Model, quantized: QuantizedModel, known: Profile | None) -> Nearness:
+    """Return how near the outputs are to the float model's on the samples of the profile: as quantizing measured it, or now."""
+    measured = quantized.plan.corrections.nearness
+    if measured.sqnr_db < math.inf or known is None:
+        return measured
+    return measured_nearness(model, quantized, known, resolve_target(None))
+
+
+def _verdict(args: argparse.Namespace, quantized: QuantizedModel, measured: Nearness) -> str:
+    """Say how good the model is, and what to do next."""
     after = f"octavo evaluate {args.model} {args.output} --data FILE"
     if measured.sqnr_db == math.inf:
         return f"verdict: not measured here; {after} says how good it is"

@@ -2,5 +2,6 @@
 
 from .correct import Corrector, samples_of
 from .error import sqnr_by_result
+from .measured import measured_nearness
 
-__all__ = ["Corrector", "samples_of", "sqnr_by_result"]
+__all__ = ["Corrector", "measured_nearness", "samples_of", "sqnr_by_result"]

@@ -120,7 +120,7 @@ class Corrector:
             results = run.correct(self._samples, means, rows)
             trim_heap(self._simple.constant_bytes)
         corrected = [
-            layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction and layer.bias in run.shifts
+            layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction is True and layer.bias in run.shifts
         ]
         return Corrections(
             bias_shifts={layer.output: run.shifts[layer.bias] for layer in corrected if layer.bias},
@@ -184,7 +184,7 @@ class _Run:
         self._calls = composite_calls(self._parts)
         self._program: KernelCalls
         self._sources = WeightSources(simple, quantized, kept) if quantized.plan.recipe.weight_rounding == "gram" else None
-        self._moves_biases = quantized.plan.recipe.bias_correction
+        self._moves_biases = quantized.plan.recipe.bias_correction is True
         self.shifts = Shifts()
         self.weights: dict[TensorId, npt.NDArray[Any]] = {}
         self.scales: dict[TensorId, npt.NDArray[np.float32]] = {}

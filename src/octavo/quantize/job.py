@@ -177,7 +177,7 @@ class Job:
             roundings=emitted.roundings,
             weights=parameters.weights,
             biases=emitted.biases,
-            corrections=self.corrections,
+            corrections=replace(self.corrections, bias_shifts=parameters.bias_shifts or self.corrections.bias_shifts),
             equalization=self.equalization,
             weight_values={**parameters.weight_values, **emitted.bias_values},
             layers=emitted.layers,

@@ -14,6 +14,7 @@ from ..errors import QuantizationError
 from ..identity import TensorId
 from ..numerics import QuantParams, quantize
 from ..target import TargetDescription
+from .analytic_shifts import analytic_shift
 from .constraints import TensorConstraints, Wishes
 from .corrections import Corrections
 from .override import Override
@@ -61,7 +62,7 @@ class Parameters:
     """Parameters by variable; weights and biases by the name of their parameter, with their integers.
 
     `rejected` are the results of layers whose numbers do not fit after all, with reasons; `shared` the tensors that have one set
-    of parameters, group by group.
+    of parameters, group by group; `bias_shifts` what was added to biases by the profile alone.
     """
 
     activations: dict[Var, QuantParams]
@@ -72,6 +73,7 @@ class Parameters:
     adjustments: tuple[Adjustment, ...]
     rejected: dict[Var, str]
     shared: tuple[tuple[TensorId, ...], ...]
+    bias_shifts: dict[TensorId, npt.NDArray[np.float32]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -123,22 +125,47 @@ class ParameterChooser:
         weights, adjustments, rejected = self.weights.choose(placement.layers, activations, constraints)
         for constant in (constant for layer in placement.layers for constant in layer.constants):
             weights[constant.name] = _params(constraints.scheme(constant.name), constant.name, ranges)
+        weight_values = {name: self._integers(name, params) for name, params in weights.items()}
+        shifts = self._analytic_shifts(placement, weights, weight_values)
         biases: dict[Var, QuantParams] = {}
         bias_values: dict[Var, npt.NDArray[Any]] = {}
         for layer in placement.layers:
             if layer.op is not None and layer.bias is not None:
                 biases[layer.output] = bias_params(activations[layer.inputs[0]], weights[layer.op.weight.name], layer.bias.axis)
-                bias_values[layer.output] = quantize(self._bias(layer, layer.bias), biases[layer.output])
+                bias = self._bias(layer, layer.bias, shifts or self.corrections.bias_shifts)
+                bias_values[layer.output] = quantize(bias, biases[layer.output])
         return Parameters(
             activations=activations,
             weights=weights,
             biases=biases,
             bias_values=bias_values,
-            weight_values={name: self._integers(name, params) for name, params in weights.items()},
+            weight_values=weight_values,
             adjustments=adjustments,
             rejected=rejected,
             shared=constraints.shared(),
+            bias_shifts=shifts,
         )
+
+    def _analytic_shifts(
+        self,
+        placement: Placement,
+        weights: Mapping[TensorId, QuantParams],
+        values: Mapping[TensorId, npt.NDArray[Any]],
+    ) -> dict[TensorId, npt.NDArray[np.float32]]:
+        """Return what the recipe wants added to biases by the profile alone, by the outputs of layers."""
+        statistics = self.statistics
+        if self.recipe.bias_correction != "analytic" or statistics is None or self.corrections.bias_shifts:
+            return {}
+        found: dict[TensorId, npt.NDArray[np.float32]] = {}
+        for layer in placement.layers:
+            source = None if layer.op is None or layer.bias is None else self.sources.source(layer.inputs[0])
+            if layer.op is None or source is None:
+                continue
+            name = layer.op.weight.name
+            shift = analytic_shift(layer, self.params[name], values[name], weights[name], statistics[source], source)
+            if shift is not None:
+                found[layer.name] = shift
+        return found
 
     def _integers(self, name: TensorId, params: QuantParams) -> npt.NDArray[Any]:
         """Return the integers of a weight."""
@@ -149,9 +176,9 @@ class ParameterChooser:
             raise QuantizationError(f"weight_values: {name} has the shape {value.shape}, got {rounded.shape}")
         return rounded
 
-    def _bias(self, layer: Layer, bias: Bias) -> npt.NDArray[Any]:
-        """Return the bias of a layer in real numbers, as its parameter holds it."""
-        value, shift = self.params[bias.constant.name], self.corrections.bias_shifts.get(layer.name)
+    def _bias(self, layer: Layer, bias: Bias, shifts: Mapping[TensorId, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
+        """Return the bias of a layer in real numbers, as its parameter holds it, with what is added to it."""
+        value, shift = self.params[bias.constant.name], shifts.get(layer.name)
         if shift is None:
             return value
         if shift.size != value.size:

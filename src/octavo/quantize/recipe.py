@@ -22,6 +22,7 @@ WeightGranularity = Literal["per_axis", "per_tensor"]
 WeightRounding = Literal["nearest", "gram"]
 WeightRange = Literal["auto", "max", "mse"]
 Equalizing = Literal["none", "auto"]
+BiasCorrection = bool | Literal["analytic"]
 Preset = Literal["fast", "balanced", "best"]
 AUTO = "auto"
 """The range estimator that is a choice among others."""
@@ -76,7 +77,8 @@ class Recipe:
         them, where rounding is estimated to lose less then; the float model computes the same. It needs the samples that
         the profile keeps. "none": they stay.
     bias_correction
-        Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias.
+        Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias. "analytic":
+        what rounding its weights moves them by, as ranges and means in the profile tell without a run.
     min_sqnr
         The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
         missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB
@@ -116,7 +118,7 @@ class Recipe:
     weight_range: WeightRange = "auto"
     weight_rounding: WeightRounding = "gram"
     equalization: Equalizing = "auto"
-    bias_correction: bool = True
+    bias_correction: BiasCorrection = True
     min_sqnr: float | None = 18.0
     float_tensors: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -148,8 +150,8 @@ class Recipe:
             _ = self.estimator
         except ValueError as error:
             raise QuantizationError(f"recipe: {error}") from error
-        if not isinstance(cast("Any", self.bias_correction), bool):
-            raise QuantizationError(f"recipe: bias_correction must be True or False, got {self.bias_correction!r}")
+        if not isinstance(cast("Any", self.bias_correction), bool) and self.bias_correction != "analytic":
+            raise QuantizationError(f"recipe: bias_correction must be True, False or 'analytic', got {self.bias_correction!r}")
         _check_sqnr(self.min_sqnr)
         for name in ("float_tensors", "exclude", "float_ops"):
             names: Any = getattr(self, name)
@@ -190,7 +192,7 @@ class Recipe:
     @property
     def corrects(self) -> bool:
         """Whether anything is to be corrected by running the model."""
-        return self.bias_correction or self.weight_rounding != "nearest"
+        return self.bias_correction is True or self.weight_rounding != "nearest"
 
     def preferred_dtype(self, target: TargetDescription) -> str:
         """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""
@@ -221,11 +223,11 @@ class Recipe:
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "fast": {"weight_rounding": "nearest", "equalization": "none", "min_sqnr": None},
+    "fast": {"weight_rounding": "nearest", "equalization": "none", "bias_correction": "analytic", "min_sqnr": None},
     "balanced": {},
     "best": {"range_estimator": AUTO, "wide_weights": 0.3},
 }
-"""What each preset says other than a recipe by default: "fast" corrects biases alone, "best" tries ranges, too, and with
+"""What each preset says other than a recipe by default: "fast" runs nothing, "best" tries ranges, too, and with
 fewer than 8 bits of weights leaves 8 to those that cost most."""
 
 

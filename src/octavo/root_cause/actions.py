@@ -89,7 +89,7 @@ class Actions:
             case "bias":
                 yield from self._biases(state, row)
             case "shifted mean":
-                if not state.recipe.bias_correction:
+                if state.recipe.bias_correction is not True:
                     yield self._anew(state, "biases are corrected (bias_correction)", bias_correction=True)
             case "weight rounding":
                 yield from self._weights(state, row)

@@ -233,7 +233,8 @@ class Experiments:
             said = f"scales of its weights are others than their values need, in channels {listed}: take those of each channel"
             return Finding(cause="weight scale", remedy=said, effect=of_weights, left=min(nearest, of_weights))
         unshifted = self._without_mean_error(name)
-        if layer.output in self.plan.corrections.bias_shifts:  # the mean is taken off already
+        is_analytic = self.plan.recipe.bias_correction == "analytic"
+        if layer.output in self.plan.corrections.bias_shifts and not is_analytic:  # the mean is taken off already
             of_weights = unshifted
         elif unshifted < _GONE * of_weights:
             said = "rounding its weights shifts the mean of its results: correct its bias (Recipe(bias_correction=True))"

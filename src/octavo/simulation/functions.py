@@ -61,7 +61,7 @@ def fused_functions(
     if not candidates:
         return {}
     try:
-        simulation = Simulation(simple, quantized.plan, samples, target, is_centred=quantized.plan.recipe.bias_correction)
+        simulation = Simulation(simple, quantized.plan, samples, target, is_centred=bool(quantized.plan.recipe.bias_correction))
     except NotImplementedError:  # nothing can be seen between its steps
         return {}
     params, known = quantized.plan.activations, set(simulation.activations)

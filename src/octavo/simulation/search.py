@@ -47,7 +47,7 @@ def remedies(
     bring it nearer, and none where it has `goal_db` as it is simulated.
     """
     try:
-        is_centred = quantized.plan.recipe.bias_correction
+        is_centred = bool(quantized.plan.recipe.bias_correction)
         simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
         return Remedies()
@@ -58,7 +58,7 @@ def remedies(
 def costliest(simple: Model, quantized: QuantizedModel, *, samples: Samples, target: ResolvedTarget) -> list[TensorId]:
     """Return the activations of a quantized model, those first whose rounding alone costs the worst output most."""
     try:
-        is_centred = quantized.plan.recipe.bias_correction
+        is_centred = bool(quantized.plan.recipe.bias_correction)
         simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
         return []
