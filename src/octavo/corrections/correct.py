@@ -26,6 +26,7 @@ from tvm.relax import Var
 from ..backends.cpu.link import link
 from ..backends.cpu.lowering import isa_for, lower_composites
 from ..build.kernel_calls import KernelCall, KernelCalls
+from ..composites.attributes import read_composites
 from ..errors import CompileError, DataError, ProfileError
 from ..float_values import FloatValues
 from ..graph import Model
@@ -180,7 +181,8 @@ class _Run:
     def __init__(self, simple: Model, quantized: QuantizedModel, target: ResolvedTarget, kept: Collection[str]) -> None:
         self._target = target
         self._parts = _with_all_pixels(quantized, target)
-        self.layers = weighted_layers(self._parts)
+        self._composites = read_composites(self._parts)
+        self.layers = weighted_layers(self._composites.values())
         self._calls = composite_calls(self._parts)
         self._program: KernelCalls
         self._sources = WeightSources(simple, quantized, kept) if quantized.plan.recipe.weight_rounding == "gram" else None
@@ -191,7 +193,7 @@ class _Run:
 
     def build(self) -> None:
         """Compile the program. NotImplementedError or CompileError where that cannot be."""
-        lowered = lower_composites(self._parts, self._target.host, self._target.isas, 1)
+        lowered = lower_composites(self._parts, self._target.host, self._target.isas, 1, composites=self._composites)
         self._program = KernelCalls(link(lowered, self._target.llvm), self._target.llvm)
 
     def correct(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from ..backends.cpu.packed_constants import packed_constants
-from ..composites.attributes import HOST, Composite, read_composites
+from ..composites.attributes import HOST, Composite
 from ..composites.base import FloatResult, QuantizedTensor
 from ..composites.weighted import Conv2dOp, Conv2dTransposeOp, MatmulOp
 from ..graph.dataflow import DataflowView, op_name
@@ -90,10 +90,10 @@ class WeightedLayer:
         return replace(self, op=replace(self.op, weight=changed))
 
 
-def weighted_layers(parts: tvm.IRModule) -> dict[TensorId, WeightedLayer]:
+def weighted_layers(composites: Iterable[Composite]) -> dict[TensorId, WeightedLayer]:
     """Return the layers of the host's kernels that have a bias, by the TensorId of that."""
     found: dict[TensorId, WeightedLayer] = {}
-    for composite in read_composites(parts).values():
+    for composite in composites:
         op = composite.op
         if not isinstance(op, (Conv2dOp, Conv2dTransposeOp, MatmulOp)) or composite.backend != HOST:
             continue

@@ -122,6 +122,7 @@ def lower_composites(
     schedules: Schedules = NO_SCHEDULES,
     backends: Sequence[Backend] = (),
     stored_from: int | None = None,
+    composites: dict[str, Composite] | None = None,
 ) -> Lowered:
     """Lower each composite to kernel calls; elementwise ones in a chain become one table first (see compose.py).
 
@@ -140,6 +141,8 @@ def lower_composites(
     stored_from
         The results from this one on, of a tuple, are returned as kernels keep them (see `Lowered.stored`): to bring many tensors
         into the source's layout takes code for each shape. By default none.
+    composites
+        Those of the module, where they are read already.
 
     Raises
     ------
@@ -147,7 +150,7 @@ def lower_composites(
         The machine has no ISA that the target lists; a composite cannot be read, or is of none of the back ends.
     """
     isa = isa_for(target, isas)
-    composed = compose_tables(module, read_composites(module))
+    composed = compose_tables(module, read_composites(module) if composites is None else composites)
     lowering = _Lowering(
         view=DataflowView(module["main"]),
         composed=composed,
