@@ -115,8 +115,10 @@ def _table(result: SearchResult) -> str:
     file = best.path or "no candidate was measured"
     said = f"best: {file}"
     if best.score is not None and result.max_drop is not None and not result.is_enough(best):
-        said = f"none is within --max-drop {result.max_drop:g}; the most accurate: {file}"
-    return f"{table}\n\n{len(front)} of {len(result.candidates)} candidates are worth having{float_metric}{ended}\n{said}"
+        wanted = "" if result.min_sqnr is None else f" with the {result.min_sqnr:g} dB of --min-sqnr"
+        said = f"none is within --max-drop {result.max_drop:g}{wanted}; the most accurate: {file}"
+    cut = f"\nfor want of time: {'; '.join(result.cut)}" if result.cut else ""
+    return f"{table}\n\n{len(front)} of {len(result.candidates)} candidates are worth having{float_metric}{ended}{cut}\n{said}"
 
 
 def _cells(result: SearchResult, candidate: Candidate, *, mark: str) -> tuple[str, ...]:

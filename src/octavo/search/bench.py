@@ -59,6 +59,8 @@ class Bench:
     def quantized(self, change: Change) -> QuantizedModel:
         """Return a candidate's model."""
         recipe = self.recipe if change.range_estimator is None else replace(self.recipe, range_estimator=change.range_estimator)
+        if not change.keeps_min_sqnr:
+            recipe = replace(recipe, min_sqnr=None)
         if not change.corrects:
             recipe = replace(recipe, weight_rounding="nearest", bias_correction=False)
         return quantize_with(self.model, self.profile, change.remedies, target=self.target, recipe=recipe)

@@ -18,7 +18,7 @@ from ..quantize import QuantizationPlan
 from .result import Candidate, Change, SearchResult
 from .scoring import Score
 
-_FORMAT, _VERSION = "octavo-search", 1
+_FORMAT, _VERSION = "octavo-search", 2
 _LIST = "search.json"
 
 
@@ -63,7 +63,12 @@ class SearchFolder:
         entry = self._known[key]
         path = self._path / entry["plan"]
         divergence = math.inf if entry["divergence"] is None else float(entry["divergence"])
-        score = Score(metric=float(entry["metric"]), divergence=divergence, ranks_by_metric=self._header["metric"] == "evaluate")
+        score = Score(
+            metric=float(entry["metric"]),
+            divergence=divergence,
+            sqnr_db=float(entry["sqnr_db"] if entry["sqnr_db"] is not None else math.copysign(math.inf, 1 - divergence)),
+            ranks_by_metric=self._header["metric"] == "evaluate",
+        )
         found = Candidate(
             name=entry["name"],
             change=change,
@@ -87,6 +92,7 @@ class SearchFolder:
                 "plan": path.name,
                 "metric": score.metric,
                 "divergence": score.divergence if math.isfinite(score.divergence) else None,
+                "sqnr_db": score.sqnr_db if math.isfinite(score.sqnr_db) else None,
                 "cost": cost,
                 "change": change.to_json(),
             }
@@ -162,7 +168,7 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     name, plan = entry["name"], entry["plan"]
     if not isinstance(name, str) or plan != f"{name}.plan.json" or os.sep in name:
         raise ValueError(f"a candidate has the plan {plan!r}")
-    numbers = [entry["metric"], entry["cost"], 0.0 if entry["divergence"] is None else entry["divergence"]]
+    numbers = [entry["metric"], entry["cost"], *(entry[key] or 0.0 for key in ("divergence", "sqnr_db"))]
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
         raise ValueError(f"{name} has numbers that are none")
     return dict(entry)

@@ -24,12 +24,15 @@ class Change:
         In place of the recipe's; None for that.
     corrects
         Whether weights and biases are corrected as the recipe says.
+    keeps_min_sqnr
+        Whether it has the remedies that `quantize` finds for the recipe's `min_sqnr`.
     remedies
         Ranges, and activations that stay float.
     """
 
     range_estimator: str | None = None
     corrects: bool = True
+    keeps_min_sqnr: bool = False
     remedies: Remedies = field(default_factory=Remedies)
 
     def to_json(self) -> dict[str, Any]:
@@ -37,6 +40,7 @@ class Change:
         return {
             "range_estimator": self.range_estimator,
             "corrects": self.corrects,
+            "keeps_min_sqnr": self.keeps_min_sqnr,
             "ranges": {str(name): list(ends) for name, ends in sorted(self.remedies.ranges.items())},
             "float_tensors": {str(name): why for name, why in sorted(self.remedies.float_tensors.items())},
         }
@@ -49,6 +53,7 @@ class Change:
         return Change(
             range_estimator=value["range_estimator"],
             corrects=value["corrects"],
+            keeps_min_sqnr=value["keeps_min_sqnr"],
             remedies=Remedies(ranges=ranges, float_tensors=floats),
         )
 
@@ -105,12 +110,18 @@ class SearchResult:
         By how much less than that a candidate's metric may be; None for any.
     finished
         Whether the search came to its end by itself: it was not interrupted, nor did its time run out.
+    min_sqnr
+        What a candidate's `Score.sqnr_db` must be besides; None for any.
+    cut
+        What was left out for want of time, in words.
     """
 
     candidates: tuple[Candidate, ...]
     float_metric: float | None
     max_drop: float | None
     finished: bool
+    min_sqnr: float | None = None
+    cut: tuple[str, ...] = ()
 
     @property
     def front(self) -> tuple[Candidate, ...]:
@@ -130,8 +141,10 @@ class SearchResult:
         return next((each for each in front if self.is_enough(each)), front[-1])
 
     def is_enough(self, candidate: Candidate) -> bool:
-        """Return whether a candidate is within `max_drop`; False where there is no such limit."""
+        """Return whether a candidate is within `max_drop`, with `min_sqnr`; False where there is no `max_drop`."""
         drop = self.drop(candidate)
+        if self.min_sqnr is not None and candidate.score is not None and candidate.score.sqnr_db < self.min_sqnr:
+            return False
         return self.max_drop is not None and drop is not None and drop <= self.max_drop
 
     def drop(self, candidate: Candidate) -> float | None:
@@ -144,7 +157,9 @@ class SearchResult:
         return {
             "float_metric": self.float_metric,
             "max_drop": self.max_drop,
+            "min_sqnr": self.min_sqnr,
             "finished": self.finished,
+            "cut": list(self.cut),
             "best": best.name,
             "front": [each.name for each in front],
             "candidates": [
@@ -154,6 +169,7 @@ class SearchResult:
                     "metric": None if each.score is None else each.score.metric,
                     "drop": self.drop(each),
                     "divergence": None if each.score is None else each.score.divergence,
+                    "sqnr_db": None if each.score is None or math.isinf(each.score.sqnr_db) else each.score.sqnr_db,
                     "cost": each.cost,
                     **each.change.to_json(),
                 }

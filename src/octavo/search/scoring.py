@@ -32,6 +32,8 @@ class Score:
     divergence
         Kullback-Leibler divergence of its classes from the float model's in nats, averaged over the samples, or the error's share
         of the worst output's power.
+    sqnr_db
+        Signal to noise ratio of the worst output on the samples, in dB; inf of equal ones.
     ranks_by_metric
         Whether a greater metric is better however large the divergence is: the user's is. Agreement on a few samples is a worse
         judge of two candidates than their divergence.
@@ -39,6 +41,7 @@ class Score:
 
     metric: float
     divergence: float
+    sqnr_db: float
     ranks_by_metric: bool
 
     @property
@@ -82,13 +85,11 @@ class Scorer:
     def score(self, executable: Executable) -> Score:
         """Return how good an executable is."""
         outputs = self._outputs(executable)
-        if self._are_classes:
-            own, divergence = _agreement(self._float[0], outputs[0])
-        else:
-            divergence = _error_share(self._float, outputs)
-            own = 1 - divergence
+        share = _error_share(self._float, outputs)
+        own, divergence = _agreement(self._float[0], outputs[0]) if self._are_classes else (1 - share, share)
         metric = own if self._evaluate is None else _checked(self._evaluate(executable))
-        return Score(metric=metric, divergence=divergence, ranks_by_metric=self._evaluate is not None)
+        sqnr_db = -10 * math.log10(share) if 0 < share < math.inf else -math.inf if share else math.inf
+        return Score(metric=metric, divergence=divergence, sqnr_db=sqnr_db, ranks_by_metric=self._evaluate is not None)
 
     def _outputs(self, executable: Executable) -> list[Array]:
         """Return each output of all samples, [samples, ...]."""

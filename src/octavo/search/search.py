@@ -25,12 +25,14 @@ from ..pipeline import Profile, Recipe, checked_model, quantize
 from ..quantize import QuantizedModel, Remedies
 from ..target_choice import TargetLike
 from .bench import Bench, Cost, Measurement, Samples
+from .budget import Budget, Clock
+from .expected import Expected
 from .folder import SearchFolder
 from .halving import Halving
 from .interruption import Interruption
 from .result import Candidate, Change, SearchResult, checked_limit
 from .scoring import Evaluate, Scorer
-from .sensitivity import Sensitivity, sensitivity_of
+from .sensitivity import Sensitivity, SensitivityStage
 
 _ESTIMATORS = ("mean", "mse", "percentile:99.99")
 """Tried besides the recipe's."""
@@ -91,11 +93,14 @@ def search(
     max_drop
         By how much less than the float model's that number may be. Without it every trade of cost for accuracy is of interest.
     seconds
-        After which no other candidate is begun that would take longer than what is left; None for no such limit.
+        The time that it has: no step is begun that is expected, by what steps like it took, to take longer than what is left.
+        Where that is little, candidates are ordered by less, or the first is returned unmeasured; `SearchResult.cut` says so.
+        None for no such limit.
     candidates
         How many to try at most.
     target, recipe
-        As `octavo.quantize` takes them; `min_sqnr` does not count.
+        As `octavo.quantize` takes them. Where no candidate has the recipe's `min_sqnr`, what `quantize` itself does for that is
+        one. Without `evaluate`, candidates with less are not within `max_drop`.
     cost
         Called with an Executable, it returns what running that costs; by default modelled cycles, which are the same on every
         machine.
@@ -154,20 +159,22 @@ def search_with(
     cost: Cost | None,
     folder: str | Path | None,
     progress: Callable[[Candidate], None] | None,
+    clock: Clock = time.monotonic,
 ) -> SearchResult:
-    """Search with candidates measured elsewhere; None measures them here."""
+    """Search with candidates measured elsewhere; None measures them here. `clock` returns seconds, which `seconds` are of."""
     if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise QuantizationError(f"candidates must be a number of them, 1 or more, got {candidates!r}")
     path = None if folder is None else check_path(folder, QuantizationError, "the path of a folder for the search")
+    budget = Budget(clock=clock, seconds=checked_limit(seconds, "seconds"))
     with Interruption() as interruption:
         run = _Search(
             model=model,
             profile=profile,
             target=target,
-            recipe=replace(recipe or Recipe(), min_sqnr=None),
+            recipe=recipe or Recipe(),
             kept=samples_of(model, profile),
             max_drop=checked_limit(max_drop, "max_drop"),
-            ends_at=None if (limit := checked_limit(seconds, "seconds")) is None else time.monotonic() + limit,
+            budget=budget,
             most=candidates,
             cost=cost,
             interruption=interruption,
@@ -194,7 +201,7 @@ class _Search:
     recipe: Recipe
     kept: Samples
     max_drop: float | None
-    ends_at: float | None
+    budget: Budget
     most: int
     cost: Cost | None
     interruption: Interruption
@@ -207,7 +214,8 @@ class _Search:
     _plain: QuantizedModel = field(init=False)
     _first: Candidate = field(init=False)
     _scorer: Scorer | None = field(init=False, default=None)
-    _seconds: float = field(init=False, default=0.0)
+    _expected: Expected = field(init=False)
+    _min_sqnr: float | None = field(init=False)
 
     # -------------------------------------------------------------------------------------------------------- the whole
 
@@ -223,6 +231,7 @@ class _Search:
             else [arrays for index, batch in enumerate(listed) for arrays in split_batch(specs, batch, where=f"batch {index}")]
         )
         plain = Change(corrects=False)
+        self._min_sqnr = self.recipe.min_sqnr if evaluate is None else None
         self._bench = Bench(
             model=self.model,
             profile=self.profile,
@@ -232,12 +241,14 @@ class _Search:
             evaluate=evaluate,
             cost=self.cost,
         )
+        begun = self.budget.clock()
         self._plain = quantized = self._bench.quantized(plain)
+        self._expected = Expected(quantizing=self.budget.clock() - begun)
         self._folder = SearchFolder(
             path,
             {
                 "fingerprint": self.model.fingerprint,
-                "recipe": repr(self.recipe),
+                "recipe": repr(replace(self.recipe, min_sqnr=None)),
                 "profile": quantized.fingerprint,
                 "samples": len(self._samples),
                 "metric": "agreement" if evaluate is None else "evaluate",
@@ -278,7 +289,14 @@ class _Search:
         """Return what was found so far."""
         found = tuple(self._folder.candidates) or (self._first,)
         metric = None if self._scorer is None else self._scorer.float_metric
-        return SearchResult(candidates=found, float_metric=metric, max_drop=self.max_drop, finished=self.finished)
+        return SearchResult(
+            candidates=found,
+            float_metric=metric,
+            max_drop=self.max_drop,
+            min_sqnr=self._min_sqnr,
+            finished=self.finished and not self.budget.cut,
+            cut=tuple(self.budget.cut),
+        )
 
     # ------------------------------------------------------------------------------------------------------- its steps
 
@@ -288,7 +306,11 @@ class _Search:
             tried.append(self._try(Change(range_estimator=sensitivity.estimator, corrects=self.recipe.corrects)))
         if sensitivity.ranges and not any(map(self._is_enough, tried)):
             tried.append(self._try(replace(tried[-1].change, remedies=Remedies(ranges=sensitivity.ranges))))
-        return _nearest(tried)
+        base = _nearest(tried)
+        least = self.recipe.min_sqnr
+        if least is not None and not any(map(self._is_enough, tried)) and _sqnr(base) < least:
+            self._try(Change(keeps_min_sqnr=True))
+        return base
 
     def _halve(self, base: Candidate, sensitivity: Sensitivity) -> Candidate | None:
         """Return the candidate with the fewest activations in float that is accurate enough; None where none is."""
@@ -306,7 +328,9 @@ class _Search:
     def _wanted_share(self, base: Candidate) -> float:
         """Return the share of its error that a candidate may have, if what is lost grows with that."""
         drop = self._drop(base)
-        return 0.0 if self.max_drop is None or drop <= 0 else min(1.0, self.max_drop / drop)
+        share = 1.0 if self.max_drop is None or drop <= self.max_drop else self.max_drop / drop
+        lacking = 0.0 if self._min_sqnr is None else max(0.0, self._min_sqnr - _sqnr(base))
+        return min(share, 10 ** (-lacking / 10))
 
     def _spare(self, enough: Candidate, sensitivity: Sensitivity) -> None:
         """Try to do without the float activations that cost most for what they bring, one by one."""
@@ -336,7 +360,8 @@ class _Search:
         return replace(base.change, corrects=self.recipe.corrects, remedies=remedies)
 
     def _is_enough(self, candidate: Candidate) -> bool:
-        return self.max_drop is not None and self._drop(candidate) <= self.max_drop
+        is_near = self._min_sqnr is None or _sqnr(candidate) >= self._min_sqnr
+        return is_near and self.max_drop is not None and self._drop(candidate) <= self.max_drop
 
     def _drop(self, candidate: Candidate) -> float:
         assert candidate.score is not None, "it was measured"
@@ -362,23 +387,28 @@ class _Search:
 
     def _measured(self, change: Change) -> Candidate:
         assert self._scorer is not None, "the float model is measured first"
-        begun = time.monotonic()
+        begun = self.budget.clock()
         if len(self._folder.candidates) >= self.most:
             raise _AllTried
-        if self.ends_at is not None and self._folder.candidates and begun + self._seconds > self.ends_at:
+        is_made = change == self._first.change
+        if not self.budget.has(self._expected.candidate(change, is_made=is_made)):
             raise _OutOfTime
         if self.elsewhere is not None:
             found = self.elsewhere.measure(change, self.interruption.check)
         else:
-            quantized = self._plain if change == self._first.change else self._bench.quantized(change)
+            quantized = self._plain if is_made else self._bench.quantized(change)
             self.interruption.check()
             found = self._bench.measure(quantized, self.interruption.check)
         self.interruption.check()
-        self._seconds = max(self._seconds, time.monotonic() - begun)
+        self._expected.note(change, self.budget.clock() - begun + (self._expected.quantizing if is_made else 0.0))
         return self._folder.add(change, found.plan, found.score, found.cost / self._folder.facts["float_cost"])
 
     def _float_model(self) -> Scorer:
+        begun = self.budget.clock()
+        if not self.budget.has(self._expected.quantizing):
+            raise _OutOfTime
         scorer, executable = self._bench.compare_with_float(self._folder.facts.get("float_metric"))
+        self._expected.measuring = self.budget.clock() - begun
         self.interruption.check()
         if "float_cost" not in self._folder.facts:
             self._folder.facts |= {"float_metric": scorer.float_metric, "float_cost": self._bench.cost_of(executable)}
@@ -389,12 +419,21 @@ class _Search:
         known = self._folder.facts.get("sensitivity")
         if known is not None:
             return Sensitivity.from_json(known)
-        plans = {name: self._bench.quantized(replace(self._first.change, range_estimator=name)).plan for name in _ESTIMATORS}
+        known_cuts = len(self.budget.cut)
+        stage = SensitivityStage(
+            model=self.model,
+            samples=self.kept,
+            budget=self.budget,
+            expected=self._expected,
+            after=self._expected.candidate(Change(corrects=self.recipe.corrects)),
+            check=self.interruption.check,
+            plan_by=lambda name: self._bench.quantized(replace(self._first.change, range_estimator=name)).plan,
+        )
+        found = stage.run(quantize(self.model, plan=of.plan, target=self.target), _ESTIMATORS)
         self.interruption.check()
-        found = sensitivity_of(self.model, quantize(self.model, plan=of.plan, target=self.target), plans, self.kept)
-        self.interruption.check()
-        self._folder.facts["sensitivity"] = found.to_json()
-        self._folder.write()
+        if len(self.budget.cut) == known_cuts:  # with more time there would be more: it is not kept
+            self._folder.facts["sensitivity"] = found.to_json()
+            self._folder.write()
         return found
 
 
@@ -405,6 +444,10 @@ def _less(names: Sequence[TensorId], name: TensorId) -> list[TensorId]:
 def _nearest(candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate whose outputs are nearest to the float model's."""
     return min(candidates, key=lambda each: math.inf if each.score is None else each.score.divergence)
+
+
+def _sqnr(candidate: Candidate) -> float:
+    return math.inf if candidate.score is None else candidate.score.sqnr_db
 
 
 class _AllTried(Exception):

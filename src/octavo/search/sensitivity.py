@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,7 +18,9 @@ from ..quantize import QuantizationPlan, QuantizedModel, equalized_float
 from ..simulation import Simulation
 from ..simulation.ranges import RangeTuning
 from ..target_choice import resolve_target
+from .budget import Budget
 from .cost import cycles_of
+from .expected import Expected
 
 Samples = Sequence[Sequence[npt.NDArray[Any]]]
 _WORTH = 0.9
@@ -77,33 +79,84 @@ class Sensitivity:
         return Sensitivity(estimator=value["estimator"], ranges=ranges, order=tuple(gains), gains=gains)
 
 
-def sensitivity_of(
-    model: Model, quantized: QuantizedModel, others: Mapping[str, QuantizationPlan], samples: Samples
-) -> Sensitivity:
-    """Return what the outputs of a model feel.
+_NOTHING = Sensitivity(estimator=None, ranges={}, order=(), gains={})
+_TRIES = 12
+"""Ranges of one end of a tensor's, and ways to them, that tuning tries: so many simulations of a few samples each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SensitivityStage:
+    """Finds what the outputs of a model feel, or as much of it as there is time for: least for the order of the activations.
 
     Parameters
     ----------
-    quantized
-        The model by its recipe.
-    others
-        Plans by other range estimators: what they make of activations is tried with the weights of `quantized`.
     samples
         As the profile keeps them: the first few of them are looked at.
+    expected, after
+        What steps take, and what must be left in the end: time to try what is found.
+    check
+        Called between steps: it may raise.
+    plan_by
+        Quantizes the model by another range estimator: what that makes of activations is tried with the same weights.
     """
-    simple = equalized_float(model, quantized.plan.equalization)
-    try:
-        simulation = Simulation(simple, quantized.plan, samples, resolve_target(None))
-    except NotImplementedError:  # nothing can be seen between its steps
-        return Sensitivity(estimator=None, ranges={}, order=(), gains={})
-    noises = {name: simulation.together(plan.activations, simulation.weights) for name, plan in others.items()}
-    own = simulation.together(quantized.plan.activations, simulation.weights)
-    best = min(noises, key=lambda name: noises[name], default=None)
-    estimator = best if best is not None and noises[best] < _WORTH * own else None
-    plan = quantized.plan if estimator is None else others[estimator]
-    effects = simulation.effects(plan.activations)
-    ranges, effects = RangeTuning(simulation=simulation, plan=plan, effects=effects).run()
-    gains, of_weights = dict(effects.activations), simulation.weight_effects()
+
+    model: Model
+    samples: Samples
+    budget: Budget
+    expected: Expected
+    after: float
+    check: Callable[[], None]
+    plan_by: Callable[[str], QuantizationPlan]
+
+    def run(self, quantized: QuantizedModel, estimators: Sequence[str]) -> Sensitivity:
+        """Return what the outputs of a quantized model feel, with the ranges of the best of these estimators and the recipe's."""
+        after = self.after
+        # To build the simulation takes about as long as to compile the float model.
+        if not self.budget.allows(after + self.expected.measuring, "which activations the outputs feel was not simulated"):
+            return _NOTHING
+        simple = equalized_float(self.model, quantized.plan.equalization)
+        try:
+            simulation = Simulation(simple, quantized.plan, self.samples, resolve_target(None))
+        except NotImplementedError:  # nothing can be seen between its steps
+            return _NOTHING
+        self.check()
+        begun = self.budget.clock()
+        own = simulation.together(quantized.plan.activations, simulation.weights)
+        once = self.budget.clock() - begun
+        # Single ones: half of the model on average. Then all weights, and all together.
+        each = (len(simulation.activations) + len(simulation.weights) + 4) * once / 2
+        if not self.budget.allows(after + each, "which activations the outputs feel was not simulated"):
+            return _NOTHING
+        plans = self._plans(estimators, after + each, once)
+        noises = {name: simulation.together(plan.activations, simulation.weights) for name, plan in plans.items()}
+        best = min(noises, key=lambda name: noises[name], default=None)
+        estimator = best if best is not None and noises[best] < _WORTH * own else None
+        plan = quantized.plan if estimator is None else plans[estimator]
+        self.check()
+        effects = simulation.effects(plan.activations)
+        self.check()
+        tuning = RangeTuning(simulation=simulation, plan=plan, effects=effects)
+        seconds = len(tuning.costly()) * once * (1 + _TRIES / 2)
+        ranges: Mapping[TensorId, tuple[float, float]] = {}
+        if self.budget.allows(after + seconds, "ranges were not tuned by simulation"):
+            ranges, effects = tuning.run()
+        gains = _gains(simulation, simple, quantized, plan, dict(effects.activations))
+        return Sensitivity(estimator=estimator, ranges=ranges, order=tuple(gains), gains=gains)
+
+    def _plans(self, names: Sequence[str], after: float, once: float) -> dict[str, QuantizationPlan]:
+        found: dict[str, QuantizationPlan] = {}
+        for name in names:
+            if self.budget.allows(after + self.expected.quantizing + once, f"the range estimator {name} was not tried"):
+                found[name] = self.plan_by(name)
+                self.check()
+        return found
+
+
+def _gains(
+    simulation: Simulation, simple: Model, quantized: QuantizedModel, plan: QuantizationPlan, gains: dict[TensorId, float]
+) -> dict[TensorId, float]:
+    """Return what it brings to keep activations float, those first that bring most for what they cost."""
+    of_weights = simulation.weight_effects()
     costs = dict.fromkeys(gains, 0.0)
     cycles = cycles_of(explain(quantized))
     view = DataflowView(simple.module["main"])
@@ -117,7 +170,7 @@ def sensitivity_of(
     for name in costs:
         costs[name] += cycles.moved(sizes.get(str(name), 0))
     order = sorted(gains, key=lambda name: (-gains[name] / max(costs[name], 1.0), str(name)))
-    return Sensitivity(estimator=estimator, ranges=ranges, order=tuple(order), gains=gains)
+    return {name: gains[name] for name in order}
 
 
 def _described(gain: float) -> str:

@@ -46,7 +46,7 @@ class RangeTuning:
         Of each costly activation nothing where its range clips what was observed, else what the narrowest that is tried rounds.
         """
         effects, gone = self.effects.activations, 0.0
-        for group in self._costly():
+        for group in self.costly():
             share = 1.0 if self._is_clipped(group) else 1 - (_SHARES[-1] - _NEXT) ** 2
             gone += share * sum(min(effects[name], 1.0) for name in group)
         return self.effects.together * (1 - gone / self.effects.total) if gone else self.effects.together
@@ -64,7 +64,7 @@ class RangeTuning:
         """
         groups = self._groups
         params, noise, effects = dict(self.plan.activations), self.effects.together, dict(self.effects.activations)
-        better = self._better(self._costly())
+        better = self._better(self.costly())
         found: dict[TensorId, Range] = {}
         for group, ends in better:
             tried = dict.fromkeys(group, scheme_of(params[group[0]]).params(*ends))
@@ -80,7 +80,7 @@ class RangeTuning:
     def _groups(self) -> dict[TensorId, tuple[TensorId, ...]]:
         return {member: tuple(group) for group in self.plan.shared for member in group}
 
-    def _costly(self) -> list[list[TensorId]]:
+    def costly(self) -> list[list[TensorId]]:
         """Return the activations whose rounding costs most, the worst first, each with those that have its parameters."""
         groups, effects, least = self._groups, self.effects.activations, _MIN_SHARE * self.effects.total
         found: dict[TensorId, list[TensorId]] = {}
