@@ -145,7 +145,12 @@ def test_outputs_are_those_of_the_executables(figures: QuantizationFigures, cont
     [output] = last["outputs"]
     assert output["sqnr"] == pytest.approx(sqnr_db(real, made), rel=1e-5)
     assert output["agreement"] == pytest.approx(np.mean(real.argmax(axis=1) == made.argmax(axis=1)))
-    assert last["bytes"] < first["bytes"]
+    assert first["bytes"] == sum(value.nbytes for value in model.params.values())
+    weights = sum(
+        values.nbytes for name, values in figures.quantized.plan.weight_values.items() if name in figures.quantized.plan.weights
+    )
+    assert weights < last["bytes"] < weights * 1.5, "with biases, and nothing that only kernels need"
+    assert last["packed"] == octavo.compile(figures.quantized).weight_bytes
     assert 0 < last["time"] < 1
     assert len(content["variants"]) == 5
     ratios = {number: sqnr_db(a, b) for number, (a, b) in enumerate(zip(real, made, strict=True))}

@@ -23,7 +23,7 @@ from ..quantize import QuantizationPlan, QuantizedModel, Remedies
 from ..root_cause import RootCause, root_causes
 from ..search import SearchResult, read_search
 from ..target_choice import TargetLike
-from .quantized_layers import FloatOpFigures, WeightFigures, float_ops_of, time_shares, weights_of
+from .quantized_layers import FloatOpFigures, WeightFigures, bytes_of, float_ops_of, time_shares, weights_of
 from .thumbnail import thumbnail
 
 Array = npt.NDArray[Any]
@@ -61,7 +61,9 @@ class VariantFigures:
     outputs
         In the order of the model; () of the float model.
     weight_bytes
-        Of its constants.
+        Of its constants in the model: int8 ones one byte each, narrower ones as many bits as they have.
+    packed_bytes
+        Of the constants of its kernels, which are laid out for this machine, and padded.
     time
         Modelled, as a share of the float model's.
     """
@@ -69,6 +71,7 @@ class VariantFigures:
     name: str
     outputs: tuple[OutputFigures, ...]
     weight_bytes: int
+    packed_bytes: int
     time: float
 
     @property
@@ -226,7 +229,9 @@ class _Measured:
         self._floats = self._run(executable)
         self._results = self._floats
         self._specs = executable.outputs
-        self._float = VariantFigures(name="float", outputs=(), weight_bytes=executable.weight_bytes, time=1.0)
+        self._float = VariantFigures(
+            name="float", outputs=(), weight_bytes=model.constant_bytes, packed_bytes=executable.weight_bytes, time=1.0
+        )
 
     def variants(self, quantized: QuantizedModel, profile: Profile, target: TargetLike) -> list[VariantFigures]:
         """Return the float model, plain quantization, and what the plan adds to that step by step."""
@@ -256,7 +261,11 @@ class _Measured:
             for place, (spec, ratio) in enumerate(zip(self._specs, ratios, strict=True))
         ]
         return VariantFigures(
-            name=name, outputs=tuple(outputs), weight_bytes=executable.weight_bytes, time=_cycles(executable) / self._cycles
+            name=name,
+            outputs=tuple(outputs),
+            weight_bytes=bytes_of(quantized),
+            packed_bytes=executable.weight_bytes,
+            time=_cycles(executable) / self._cycles,
         )
 
     def _run(self, executable: Executable) -> list[list[Array]]:

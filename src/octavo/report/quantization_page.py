@@ -90,6 +90,7 @@ def _variant(variant: VariantFigures) -> dict[str, Any]:
         "name": variant.name,
         "sqnr": _decibels(variant.sqnr_db),
         "bytes": variant.weight_bytes,
+        "packed": variant.packed_bytes,
         "time": rounded(variant.time),
         "outputs": [
             {

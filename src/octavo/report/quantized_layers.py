@@ -13,7 +13,7 @@ from ..identity import TensorId
 from ..numerics import dequantize
 from ..numerics.statistics.metrics import sqnr_db
 from ..quantize import QuantizedModel, equalized_float
-from ..quantize.recipe import bits_of
+from ..quantize.recipe import WEIGHT_BITS, bits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +91,14 @@ def weights_of(model: Model, quantized: QuantizedModel) -> Mapping[TensorId, Wei
             sqnr_db=sqnr_db(np.asarray(floats.params[name]), dequantize(values, params)),
         )
     return found
+
+
+def bytes_of(quantized: QuantizedModel) -> int:
+    """Return the bytes of the constants of a quantized model, weights of fewer than 8 bits packed."""
+    plan = quantized.plan
+    narrow = {name: bits_of(params) for name, params in plan.weights.items() if name in plan.weight_values}
+    saved = sum(plan.weight_values[name].size * (WEIGHT_BITS - bits) // 8 for name, bits in narrow.items() if bits < WEIGHT_BITS)
+    return quantized.constant_bytes - saved
 
 
 def time_shares(explanation: Explanation) -> Mapping[str, float]:

@@ -34,14 +34,15 @@ function showVariants() {
   const several = outputs.length > 1;
   const heads = [["", false], ...(several ? [["output", false]] : []), ["SQNR dB", true, "Signal to quantization noise against the float model's output; of a softmax that of its scores"],
     ...(hasClasses ? [["same class", true, "Share of the samples of which it names the float model's class"]] : []),
-    ["weights", true, "Size of all constants"], ["time", true, "Modelled, as a share of the float model's"]];
+    ["weights", true, "Size of all constants in the model"],
+    ["packed", true, "Size of the constants of compiled kernels: laid out for this machine, and padded"], ["time", true, "Modelled, as a share of the float model's"]];
   const lines = data.variants.flatMap((variant) => {
     const shown = variant.outputs.length ? variant.outputs : [null];
     return shown.map((output, index) => make("tr", {},
       cell(index ? "" : variant.name), ...(several ? [cell(output ? output.name : "")] : []),
       cell(output ? decibels(output.sqnr) : "", true),
       ...(hasClasses ? [cell(output && output.agreement !== null ? percent(output.agreement) : "", true)] : []),
-      cell(index ? "" : byteSize(variant.bytes), true), cell(index ? "" : percent(variant.time), true)));
+      ...[byteSize(variant.bytes), byteSize(variant.packed), percent(variant.time)].map((text) => cell(index ? "" : text, true))));
   });
   fill("variants", heads, lines, 12);
 }
