@@ -136,6 +136,7 @@ def test_candidates_must_have_the_min_sqnr_of_the_recipe(model: octavo.Model, pr
     assert result.is_enough(result.best)
     assert not result.is_enough(result.candidates[0])
     [own] = [each for each in result.candidates if each.change.keeps_min_sqnr]
+    assert result.candidates.index(own) == 1, "it comes first: where time is short it is the best to be had"
     quantized = octavo.quantize(model, profile, recipe=replace(PLAIN, min_sqnr=wanted))
     assert own.plan.activations == quantized.plan.activations, "what quantize itself does for it is a candidate"
     assert isinstance(quantized, QuantizedModel)

@@ -275,6 +275,9 @@ class _Search:
         tried = [self._try(self._first.change)]
         if self.recipe.corrects:
             tried.append(self._try(Change()))
+        least = self.recipe.min_sqnr
+        if least is not None and not any(self._is_enough(each) or _sqnr(each) >= least for each in tried):
+            self._try(Change(keeps_min_sqnr=True))
         # What corrections make of large errors says nothing of where those are from.
         sensitivity = self._sensitivity(_nearest(tried))
         base = self._base(tried, sensitivity)
@@ -306,11 +309,7 @@ class _Search:
             tried.append(self._try(Change(range_estimator=sensitivity.estimator, corrects=self.recipe.corrects)))
         if sensitivity.ranges and not any(map(self._is_enough, tried)):
             tried.append(self._try(replace(tried[-1].change, remedies=Remedies(ranges=sensitivity.ranges))))
-        base = _nearest(tried)
-        least = self.recipe.min_sqnr
-        if least is not None and not any(map(self._is_enough, tried)) and _sqnr(base) < least:
-            self._try(Change(keeps_min_sqnr=True))
-        return base
+        return _nearest(tried)
 
     def _halve(self, base: Candidate, sensitivity: Sensitivity) -> Candidate | None:
         """Return the candidate with the fewest activations in float that is accurate enough; None where none is."""
