@@ -199,6 +199,13 @@ def test_words_are_widened_before_the_loops(name: str, w_zero_point: int) -> Non
         assert len(re.findall(r"^\s+[a-z]", loop, re.MULTILINE)) <= (4 if is_dense else 3) * products + 8
 
 
+@pytest.mark.parametrize("name", ["strassen", "implicit gemm"])
+def test_weights_are_asked_for_before_they_are_read(name: str) -> None:
+    assembly = assembly_of("haswell", name, 0)
+    assert count("prefetcht0", assembly) > 0
+    assert not any(count("prefetcht0", loop) for loop in innermost_loops(assembly, "vpmaddwd"))
+
+
 @pytest.mark.parametrize("name", ["implicit gemm", "padded with zeros"])
 def test_transforms_are_vectors_in_registers(name: str) -> None:
     assembly = assembly_of("haswell", name, 0)

@@ -3,7 +3,8 @@
     for each block of rows of tiles
       transform the inputs of all tiles      (int16, points x tiles x channels)
       for each panel of output channels
-        for each point, for each group of tiles:  sums[tile][point] = products of transformed inputs and weights
+        for each point, for each group of tiles:  sums[tile][point] = products of transformed inputs and weights,
+                                                  and some of the weights that are read next are asked for
         for each tile: transform the sums, requantize, store
 
 Transforms are those of the class that derives from this.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
@@ -25,7 +26,7 @@ from ..loops.lane_order import groups_of
 from ..loops.packing import Weights, pack_lanes
 from ..loops.shares import balanced_block
 from ..spec import Conv2dSpec, Kernel
-from ..vectors import Expr, load, store
+from ..vectors import Expr, load, prefetch, store
 from . import vector as v
 from .epilogue import Group
 from .narrow import narrowed
@@ -34,6 +35,7 @@ from .vector import LANES
 from .wide_epilogue import emit_groups, epilogue_of
 
 HALF = 8  # int32 lanes of one register
+LINE_BYTES = 64  # of a cache
 SKEW = 32  # words between the inputs of two points: at multiples of 4 KiB they would share a set of the first-level cache
 
 
@@ -41,9 +43,14 @@ Plan = TypeVar("Plan", bound=PointPlan)
 
 
 class PointProducts(GemmLoops, Generic[Plan]):
-    """Emits one layer's PrimFunc; `build` is the entrance."""
+    """Emits one layer's PrimFunc; `build` is the entrance.
+
+    `asks_for_panels` says which weights groups of tiles ask for: the next panel's, which are read when it begins, or the next
+    point's.
+    """
 
     element_bytes = 1
+    asks_for_panels: ClassVar[bool]
     plan: Plan
 
     def _set_constants(self, packed: Mapping[str, npt.NDArray[Any]], weights: Weights, parts: int) -> None:
@@ -127,6 +134,7 @@ class PointProducts(GemmLoops, Generic[Plan]):
             def group(first: Expr, pixels: int) -> None:
                 target = to + first * (points * panel.vectors * LANES)
                 start = T.Bind(at + first * channels)
+                self._emit_requests(panel, weights, point * panel.vectors + vector, T.floordiv(first, self.plan.pixels))
                 self._emit_products((shared, start), (packed, weights), (sums, target), pixels, panel.vectors)
 
             with T.serial(0, T.floordiv(tiles, self.plan.pixels)) as index:
@@ -140,6 +148,25 @@ class PointProducts(GemmLoops, Generic[Plan]):
         with T.serial(0, tile_rows) as row, T.serial(0, geometry.columns) as column:
             start = T.Bind((row * geometry.columns + column) * (points * panel.vectors * LANES))
             self._emit_tile(sums, start, out_base, block * self.block + row, row, column, panel)
+
+    def _emit_requests(self, panel: Panel, weights: Expr, number: Expr, group: Expr) -> None:
+        """Emit the requests of a group of tiles, its share of the weights that are read next.
+
+        `weights` are those of the group's point and vector, which is that `number` of the panel's.
+        """
+        packed, constant = self.operands["weights"], self.constants["weights"]
+        groups, line = -(-self._tiles // self.plan.pixels), LINE_BYTES // constant.itemsize
+        if self.asks_for_panels:
+            size = constant.size // len(self.panels)
+            first, turn = (panel.number + 1) * size, number * groups + group
+            turns = self.plan.tiling.points * panel.vectors * groups
+        else:
+            size = self.plan.tiling.steps * 2 * LANES
+            first, turn, turns = weights + size, group, groups
+        share = -(-size // (line * turns))
+        at = T.Bind(first + turn * (share * line))
+        with T.serial(0, share) as index:
+            prefetch(packed, T.min(at + index * line, T.int32(constant.size - 1)), to_write=False)
 
     def _emit_products(
         self, inputs: tuple[Expr, Expr], weights: tuple[Expr, Expr], sums: tuple[Expr, Expr], pixels: int, vectors: int

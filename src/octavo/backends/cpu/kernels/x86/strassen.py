@@ -33,6 +33,7 @@ class Strassen(PointProducts[StrassenPlan]):
 
     is_copied = False
     scratch = None
+    asks_for_panels = True
 
     def __init__(self, plan: StrassenPlan, weights: Weights) -> None:
         self.plan, self.spec = plan, plan.spec

@@ -31,6 +31,7 @@ class Winograd(PointProducts[WinogradPlan]):
     """Emits one layer's PrimFunc; `build` is the entrance."""
 
     is_copied = True
+    asks_for_panels = False
 
     def __init__(self, plan: WinogradPlan, weights: Weights) -> None:
         self.plan, self.spec, self.transform = plan, plan.spec, plan.transform
