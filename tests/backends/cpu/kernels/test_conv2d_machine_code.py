@@ -199,6 +199,17 @@ def test_words_are_widened_before_the_loops(name: str, w_zero_point: int) -> Non
         assert len(re.findall(r"^\s+[a-z]", loop, re.MULTILINE)) <= (4 if is_dense else 3) * products + 8
 
 
+@pytest.mark.parametrize("target", ["haswell", "znver4 without AVX-512"])
+@pytest.mark.parametrize("channels", [(16, 96), (32, 64)])
+def test_weights_of_few_steps_are_not_moved_to_the_stack(target: str, channels: tuple[int, int]) -> None:
+    func = Layers(41).case(Layers(41).spec((14, 14), channels), AVX2, w_zero_point=0).kernel.func
+    loops = innermost_loops(Compiled({"kernel": func}, TARGETS[target][0]).code.inspect_source("asm"), "vpmaddwd")
+    assert loops
+    for loop in loops:
+        # Two pixels share a register of weights: read from the stack, those alone would be half of the products.
+        assert len(re.findall(r"\(%rsp", loop)) < count("vpmaddwd", loop) / 2
+
+
 @pytest.mark.parametrize("name", ["strassen", "implicit gemm"])
 def test_weights_are_asked_for_before_they_are_read(name: str) -> None:
     assembly = assembly_of("haswell", name, 0)

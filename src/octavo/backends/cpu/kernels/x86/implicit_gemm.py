@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -178,9 +178,10 @@ class ImplicitGemm(GemmLoops):
 
     def _emit_rows(self, source: Expr, base: Expr, out_base: Expr, block: Expr, panel: Panel, shared: Expr | None) -> None:
         """Emit all tiles of one panel over one block; `shared` are the window sums."""
-        geometry = self.geometry
+        geometry, panels = self.geometry, self._panels_by_turn(panel)
 
         def body(place: TilePlace) -> None:
+            panel = panels(place)
             pixel = T.Bind(place.row * geometry.columns + place.column)
             at = T.Bind(base + place.row * geometry.row_stride + place.column * geometry.column_stride)
             out_at = T.Bind(out_base + pixel * geometry.channels)
@@ -208,6 +209,10 @@ class ImplicitGemm(GemmLoops):
             self._emit_finish(acc, out_at, pixels, totals, panel)
 
         self._for_tiles(block, body)
+
+    def _panels_by_turn(self, panel: Panel) -> Callable[[TilePlace], Panel]:
+        """Emit what tiles read of their panel beforehand, if anything, and return how each tile knows the panel."""
+        return lambda place: panel
 
     @property
     def _reads_ahead(self) -> bool:

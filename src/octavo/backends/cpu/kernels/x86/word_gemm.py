@@ -7,6 +7,8 @@ all panels; weights are packed as words, or as bytes where few pixels read them:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,14 @@ from tvm.script.ir_builder import tirx as T
 
 from ..isa import AVX2
 from ..loops.borders import Borders
+from ..loops.gemm_loops import Panel, TilePlace
 from ..loops.geometry import geometry_of, is_pointwise
 from ..loops.packing import Weights
 from ..loops.scratch import Scratch, WidenedPixels
 from ..loops.shares import MEMORY_BYTES
 from ..loops.tiles import Tile, ranked_tiles
 from ..spec import Conv2dSpec
-from ..vectors import Expr, load
+from ..vectors import Expr, load, values_by_turn
 from . import vector as v
 from .cores import CORES
 from .implicit_gemm import ImplicitGemm
@@ -68,6 +71,18 @@ class WordGemm(ImplicitGemm):
             pixels = spec.batch * spec.in_height * spec.in_width
             return WidenedPixels(pixels=pixels, block=1, channels=spec.in_channels)
         return Scratch(spec=spec, block=1, channels=spec.in_channels, is_widened=True)
+
+    def _panels_by_turn(self, panel: Panel) -> Callable[[TilePlace], Panel]:
+        if not self._is_short:
+            return super()._panels_by_turn(panel)
+        # Where steps are written out, LLVM would move all weights of a panel to the stack first, and read them from there.
+        first = values_by_turn(panel.first)
+
+        def of_tile(place: TilePlace) -> Panel:
+            turn = T.floordiv(place.row, self.tile.rows) + T.floordiv(place.column, self.tile.columns)
+            return replace(panel, first=first(turn))
+
+        return of_tile
 
     def _splat(self, source: Expr, byte: Expr) -> Expr:
         if self.geometry.reduction.run == 1:
