@@ -2,6 +2,7 @@
 
 from .correct import Corrector, samples_of
 from .error import sqnr_by_result
+from .float_run import MEAN_SAMPLES, Samples
 from .measured import measured_nearness
 
-__all__ = ["Corrector", "measured_nearness", "samples_of", "sqnr_by_result"]
+__all__ = ["MEAN_SAMPLES", "Corrector", "Samples", "measured_nearness", "samples_of", "sqnr_by_result"]

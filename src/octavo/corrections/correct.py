@@ -43,7 +43,7 @@ from ..profile import Profile
 from ..quantize import Corrections, Nearness, QuantizedModel
 from ..target_choice import ResolvedTarget
 from .error import nearness
-from .float_run import FloatRun, Product, Runner, run_float
+from .float_run import MEAN_SAMPLES, FloatRun, Product, Runner, run_float
 from .gram import ExactRows
 from .layers import WeightedLayer, bias_of, composite_calls, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
@@ -209,7 +209,8 @@ class _Run:
             if layer is not None and layer.bias not in self.shifts:
                 inputs = [np.from_dlpack(_value(state, call.operands[0])) for state in states]
                 layer = self._rounded(layer, inputs, rows.get(layer.bias))
-                shift = _shift(layer, inputs, means[layer.bias]) if self._moves_biases else np.zeros_like(means[layer.bias])
+                mean = means[layer.bias]
+                shift = _shift(layer, inputs[:MEAN_SAMPLES], mean) if self._moves_biases else np.zeros_like(mean)
                 self.shifts[layer.bias] = shift.astype(np.float32)
                 self._exchange(call, layer.with_shift(shift))
             for state in states:

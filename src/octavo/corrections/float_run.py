@@ -36,7 +36,7 @@ class FloatRun:
     Parameters
     ----------
     means
-        float64 (channels,) of variables, over samples and all axes but one, by name.
+        float64 (channels,) of variables, over the first MEAN_SAMPLES and all axes but one, by name.
     results
         The model's, sample by sample.
     rows
@@ -81,6 +81,10 @@ class Runner:
         return [[value.copy() for value in self(arrays)] for arrays in samples]
 
 
+MEAN_SAMPLES = 16
+"""Samples that means are over: those of 64 are hardly others."""
+
+
 def run_float(model: Model, products: Mapping[str, Product], samples: Samples, floats: FloatValues) -> FloatRun:
     """Run a float model.
 
@@ -100,7 +104,7 @@ def run_float(model: Model, products: Mapping[str, Product], samples: Samples, f
         last = {
             name: np.moveaxis(value, product.axis, -1) for (name, product), value in zip(products.items(), values, strict=True)
         }
-        for name, value in last.items():
+        for name, value in last.items() if len(results) <= MEAN_SAMPLES else ():
             sums[name] = sums[name] + _sum(value)
             counts[name] += value.size // value.shape[-1]
         if model.constant_bytes <= _MAX_MODEL:

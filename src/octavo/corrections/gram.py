@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -102,10 +104,19 @@ def _on_threads(find: Callable[[slice], Found], samples: int, size: int) -> Iter
     """Yield what is found of a few samples, an even number, after the other; `size` numbers of each are looked at."""
     at_once = min(_MAX_BYTES // (size * np.dtype(np.float32).itemsize), samples // (_THREADS * _ROUNDS))
     few = 2 * max(1, at_once // 2)
-    starts = range(0, samples, few)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for start in starts[::_THREADS]:
-            yield from pool.map(lambda each: find(slice(each, each + few)), starts[start // few : start // few + _THREADS])
+    starts, pool = range(0, samples, few), _pool()
+    for start in starts[::_THREADS]:
+        yield from pool.map(lambda each: find(slice(each, each + few)), starts[start // few : start // few + _THREADS])
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Return the threads that look at samples: to start some for each layer takes longer than many layers take them."""
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="octavo-samples")
+
+
+if hasattr(os, "register_at_fork"):  # a child process has no thread of its parent's
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _rows_of(
