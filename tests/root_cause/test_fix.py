@@ -166,6 +166,14 @@ def test_a_remedy_of_an_activation_is_tried_on_the_plan(
     assert len(runs) == 1
 
 
+def test_no_remedy_makes_the_whole_model_float(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
+    model, profile = rooted
+    recipe = replace(PLAIN, activation_dtype="int8", min_sqnr=None)
+    result = fixed(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
+    assert [step for step in result.steps if "no op would be integer" in step.said]
+    assert result.quantized.plan.layers
+
+
 def test_a_group_that_shares_parameters_is_tried_once(rooted: tuple[octavo.Model, octavo.Profile]) -> None:
     model, profile = rooted
     quantized = octavo.quantize(model, profile, recipe=PLAIN)

@@ -63,7 +63,7 @@ class Requantizer:
         Raises
         ------
         QuantizationError
-            An op around an activation takes no 16 bits.
+            An op around an activation takes no 16 bits, or no integer op is left.
         """
         names = _with_neighbours(plan, changes.wide_activations)
         self._check_takes_wide(plan, names)
@@ -78,6 +78,8 @@ class Requantizer:
         made = requantize(self.model, start, known, target=self.target, corrector_of=corrector_of)
         if changes.wide_activations and len(made.plan.layers) < len(plan.layers):
             raise QuantizationError("with 16 bits for it an op around it would be float")
+        if not made.plan.layers:
+            raise QuantizationError("no op would be integer without it")
         return replace(made, plan=replace(made.plan, adjustments=plan.adjustments))
 
     def _check_takes_wide(self, plan: QuantizationPlan, names: Iterable[TensorId]) -> None:
@@ -101,7 +103,8 @@ class Requantizer:
 
 def _have_same_constants(model: Model, other: Model) -> bool:
     """Return whether channels of two forms of one float model are divided by the same factors."""
-    return all(np.array_equal(value, other.params[name]) for name, value in model.params.items())
+    known = other.params
+    return known.keys() == model.params.keys() and all(np.array_equal(each, known[name]) for name, each in model.params.items())
 
 
 def _before_functions(plan: QuantizationPlan) -> dict[TensorId, str]:
