@@ -142,6 +142,18 @@ def test_candidates_must_have_the_min_sqnr_of_the_recipe(model: octavo.Model, pr
     assert isinstance(quantized, QuantizedModel)
 
 
+def test_what_is_enough_without_float_ends_the_search(
+    model: octavo.Model, profile: octavo.Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("simulated for nothing")
+
+    monkeypatch.setattr(Simulation, "together", refused)
+    result = octavo.search(model, profile, recipe=PLAIN, max_drop=1.0, seconds=None)
+    assert result.finished
+    assert [each.change for each in result.candidates] == [Change(corrects=False)]
+
+
 def test_an_own_function_judges_alone(model: octavo.Model, profile: octavo.Profile) -> None:
     recipe = replace(PLAIN, min_sqnr=100.0)
     result = octavo.search(model, profile, recipe=recipe, evaluate=lambda _: 1.0, max_drop=0.0, seconds=None, candidates=3)

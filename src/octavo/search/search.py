@@ -275,8 +275,10 @@ class _Search:
         tried = [self._try(self._first.change)]
         if self.recipe.corrects:
             tried.append(self._try(Change()))
+        if any(map(self._is_enough, tried)):  # nothing in float: it is not to be had for less
+            return
         least = self.recipe.min_sqnr
-        if least is not None and not any(self._is_enough(each) or _sqnr(each) >= least for each in tried):
+        if least is not None and not any(_sqnr(each) >= least for each in tried):
             self._try(Change(keeps_min_sqnr=True))
         # What corrections make of large errors says nothing of where those are from.
         sensitivity = self._sensitivity(_nearest(tried))
