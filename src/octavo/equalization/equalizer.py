@@ -45,6 +45,9 @@ MAX_CHANGE = 1e-5
 _SAMPLES = 16
 """Enough to say how wide the channels of streams are, and to prove that results are the same."""
 
+_MAX_BESIDE = 2**26
+"""Bytes of a model's constants up to which the proof runs beside other steps: a larger one leaves no memory for both at once."""
+
 
 class Equalizer:
     """Says how a simplified model is to be equalized, on the samples that a profile keeps.
@@ -97,8 +100,11 @@ class Equalizer:
                 found, proof = self._make(simple).run(kept, weight_bits, self._has_functions, attempt)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
-        if proof is not None:
+        if proof is not None and simple.constant_bytes <= _MAX_BESIDE:
             self._proof = self._beside.submit(_proves, proof)
+        elif proof is not None:
+            self._proof = Future()
+            self._proof.set_result(_proves(proof))
         return found
 
     def holds(self) -> bool:
