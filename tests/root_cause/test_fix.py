@@ -1,6 +1,7 @@
 """Fixing: what is planted is repaired, what is kept helps by the kernels' own measure, and the plan says and repeats it."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,29 @@ def test_a_remedy_of_an_activation_is_tried_on_the_plan(
     result = fixed(model, quantized, profile, recipe=recipe)
     assert [step for step in result.steps if step.kept]
     assert len(runs) == 1
+
+
+def test_outputs_that_come_near_enough_end_it(
+    rooted: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, profile = rooted
+    quantized = octavo.quantize(model, profile, recipe=PLAIN)
+    module, tables = sys.modules["octavo.root_cause.fix"], []
+    made = module.root_causes
+
+    def counted(*args: Any) -> Any:
+        tables.append(made(*args))
+        return tables[-1]
+
+    monkeypatch.setattr(module, "root_causes", counted)
+    whole = fixed(model, quantized, profile, recipe=PLAIN)
+    assert len(tables) > 1
+    tables.clear()
+    monkeypatch.setattr(module, "_NEAR_DB", whole.before_db + 0.1)
+    result = fixed(model, quantized, profile, recipe=PLAIN)
+    assert len(tables) == 1
+    assert [step.kept for step in result.steps].count(True) == 1
+    assert result.steps[-1].kept
 
 
 def test_no_remedy_makes_the_whole_model_float(rooted: tuple[octavo.Model, octavo.Profile]) -> None:

@@ -27,6 +27,8 @@ from .table import Part, RootCause, root_causes
 _MAX_TRIED = 3
 """Actions in a round that are measured and bring nothing; then none is tried any more."""
 
+_NEAR_DB = 40.0
+"""Outputs that came to be as near have little to gain from more bits, which cost time."""
 _LEAST = 1e-3
 """Of the error, what is left at least: errors are not quite independent."""
 
@@ -113,7 +115,8 @@ def fix(
     replaced in the plan; biases, weights and channels are treated by the recipe's means, where those were off; what 8 bits are
     too few for gets 16, or stays float: one after the other as long as what those before left of the error promises enough. A
     remedy is kept where the worst output's signal to noise ratio rises, measured with the integer kernels on the samples that the
-    profile keeps; one that costs time, where it rises by `min_gain_db` or more. It takes a few times as long as `quantize`.
+    profile keeps; one that costs time, where it rises by `min_gain_db` or more. Outputs that come to 40 dB end it. All takes a
+    few times as long as `quantize`.
 
     Parameters
     ----------
@@ -206,7 +209,8 @@ class _Fixer:
                 break
             start = self.nearness.sqnr_db
             self._round()
-            if self.nearness.sqnr_db - start < max(self.min_gain_db, 1e-9):
+            gain = self.nearness.sqnr_db - start
+            if gain < max(self.min_gain_db, 1e-9) or before.sqnr_db < _NEAR_DB <= self.nearness.sqnr_db:
                 break
         quantized = self.state.quantized
         said = tuple(Adjustment(tensor=step.id, message=step.said) for step in self._steps if step.kept)
@@ -223,6 +227,8 @@ class _Fixer:
             step = self._tried_step(row, action)
             self._steps.append(step)
             if step.kept and action.is_free and (step.measured_db or 0.0) >= self.min_gain_db:
+                return
+            if step.kept and self.nearness.sqnr_db - (step.measured_db or 0.0) < _NEAR_DB <= self.nearness.sqnr_db:
                 return
             failed += not step.kept and step.measured_db is not None
             if failed == _MAX_TRIED:
