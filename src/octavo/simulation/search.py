@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..graph import Model
+from ..heap import trim_heap
 from ..identity import TensorId
 from ..quantize import QuantizationPlan, QuantizedModel, Remedies
 from ..quantize.remedies import float_without_loss
@@ -52,7 +53,10 @@ def remedies(
     except NotImplementedError:  # nothing can be seen between its steps
         return Remedies()
     search = _Search(simulation, quantized.plan, replan, 10 ** (-goal_db / 10), goal_db)
-    return search.ranges() if only_ranges else search.run()
+    found, size = search.ranges() if only_ranges else search.run(), simulation.state_bytes
+    del search, simulation
+    trim_heap(size)
+    return found
 
 
 def costliest(simple: Model, quantized: QuantizedModel, *, samples: Samples, target: ResolvedTarget) -> list[TensorId]:
@@ -62,7 +66,9 @@ def costliest(simple: Model, quantized: QuantizedModel, *, samples: Samples, tar
         simulation = Simulation(simple, quantized.plan, samples, target, is_centred=is_centred)
     except NotImplementedError:  # nothing can be seen between its steps
         return []
-    effects = simulation.activation_effects()
+    effects, size = simulation.activation_effects(), simulation.state_bytes
+    del simulation
+    trim_heap(size)
     return sorted(effects, key=lambda name: (-effects[name], name))
 
 

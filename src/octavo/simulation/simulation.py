@@ -160,6 +160,11 @@ class Simulation:
         """How many samples it looks at."""
         return len(self._exact)
 
+    @property
+    def state_bytes(self) -> int:
+        """How much it holds of what the float model computes of samples."""
+        return sum(_bytes(state) for state in self._exact)
+
     def observed(self, names: Collection[TensorId]) -> tuple[float, float]:
         """Return the least and the greatest value of activations."""
         variables = [var for var, name in self._rounds.items() if TensorId(name) in names]
@@ -357,7 +362,7 @@ class Simulation:
         for arrays in samples[:MAX_SAMPLES]:
             state = self._start(arrays)
             self._run(state)
-            size += sum(as_array(value).nbytes for value in state.values() if isinstance(value, tvm.runtime.Tensor))
+            size += _bytes(state)
             if size > _STATE_BYTES and len(found) >= _MIN_SAMPLES:
                 break
             found.append(state)
@@ -498,6 +503,10 @@ def _rounded(value: Any, params: QuantParams) -> Any:
     np.clip(steps, params.qmin - zero_point, params.qmax - zero_point, out=steps)
     steps *= scale
     return rounded
+
+
+def _bytes(state: Mapping[Var, Any]) -> int:
+    return sum(as_array(value).nbytes for value in state.values() if isinstance(value, tvm.runtime.Tensor))
 
 
 def _shifted(value: Any, shift: npt.NDArray[np.float32] | None) -> Any:
