@@ -94,8 +94,6 @@ class Corrector:
         self._target = target
         self._values = floats or FloatValues(target.host, target.isas, target.llvm)
         self._floats: FloatRun | None = None
-        # What goes through the heap: constants, and what is computed of all samples, a byte each as integers.
-        self._bytes = max(simple.constant_bytes, len(samples) * _tensor_elements(self._view))
 
     def corrections(self, quantized: QuantizedModel, kept: Collection[str] = ()) -> Corrections:
         """Return weights and biases that keep a quantized model nearer to the float one, as its recipe wants them.
@@ -109,19 +107,19 @@ class Corrector:
             cores = {binding.var.name: binding.var for binding in self._view.bindings}
             layers = {bias: layer for bias, layer in run.layers.items() if layer.core in cores}
             wanted = {bias: with_bias(self._view, cores[layer.core]).name for bias, layer in layers.items()}
-            trim_heap(self._bytes)
+            trim_heap(self._simple.constant_bytes)
             if not wanted:
                 return Corrections()
             try:
                 run.build()
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Corrections()
-            trim_heap(self._bytes)
+            trim_heap(self._simple.constant_bytes)
             floats = running.result()
             means = {bias: floats.means[name] for bias, name in wanted.items()}
             rows = {bias: floats.rows[name] for bias, name in wanted.items() if name in floats.rows}
             results = run.correct(self._samples, means, rows)
-            trim_heap(self._bytes)
+            trim_heap(self._simple.constant_bytes)
         corrected = [
             layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction is True and layer.bias in run.shifts
         ]
@@ -136,7 +134,6 @@ class Corrector:
         """Return how near a quantized model's outputs are to the float model's; nothing of one that cannot be run."""
         with lineage_paused(), suppress(CompileError):
             results = Runner(partition_module(quantized.bound(), self._target.host), self._target).results(self._samples)
-            trim_heap(self._bytes)
             return self._compared(results)
         return Nearness()
 
@@ -150,11 +147,6 @@ class Corrector:
                 self._floats = run_float(self._simple, _products(self._view), self._samples, self._values)
             self._values.forget()
         return self._floats
-
-
-def _tensor_elements(view: DataflowView) -> int:
-    """Return how many elements all that a model computes of one sample has."""
-    return sum(prod(static_shape(binding.var) or (0,)) for binding in view.bindings)
 
 
 def _products(view: DataflowView) -> dict[str, Product]:
