@@ -20,8 +20,9 @@ from octavo.cli.main import main
 from octavo.corrections import correct as corrections
 from octavo.errors import ProfileError, QuantizationError
 from octavo.graph.dataflow import BodyWriter
-from octavo.quantize import QuantizedModel
+from octavo.quantize import QuantizedModel, Remedies
 from octavo.root_cause import FixResult, actions
+from octavo.root_cause.requantizer import Requantizer
 from small_file import digits, write_small_net
 
 
@@ -196,6 +197,18 @@ def test_no_remedy_makes_the_whole_model_float(rooted: tuple[octavo.Model, octav
     result = fixed(model, octavo.quantize(model, profile, recipe=recipe), profile, recipe=recipe)
     assert [step for step in result.steps if "no op would be integer" in step.said]
     assert result.quantized.plan.layers
+
+
+def test_what_a_profile_alone_said_of_biases_stays(rng: np.random.Generator) -> None:
+    model = net(weights(rng))
+    quantized = octavo.quantize(model, octavo.profile(model, pictures(rng), keep_samples=24), preset="fast")
+    plan = quantized.plan
+    name = next(layer.output for layer in plan.layers if layer.output in plan.corrections.bias_shifts)
+    requantizer = Requantizer(model=model, target="cpu", samples=[[each] for each in pictures(rng)])
+    changed = requantizer.changed(plan, Remedies(wide_activations={name: "it is tried"})).plan
+    assert changed.activations[name].dtype == "int16"
+    assert changed.corrections == plan.corrections
+    assert changed.corrections.bias_shifts
 
 
 def test_a_group_that_shares_parameters_is_tried_once(rooted: tuple[octavo.Model, octavo.Profile]) -> None:

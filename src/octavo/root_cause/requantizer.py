@@ -69,8 +69,8 @@ class Requantizer:
         self._check_takes_wide(plan, names)
         wide, floats = _with_wide(plan, names), changes.float_tensors
         start = replace(wide, activations={name: each for name, each in wide.activations.items() if name not in floats})
-        # Of ranges that clip biases are not found anew: what was observed is no more in a plan.
-        is_anew = bool(plan.corrections) and plan.recipe.has_plain_ranges
+        # Of ranges that clip biases are not found anew, nor what a profile said: what was observed is no more in a plan.
+        is_anew = bool(plan.corrections) and plan.recipe.has_plain_ranges and plan.recipe.bias_correction != "analytic"
         if is_anew:
             start = replace(start, corrections=Corrections())
         corrector_of = self._corrector_of if is_anew else None
