@@ -43,7 +43,7 @@ from ..profile import Profile
 from ..quantize import Corrections, Nearness, QuantizedModel
 from ..target_choice import ResolvedTarget
 from .error import nearness
-from .float_run import MEAN_SAMPLES, FloatRun, Product, Runner, run_float
+from .float_run import FloatRun, Product, Runner, run_float
 from .gram import ExactRows
 from .layers import WeightedLayer, bias_of, composite_calls, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
@@ -118,7 +118,8 @@ class Corrector:
             floats = running.result()
             means = {bias: floats.means[name] for bias, name in wanted.items()}
             rows = {bias: floats.rows[name] for bias, name in wanted.items() if name in floats.rows}
-            results = run.correct(self._samples, means, rows)
+            seen = {bias: floats.seen[name] for bias, name in wanted.items()}
+            results = run.correct(self._samples, means, rows, seen)
             trim_heap(self._simple.constant_bytes)
         corrected = [
             layer for layer in quantized.plan.layers if quantized.plan.recipe.bias_correction is True and layer.bias in run.shifts
@@ -197,9 +198,21 @@ class _Run:
         self._program = KernelCalls(link(lowered, self._target.llvm), self._target.llvm)
 
     def correct(
-        self, samples: Samples, means: Mapping[TensorId, npt.NDArray[np.float64]], rows: Mapping[TensorId, ExactRows]
+        self,
+        samples: Samples,
+        means: Mapping[TensorId, npt.NDArray[np.float64]],
+        rows: Mapping[TensorId, ExactRows],
+        seen: Mapping[TensorId, int],
     ) -> list[list[Array]]:
-        """Run all samples through one call after the other; before that of a layer, correct it. Return the results."""
+        """Run all samples through one call after the other; before that of a layer, correct it. Return the results.
+
+        Parameters
+        ----------
+        means, rows
+            Of what layers should give, by their biases.
+        seen
+            How many of the samples means are over.
+        """
         program = self._program
         states: list[dict[Var, Any]] = [
             dict(zip(program.params, map(tvm.runtime.tensor, arrays), strict=True)) for arrays in samples
@@ -210,7 +223,7 @@ class _Run:
                 inputs = [np.from_dlpack(_value(state, call.operands[0])) for state in states]
                 layer = self._rounded(layer, inputs, rows.get(layer.bias))
                 mean = means[layer.bias]
-                shift = _shift(layer, inputs[:MEAN_SAMPLES], mean) if self._moves_biases else np.zeros_like(mean)
+                shift = _shift(layer, inputs[: seen[layer.bias]], mean) if self._moves_biases else np.zeros_like(mean)
                 self.shifts[layer.bias] = shift.astype(np.float32)
                 self._exchange(call, layer.with_shift(shift))
             for state in states:

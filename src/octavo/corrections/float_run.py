@@ -36,7 +36,9 @@ class FloatRun:
     Parameters
     ----------
     means
-        float64 (channels,) of variables, over the first MEAN_SAMPLES and all axes but one, by name.
+        float64 (channels,) of variables, over the first samples and all axes but one, by name.
+    seen
+        How many samples these are over, by name.
     results
         The model's, sample by sample.
     rows
@@ -44,6 +46,7 @@ class FloatRun:
     """
 
     means: dict[str, npt.NDArray[np.float64]]
+    seen: dict[str, int]
     results: list[list[Array]]
     rows: dict[str, ExactRows]
 
@@ -82,7 +85,9 @@ class Runner:
 
 
 MEAN_SAMPLES = 16
-"""Samples that means are over: those of 64 are hardly others."""
+"""Samples that means of many positions are over: those of 64 are hardly others."""
+_MANY_POSITIONS = 256
+"""Of one sample; with fewer all samples count, and take little time."""
 
 
 def run_float(model: Model, products: Mapping[str, Product], samples: Samples, floats: FloatValues) -> FloatRun:
@@ -96,7 +101,7 @@ def run_float(model: Model, products: Mapping[str, Product], samples: Samples, f
         The model's inputs, sample by sample.
     """
     sums: dict[str, Any] = dict.fromkeys(products, 0.0)
-    counts = dict.fromkeys(products, 0)
+    counts, seen = dict.fromkeys(products, 0), dict.fromkeys(products, 0)
     results: list[list[Array]] = []
     picked: _Picked | None = None
     for own, values in floats.on(model, list(products), samples):
@@ -104,14 +109,17 @@ def run_float(model: Model, products: Mapping[str, Product], samples: Samples, f
         last = {
             name: np.moveaxis(value, product.axis, -1) for (name, product), value in zip(products.items(), values, strict=True)
         }
-        for name, value in last.items() if len(results) <= MEAN_SAMPLES else ():
-            sums[name] = sums[name] + _sum(value)
-            counts[name] += value.size // value.shape[-1]
+        for name, value in last.items():
+            positions = value.size // value.shape[-1]
+            if positions < _MANY_POSITIONS or len(results) <= MEAN_SAMPLES:
+                sums[name], seen[name] = sums[name] + _sum(value), len(results)
+                counts[name] += positions
         if model.constant_bytes <= _MAX_MODEL:
             picked = picked or _Picked(products, last, len(samples))
             picked.add(last)
     rows = {} if picked is None else picked.rows
-    return FloatRun(means={name: sums[name] / counts[name] for name in products}, results=results, rows=rows)
+    means = {name: sums[name] / counts[name] for name in products}
+    return FloatRun(means=means, seen=seen, results=results, rows=rows)
 
 
 def _sum(value: Array) -> npt.NDArray[np.float64]:
