@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.statistics.histogram import CODES, SHIFT, Histogram
+from ..numerics.statistics.histogram_estimates import moments
 from ..profile import TensorStatistics
 from ..quantize.equalize import ChannelValues, ScaledTensor
 
@@ -39,10 +40,8 @@ def profiled_values(profiled: TensorStatistics, groups: npt.NDArray[np.int64], s
     _extend(low, high, of_channel, profiled.channel_minimum, profiled.channel_maximum)
     is_there = np.isfinite(low)
     squares = np.where(is_there, high - low, 0.0) ** 2
-    ends, counts = profiled.histogram.edges(), profiled.histogram.counts.astype(np.float64)
-    centres = (ends[0] + ends[1]) / 2
-    mean = float(np.average(centres, weights=counts))
-    share = float(np.average((centres - mean) ** 2, weights=counts)) / max(float(squares[of_channel].mean()), 1e-30)
+    deviation = moments(profiled.histogram, profiled.minimum, profiled.maximum).deviation
+    share = deviation**2 / max(float(squares[of_channel].mean()), 1e-30)
     return ChannelValues(
         is_there=is_there,
         minimum=np.where(is_there, low, 0.0),

@@ -16,6 +16,7 @@ from tvm.relax import Var
 from ..graph.dataflow import call_to, static_shape
 from ..identity import TensorId
 from ..numerics import QuantParams, dequantize
+from ..numerics.statistics.histogram_estimates import moments
 from .placement import Layer
 from .ranges import TensorRange
 from .weights.convolution import Weighted
@@ -60,8 +61,7 @@ def analytic_shift(
 
 def _means(read: TensorRange, x: Var, source: TensorId, axis: int) -> Floats:
     """Return the means of channels along an axis of what a layer reads: that of all values where the profile has no ranges."""
-    low_ends, high_ends = read.histogram.edges()
-    mean = float(np.average((low_ends + high_ends) / 2, weights=read.histogram.counts))
+    mean = moments(read.histogram, read.minimum, read.maximum).mean
     shape = static_shape(x) or ()
     if source != x.name or read.channel_axis != axis or read.channel_minimum.size != shape[axis]:
         return np.full(shape[axis], mean)
