@@ -21,7 +21,7 @@ from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.protocol import Backend
 from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
-from .corrections import MEAN_SAMPLES, Corrector, Samples, samples_of
+from .corrections import Corrector, corrected_on, samples_of
 from .equalization import Equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, ports
@@ -43,7 +43,7 @@ from .quantize import QuantizationPlan, QuantizedModel, Recipe, Remedies, export
 from .quantize import quantize as quantize_model
 from .quantize.choice import ParamsOf
 from .quantize.ranges import takes_only_ends
-from .quantize.recipe import AUTO, WEIGHT_BITS, Preset
+from .quantize.recipe import Preset
 from .simulation import costliest, fused_functions, remedies, wide_weights
 from .target import TargetDescription
 from .target.cpu_features import features_of, names_of
@@ -156,11 +156,6 @@ def profile(
         progress=progress,
     )
 
-
-_FOR_WEIGHTS = 32
-"""Samples that weights of 8 bits are rounded on where samples are large: of as many positions more say hardly anything else."""
-_LARGE = 2**19
-"""Bytes of a sample that has many positions."""
 
 _Profilers = dict[tuple[int, tuple[str, ...] | None], tuple[Instrumented, Executable]]
 _PROFILERS: WeakKeyDictionary[Model, _Profilers] = WeakKeyDictionary()
@@ -328,7 +323,7 @@ def _quantized_for(
     samples = [] if profile is None else samples_of(model, profile)
     here, wishes = resolve_target(None), recipe or Recipe()
     _PROFILERS.pop(model, None)  # its constants need not be there once more while the model is quantized
-    few = _corrected_on(samples, wishes)
+    few = corrected_on(samples, wishes)
     floats, even_out = FloatValues(here.host, here.isas, here.llvm), None
     with ThreadPoolExecutor(1) as beside:
         if profile is not None and samples:
@@ -354,15 +349,6 @@ def _quantized_for(
             find_costliest=partial(costliest, samples=samples, target=here) if samples else None,
             find_functions=partial(fused_functions, samples=samples, target=here) if samples else None,
         )
-
-
-def _corrected_on(samples: Samples, recipe: Recipe) -> Samples:
-    """Return as many of the samples as say how to correct weights and biases."""
-    if recipe.weight_rounding != "gram":
-        return samples[:MEAN_SAMPLES]
-    size = sum(array.nbytes for array in samples[0]) if samples else 0
-    is_plain = recipe.weight_bits == WEIGHT_BITS and recipe.range_estimator != AUTO
-    return samples[:_FOR_WEIGHTS] if is_plain and size > _LARGE else samples
 
 
 def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:

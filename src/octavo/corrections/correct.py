@@ -40,10 +40,11 @@ from ..identity import TensorId
 from ..ops import WEIGHTED
 from ..partition.pipeline import partition_module
 from ..profile import Profile
-from ..quantize import Corrections, Nearness, QuantizedModel
+from ..quantize import Corrections, Nearness, QuantizedModel, Recipe
+from ..quantize.recipe import AUTO, WEIGHT_BITS
 from ..target_choice import ResolvedTarget
 from .error import nearness
-from .float_run import FloatRun, Product, Runner, run_float
+from .float_run import MEAN_SAMPLES, FloatRun, Product, Runner, run_float
 from .gram import ExactRows
 from .layers import WeightedLayer, bias_of, composite_calls, kernel_constants, weighted_layers
 from .weights import WeightSources, rounded_weights
@@ -52,6 +53,11 @@ from .window_sums import mean_accumulators
 Array = npt.NDArray[Any]
 Samples = Sequence[Sequence[Array]]
 Shifts = dict[TensorId, npt.NDArray[np.float32]]
+
+_FOR_WEIGHTS = 32
+"""Samples that weights of 8 bits are rounded on where samples are large: of as many positions more say hardly anything else."""
+_LARGE = 2**19
+"""Bytes of a sample that has many positions."""
 
 
 def samples_of(model: Model, profile: Profile) -> Samples:
@@ -70,6 +76,15 @@ def samples_of(model: Model, profile: Profile) -> Samples:
         ]
     except (ValueError, DataError) as error:
         raise ProfileError(f"the samples that the profile keeps do not fit the model: {error}; profile it again") from error
+
+
+def corrected_on(samples: Samples, recipe: Recipe) -> Samples:
+    """Return as many of the samples as say how to correct weights and biases."""
+    if recipe.weight_rounding != "gram":
+        return samples[:MEAN_SAMPLES]
+    size = sum(array.nbytes for array in samples[0]) if samples else 0
+    is_plain = recipe.weight_bits == WEIGHT_BITS and recipe.range_estimator != AUTO
+    return samples[:_FOR_WEIGHTS] if is_plain and size > _LARGE else samples
 
 
 class Corrector:
