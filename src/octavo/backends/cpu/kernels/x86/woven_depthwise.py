@@ -101,8 +101,8 @@ class WovenDepthwise(WordDepthwise):
             count = (rows + step - 1 - parity) // step if isinstance(rows, int) else T.floordiv(rows + (step - 1 - parity), step)
             with T.serial(0, count) as turn:
                 row = T.Bind(turn * step + parity)
-                first = turn * (step * spec.strides[0] // 2) + parity * (spec.strides[0] // 2)
-                at_row = T.Bind(base + first * self.woven.row_size)
+                first_pair = turn * (step * spec.strides[0] // 2) + parity * (spec.strides[0] // 2)
+                at_row = T.Bind(base + first_pair * self.woven.row_size)
                 out_row = T.Bind(out_base + start + row * (spec.out_width * spec.out_channels))
                 for first, turns, outputs in self._column_groups:
                     weights_of = values_by_turn(weights)
