@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from nets import model_of
 from octavo.graph import Model
 from octavo.graph.dataflow import BodyWriter
 from octavo.graph.evaluate import Evaluator
-from octavo.graph.lineage import Lineage
+from octavo.graph.lineage import Lineage, announce
 from octavo.graph.recast import Recast
+from octavo.graph.tracking import Announced
 from octavo.verify import verify_lineage
 from tvm_alone import TARGET
 
@@ -366,3 +368,16 @@ def test_a_value_of_the_same_float_type_is_no_stand_in(model: Model, monkeypatch
     assert lineage["y"].is_alive
     assert len(found) > 3
     assert found == [{}] * len(found)
+
+
+def test_what_another_thread_announces_is_no_step(model: Model) -> None:
+    """A pass context is a thread's: what is built beside a step is another module."""
+    lineage, other = Lineage(model), branched_net().bound()
+    nothing = Announced(holders={}, fused_into={}, gone={}, relations={})
+    with tvm.transform.PassContext(instruments=[lineage]):
+        before = len(lineage.steps)
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(announce, "beside", lambda: other, {}, nothing).result()
+        assert len(lineage.steps) == before
+        announce("own", lambda: other, {}, nothing)
+        assert len(lineage.steps) == before + 1
