@@ -33,6 +33,7 @@ def test_many_calls_two_threads_and_valgrind(shared: Path, tmp_path: Path) -> No
     assert done == wanted[: None if shutil.which("valgrind") else 2]
 
 
+@pytest.mark.usefixtures("shared")
 def test_models_on_emulated_machines() -> None:
     tools = ["qemu-aarch64", "aarch64-linux-gnu-gcc", "qemu-riscv64", "riscv64-linux-gnu-gcc"]
     missing = [tool for tool in tools if shutil.which(tool) is None]

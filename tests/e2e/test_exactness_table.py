@@ -33,6 +33,7 @@ def test_a_softmax_is_cut_off(shared, tmp_path) -> None:
 
 
 @pytest.mark.needs_isa(AVX2)
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("file", ["tflite/resnet8_cifar10_int8.tflite", "onnx/dscnn_kws_qoperator.onnx"])
 def test_avx2_is_exact(file: str) -> None:
     (case,) = [case for case in accuracy.CASES if case.file == file]
