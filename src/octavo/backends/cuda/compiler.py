@@ -1,0 +1,147 @@
+"""From CUDA C to machine code: NVRTC, which compiles on any machine, and what it says of each kernel."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import CompileError
+from .isa import Isa
+from .kernel import Kernel, translation_unit
+
+DEVICE = Path(__file__).parent / "device"
+INSTALL = "pip install 'octavo[cuda]'"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What one kernel takes of a multiprocessor.
+
+    Parameters
+    ----------
+    registers
+        Of each thread.
+    spill_bytes, stack_bytes
+        Of each thread: what did not fit into registers, and memory of its own.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineCode:
+    """Kernels of one translation unit as a cubin, and what each takes, by symbol."""
+
+    cubin: bytes
+    usage: dict[str, Usage]
+
+
+def compile_kernels(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVICE, threads: int = 2) -> list[MachineCode]:
+    """Compile kernels for an ISA, equal ones once, in as many translation units as there are threads.
+
+    Raises
+    ------
+    CompileError
+        NVRTC is not installed, or rejects a kernel: a flaw of Octavo's.
+    """
+    unique = sorted({kernel.symbol: kernel for kernel in kernels}.items())
+    units = [[kernel for _, kernel in unique[start::threads]] for start in range(min(threads, len(unique)))]
+    with ThreadPoolExecutor(max(len(units), 1)) as pool:
+        return list(pool.map(lambda unit: compile_text(translation_unit(unit), isa, device=device), units))
+
+
+def compile_text(text: str, isa: Isa, *, device: Path = DEVICE) -> MachineCode:
+    """Compile one translation unit; see `compile_kernels`."""
+    nvrtc = _nvrtc()
+    headers = sorted(device.glob("*.cuh"))
+    names = [path.name.encode() for path in headers]
+    program = _checked(
+        nvrtc,
+        nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", len(headers), [path.read_bytes() for path in headers], names),
+    )
+    options = [
+        f"--gpu-architecture={isa.arch}".encode(),
+        b"--std=c++17",
+        b"--ptxas-options=-v",
+        b"--fmad=false",
+        b"-default-device",
+    ]
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = (
+            _read(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace").strip("\0 \n")
+        )
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC rejects a kernel for {isa.name}: {' | '.join(log.splitlines()[:6])}")
+        cubin = _read(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return MachineCode(cubin=cubin, usage=_usage(log))
+
+
+def _nvrtc() -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        raise CompileError(f"kernels for CUDA are compiled by NVRTC, which is not installed: {INSTALL}") from error
+
+
+def _checked(nvrtc: Any, returned: tuple[Any, ...]) -> Any:
+    status, *values = returned
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"NVRTC failed: {status.name}")
+    return values[0] if values else None
+
+
+def _read(nvrtc: Any, program: Any, size_of: Any, read: Any) -> bytes:
+    buffer = b" " * _checked(nvrtc, size_of(program))
+    _checked(nvrtc, read(program, buffer))  # NVRTC writes into the bytes that it is given
+    return buffer
+
+
+_FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+
+
+def _usage(log: str) -> dict[str, Usage]:
+    """Read what ptxas says of each kernel."""
+    found: dict[str, Usage] = {}
+    symbol, stack, spills = "", 0, 0
+    for line in log.splitlines():
+        if named := _FUNCTION.search(line):
+            symbol = named[1]
+        elif sizes := _STACK.search(line):
+            stack, spills = int(sizes[1]), int(sizes[2]) + int(sizes[3])
+        elif (used := _REGISTERS.search(line)) and symbol:
+            found[symbol] = Usage(registers=int(used[1]), spill_bytes=spills, stack_bytes=stack)
+    return found
+
+
+def disassembled(code: MachineCode, folder: Path) -> str:
+    """Return the machine code as nvdisasm prints it; CompileError where that is not installed. It leaves a file in `folder`."""
+    tool = _tool("nvdisasm")
+    cubin = folder / "kernels.cubin"
+    cubin.write_bytes(code.cubin)
+    found = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True)
+    if found.returncode:
+        raise CompileError(f"nvdisasm cannot read the kernels: {found.stderr.strip().splitlines()[-1]}")
+    return found.stdout
+
+
+def _tool(name: str) -> Path:
+    """Return one of NVIDIA's programs, from their wheels: they lie in the package "nvidia", which has no file of its own."""
+    for place in sys.path:
+        found = sorted(Path(place).glob(f"nvidia/*/bin/{name}"))
+        if found:
+            return found[-1]
+    raise CompileError(f"{name} is not installed: {INSTALL}")

@@ -1,0 +1,37 @@
+// What all kernels stand on: types, the emulator's stand-ins, and integer arithmetic that rounds as the oracles do.
+#pragma once
+
+#ifdef OCTAVO_EMULATED
+#include "emulation.hpp"
+#endif
+
+namespace octavo {
+
+using int8 = signed char;
+using uint8 = unsigned char;
+
+template <class T>
+struct is_signed {
+  static constexpr bool value = T(-1) < T(0);
+};
+
+__device__ __forceinline__ int minimum(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ int maximum(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ int clamped(int value, int low, int high) { return minimum(maximum(value, low), high); }
+
+// clamp(rint(float32(acc) * multiplier) + zero_point): numerics.requantize. The product is rounded on its own, never fused; a
+// conversion saturates, so that clamping before the zero point is added keeps every sum in int32.
+__device__ __forceinline__ int rounded(float real, int zero_point, int low, int high) {
+  return clamped(__float2int_rn(real), low - zero_point, high - zero_point) + zero_point;
+}
+
+__device__ __forceinline__ int requantized(int acc, float multiplier, int zero_point, int low, int high) {
+  return rounded(__fmul_rn(__int2float_rn(acc), multiplier), zero_point, low, high);
+}
+
+// Four integers of 8 bits as one register, the first in its lowest byte: their order in memory.
+__device__ __forceinline__ constexpr int packed(int a, int b, int c, int d) {
+  return int((a & 255u) | (b & 255u) << 8 | (c & 255u) << 16 | (unsigned)d << 24);
+}
+
+}  // namespace octavo

@@ -1,0 +1,43 @@
+// From the sums of products to what a kernel writes. P is the structure of a kernel's parameters.
+#pragma once
+#include "base.cuh"
+
+namespace octavo {
+
+// How a result is formed of int32 sums; numbers as `kernels/output.py` writes them.
+enum Result { INTEGERS = 0, FUSED_FLOATS = 1, STEPWISE_FLOATS = 2, SUMS = 3 };
+
+// The result of channel `channel`, its bias in the sum: integers as requantize has them, with a real bias in one fused
+// multiply-add; floats as dequantize_accumulator has them.
+template <class P>
+struct Epilogue {
+  const float* multiplier;
+  const float* real_bias;
+
+  __device__ __forceinline__ int integer(int acc, int channel) const {
+    float sum = __int2float_rn(acc);
+    float real = P::has_real_bias ? __fmaf_rn(sum, multiplier[channel], real_bias[channel]) : __fmul_rn(sum, multiplier[channel]);
+    return rounded(real, P::zero_point, P::qmin, P::qmax);
+  }
+
+  __device__ __forceinline__ float real(int acc, int channel) const {
+    float sum = __int2float_rn(acc);
+    float result = P::result == STEPWISE_FLOATS ? __fadd_rn(__fmul_rn(sum, multiplier[channel]), real_bias[channel])
+                                                : __fmaf_rn(sum, multiplier[channel], real_bias[channel]);
+    result = P::has_low ? fmaxf(result, P::low()) : result;
+    return P::has_high ? fminf(result, P::high()) : result;
+  }
+
+  template <class Y>
+  __device__ __forceinline__ Y of(int acc, int channel) const {
+    if constexpr (P::result == INTEGERS) {
+      return Y(integer(acc, channel));
+    } else if constexpr (P::result == SUMS) {
+      return Y(acc);
+    } else {
+      return Y(real(acc, channel));
+    }
+  }
+};
+
+}  // namespace octavo

@@ -1,0 +1,106 @@
+"""What emitters write to: launches in their order, and where each tensor of the graph lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .isa import Isa
+from .kernel import Kernel
+from .kernels.transpose import transpose
+from .plan import Buffer, Step
+
+Array = npt.NDArray[Any]
+Built = tuple[Kernel, tuple[Array, ...]]
+"""A kernel, and the constants that it reads behind its inputs."""
+
+TO_NHWC = (0, 2, 3, 1)
+TO_NCHW = (0, 3, 1, 2)
+
+BYTES = {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4, "int64": 8}
+"""Of one element, by dtypes that kernels hold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Value:
+    """A tensor as it lies in memory, dense.
+
+    `shape` is that of the source's graph; with `is_nhwc`, of rank 4 only, the graph has it as NCHW and memory as NHWC.
+    """
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    dtype: str
+    is_nhwc: bool = False
+
+    @property
+    def lying_shape(self) -> tuple[int, ...]:
+        """Shape in memory."""
+        return tuple(self.shape[axis] for axis in TO_NHWC) if self.is_nhwc else self.shape
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Emission:
+    """The launches written so far.
+
+    Attributes
+    ----------
+    isa
+        What kernels may use.
+    steps
+        Launches in their order.
+    """
+
+    isa: Isa
+    steps: list[Step] = field(default_factory=list[Step])
+    _converted: dict[tuple[int, bool], Value] = field(default_factory=dict[tuple[int, bool], Value])
+    _constants: dict[tuple[str, tuple[int, ...], bytes], Buffer] = field(
+        default_factory=dict[tuple[str, tuple[int, ...], bytes], Buffer]
+    )
+
+    def new(self, shape: tuple[int, ...], dtype: str, *, is_nhwc: bool = False) -> Value:
+        """Return a tensor whose memory nobody has written."""
+        return Value(buffer=Buffer(math.prod(shape) * BYTES[dtype]), shape=shape, dtype=dtype, is_nhwc=is_nhwc)
+
+    def constant(self, values: Array) -> Buffer:
+        """Return memory that holds these values; equal ones share it."""
+        values = np.ascontiguousarray(values)
+        key = str(values.dtype), values.shape, values.tobytes()
+        return self._constants.setdefault(key, Buffer(values.nbytes, "constant", 0, values))
+
+    def launch(self, built: Built, inputs: Sequence[Value], result: Value) -> Value:
+        """Launch a kernel on tensors that lie as it reads them, then its constants; return `result`, which it writes."""
+        kernel, constants = built
+        buffers = (*(each.buffer for each in inputs), *(self.constant(each) for each in constants), result.buffer)
+        assert len(buffers) == len(kernel.arguments), f"{kernel.name} takes {len(kernel.arguments)} arguments, got {len(buffers)}"
+        self.steps.append((kernel, buffers))
+        return result
+
+    def lying(self, value: Value, *, is_nhwc: bool) -> Value:
+        """Return a tensor of rank 4 in a layout, converted once where it lies in the other one."""
+        if len(value.shape) != 4 or value.is_nhwc == is_nhwc:
+            return value
+        key = id(value.buffer), is_nhwc
+        if key not in self._converted:
+            axes = TO_NHWC if is_nhwc else TO_NCHW
+            self._converted[key] = self.transposed(value, axes, is_nhwc=is_nhwc)
+        return self._converted[key]
+
+    def transposed(self, value: Value, axes: tuple[int, ...], *, is_nhwc: bool = False) -> Value:
+        """Return a tensor whose memory is another one's with its axes in another order.
+
+        Its shape is that of its memory, or with `is_nhwc` the given one's own, whose NHWC that memory is.
+        """
+        lying = value.lying_shape
+        moved = tuple(lying[axis] for axis in axes)
+        shape = value.shape if is_nhwc or value.is_nhwc else moved
+        order = [axis for axis in axes if lying[axis] != 1]
+        if order == sorted(order):  # moving axes of size 1 moves nothing
+            return Value(buffer=value.buffer, shape=shape, dtype=value.dtype, is_nhwc=is_nhwc)
+        result = Value(buffer=Buffer(value.buffer.size), shape=shape, dtype=value.dtype, is_nhwc=is_nhwc)
+        return self.launch(transpose(lying, axes, value.dtype, self.isa), [value], result)

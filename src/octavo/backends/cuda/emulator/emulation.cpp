@@ -1,0 +1,379 @@
+// The scheduler of the fibers, and the program that runs a job: launches of kernels on buffers, read from a file, written to one.
+#include "emulation.hpp"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#ifdef OCTAVO_RACES
+#include <sanitizer/tsan_interface.h>
+#define RACES 1
+#else
+#define RACES 0
+#endif
+#ifdef OCTAVO_ADDRESSES
+#include <sanitizer/common_interface_defs.h>
+#endif
+#include <ucontext.h>
+#include <unistd.h>
+
+namespace octavo_emulation {
+
+struct Entry {
+  const char* symbol;
+  void (*call)(void** arguments);
+};
+extern const Entry entries[];
+extern const int entry_count;
+
+uint3 thread_index, block_index, block_size, grid_size;
+
+namespace {
+
+constexpr size_t STACK = 256 << 10;
+constexpr int LANES = 32;
+
+// Where threads meet: the last one to come opens the next generation.
+struct Meeting {
+  int expected = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
+struct Warp {
+  Meeting meeting;
+  std::vector<unsigned char> lanes[2];  // what each lane hands to the others, for two exchanges in turn
+  int turn[LANES] = {};
+};
+
+struct Thread {
+  ucontext_t context;
+  void* stack_pointer = nullptr;
+  std::vector<unsigned char> stack;
+  uint3 index{};
+  int number = 0;
+  const Meeting* waits_for = nullptr;
+  unsigned generation = 0;
+  const char* at = "";
+  bool done = false;
+  Copies copies;
+  void* fiber = nullptr;
+  void* fake_stack = nullptr;
+};
+
+std::vector<Thread> threads;
+std::vector<Warp> warps;
+Meeting block;
+Thread* current;
+unsigned char* shared;
+size_t shared_size;
+void (*kernel)(void**);
+void** kernel_arguments;
+ucontext_t scheduler_context;
+void* scheduler_stack_pointer;
+void* scheduler_fiber;
+char launch_begins, launch_ends, block_memory;
+#ifdef OCTAVO_ADDRESSES
+void* scheduler_fake_stack;
+const void* scheduler_stack;
+size_t scheduler_stack_size;
+#endif
+
+#if defined(__x86_64__)
+// Saves what a call must keep, and goes on where another stack was left.
+extern "C" void octavo_switch(void** from, void* to);
+asm(R"(
+.text
+.globl octavo_switch
+octavo_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+#endif
+
+void thread_main();
+
+void prepare(Thread& thread) {
+  thread.stack.resize(STACK);
+#if defined(__x86_64__)
+  auto top = (reinterpret_cast<uintptr_t>(thread.stack.data() + STACK) & ~uintptr_t(15)) - 8;
+  auto slots = reinterpret_cast<void**>(top);
+  *--slots = reinterpret_cast<void*>(&thread_main);
+  for (int i = 0; i < 6; i++) *--slots = nullptr;
+  thread.stack_pointer = slots;
+#else
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = thread.stack.data();
+  thread.context.uc_stack.ss_size = STACK;
+  makecontext(&thread.context, thread_main, 0);
+#endif
+#if RACES
+  thread.fiber = __tsan_create_fiber(0);
+#endif
+}
+
+void to_scheduler(bool last = false) {
+  Thread* self = current;
+#if RACES
+  __tsan_switch_to_fiber(scheduler_fiber, 1);
+#endif
+#ifdef OCTAVO_ADDRESSES
+  __sanitizer_start_switch_fiber(last ? nullptr : &self->fake_stack, scheduler_stack, scheduler_stack_size);
+#endif
+#if defined(__x86_64__)
+  octavo_switch(&self->stack_pointer, scheduler_stack_pointer);
+#else
+  swapcontext(&self->context, &scheduler_context);
+#endif
+#ifdef OCTAVO_ADDRESSES
+  __sanitizer_finish_switch_fiber(self->fake_stack, &scheduler_stack, &scheduler_stack_size);
+#endif
+  (void)last;
+}
+
+void to_thread(Thread& thread) {
+  current = &thread;
+  thread_index = thread.index;
+#if RACES
+  __tsan_switch_to_fiber(thread.fiber, 1);
+#endif
+#ifdef OCTAVO_ADDRESSES
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack, thread.stack.data(), STACK);
+#endif
+#if defined(__x86_64__)
+  octavo_switch(&scheduler_stack_pointer, thread.stack_pointer);
+#else
+  swapcontext(&scheduler_context, &thread.context);
+#endif
+#ifdef OCTAVO_ADDRESSES
+  __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
+#endif
+}
+
+void thread_main() {
+#ifdef OCTAVO_ADDRESSES
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_size);
+#endif
+#if RACES
+  __tsan_acquire(&launch_begins);
+#endif
+  kernel(kernel_arguments);
+#if RACES
+  __tsan_release(&launch_ends);
+#endif
+  current->done = true;
+  // A thread that returns is not waited for any longer.
+  auto leave = [](Meeting& meeting) {
+    meeting.expected--;
+    if (meeting.expected > 0 && meeting.arrived == meeting.expected) {
+      meeting.arrived = 0;
+      meeting.generation++;
+    }
+  };
+  leave(block);
+  leave(warps[current->number / LANES].meeting);
+  to_scheduler(true);
+  abort();
+}
+
+void meet(Meeting& meeting, const char* at) {
+  Thread* self = current;
+  unsigned generation = meeting.generation;
+  if (++meeting.arrived == meeting.expected) {
+    meeting.arrived = 0;
+    meeting.generation++;
+    return;
+  }
+  self->waits_for = &meeting;
+  self->generation = generation;
+  self->at = at;
+  to_scheduler();
+  self->waits_for = nullptr;
+}
+
+}  // namespace
+
+unsigned char* shared_memory() { return shared; }
+Copies& copies() { return current->copies; }
+int lane() { return current->number % LANES; }
+
+void fail(const char* what) {
+  fprintf(stderr, "block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z, thread_index.x,
+          thread_index.y, thread_index.z, what);
+  fflush(stderr);
+  _exit(3);
+}
+
+void barrier() {
+#if RACES
+  __tsan_release(&block_memory);
+#endif
+  meet(block, "__syncthreads");
+#if RACES
+  __tsan_acquire(&block_memory);
+#endif
+}
+
+void warp_barrier() {
+  Warp& warp = warps[current->number / LANES];
+#if RACES
+  __tsan_release(&warp);
+#endif
+  meet(warp.meeting, "__syncwarp");
+#if RACES
+  __tsan_acquire(&warp);
+#endif
+}
+
+void exchange(const void* own, int bytes, void* all) {
+  Warp& warp = warps[current->number / LANES];
+  int at = lane();
+  if (warp.meeting.expected != LANES) fail("an instruction of the whole warp in one that is not whole");
+  auto& lanes = warp.lanes[warp.turn[at] ^= 1];
+  memcpy(lanes.data() + at * bytes, own, bytes);
+  meet(warp.meeting, "an instruction of the whole warp");
+  memcpy(all, lanes.data(), LANES * bytes);
+}
+
+namespace {
+
+void run_block(unsigned count, unsigned seed) {
+  block = Meeting{};
+  block.expected = int(count);
+  for (unsigned i = 0; i < count; i++) {
+    Thread& thread = threads[i];
+    thread.number = int(i);
+    thread.index = {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y};
+    thread.done = false;
+    thread.waits_for = nullptr;
+    thread.copies.count = thread.copies.groups = 0;
+    prepare(thread);
+  }
+  warps.resize((count + LANES - 1) / LANES);
+  for (size_t i = 0; i < warps.size(); i++) {
+    Warp& warp = warps[i];
+    warp.meeting = Meeting{};
+    warp.meeting.expected = int(std::min<size_t>(LANES, count - i * LANES));
+    for (auto& lanes : warp.lanes) lanes.resize(LANES * 128);
+    std::fill(std::begin(warp.turn), std::end(warp.turn), 0);
+  }
+  std::mt19937 noise(seed + block_index.x * 7919 + block_index.y * 104729 + block_index.z);
+  for (size_t i = 0; i < shared_size; i++) shared[i] = (unsigned char)noise();
+  std::vector<unsigned> order(count);
+  for (unsigned i = 0; i < count; i++) order[i] = i;
+  unsigned left = count;
+  while (left) {
+    if (seed) std::shuffle(order.begin(), order.end(), noise);
+    bool moved = false;
+    for (unsigned i : order) {
+      Thread& thread = threads[i];
+      if (thread.done || (thread.waits_for && thread.waits_for->generation == thread.generation)) continue;
+      moved = true;
+      to_thread(thread);
+      if (thread.done) {
+        left--;
+        if (thread.copies.count) fail("returned before its asynchronous copies were waited for");
+      }
+    }
+    if (!moved && left) {
+      std::string where = "threads wait for each other:";
+      for (unsigned i = 0; i < count; i++)
+        if (!threads[i].done && where.size() < 400) where += " " + std::to_string(i) + " at " + threads[i].at;
+      fail(where.c_str());
+    }
+  }
+#if RACES
+  for (unsigned i = 0; i < count; i++) __tsan_destroy_fiber(threads[i].fiber);
+#endif
+}
+
+template <class T>
+T read(FILE* file) {
+  T value;
+  if (fread(&value, sizeof value, 1, file) != 1) {
+    fprintf(stderr, "the job is truncated\n");
+    exit(2);
+  }
+  return value;
+}
+
+}  // namespace
+}  // namespace octavo_emulation
+
+// JOB RESULT: int64 seed, count of buffers, each {size, whether it is written, bytes}; count of launches, each {entry, grid[3],
+// block[3], shared bytes, count of arguments, each {buffer, offset}}. The result holds the written buffers.
+int main(int argc, char** argv) {
+  using namespace octavo_emulation;
+  FILE* job = argc == 3 ? fopen(argv[1], "rb") : nullptr;
+  if (!job) return fprintf(stderr, "usage: emulation JOB RESULT\n"), 2;
+  auto seed = (unsigned)read<int64_t>(job);
+  struct Buffer {
+    unsigned char* data;
+    size_t size;
+    bool written;
+  };
+  std::vector<Buffer> buffers((size_t)read<int64_t>(job));
+  for (auto& buffer : buffers) {
+    buffer.size = (size_t)read<int64_t>(job);
+    buffer.written = read<int64_t>(job) != 0;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 256, std::max<size_t>(buffer.size, 1))) return 2;
+    buffer.data = static_cast<unsigned char*>(memory);
+    if (fread(buffer.data, 1, buffer.size, job) != buffer.size) return fprintf(stderr, "the job is truncated\n"), 2;
+  }
+#if RACES
+  scheduler_fiber = __tsan_get_current_fiber();
+#endif
+  auto launches = read<int64_t>(job);
+  for (int64_t launch = 0; launch < launches; launch++) {
+    auto entry = read<int64_t>(job);
+    auto dimension = [&] { return (unsigned)read<int64_t>(job); };
+    grid_size.x = dimension(), grid_size.y = dimension(), grid_size.z = dimension();
+    block_size.x = dimension(), block_size.y = dimension(), block_size.z = dimension();
+    shared_size = (size_t)read<int64_t>(job);
+    void* block_shared = nullptr;
+    if (posix_memalign(&block_shared, 1024, std::max<size_t>(shared_size, 1))) return 2;
+    shared = static_cast<unsigned char*>(block_shared);
+    std::vector<void*> arguments((size_t)read<int64_t>(job));
+    for (auto& argument : arguments) {
+      auto& buffer = buffers[(size_t)read<int64_t>(job)];
+      argument = buffer.data + read<int64_t>(job);
+    }
+    kernel = entries[entry].call;
+    kernel_arguments = arguments.data();
+    unsigned count = block_size.x * block_size.y * block_size.z;
+    if (threads.size() < count) threads = std::vector<Thread>(count);
+#if RACES
+    __tsan_release(&launch_begins);
+#endif
+    for (unsigned z = 0; z < grid_size.z; z++)
+      for (unsigned y = 0; y < grid_size.y; y++)
+        for (unsigned x = 0; x < grid_size.x; x++) {
+          block_index = {x, y, z};
+          run_block(count, seed);
+        }
+#if RACES
+    __tsan_acquire(&launch_ends);
+#endif
+    free(block_shared);
+  }
+  fclose(job);
+  FILE* result = fopen(argv[2], "wb");
+  if (!result) return fprintf(stderr, "cannot write %s\n", argv[2]), 2;
+  for (auto& buffer : buffers)
+    if (buffer.written && fwrite(buffer.data, 1, buffer.size, result) != buffer.size) return 2;
+  return fclose(result);
+}

@@ -1,0 +1,86 @@
+"""What sums of products become: the parameters and constants of `device/epilogue.cuh`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ....composites.base import FunctionResult, QuantizedOutput, QuantizedTensor, SumResult
+from ....composites.weighted import BatchMatmulOp, Result, WeightedOp
+from ....errors import CompileError
+from ..kernel import Number
+
+INTEGERS, FUSED_FLOATS, STEPWISE_FLOATS, SUMS = range(4)
+"""The enumeration `Result` of the header."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Output:
+    """How a kernel ends.
+
+    Parameters
+    ----------
+    dtype
+        Of what it writes.
+    parameters
+        Members of the structure P that `Epilogue<P>` reads.
+    multiplier, real_bias
+        float32 (channels,): from sums to steps of the result, or to reals; what is added to that, zeros where it is not read.
+    """
+
+    dtype: str
+    parameters: dict[str, Number]
+    multiplier: npt.NDArray[np.float32]
+    real_bias: npt.NDArray[np.float32]
+
+
+def output_of(op: WeightedOp | BatchMatmulOp, channels: int) -> Output:
+    """Return how an op's sums end; CompileError for an arithmetic that the description of the target leaves out."""
+    y: Result = op.y
+    if op.fixed_point is not None or op.narrow is not None or isinstance(y, FunctionResult):
+        raise CompileError(f"{op.quantize_info().get('output', {}).get('id')}: kernels for CUDA scale sums of 32 bits in float32")
+    weight = op.weight if isinstance(op, WeightedOp) else None
+    real_bias = np.zeros(channels, np.float32)
+    common: dict[str, Number] = {"has_real_bias": False, "has_low": False, "has_high": False, "low": 0.0, "high": 0.0}
+    if isinstance(y, QuantizedOutput):
+        has_real_bias = weight is not None and weight.real_bias is not None
+        if has_real_bias and weight is not None:
+            real_bias = _per_channel(weight.real_bias, channels)
+        common |= {"result": INTEGERS, "has_real_bias": has_real_bias}
+        points = {"zero_point": int(np.ravel(y.tensor.params.zero_point)[0]), "qmin": y.qmin, "qmax": y.qmax}
+        multiplier = _per_channel(op.multiplier, channels)
+        return Output(dtype=y.tensor.params.dtype, parameters={**common, **points}, multiplier=multiplier, real_bias=real_bias)
+    points = {"zero_point": 0, "qmin": -128, "qmax": 127}
+    if isinstance(y, SumResult):
+        ones = np.ones(channels, np.float32)
+        return Output(dtype="int32", parameters={**common, **points, "result": SUMS}, multiplier=ones, real_bias=real_bias)
+    bounds: dict[str, Number] = {"has_low": math.isfinite(y.low), "has_high": math.isfinite(y.high)}
+    bounds |= {name: value for name, value in (("low", y.low), ("high", y.high)) if math.isfinite(value)}
+    result = STEPWISE_FLOATS if y.rounding == "stepwise" else FUSED_FLOATS
+    return Output(
+        dtype="float32",
+        parameters={**common, **points, **bounds, "result": result},
+        multiplier=_per_channel(op.multiplier, channels),
+        real_bias=_per_channel(y.bias, channels),
+    )
+
+
+def _per_channel(values: object, channels: int) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(values, np.float32), (channels,)))
+
+
+def start_of_sums(op: WeightedOp) -> npt.NDArray[np.int32]:
+    """Return what each channel's sum starts from: bias and the parts of the zero points that are known now.
+
+    The sum of (x - x_zero) * (w - w_zero) is that of x * w, less w_zero times that of x, which a kernel takes, less
+    x_zero * (sum(w) - count * w_zero), which stands here. Padding counts as x_zero, so every tap counts everywhere.
+    """
+    assert isinstance(op.x, QuantizedTensor), "the description takes no input that is quantized at run time"
+    weight = op.weight
+    values = weight.values.astype(np.int64).reshape(-1, weight.values.shape[-1])
+    zero_point = int(np.ravel(op.x.params.zero_point)[0])
+    taps = values.sum(axis=0) - values.shape[0] * weight.zero_point.astype(np.int64)
+    return (weight.bias.astype(np.int64) - zero_point * taps).astype(np.int32)
