@@ -31,8 +31,8 @@ TARGET_VARIABLE = "OCTAVO_TARGET"
 
 SPELLINGS = (
     f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an ARM64 CPU as LLVM names it ('cortex-a76'), an LLVM target ('llvm -mcpu=...', "
-    "or a tvm Target), a GPU ('cuda', 'cuda.sm_80'), a TargetDescription or the path of one (JSON), or a Backend; or a list of Backends and "
-    "TargetDescriptions that choose one after the other, any of these last"
+    "or a tvm Target), a GPU ('cuda', 'cuda.sm_80'), a TargetDescription or the path of one (JSON), or a Backend; or a list "
+    "of Backends and TargetDescriptions that choose one after the other, any of these last"
 )
 
 

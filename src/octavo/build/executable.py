@@ -290,7 +290,7 @@ class Executable:
         features
             What the CPU is taken to have, by LLVM's names; None: what it has.
         device_loader
-            Given a device's name, and the code and constants in a file for it, returns the code; None where only the host's is read.
+            Given a device's name, and code and constants in a file for it, returns the code; None reads the host's alone.
 
         Raises
         ------
@@ -341,16 +341,22 @@ class Executable:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
 
+    def _of_host(self) -> Code:
+        """Return its code; ExecutableError where it is a device's, which shares no memory with others yet."""
+        if not isinstance(self._code, Code):
+            raise ExecutableError(f"an executable for {self.description.device} shares its memory with no other")
+        return self._code
+
     def sharing(self, memory: SharedMemory) -> Executable:
         """Return the same code on constants and workspaces that it shares with others."""
-        return Executable(replace(self._code, memory=memory), self.description)
+        return Executable(replace(self._of_host(), memory=memory), self.description)
 
     @staticmethod
     def save_sizes(
         path: str | Path, executables: Sequence[Executable], constants: npt.NDArray[np.uint8], notes: dict[str, Any]
     ) -> None:
         """Write executables that share constants as one file."""
-        write_sizes(path, constants, notes, [(each._code, each.description.to_json()) for each in executables])
+        write_sizes(path, constants, notes, [(each._of_host(), each.description.to_json()) for each in executables])
 
     @staticmethod
     def load_sizes(path: str | Path, features: Collection[str] | None = None) -> tuple[list[Executable], dict[str, Any]]:

@@ -129,4 +129,5 @@ def _plan_from_json(data: Mapping[str, Any], constants: npt.NDArray[np.uint8]) -
 
 def _kernel(fields: Mapping[str, Any]) -> Kernel:
     arguments = tuple(Argument(**each) for each in fields["arguments"])
-    return Kernel(**{**fields, "arguments": arguments, "grid": tuple(fields["grid"]), "block": tuple(fields["block"])})
+    own: dict[str, Any] = {**fields, "arguments": arguments, "grid": tuple(fields["grid"]), "block": tuple(fields["block"])}
+    return Kernel(**own)
