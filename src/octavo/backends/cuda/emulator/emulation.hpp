@@ -4,6 +4,7 @@
 // that was issued asynchronously is made no sooner than it is waited for, and the order of threads follows a seed.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,8 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+// One block runs at a time.
+#define __shared__ static
 #define __align__(bytes) alignas(bytes)
 
 struct uint3 {
@@ -93,5 +96,16 @@ inline T __shfl_down_sync(unsigned, T value, int delta) {
   int lane = octavo_emulation::lane();
   return shuffled(value, lane + delta < 32 ? lane + delta : lane);
 }
+
+struct float2 {
+  float x, y;
+};
+struct float4 {
+  float x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+using std::max;
+using std::min;
 
 inline int atomicAdd(int* at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
