@@ -13,6 +13,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax import Expr, Var
 
 from ...composites.attributes import Composite, read_composites
+from ...composites.weighted import DynamicTensor, WeightedOp
 from ...errors import CompileError
 from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ...graph.partition_state import PartitionState, read_state
@@ -117,6 +118,8 @@ class _Lowering:
         """Let a composite's emitter write its launches."""
         var, before = binding.var, len(self._emission.steps)
         emit = emitter_of(composite.op)
+        if isinstance(composite.op, WeightedOp) and isinstance(composite.op.x, DynamicTensor):
+            raise CompileError(f"{where_of(composite)}: its input is quantized at run time, for which CUDA has no kernel yet")
         if emit is None:
             raise CompileError(f"{where_of(composite)}: target {self._target.name} has no kernel for it")
         read = operand_vars(binding.value)
