@@ -10,10 +10,11 @@ from pathlib import Path
 from .backends.cpu.kernels import NO_SCHEDULES, Tuning, tuning_of
 from .build.c_library import CLibrary, CTensor, Variant, check_folder, variant_of, write_c_library
 from .errors import CompileError, ExecutableError, check_path, check_type
+from .explanation import output_specs
 from .graph import Model
 from .graph.inputs import input_specs
 from .numerics import PerTensor, QuantParams
-from .pipeline import checked_model, linked, lower, output_specs, prepared
+from .pipeline import checked_model, linked, lower, prepared
 from .profile import Profile
 from .qdq.interface import input_params, output_params
 from .quantize import Recipe

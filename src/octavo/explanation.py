@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
-from tvm.relax import Var
+from tvm.relax import Tuple, Var
 
 from .backends.cpu.kernels import KNOWN_ISAS
 from .backends.op_records import OpRecord
+from .build import OutputSpec
 from .graph import Model
-from .graph.dataflow import DataflowView, call_to
+from .graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from .identity import TensorId
 from .partition.pipeline import FLOAT_MODEL
 from .quantize import QuantizedModel
@@ -189,3 +190,16 @@ def explained_ops(records: tuple[OpRecord, ...], model: Model) -> tuple[Explaine
             record = replace(record, reason=chosen, declined="")
         found.append(ExplainedOp(**asdict(record), source_name=named.get(record.tensor, "")))
     return tuple(found)
+
+
+def output_specs(model: Model) -> tuple[OutputSpec, ...]:
+    """Return what "main" of a model gives, in order."""
+    body = model.module["main"].body.body
+    values = list(body.fields) if isinstance(body, Tuple) else [body]
+    specs: list[OutputSpec] = []
+    names = model.output_names or tuple(model.tensors[tensor_id].source_name for tensor_id in model.output_ids)
+    for value, tensor_id, name in zip(values, model.output_ids, names, strict=True):
+        shape = static_shape(value)
+        assert shape is not None, "shapes are static once inputs are"
+        specs.append(OutputSpec(id=str(tensor_id), source_name=name, shape=shape, dtype=dtype_of(value)))
+    return tuple(specs)

@@ -20,15 +20,15 @@ from .backends.cpu.kernels import NO_SCHEDULES, Schedules, Tuning, multiplies_bf
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
 from .backends.devices import device_backend
-from .backends.protocol import Backend, DeviceBackend, DeviceLowered
+from .backends.protocol import Backend
 from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
 from .corrections import Corrector, corrected_on, samples_of
+from .device_models import compiled_for, lowered_for
 from .equalization import Equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
-from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, ports
+from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, output_specs, ports
 from .float_values import FloatValues
 from .graph import Model
-from .graph.dataflow import dtype_of, static_shape
 from .graph.inputs import input_specs
 from .graph.lineage import lineage_paused
 from .graph.model import with_model
@@ -457,7 +457,7 @@ def compile_sharing(
     measured = tuning_of(tuning)
     schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
     if chosen.device is not None:
-        return _on_device(model, chosen, chosen.device)
+        return compiled_for(chosen.device, checked_model(model), chosen)
     module, backends = checked_model(model).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, wanted, schedules, backends)
     return _build(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)
@@ -525,36 +525,6 @@ def _build(
     return Executable(code, description)
 
 
-def _lower_for(device: DeviceBackend, model: Model) -> DeviceLowered:
-    """Partition a model for a device, which computes what stays float, too, and lower it."""
-    parts = partition_module(checked_model(model).bound(), device.description, model.tensors, float_kernels=False)
-    return device.lower(parts)
-
-
-def _on_device(model: Model, target: ResolvedTarget, device: DeviceBackend) -> Executable:
-    """Compile a model for a device."""
-    lowered = _lower_for(device, model)
-    code = device.code(lowered)
-    description = Description(
-        inputs=input_specs(model),
-        outputs=(outputs := output_specs(model)),
-        fingerprint=model.fingerprint,
-        target=str(target.llvm),
-        isa=device.isa,
-        features=(),
-        threads=1,
-        weight_bytes=0 if code.constants is None else code.constants.nbytes,
-        workspace=None,
-        shared_units=0,
-        any_batch=model.any_batch and all(output.shape for output in outputs),
-        batch_range=model.batch_range,
-        batch_obstacle=model.batch_obstacle,
-        ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
-        device=device.name,
-    )
-    return Executable(code, description)
-
-
 def load_executable(path: str | Path) -> Executable:
     """Load an executable that `Executable.save` wrote. It holds machine code: load only files you trust."""
     return Executable.load(path, present_features(), lambda name, data, constants: device_backend(name).loaded(data, constants))
@@ -581,8 +551,7 @@ def explain(
     chosen = resolve_target(target)
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
     if chosen.device is not None:
-        records = _lower_for(chosen.device, subject).records
-        ops = explained_ops(records, subject)
+        ops = explained_ops(lowered_for(chosen.device, checked_model(subject)).records, subject)
         return Explanation(ops=ops, inputs=ports(input_specs(subject)), outputs=ports(output_specs(subject)))
     module, backends = checked_model(subject).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
@@ -607,16 +576,3 @@ def resolve_threads(threads: int | None) -> int:
     if not 1 <= threads <= MAX_THREADS:
         raise TargetError(f"threads must be 1 to {MAX_THREADS}, got {threads}")
     return int(threads)
-
-
-def output_specs(model: Model) -> tuple[OutputSpec, ...]:
-    """Return what "main" of a model gives, in order."""
-    body = model.module["main"].body.body
-    values = list(body.fields) if isinstance(body, tvm.relax.Tuple) else [body]
-    specs: list[OutputSpec] = []
-    names = model.output_names or tuple(model.tensors[tensor_id].source_name for tensor_id in model.output_ids)
-    for value, tensor_id, name in zip(values, model.output_ids, names, strict=True):
-        shape = static_shape(value)
-        assert shape is not None, "shapes are static once inputs are"
-        specs.append(OutputSpec(id=str(tensor_id), source_name=name, shape=shape, dtype=dtype_of(value)))
-    return tuple(specs)

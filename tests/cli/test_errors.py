@@ -122,7 +122,7 @@ CASES = {
     "no folder for the output": (nothing, "compile m.int8.onnx -o none/new.so", ["none/new.so", "no folder"]),
     "a folder as the output": (nothing, "compile m.int8.onnx -o .", ["it is a folder"]),
     "the input as the output": (nothing, "quantize m.onnx --profile profile.json -o m.onnx", ["m.onnx", "input"]),
-    "unknown target": (nothing, "compile m.int8.onnx -o new.so --target cuda", ["cuda", "x86.avx512_vnni"]),
+    "unknown target": (nothing, "compile m.int8.onnx -o new.so --target gpu", ["gpu", "x86.avx512_vnni"]),
     "no tuning": (nothing, "compile m.int8.onnx --tuning none.json -o new.so", ["none.json", "No such file"]),
     "text as tuning": (text("bad.json"), "compile m.int8.onnx --tuning bad.json -o new.so", ["bad.json", "not a tuning file"]),
     "profile as tuning": (nothing, "compile m.int8.onnx --tuning profile.json -o new.so", ["profile.json", "octavo-tuning"]),

@@ -1,0 +1,42 @@
+"""A model on a device with memory of its own: partitioned, lowered and compiled by the device's back end alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from .backends.protocol import DeviceBackend, DeviceLowered
+from .build import Description, Executable
+from .explanation import explained_ops, output_specs
+from .graph import Model
+from .graph.inputs import input_specs
+from .partition.pipeline import partition_module
+from .target_choice import ResolvedTarget
+
+
+def lowered_for(device: DeviceBackend, model: Model) -> DeviceLowered:
+    """Partition a model for a device, which computes what stays float, too, and lower it."""
+    return device.lower(partition_module(model.bound(), device.description, model.tensors, float_kernels=False))
+
+
+def compiled_for(device: DeviceBackend, model: Model, target: ResolvedTarget) -> Executable:
+    """Compile a model for a device of a target; CompileError for what it does not compute."""
+    lowered = lowered_for(device, model)
+    code, outputs = device.code(lowered), output_specs(model)
+    description = Description(
+        inputs=input_specs(model),
+        outputs=outputs,
+        fingerprint=model.fingerprint,
+        target=str(target.llvm),
+        isa=device.isa,
+        features=(),
+        threads=1,
+        weight_bytes=0 if code.constants is None else code.constants.nbytes,
+        workspace=None,
+        shared_units=0,
+        any_batch=model.any_batch and all(output.shape for output in outputs),
+        batch_range=model.batch_range,
+        batch_obstacle=model.batch_obstacle,
+        ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
+        device=device.name,
+    )
+    return Executable(code, description)
