@@ -1,0 +1,49 @@
+"""What the kernels for CUDA compute in integers, as data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...ops import CLAMPS
+from ...target import OpSupport, TargetDescription
+from ...target.vocabulary import FLOAT32, HALF_AWAY, HALF_EVEN, HALF_EVEN_STORED, HALF_UP, INTEGER_INVERSE_SCALE, MOVES
+
+_CONSTANTS = ("uint8", "int8")
+
+_ROUNDINGS = {
+    "add": (HALF_EVEN, HALF_UP, HALF_EVEN_STORED),
+    **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
+    "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE),
+    "quantize": (HALF_EVEN, HALF_UP, HALF_AWAY),
+}
+"""Roundings of results; elsewhere half to even."""
+
+_MOVES = tuple(name for name in MOVES if name != "take")
+
+
+def _with_roundings(*entries: OpSupport) -> tuple[OpSupport, ...]:
+    return tuple(replace(entry, rounding=_ROUNDINGS.get(entry.op, (HALF_EVEN,))) for entry in entries)
+
+
+CUDA = TargetDescription(
+    name="cuda",
+    ops=_with_roundings(
+        *(
+            OpSupport(
+                op=name,
+                weights=("int8", "uint8"),
+                weight_range="full",
+                fusions=("bias", *CLAMPS),
+                float_output=True,
+                sum_output=True,
+            )
+            for name in ("nn.conv2d", "matmul")
+        ),
+        OpSupport(op="add", weights=_CONSTANTS, fusions=CLAMPS),
+        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d")),
+        OpSupport(op="concat", weights=_CONSTANTS),
+        *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *_MOVES)),
+        *(OpSupport(op=name) for name in ("nn.softmax", *CLAMPS, "quantize", "dequantize")),
+    ),
+)
+"""Integer kernels of a GPU: uint8 and int8 activations, int8 and uint8 weights, int32 accumulators."""
