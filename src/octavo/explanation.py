@@ -10,7 +10,7 @@ from typing import Any
 from tvm.relax import Var
 
 from .backends.cpu.kernels import KNOWN_ISAS
-from .backends.cpu.lowering import OpRecord
+from .backends.op_records import OpRecord
 from .graph import Model
 from .graph.dataflow import DataflowView, call_to
 from .identity import TensorId

@@ -19,7 +19,8 @@ import tvm
 from .backends.cpu.kernels import NO_SCHEDULES, Schedules, Tuning, multiplies_bfloat16, tuning_of
 from .backends.cpu.link import link
 from .backends.cpu.lowering import Lowered, lower_composites
-from .backends.protocol import Backend
+from .backends.devices import device_backend
+from .backends.protocol import Backend, DeviceBackend, DeviceLowered
 from .build import BoundCall, ConstantPool, Description, Executable, OutputSpec, constant_bytes, generate
 from .corrections import Corrector, corrected_on, samples_of
 from .equalization import Equalizer
@@ -372,7 +373,10 @@ def partition(model: Model, *, target: TargetLike = None) -> tvm.IRModule:
     """
     checked = checked_model(model)
     chosen = resolve_target(target)
-    parts = partition_module(checked.bound(), chosen.host, checked.tensors, **_choosers(chosen.backends))
+    has_kernels = chosen.device is None
+    parts = partition_module(
+        checked.bound(), chosen.host, checked.tensors, **_choosers(chosen.backends), float_kernels=has_kernels
+    )
     return with_model(parts, replace(checked, shown_names=tuple(names_before_quantizing(checked).items())))
 
 
@@ -452,6 +456,8 @@ def compile_sharing(
     model, wanted = prepared(model, chosen, precision, profile, recipe)
     measured = tuning_of(tuning)
     schedules = NO_SCHEDULES if measured is None else measured.schedules(chosen.isas[0])
+    if chosen.device is not None:
+        return _on_device(model, chosen, chosen.device)
     module, backends = checked_model(model).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, count, model.tensors, wanted, schedules, backends)
     return _build(lowered, model, chosen, count, outputs=output_specs(model), pool=pool)
@@ -519,9 +525,39 @@ def _build(
     return Executable(code, description)
 
 
+def _lower_for(device: DeviceBackend, model: Model) -> DeviceLowered:
+    """Partition a model for a device, which computes what stays float, too, and lower it."""
+    parts = partition_module(checked_model(model).bound(), device.description, model.tensors, float_kernels=False)
+    return device.lower(parts)
+
+
+def _on_device(model: Model, target: ResolvedTarget, device: DeviceBackend) -> Executable:
+    """Compile a model for a device."""
+    lowered = _lower_for(device, model)
+    code = device.code(lowered)
+    description = Description(
+        inputs=input_specs(model),
+        outputs=(outputs := output_specs(model)),
+        fingerprint=model.fingerprint,
+        target=str(target.llvm),
+        isa=device.isa,
+        features=(),
+        threads=1,
+        weight_bytes=0 if code.constants is None else code.constants.nbytes,
+        workspace=None,
+        shared_units=0,
+        any_batch=model.any_batch and all(output.shape for output in outputs),
+        batch_range=model.batch_range,
+        batch_obstacle=model.batch_obstacle,
+        ops=tuple(asdict(op) for op in explained_ops(lowered.records, model)),
+        device=device.name,
+    )
+    return Executable(code, description)
+
+
 def load_executable(path: str | Path) -> Executable:
     """Load an executable that `Executable.save` wrote. It holds machine code: load only files you trust."""
-    return Executable.load(path, present_features())
+    return Executable.load(path, present_features(), lambda name, data, constants: device_backend(name).loaded(data, constants))
 
 
 # ---------------------------------------------------------------------------------------------------------- explanation
@@ -544,6 +580,10 @@ def explain(
         return Explanation(ops=ops, inputs=ports(subject.inputs), outputs=ports(subject.outputs))
     chosen = resolve_target(target)
     subject, wanted = prepared(subject, chosen, precision, profile, recipe)
+    if chosen.device is not None:
+        records = _lower_for(chosen.device, subject).records
+        ops = explained_ops(records, subject)
+        return Explanation(ops=ops, inputs=ports(input_specs(subject)), outputs=ports(output_specs(subject)))
     module, backends = checked_model(subject).bound(), chosen.backends
     lowered = lower(module, chosen.host, chosen.isas, 1, subject.tensors, wanted, backends=backends)
     ops = explained_ops(lowered.records, subject)

@@ -17,21 +17,22 @@ import tvm
 
 from .backends.cpu.backend import Simulation
 from .backends.cpu.kernels import KNOWN_ISAS, PORTABLE_TARGETS, isas_of, scheduled, target_for
-from .backends.protocol import Backend, check_backend
+from .backends.devices import device_backend, is_device
+from .backends.protocol import Backend, DeviceBackend, check_backend
 from .errors import TargetError, brief
 from .target import CPU, OpSupport, TargetDescription
 from .target.cpu_features import features_of, machine_features, names_of
 from .target.llvm_host import cross_compiler, host_target, host_triple, is_foreign, is_wasm, triple_of
 
-OneTarget = None | str | Path | TargetDescription | Backend | tvm.target.Target
+OneTarget = None | str | Path | TargetDescription | Backend | DeviceBackend | tvm.target.Target
 TargetLike = OneTarget | Sequence[OneTarget]
 TARGET_VARIABLE = "OCTAVO_TARGET"
 """The environment variable that names the ISA to compile for where no target is given."""
 
 SPELLINGS = (
     f"'cpu', an ISA ({', '.join(KNOWN_ISAS)}), an ARM64 CPU as LLVM names it ('cortex-a76'), an LLVM target ('llvm -mcpu=...', "
-    "or a tvm Target), a TargetDescription or the path of one (JSON), or a Backend; or a list of Backends and "
-    "TargetDescriptions that choose one after the other, any of these last"
+    "or a tvm Target), a GPU ('cuda', 'cuda.sm_80'), a TargetDescription or the path of one (JSON), or a Backend; or a list "
+    "of Backends and TargetDescriptions that choose one after the other, any of these last"
 )
 
 
@@ -49,6 +50,8 @@ class ResolvedTarget:
         What kernels of this machine take of the rest.
     described
         What `description` is made of: those that choose, in their order.
+    device
+        What runs the whole module in memory of its own; None where this machine, or one like it, does.
     """
 
     description: TargetDescription
@@ -57,6 +60,7 @@ class ResolvedTarget:
     host: TargetDescription
     backends: tuple[Backend, ...] = ()
     described: tuple[TargetDescription, ...] = ()
+    device: DeviceBackend | None = None
 
 
 def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None) -> ResolvedTarget:
@@ -90,6 +94,8 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     if isinstance(target, str) and target in KNOWN_ISAS:
         llvm = scheduled(target_for(target, machine or host_target()))
         return ResolvedTarget(description=CPU, llvm=llvm, isas=(target,), host=CPU)
+    if isinstance(target, DeviceBackend) or (isinstance(target, str) and is_device(target)):
+        return _device(target, machine)
     if isinstance(target, str) and _is_arm_cpu(target):
         return resolve_target(_arm_target(target))
     description = CPU if target is None or target == "cpu" else _description(target)
@@ -97,6 +103,13 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
     # Where none is left, lowering says what the description lists and what the machine offers.
     isas = tuple(isa for isa in offered if not description.isas or isa in description.isas) or offered
     return ResolvedTarget(description=description, llvm=scheduled(machine), isas=isas, host=description)
+
+
+def _device(target: DeviceBackend | str, machine: tvm.target.Target | None) -> ResolvedTarget:
+    """Return a device beside this machine, which computes nothing for it."""
+    device = device_backend(target) if isinstance(target, str) else target
+    host = resolve_target(None, machine)
+    return replace(host, description=device.description, host=device.description, isas=(device.isa,), device=device)
 
 
 def _several(targets: Sequence[Any], machine: tvm.target.Target | None) -> ResolvedTarget:
@@ -153,6 +166,8 @@ _OTHER_FORMATS = ("windows", "win32", "mingw", "cygwin", "msvc", "uefi", "apple"
 
 def check_compiles_here(target: ResolvedTarget) -> None:
     """Raise TargetError unless code for a target can be linked here: it runs here, or a cross compiler is on PATH."""
+    if target.device is not None:
+        return
     if triple_of(target.llvm) != host_triple():
         check_emits(target)
     if not is_foreign(target.llvm):

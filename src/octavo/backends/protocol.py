@@ -27,6 +27,7 @@ from tvm.relax import Var
 from ..composites.attributes import HOST, Composite
 from ..errors import CompileError, TargetError, brief, check_type
 from ..target import TargetDescription
+from .op_records import OpRecord
 
 CodeLayout = Literal["source", "NHWC", "any"]
 _BYTES = (bytes, bytearray, memoryview)
@@ -189,6 +190,66 @@ def layout_of(code: Code, composite: Composite, description: TargetDescription) 
 def where_of(composite: Composite) -> str:
     """Return what names a composite in errors: its kind, and the tensor that it gives."""
     return f"{composite.kind} of {composite.quantize_info.get('output', {}).get('id', composite.core)}"
+
+
+class DeviceLowered(Protocol):
+    """A module as a device runs it."""
+
+    @property
+    def records(self) -> tuple[OpRecord, ...]:
+        """What became of each op, in graph order."""
+        ...
+
+
+class DeviceCode(Protocol):
+    """What a device runs: to be called, saved and read."""
+
+    @property
+    def constants(self) -> npt.NDArray[np.uint8] | None:
+        """What is kept beside the code in its file."""
+        ...
+
+    def export(self, path: str) -> None:
+        """Write the code, without constants, as a file of its own format."""
+        ...
+
+    def assembly(self, target: tvm.target.Target) -> str | None:
+        """Return the machine code as text; `target` is the host's."""
+        ...
+
+    def runner(self) -> Any:
+        """Return what runs it: called with tvm tensors, and with a method `prepare`, as the runners of `build` are."""
+        ...
+
+
+class DeviceBackend(ABC):
+    """Hardware with memory of its own that runs whole modules: integers in its kernels, and what stays float, too.
+
+    Attributes
+    ----------
+    description
+        What it computes in integers.
+    name
+        What `target=` calls it.
+    isa
+        The instruction set of its kernels.
+    """
+
+    description: TargetDescription
+    name: str
+    isa: str
+
+    @abstractmethod
+    def lower(self, module: tvm.IRModule) -> DeviceLowered:
+        """Lower a partitioned module whose constants are bound; CompileError for an op that nothing of it computes."""
+
+    @abstractmethod
+    def code(self, lowered: Any) -> DeviceCode:
+        """Compile what `lower` returned."""
+
+    @abstractmethod
+    def loaded(self, data: bytes, constants: npt.NDArray[np.uint8]) -> DeviceCode:
+        """Return what `DeviceCode.export` wrote; ValueError where it is damaged, or for another device."""
 
 
 def check_backend(backend: Backend) -> Backend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samp
 from ..target.cpu_features import machine_features, missing_features
 from ..target.llvm_host import host_triple, is_foreign, triple_of
 from .codegen import Code, SharedMemory
-from .file import read_executable, write_executable
+from .file import read_executable, read_library, write_executable
 from .huge_pages import tensor_of
-from .runner import ForeignRunner, Prepared, Runner, runner_of
+from .runner import ForeignRunner, Prepared, RunnableCode, Runner, runner_of
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 from .worker_pool_code import control_layout
@@ -72,6 +72,8 @@ class Description:
         Why it does not, though the source left that dimension open.
     ops
         One plain record for each op, for `explain`.
+    device
+        Name of the device that runs the code, in memory of its own; "" for the host.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -88,6 +90,7 @@ class Description:
     batch_range: tuple[int, int | None]
     batch_obstacle: str
     ops: tuple[dict[str, Any], ...]
+    device: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -106,7 +109,10 @@ class Description:
         plain = {key: data[key] for key in _PLAIN}
         fewest, most = data["batch_range"]
         features = tuple(data["features"])
-        return Description(inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, **plain)
+        device = str(data.get("device", ""))  # files of earlier versions are the host's
+        return Description(
+            inputs=inputs, outputs=outputs, ops=ops, batch_range=(fewest, most), features=features, device=device, **plain
+        )
 
 
 def _with_tuple(entry: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +166,7 @@ class Executable:
         What it takes, gives and is made of.
     """
 
-    def __init__(self, code: Code, description: Description) -> None:
+    def __init__(self, code: Code | RunnableCode, description: Description) -> None:
         self._code = code
         self.description = description
         missing = missing_features(description.features, machine_features())
@@ -273,7 +279,7 @@ class Executable:
         write_executable(path, self._code.export, self._code.constants, self.description.to_json())
 
     @staticmethod
-    def load(path: str | Path, features: Collection[str] | None = None) -> Executable:
+    def load(path: str | Path, features: Collection[str] | None = None, device_loader: DeviceLoader | None = None) -> Executable:
         """Load what `save` or `save_versions` wrote; of several versions the first that the CPU can run.
 
         The file holds machine code: load only files you trust. Truncated, damaged and foreign files are refused before any
@@ -283,6 +289,8 @@ class Executable:
         ----------
         features
             What the CPU is taken to have, by LLVM's names; None: what it has.
+        device_loader
+            Given a device's name, and code and constants in a file for it, returns the code; None reads the host's alone.
 
         Raises
         ------
@@ -292,16 +300,18 @@ class Executable:
         present = machine_features() if features is None else features
         versions = read_versions(path)
         if versions is None:
-            return Executable._load(Path(path), Path(path), present)
+            return Executable._load(Path(path), Path(path), present, device_loader)
         chosen = next((each for each in versions if not missing_features(each.features, present)), versions[-1])
         with extracted(Path(path), chosen) as part:
             return Executable._load(part, Path(path), present)
 
     @staticmethod
-    def _load(file: Path, path: Path, present: Collection[str] | None) -> Executable:
+    def _load(file: Path, path: Path, present: Collection[str] | None, device_loader: DeviceLoader | None = None) -> Executable:
         """Load one version from a file; errors name `path`."""
         constants, description_json = read_executable(file)
         description = Description.from_json(description_json)
+        if description.device:
+            return Executable(_device_code(file, path, description, constants, device_loader), description)
         _check_machine(path, description, present)
         return Executable._of_library(file, path, description, constants)
 
@@ -331,16 +341,22 @@ class Executable:
             last = str(error).strip().splitlines()[-1]
             raise ExecutableError(f"{path}: cannot load the executable (built for {description.target}): {last}") from error
 
+    def _of_host(self) -> Code:
+        """Return its code; ExecutableError where it is a device's, which shares no memory with others yet."""
+        if not isinstance(self._code, Code):
+            raise ExecutableError(f"an executable for {self.description.device} shares its memory with no other")
+        return self._code
+
     def sharing(self, memory: SharedMemory) -> Executable:
         """Return the same code on constants and workspaces that it shares with others."""
-        return Executable(replace(self._code, memory=memory), self.description)
+        return Executable(replace(self._of_host(), memory=memory), self.description)
 
     @staticmethod
     def save_sizes(
         path: str | Path, executables: Sequence[Executable], constants: npt.NDArray[np.uint8], notes: dict[str, Any]
     ) -> None:
         """Write executables that share constants as one file."""
-        write_sizes(path, constants, notes, [(each._code, each.description.to_json()) for each in executables])
+        write_sizes(path, constants, notes, [(each._of_host(), each.description.to_json()) for each in executables])
 
     @staticmethod
     def load_sizes(path: str | Path, features: Collection[str] | None = None) -> tuple[list[Executable], dict[str, Any]]:
@@ -357,6 +373,22 @@ class Executable:
                 file.write_bytes(library)
                 executables.append(Executable._of_library(file, Path(path), description, found.constants, memory))
         return executables, found.notes
+
+
+DeviceLoader = Callable[[str, bytes, npt.NDArray[np.uint8]], RunnableCode]
+"""From a device's name, the code in a file for it and its constants, to the code; ValueError where it can't be read."""
+
+
+def _device_code(
+    file: Path, path: Path, description: Description, constants: npt.NDArray[np.uint8], loader: DeviceLoader | None
+) -> RunnableCode:
+    """Return the code in a file for a device; errors name `path`."""
+    if loader is None:
+        raise ExecutableError(f"{path}: built for {description.device}: load it with octavo.load_executable")
+    try:
+        return loader(description.device, read_library(file), constants)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExecutableError(f"{path}: cannot load the executable (built for {description.device}): {error}") from error
 
 
 def memory_of(constants: npt.NDArray[np.uint8], descriptions: Sequence[Description]) -> SharedMemory:

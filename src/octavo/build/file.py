@@ -111,6 +111,15 @@ def read_executable(path: str | Path) -> tuple[npt.NDArray[np.uint8], dict[str, 
         raise ExecutableError(f"{path}: cannot read the executable: {getattr(error, 'strerror', None) or error}") from error
 
 
+def read_library(path: Path) -> bytes:
+    """Return the code of a file that `read_executable` has checked."""
+    with path.open("rb") as file:
+        file.seek(path.stat().st_size - _TRAILER.size)
+        library, *_ = _TRAILER.unpack(file.read(_TRAILER.size))
+        file.seek(0)
+        return file.read(library)
+
+
 def _digest(path: Path, length: int) -> bytes:
     digest = hashlib.sha256()
     with path.open("rb") as file:

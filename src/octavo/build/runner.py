@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm import relax
 
@@ -43,8 +44,31 @@ class Runner(Protocol):
         ...
 
 
-def runner_of(code: Code) -> Runner:
+class RunnableCode(Protocol):
+    """Code that brings its own runner: a device's, whose memory is not the host's."""
+
+    @property
+    def constants(self) -> npt.NDArray[np.uint8] | None:
+        """What is kept beside the code in its file."""
+        ...
+
+    def export(self, path: str) -> None:
+        """Write the code, without constants, to a file."""
+        ...
+
+    def assembly(self, target: tvm.target.Target) -> str | None:
+        """Return the machine code as text."""
+        ...
+
+    def runner(self) -> Runner:
+        """Return what calls it."""
+        ...
+
+
+def runner_of(code: Code | RunnableCode) -> Runner:
     """Return what calls this code."""
+    if not isinstance(code, Code):
+        return code.runner()
     if code.library is None:
         return ForeignRunner()
     if code.constants is None or code.workspace is None or code.outputs is None:

@@ -103,6 +103,8 @@ def partition_module(
     precision: Precision | None = None,
     vendors: Sequence[TargetDescription] = (),
     simulated: Collection[str] = (),
+    *,
+    float_kernels: bool = True,
 ) -> tvm.IRModule:
     """Return the module with calls of composites in "main", complete in its attributes: it can be saved and lowered elsewhere.
 
@@ -118,6 +120,8 @@ def partition_module(
         Targets that choose their ops before `target`, which is the host's.
     simulated
         The names of those vendors whose ops the host's kernels compute.
+    float_kernels
+        Whether the host has kernels of Octavo's for float ops, too; else they stay Relax ops, for TVM to compile.
 
     Raises
     ------
@@ -137,7 +141,8 @@ def partition_module(
     )
     if precision is not None and not context.is_float:
         raise CompileError(f"precision {precision.dtype!r} is for float models, and this one is quantized; compile it without")
-    return run_passes(PASSES, module, context)
+    passes = PASSES if float_kernels else tuple(each for each in PASSES if each is not _OUTLINE_FLOAT)
+    return run_passes(passes, module, context)
 
 
 def integer_claims(module: tvm.IRModule, *targets: TargetDescription, vendors: Collection[str] = ()) -> Claims:

@@ -18,8 +18,8 @@ from tvm.target import Target
 
 from ..backends.cpu.context import PlacedKernel
 from ..backends.cpu.link import link
-from ..backends.cpu.lowering import OpRecord
 from ..backends.cpu.peaks import PeakLoop, float_peak_loop, integer_peak_loop
+from ..backends.op_records import OpRecord
 from ..build import llvm_module, timed_calls
 from ..errors import CompileError
 from ..explanation import shown_names

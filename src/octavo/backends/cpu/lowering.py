@@ -11,35 +11,28 @@ from tvm.ir import Call
 from tvm.relax import Expr, Var
 
 from ...composites.attributes import HOST, Composite, read_composites
-from ...composites.base import FloatOp
-from ...composites.elementwise import MixedElementwiseOp
 from ...composites.float_ops import ObserveOp
 from ...errors import CompileError
 from ...graph.dataflow import (
     BodyWriter,
     DataflowView,
     attrs_of,
-    call_to,
     dtype_of,
-    op_name,
     operand_vars,
     replace_operands,
-    static_shape,
     write_function,
 )
 from ...graph.lineage import announce
-from ...graph.macs import float_macs
 from ...graph.model import MODEL_ATTR
 from ...graph.partition_state import PARTITION_ATTR, PartitionState, read_state
-from ...graph.probes import read_probe
 from ...graph.tracking import Announced
 from ...numerics import INTEGER_RANGE
 from ...numerics.floats.half import HalfDtype
-from ...ops import movers
 from ...qdq.matchers.half_float import weight_obstacle
 from ...target import TargetDescription
 from ...target.precision import Precision
 from ..external import External
+from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import Backend, where_of
 from .backend import CpuBackend
 from .compose import Composed, compose_tables
@@ -47,53 +40,8 @@ from .context import KernelContext, KernelTable, PlacedKernel
 from .emit.half_float import emit_cast
 from .emit.half_pool2d import emit_concat
 from .float_layout import emit_nhwc
-from .kernels import NO_SCHEDULES, Kernel, Schedules
+from .kernels import NO_SCHEDULES, Schedules
 from .storage import TO_NHWC, StorageLayout
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpRecord:
-    """What became of one op of the graph.
-
-    Parameters
-    ----------
-    op
-        "conv2d", "add", ... for an integer op; the Relax op's name for a float one.
-    tensor
-        Name of the variable that holds its result: a TensorId where the source has the tensor.
-    integer
-        Whether an integer kernel computes it.
-    kernel, isa
-        The kernel that runs, and its instruction set; "" and "tvm" for an op that TVM compiles. A float op with constant weights
-        has a kernel too.
-    reason
-        Why it is float; "" for an integer op.
-    macs
-        Multiply-accumulates of one inference, of a float op too; 0 for ops without a product of tensors.
-    shape
-        Shape of the result.
-    dtype
-        "bfloat16" or "float16" where a downcast model keeps the result in 16 bits; "" for every other op.
-    core
-        Name of the variable that holds the result of the op itself, where its kernel computes what follows, too.
-    backend
-        Name of the back end whose composite it is; "" for the host and for what TVM compiles.
-    declined
-        Why the back ends that choose before its taker left it: "npu: its kernel is 7, expected at most 5"; "" without such.
-    """
-
-    op: str
-    tensor: str
-    integer: bool
-    kernel: str
-    isa: str
-    reason: str
-    macs: int
-    shape: tuple[int, ...]
-    dtype: str = ""
-    declined: str = ""
-    core: str = ""
-    backend: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -257,13 +205,13 @@ class _Lowering:
         if not emit_concat(context, var, value, halves) and not emit_nhwc(context.storage, context.writer, self.view, var, value):
             context.storage.put_source(var, context.writer.emit(var.name, replace_operands(value, context.storage.source)))
         is_op = not isinstance(value, Var) and var.name not in self.state.cuts  # no other name of a value
-        return _float_record(self.view, self.state, var, self.target) if is_op else None
+        return float_record(self.view, self.state, var, self.target) if is_op else None
 
     def _integer(self, context: KernelContext, binding: relax.VarBinding, composite: Composite) -> OpRecord | None:
         """Let a composite's back end write its calls; return its record, None of what is no op of the source."""
         var = binding.var
         if var in self.composed.fused:
-            return replace(_composite_record(composite, self.state, var, None), kernel=TABLE, isa=self.isa)
+            return replace(composite_record(composite, self.state, var, None), kernel=TABLE, isa=self.isa)
         backend = self._emitters.get(composite.backend)
         if backend is None:
             raise CompileError(
@@ -273,7 +221,7 @@ class _Lowering:
         kernel = context.write(backend, composite, operand_vars(binding.value) if root is None else [root], var)
         if isinstance(composite.op, ObserveOp) or var.name in self.state.cuts:
             return None
-        return _composite_record(composite, self.state, var, kernel)
+        return composite_record(composite, self.state, var, kernel)
 
 
 def _calls(view: DataflowView, composites: Mapping[str, Composite]) -> dict[str, Composite]:
@@ -370,63 +318,3 @@ def _results(context: KernelContext, result: Expr) -> Expr:
         return writer.emit(f"{expr.name}_result", context.storage.source(expr), is_output=True)
 
     return output(result)
-
-
-_UNCOUNTED = ("tuple", "constant", "quantize", "dequantize", "astype", *movers("view", "transpose"))
-
-
-_VIEWS = movers("view")
-
-
-def _is_of_indices(value: Expr, var: Var) -> bool:
-    """Return whether an op computes indices from indices: it is integer as it stands, and has nothing quantized about it."""
-    if not isinstance(value, Call) or float_macs(value):
-        return False
-    read = {str(arg.ty.dtype) for arg in value.args if isinstance(getattr(arg, "ty", None), relax.TensorType)}
-    return bool(read) and read <= {"int32", "int64"} and dtype_of(var) in ("int32", "int64", "bool")
-
-
-def _float_record(view: DataflowView, state: PartitionState, var: Var, target: TargetDescription) -> OpRecord | None:
-    value = view.definition(var)
-    name = op_name(value)
-    if read_probe(value) is not None:  # an observer of a user's
-        return None
-    if _is_of_indices(value, var):
-        return None
-    rejection = state.rejections.get(var.name)
-    if rejection is None and (name in _UNCOUNTED or not isinstance(value, Call)):
-        return None
-    if name in _VIEWS and isinstance(value, Call) and call_to(view.definition(value.args[0]), "dequantize") is None:
-        return None  # floats under another shape: nothing is computed, and nothing could be in integers
-    return OpRecord(
-        op=name,
-        tensor=state.pixels_of.get(var.name, var.name),
-        integer=False,
-        kernel="",
-        isa="tvm",
-        reason=f"target {target.name} has no integer kernel for {name}" if rejection is None else rejection,
-        macs=float_macs(value),
-        shape=static_shape(var) or (),
-        declined=state.declined.get(var.name, ""),
-    )
-
-
-def _composite_record(composite: Composite, state: PartitionState, var: Var, kernel: Kernel | None) -> OpRecord:
-    op = composite.op
-    # A kernel that dequantizes and quantizes around a float op computes one that a rule left float, or one that asks for that.
-    is_float = isinstance(op, FloatOp) or (isinstance(op, MixedElementwiseOp) and composite.core in state.rejections)
-    # Only the quantize_info knows of integers that hoist_quantize.py and sink_dequantize.py made.
-    described = composite.quantize_info.get("output")
-    return OpRecord(
-        op=op.op if isinstance(op, (FloatOp, MixedElementwiseOp)) else composite.op_name,
-        tensor=state.tensor_of(var.name if described is None else str(described["id"])),
-        integer=not is_float,
-        kernel="" if kernel is None else kernel.name,
-        isa="" if kernel is None else kernel.isa,
-        reason=state.rejections.get(composite.core, "") if is_float else "",
-        macs=op.macs,
-        shape=static_shape(var) or (),
-        declined=state.declined.get(composite.core, ""),
-        core=composite.core,
-        backend="" if composite.backend == HOST else composite.backend,
-    )

@@ -127,11 +127,11 @@ def _usage(log: str) -> dict[str, Usage]:
     return found
 
 
-def disassembled(code: MachineCode, folder: Path) -> str:
-    """Return the machine code as nvdisasm prints it; CompileError where that is not installed. It leaves a file in `folder`."""
+def disassembled(data: bytes, folder: Path) -> str:
+    """Return a cubin as nvdisasm prints it; CompileError where that is not installed. It leaves a file in `folder`."""
     tool = _tool("nvdisasm")
     cubin = folder / "kernels.cubin"
-    cubin.write_bytes(code.cubin)
+    cubin.write_bytes(data)
     found = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True)
     if found.returncode:
         raise CompileError(f"nvdisasm cannot read the kernels: {found.stderr.strip().splitlines()[-1]}")

@@ -1,0 +1,251 @@
+"""Launch plans on a GPU, by NVIDIA's driver: constants stay there, and a call is one graph of its launches."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ...errors import ExecutableError, TargetError
+from .compiler import INSTALL
+from .isa import ISAS, Isa
+from .plan import LaunchPlan, Place
+
+_DEFAULT_SHARED = 48 << 10
+"""Bytes of dynamic shared memory that a launch may ask for without saying so first."""
+
+
+def driver() -> Any:
+    """Return the driver's bindings, initialized; ExecutableError where there is no driver or no GPU."""
+    try:
+        found = importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise ExecutableError(f"NVIDIA's driver is called by a package that is not installed: {INSTALL}") from error
+    try:
+        (status,) = found.cuInit(0)
+    except Exception as error:  # the bindings raise errors of their own where there is no library of the driver's
+        raise ExecutableError(
+            "this machine has no driver for NVIDIA GPUs: save the executable, and load it where there is one"
+        ) from error
+    if status != found.CUresult.CUDA_SUCCESS:
+        raise ExecutableError(
+            f"this machine has no usable NVIDIA GPU ({status.name}): save the executable, and load it elsewhere"
+        )
+    return found
+
+
+def checked(returned: tuple[Any, ...], what: str) -> Any:
+    """Return what a call of the driver gives; ExecutableError where it failed."""
+    status, *values = returned
+    if int(status) != 0:
+        raise ExecutableError(f"the GPU's driver failed to {what}: {status.name}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def present_isa() -> Isa:
+    """Return the newest ISA that this machine's first GPU has; TargetError without one."""
+    try:
+        cuda = driver()
+        device = checked(cuda.cuDeviceGet(0), "find a GPU")
+        attribute = cuda.CUdevice_attribute
+        major = checked(
+            cuda.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), "tell its capability"
+        )
+        minor = checked(
+            cuda.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), "tell its capability"
+        )
+    except ExecutableError as error:
+        raise TargetError(f"target 'cuda' is this machine's GPU: {error}; or name one: {', '.join(ISAS)}") from error
+    return isa_for(10 * major + minor)
+
+
+def isa_for(capability: int) -> Isa:
+    """Return the newest ISA whose machine code a GPU of a capability (86 for 8.6) runs; TargetError where there is none.
+
+    A cubin runs on later minor versions of its major one; that of an "a" architecture on no other (CUDA C++ Programming Guide,
+    binary compatibility).
+    """
+    fitting = [isa for isa in ISAS.values() if runs_on(isa, capability)]
+    if not fitting:
+        raise TargetError(
+            f"this machine's GPU is of compute capability {capability / 10:.1f}; there are kernels for {', '.join(ISAS)}"
+        )
+    return fitting[-1]
+
+
+def runs_on(isa: Isa, capability: int) -> bool:
+    """Return whether a GPU of a capability runs machine code for an ISA."""
+    own = int(isa.arch.removeprefix("sm_").rstrip("a"))
+    return own == capability if isa.arch.endswith("a") else own // 10 == capability // 10 and own <= capability
+
+
+class DriverRunner:
+    """Calls a plan on the first GPU. Calls from several threads may overlap: each has a workspace and a stream of its own.
+
+    Parameters
+    ----------
+    plan
+        What a call does.
+    cubins
+        The machine code of its kernels.
+    outputs
+        Shape and dtype of each result.
+    isa
+        Name of what the code is for.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, cubins: Sequence[bytes], outputs: Sequence[tuple[tuple[int, ...], str]], isa: str
+    ) -> None:
+        self._plan = plan
+        self._cubins = tuple(cubins)
+        self._outputs = list(outputs)
+        self._isa = isa
+        self._lock = Lock()
+        self._module: LoadedModule | None = None
+        self._idle: list[DeviceCall] = []
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run on tvm tensors of the host, in order; return fresh ones."""
+        try:
+            call = self._idle.pop()  # atomic, as append is
+        except IndexError:
+            call = DeviceCall(self.module())
+        outputs = [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
+        call.run(inputs, outputs)
+        self._idle.append(call)
+        return outputs
+
+    def prepare(self, inputs: Sequence[Any]) -> _PreparedCall:
+        """Return a call on these very tensors, for many runs: they are uploaded at each."""
+        outputs = [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
+        return _PreparedCall(DeviceCall(self.module()), inputs, outputs)
+
+    def module(self) -> LoadedModule:
+        """Return kernels and constants on the GPU, loaded once."""
+        with self._lock:
+            if self._module is None:
+                self._module = LoadedModule(self._plan, self._cubins, self._isa)
+            return self._module
+
+
+class _PreparedCall:
+    def __init__(self, call: DeviceCall, inputs: Sequence[Any], outputs: list[Any]) -> None:
+        self._call = call
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def run(self) -> None:
+        self._call.run(self._inputs, self._outputs)
+
+    def results(self) -> list[Any]:
+        return self._outputs
+
+
+class LoadedModule:
+    """The kernels and constants of a plan on the first GPU, in its primary context, which other libraries use too."""
+
+    def __init__(self, plan: LaunchPlan, cubins: Sequence[bytes], isa: str) -> None:
+        self.cuda = cuda = driver()
+        self.plan = plan
+        self.isa = isa
+        device = checked(cuda.cuDeviceGet(0), "find a GPU")
+        self.context = checked(cuda.cuDevicePrimaryCtxRetain(device), "open a context")
+        self.enter()
+        modules = [checked(cuda.cuModuleLoadData(cubin), f"load code for {isa}, which this GPU may not run") for cubin in cubins]
+        self.functions: dict[str, Any] = {}
+        for kernel in {kernel.symbol: kernel for kernel in plan.kernels}.values():
+            function = self._found(modules, kernel.symbol)
+            if kernel.shared_bytes > _DEFAULT_SHARED:
+                most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                checked(cuda.cuFuncSetAttribute(function, most, kernel.shared_bytes), f"give {kernel.name} its shared memory")
+            self.functions[kernel.symbol] = function
+        self.constants = checked(cuda.cuMemAlloc(max(plan.constants.nbytes, 1)), "allocate the constants")
+        if plan.constants.nbytes:
+            checked(cuda.cuMemcpyHtoD(self.constants, plan.constants.ctypes.data, plan.constants.nbytes), "upload the constants")
+
+    def enter(self) -> None:
+        """Make its context the calling thread's."""
+        checked(self.cuda.cuCtxSetCurrent(self.context), "enter the context")
+
+    def _found(self, modules: Sequence[Any], symbol: str) -> Any:
+        for module in modules:
+            status, function = self.cuda.cuModuleGetFunction(module, symbol.encode())
+            if int(status) == 0:
+                return function
+        raise ExecutableError(f"the code for {self.isa} lacks kernel {symbol}; compile the model again")
+
+
+class DeviceCall:
+    """Memory of one call at a time on the GPU, and the graph of its launches, which is made once."""
+
+    def __init__(self, module: LoadedModule) -> None:
+        self._module = module
+        self._cuda = cuda = module.cuda
+        module.enter()
+        self._stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
+        plan = module.plan
+        self._workspace = self._allocated(plan.workspace)
+        self._inputs = [self._allocated(size) for size in plan.input_sizes]
+        self._outputs = [self._allocated(size) for size in plan.output_sizes]
+        self._graph = self._captured(self._inputs, self._outputs)
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Upload tensors of the host, run, and download the results into others; wait for that."""
+        cuda, stream = self._cuda, self._stream
+        self._module.enter()
+        for own, given in zip(self._inputs, inputs, strict=True):
+            array = np.from_dlpack(given)
+            checked(cuda.cuMemcpyHtoDAsync(own, array.ctypes.data, array.nbytes, stream), "upload an input")
+        checked(cuda.cuGraphLaunch(self._graph, stream), "launch the kernels")
+        for own, wanted in zip(self._outputs, outputs, strict=True):
+            array = np.from_dlpack(wanted)
+            checked(cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, stream), "download a result")
+        checked(cuda.cuStreamSynchronize(stream), "run the kernels")
+
+    def _allocated(self, size: int) -> Any:
+        return checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")
+
+    def _captured(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Return the graph of all launches on this memory."""
+        cuda, stream, plan = self._cuda, self._stream, self._module.plan
+        start: dict[str, Sequence[Any]] = {
+            "input": inputs,
+            "output": outputs,
+            "constant": [self._module.constants],
+            "workspace": [self._workspace],
+        }
+
+        def address(place: Place) -> int:
+            return int(start[place.region][place.index]) + place.offset
+
+        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(cuda.cuStreamBeginCapture(stream, mode), "record the launches")
+        for launch in plan.launches:
+            kernel = launch.kernel
+            pointers = np.array([address(place) for place in launch.places], np.uint64)
+            # The driver takes the address of each argument, and reads the arguments while it records.
+            arguments = np.array([pointers.ctypes.data + 8 * number for number in range(pointers.size)], np.uint64)
+            launched = cuda.cuLaunchKernel(
+                self._module.functions[kernel.symbol],
+                *kernel.grid,
+                *kernel.block,
+                kernel.shared_bytes,
+                stream,
+                arguments.ctypes.data,
+                0,
+            )
+            checked(launched, f"record {kernel.name}")
+        graph = checked(cuda.cuStreamEndCapture(stream), "record the launches")
+        return checked(cuda.cuGraphInstantiate(graph, 0), "make a graph of the launches")
+
+    def __del__(self) -> None:
+        """Give the memory back."""
+        for memory in (self._workspace, *self._inputs, *self._outputs):
+            self._cuda.cuMemFree(memory)
+        self._cuda.cuGraphExecDestroy(self._graph)
+        self._cuda.cuStreamDestroy(self._stream)

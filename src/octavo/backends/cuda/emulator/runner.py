@@ -1,0 +1,76 @@
+"""A launch plan on the CPU: what a GPU's memory would hold, in buffers of the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+
+from ..plan import LaunchPlan, Place
+from . import Call, Check, Emulator
+
+
+class EmulatedRunner:
+    """Calls a plan in the emulator: for its results alone, thousands of times slower than a GPU.
+
+    Parameters
+    ----------
+    plan
+        What a call does.
+    outputs
+        Shape and dtype of each result.
+    check, seed
+        As `Emulator` and `Emulator.run` take them.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, outputs: Sequence[tuple[tuple[int, ...], str]], check: Check = "none", seed: int = 0
+    ) -> None:
+        self._plan = plan
+        self._outputs = list(outputs)
+        self._check: Check = check
+        self._seed = seed
+        self._emulator: Emulator | None = None
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run on tvm tensors of the host, in order; return fresh ones."""
+        plan = self._plan
+        if self._emulator is None:
+            self._emulator = Emulator(plan.kernels, check=self._check)
+        arrays = [_bytes(np.from_dlpack(each)) for each in inputs]
+        buffers = [*arrays, plan.constants, np.zeros(plan.workspace, np.uint8)]
+        first = len(buffers)
+        buffers += [np.zeros(size, np.uint8) for size in plan.output_sizes]
+        start = {"input": 0, "constant": len(arrays), "workspace": len(arrays) + 1, "output": first}
+
+        def at(place: Place) -> tuple[int, int]:
+            return start[place.region] + place.index, place.offset
+
+        calls = [Call(kernel=each.kernel, arguments=tuple(at(place) for place in each.places)) for each in plan.launches]
+        results = self._emulator.run(calls, buffers, range(first, len(buffers)), self._seed)
+        shaped = zip(results, self._outputs, strict=True)
+        return [tvm.runtime.tensor(each.view(dtype).reshape(shape)) for each, (shape, dtype) in shaped]
+
+    def prepare(self, inputs: Sequence[Any]) -> _PreparedEmulation:
+        """Return a call on these very tensors."""
+        return _PreparedEmulation(self, inputs)
+
+
+class _PreparedEmulation:
+    def __init__(self, runner: EmulatedRunner, inputs: Sequence[Any]) -> None:
+        self._runner = runner
+        self._inputs = inputs
+        self._results: list[Any] = []
+
+    def run(self) -> None:
+        self._results = self._runner(self._inputs)
+
+    def results(self) -> list[Any]:
+        return self._results
+
+
+def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,155 @@
+"""The lowering of one module: a launch for each composite, with a record of what became of every op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax import Expr, Var
+
+from ...composites.attributes import Composite, read_composites
+from ...errors import CompileError
+from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
+from ...graph.partition_state import PartitionState, read_state
+from ...ops import movers
+from ...target import TargetDescription
+from ..op_records import OpRecord, composite_record, float_record
+from ..protocol import where_of
+from .emission import BYTES, Emission, Value
+from .emit import emitter_of
+from .isa import Isa
+from .kernels.copy import copy
+from .plan import Buffer, LaunchPlan, planned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CudaLowered:
+    """A module as launches, and the records of its ops in graph order.
+
+    `outputs` are shape and dtype of each result.
+    """
+
+    plan: LaunchPlan
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+    records: tuple[OpRecord, ...]
+
+
+def lower_module(module: tvm.IRModule, target: TargetDescription, isa: Isa) -> CudaLowered:
+    """Lower a partitioned module whose constants are bound.
+
+    Raises
+    ------
+    CompileError
+        A symbolic shape, or an op that no kernel computes.
+    """
+    lowering = _Lowering(module, target, isa)
+    outputs = lowering.run()
+    shapes = tuple((each.shape, each.dtype) for each in outputs)
+    return CudaLowered(plan=lowering.plan(outputs), outputs=shapes, records=tuple(lowering.records))
+
+
+class _Lowering:
+    """One "main" on its way: what is read, where each variable lies, and the records that come of it."""
+
+    def __init__(self, module: tvm.IRModule, target: TargetDescription, isa: Isa) -> None:
+        self._view = DataflowView(module["main"])
+        self._composites: Mapping[str, Composite] = read_composites(module)
+        self._state: PartitionState = read_state(module)
+        self._target = target
+        self._emission = Emission(isa=isa)
+        self._values: dict[Var, Value] = {}
+        self._inputs: list[Buffer] = []
+        self.records: list[OpRecord] = []
+        for number, param in enumerate(self._view.function.params):
+            shape, dtype = _static(param), dtype_of(param)
+            buffer = Buffer(int(np.prod(shape, dtype=np.int64)) * _width(param, dtype), "input", number)
+            self._inputs.append(buffer)
+            self._values[param] = Value(buffer=buffer, shape=shape, dtype=dtype)
+
+    def run(self) -> list[Value]:
+        """Write the launches of every binding; return the results, as the source has them."""
+        for binding in self._view.bindings:
+            composite = self._composite(binding.value)
+            if composite is None:
+                self._other(binding)
+            else:
+                self._call(binding, composite)
+        result = self._view.result
+        fields = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+        return [self._emission.lying(self._value(each), is_nhwc=False) for each in fields]
+
+    def plan(self, outputs: list[Value]) -> LaunchPlan:
+        """Return the launches with all memory planned; each result is written where the caller reads it."""
+        results: dict[Buffer, Buffer] = {}
+        own: list[Buffer] = []
+        for number, value in enumerate(outputs):
+            buffer = Buffer(value.buffer.size, "output", number)
+            own.append(buffer)
+            if value.buffer.region == "workspace" and value.buffer not in results:
+                results[value.buffer] = buffer
+            else:  # an input, a constant, or one result under two names
+                self._emission.steps.append((copy(value.buffer.size, self._emission.isa), (value.buffer, buffer)))
+        steps = [(kernel, tuple(results.get(each, each) for each in buffers)) for kernel, buffers in self._emission.steps]
+        return planned(steps, self._inputs, own)
+
+    def _composite(self, value: Expr) -> Composite | None:
+        if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.GlobalVar):
+            return None
+        return self._composites.get(value.op.name_hint)
+
+    def _value(self, expr: Expr) -> Value:
+        """Return where an expression lies: a variable that was written, or a constant."""
+        if isinstance(expr, GenericConst):
+            values: Any = expr.data.numpy()
+            return Value(buffer=self._emission.constant(values), shape=tuple(values.shape), dtype=str(values.dtype))
+        assert isinstance(expr, Var)
+        return self._values[expr]
+
+    def _call(self, binding: relax.VarBinding, composite: Composite) -> None:
+        """Let a composite's emitter write its launches."""
+        var, before = binding.var, len(self._emission.steps)
+        emit = emitter_of(composite.op)
+        if emit is None:
+            raise CompileError(f"{where_of(composite)}: target {self._target.name} has no kernel for it")
+        read = operand_vars(binding.value)
+        inputs = {name: self._values[each] for name, each in zip(composite.inputs, read, strict=True)}
+        self._values[var] = emit(composite.op, self._emission, inputs)
+        launched = [kernel for kernel, _ in self._emission.steps[before:]]
+        if var.name not in self._state.cuts:
+            kernel = launched[-1] if launched else None
+            self.records.append(composite_record(composite, self._state, var, kernel))
+
+    def _other(self, binding: relax.VarBinding) -> None:
+        """Take a binding that no composite computes: another name, another shape."""
+        var, value = binding.var, binding.value
+        if isinstance(value, (Var, GenericConst)):
+            self._values[var] = self._value(value)
+            return
+        name = op_name(value)
+        if name not in _VIEWS or not isinstance(value, Call):
+            record = float_record(self._view, self._state, var, self._target)
+            why = f": {record.reason}" if record is not None and record.reason else ""
+            raise CompileError(f"{name} of {var.name}: no kernel of target {self._target.name} computes it{why}")
+        x = self._emission.lying(self._value(value.args[0]), is_nhwc=False)
+        self._values[var] = replace(x, shape=_static(var))
+
+
+_VIEWS = movers("view")
+
+
+def _static(var: Var) -> tuple[int, ...]:
+    shape = static_shape(var)
+    if shape is None:
+        raise CompileError(f"{var.name}: its shape is symbolic; kernels for CUDA have static ones: give sizes when loading")
+    return shape
+
+
+def _width(var: Var, dtype: str) -> int:
+    if dtype not in BYTES:
+        raise CompileError(f"{var.name}: kernels for CUDA hold no {dtype}: expected one of {', '.join(BYTES)}")
+    return BYTES[dtype]
