@@ -5,7 +5,18 @@
 #include "emulation.hpp"
 #endif
 
+#ifndef OCTAVO_EMULATED
+extern __shared__ __align__(1024) unsigned char octavo_shared[];
+#endif
+
 namespace octavo {
+
+// The dynamic shared memory of the block, of the size that a launch says.
+#ifdef OCTAVO_EMULATED
+__device__ __forceinline__ unsigned char* shared_memory() { return octavo_emulation::shared_memory(); }
+#else
+__device__ __forceinline__ unsigned char* shared_memory() { return octavo_shared; }
+#endif
 
 using int8 = signed char;
 using uint8 = unsigned char;
@@ -23,6 +34,15 @@ __device__ __forceinline__ int clamped(int value, int low, int high) { return mi
 // conversion saturates, so that clamping before the zero point is added keeps every sum in int32.
 __device__ __forceinline__ int rounded(float real, int zero_point, int low, int high) {
   return clamped(__float2int_rn(real), low - zero_point, high - zero_point) + zero_point;
+}
+
+// The same with ties that make the sum with the zero point even: clamp(rint(real + zero_point)).
+__device__ __forceinline__ int rounded_stored(float real, int zero_point, int low, int high) {
+  float bounded = fminf(fmaxf(real, float(low - zero_point)), float(high - zero_point));
+  int whole = __float2int_rn(bounded);
+  float rest = __fsub_rn(bounded, float(whole));  // exact
+  bool is_odd_tie = (rest == 0.5f || rest == -0.5f) && ((whole + zero_point) & 1);
+  return whole + (is_odd_tie ? (rest > 0.0f ? 1 : -1) : 0) + zero_point;
 }
 
 __device__ __forceinline__ int requantized(int acc, float multiplier, int zero_point, int low, int high) {

@@ -15,6 +15,7 @@
 #ifdef OCTAVO_ADDRESSES
 #include <sanitizer/common_interface_defs.h>
 #endif
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -270,6 +271,12 @@ void run_block(unsigned count, unsigned seed) {
     for (auto& lanes : warp.lanes) lanes.resize(LANES * 128);
     std::fill(std::begin(warp.turn), std::end(warp.turn), 0);
   }
+#if RACES
+  // Memory that no thread has seen: what one block leaves there is in no other's way.
+  munmap(shared, shared_size + 1);
+  shared = static_cast<unsigned char*>(mmap(nullptr, shared_size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  __tsan_release(&launch_begins);
+#endif
   std::mt19937 noise(seed + block_index.x * 7919 + block_index.y * 104729 + block_index.z);
   for (size_t i = 0; i < shared_size; i++) shared[i] = (unsigned char)noise();
   std::vector<unsigned> order(count);
@@ -345,8 +352,12 @@ int main(int argc, char** argv) {
     block_size.x = dimension(), block_size.y = dimension(), block_size.z = dimension();
     shared_size = (size_t)read<int64_t>(job);
     void* block_shared = nullptr;
+#if RACES
+    shared = static_cast<unsigned char*>(mmap(nullptr, shared_size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+#else
     if (posix_memalign(&block_shared, 1024, std::max<size_t>(shared_size, 1))) return 2;
     shared = static_cast<unsigned char*>(block_shared);
+#endif
     std::vector<void*> arguments((size_t)read<int64_t>(job));
     for (auto& argument : arguments) {
       auto& buffer = buffers[(size_t)read<int64_t>(job)];
@@ -367,6 +378,9 @@ int main(int argc, char** argv) {
         }
 #if RACES
     __tsan_acquire(&launch_ends);
+#endif
+#if RACES
+    munmap(shared, shared_size + 1);
 #endif
     free(block_shared);
   }
