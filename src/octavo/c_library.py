@@ -19,7 +19,7 @@ from .qdq.interface import input_params, output_params
 from .quantize import Recipe
 from .target.cpu_features import names_of
 from .target.precision import Precision
-from .target_choice import ResolvedTarget, TargetLike, check_emits, portable_targets, resolve_target
+from .target_choice import ResolvedTarget, TargetLike, check_emits, check_is_host, portable_targets, resolve_target
 
 _RESERVED = frozenset(("main", "int", "char", "void", "const", "static", "m", "c", "objects", "workspace", "inputs", "outputs"))
 
@@ -74,6 +74,7 @@ def export_c(
     _check_name(name)
     check_folder(check_path(folder, ExecutableError, "the path of the folder to write"))
     chosen = resolve_target(target)
+    check_is_host(chosen, "C library")
     check_emits(chosen, as_c=True)
     model, wanted = prepared(checked_model(model), chosen, precision, profile, recipe)
     if multiversion:

@@ -106,10 +106,9 @@ def resolve_target(target: TargetLike, machine: tvm.target.Target | None = None)
 
 
 def _device(target: DeviceBackend | str, machine: tvm.target.Target | None) -> ResolvedTarget:
-    """Return a device beside this machine, which computes nothing for it."""
+    """Return a device, and this machine, whose kernels compute what the device does where a stage runs samples."""
     device = device_backend(target) if isinstance(target, str) else target
-    host = resolve_target(None, machine)
-    return replace(host, description=device.description, host=device.description, isas=(device.isa,), device=device)
+    return replace(resolve_target(device.description, machine), device=device)
 
 
 def _several(targets: Sequence[Any], machine: tvm.target.Target | None) -> ResolvedTarget:
@@ -162,6 +161,12 @@ def check_emits(target: ResolvedTarget, *, as_c: bool = False) -> None:
 
 _OTHER_FORMATS = ("windows", "win32", "mingw", "cygwin", "msvc", "uefi", "apple", "darwin", "macos", "ios", "aix")
 """Words of triples whose object files are COFF, Mach-O or XCOFF."""
+
+
+def check_is_host(target: ResolvedTarget, what: str) -> None:
+    """Raise TargetError for a device, for which there is no `what` ("C library")."""
+    if target.device is not None:
+        raise TargetError(f"target {target.device.name}: there is a {what} for CPUs alone; give a CPU, or leave the target out")
 
 
 def check_compiles_here(target: ResolvedTarget) -> None:

@@ -14,7 +14,7 @@ from .build import vm_passes
 from .errors import TargetError, check_type
 from .pipeline import linked, lower
 from .target.llvm_host import host_target, is_foreign
-from .target_choice import TargetLike, resolve_target
+from .target_choice import TargetLike, check_is_host, resolve_target
 
 
 def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collection[str] = ()) -> tvm.transform.Pass:
@@ -51,7 +51,7 @@ def relax_pipeline(*, target: TargetLike = None, threads: int = 1, ids: Collecti
         lowered = lower(module, chosen.host, chosen.isas, threads, ids, backends=chosen.backends)
         return vm_passes()(linked(lowered, chosen.llvm))
 
-    resolve_target(target)  # errors are raised here, not within TVM's passes
+    check_is_host(resolve_target(target), "pipeline for tvm.compile")  # errors are raised here, not within TVM's passes
     check_type(threads, int | np.integer, TargetError, "a whole number of threads")
     made: Any = tvm.transform.module_pass(run, opt_level=0, name="octavo.relax_pipeline")
     return made

@@ -25,7 +25,7 @@ from ..errors import CompileError
 from ..explanation import shown_names
 from ..graph import Model
 from ..pipeline import Profile, lower, prepared
-from ..target_choice import TargetLike, check_runs_here, resolve_target
+from ..target_choice import TargetLike, check_is_host, check_runs_here, resolve_target
 from .bench import processor_name, random_inputs
 from .table import markdown_table
 
@@ -131,6 +131,7 @@ def roofline(
         The model cannot be compiled, or runs on TVM's virtual machine, whose calls cannot be timed one by one.
     """
     chosen = resolve_target(target)
+    check_is_host(chosen, "table of layers")
     check_runs_here(chosen)
     model, wanted = prepared(model, chosen, precision, profile)
     lowered = lower(model.bound(), chosen.host, chosen.isas, 1, model.tensors, wanted, backends=chosen.backends)

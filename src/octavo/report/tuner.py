@@ -25,7 +25,7 @@ from ..errors import CompileError, TuningError, check_type
 from ..graph import Model
 from ..pipeline import checked_model, lower
 from ..target.llvm_host import processor_name
-from ..target_choice import ResolvedTarget, TargetLike, check_runs_here, resolve_target
+from ..target_choice import ResolvedTarget, TargetLike, check_is_host, check_runs_here, resolve_target
 from .bench import random_inputs
 from .table import markdown_table
 
@@ -143,6 +143,7 @@ def tune(
     if not 0 < seconds < float("inf"):
         raise TuningError(f"seconds must be a positive number, got {seconds}")
     chosen = resolve_target(target)
+    check_is_host(chosen, "tuner")
     check_runs_here(chosen)
     search = _Search(checked_model(model), seconds, chosen)
     while search.turn(progress):

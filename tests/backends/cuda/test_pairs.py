@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulated_ops import Case, integers, output, tensor, wrong
 
-from octavo.composites.elementwise import AddOp, Operand, PairLookupOp, PairwiseOp
+from octavo.composites.elementwise import AddOp, LookupOp, Operand, PairLookupOp, PairwiseOp
 from octavo.conformance.oracles import expected
 
 DTYPES = ("int8", "uint8")
@@ -91,12 +91,22 @@ def table_cases():
         yield Case(op, {"a": inputs["a"]}, want, ("a",))
 
 
+def lookup_cases():
+    for x_dtype, y_dtype in (("int8", "int8"), ("uint8", "int8"), ("int8", "uint8")):
+        table = integers((256,), y_dtype, 9)
+        for shape, nhwc in (((2, 3, 5, 4), ("x",)), ((259,), ())):
+            x = tensor("x", shape, x_dtype, 0.1, 3)
+            op = LookupOp(x=x, y=output(shape, y_dtype, 0.2, 5), table=table)
+            inputs = {"x": integers(shape, x_dtype, 10)}
+            yield Case(op, inputs, expected(op, inputs).values, nhwc)
+
+
 def test_sums_are_those_of_the_oracle():
     assert wrong(list(add_cases())) == []
 
 
 def test_pairs_are_those_of_the_oracle():
-    assert wrong([*pairwise_cases(), *table_cases()]) == []
+    assert wrong([*pairwise_cases(), *table_cases(), *lookup_cases()]) == []
 
 
 @pytest.mark.parametrize("check", ["races", "addresses"])

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from ...ops import CLAMPS, REDUCTIONS
 from ...target import OpSupport, TargetDescription
-from ...target.vocabulary import FLOAT32, HALF_AWAY, HALF_EVEN, HALF_EVEN_STORED, HALF_UP, INTEGER_INVERSE_SCALE, MOVES
+from ...target.vocabulary import (
+    ELEMENTWISE,
+    ELEMENTWISE_PAIR,
+    FLOAT32,
+    HALF_AWAY,
+    HALF_EVEN,
+    HALF_EVEN_STORED,
+    HALF_UP,
+    INTEGER_INVERSE_SCALE,
+    MOVES,
+)
 
 _CONSTANTS = ("uint8", "int8")
 
@@ -15,7 +25,7 @@ _ROUNDINGS = {
     **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
     "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE),
-    "quantize": (HALF_EVEN, HALF_UP, HALF_AWAY),
+    **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY)),
 }
 """Roundings of results; elsewhere half to even."""
 
@@ -45,7 +55,7 @@ CUDA = TargetDescription(
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
         OpSupport(op="concat", weights=_CONSTANTS),
         *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *_MOVES)),
-        *(OpSupport(op=name) for name in ("nn.softmax", *CLAMPS, "quantize", "dequantize")),
+        *(OpSupport(op=name) for name in ("nn.softmax", *CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")),
     ),
 )
 """Integer kernels of a GPU: uint8 and int8 activations, int8 and uint8 weights, int32 accumulators."""

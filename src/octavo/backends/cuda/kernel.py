@@ -73,6 +73,8 @@ class Kernel:
         Dtypes by the names of types that P holds beside: {"X": "int8"}.
     isa
         The ISA whose instructions it uses, for `explain`.
+    text
+        The whole function named `function` in CUDA C, in place of a template; it then needs no parameters.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Kernel:
     isa: str
     shared_bytes: int = 0
     types: Mapping[str, str] = field(default_factory=dict[str, str])
+    text: str = ""
 
     def __post_init__(self) -> None:
         """Check what CUDA would refuse at the launch only."""
@@ -99,6 +102,8 @@ class Kernel:
 
     def body(self, symbol: str) -> str:
         """Return its CUDA C, without the header's include: a structure of parameters and a function of that name."""
+        if self.text:
+            return re.sub(rf"\b{self.function}\b", symbol, self.text)
         members = [f"  using {name} = {C_TYPES[dtype]};" for name, dtype in self.types.items()]
         members += [_member(name, value) for name, value in self.parameters.items()]
         declared = ", ".join(f"{each.c_type}__restrict__ {each.name}" for each in self.arguments)

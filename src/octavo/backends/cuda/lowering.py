@@ -13,6 +13,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax import Expr, Var
 
 from ...composites.attributes import Composite, read_composites
+from ...composites.weighted import DynamicTensor, WeightedOp
 from ...errors import CompileError
 from ...graph.dataflow import DataflowView, dtype_of, op_name, operand_vars, static_shape
 from ...graph.partition_state import PartitionState, read_state
@@ -22,6 +23,7 @@ from ..op_records import OpRecord, composite_record, float_record
 from ..protocol import where_of
 from .emission import BYTES, Emission, Value
 from .emit import emitter_of
+from .float_ops import emit_float_ops
 from .isa import Isa
 from .kernels.copy import copy
 from .plan import Buffer, LaunchPlan, planned
@@ -73,12 +75,14 @@ class _Lowering:
 
     def run(self) -> list[Value]:
         """Write the launches of every binding; return the results, as the source has them."""
-        for binding in self._view.bindings:
-            composite = self._composite(binding.value)
-            if composite is None:
-                self._other(binding)
+        for group in self._groups():
+            composite = self._composite(group[0].value)
+            if composite is not None:
+                self._call(group[0], composite)
+            elif self._is_other(group[0]):
+                self._other(group[0])
             else:
-                self._call(binding, composite)
+                self._float(group)
         result = self._view.result
         fields = list(result.fields) if isinstance(result, relax.Tuple) else [result]
         return [self._emission.lying(self._value(each), is_nhwc=False) for each in fields]
@@ -105,7 +109,7 @@ class _Lowering:
     def _value(self, expr: Expr) -> Value:
         """Return where an expression lies: a variable that was written, or a constant."""
         if isinstance(expr, GenericConst):
-            values: Any = expr.data.numpy()
+            values: Any = expr.value.numpy()
             return Value(buffer=self._emission.constant(values), shape=tuple(values.shape), dtype=str(values.dtype))
         assert isinstance(expr, Var)
         return self._values[expr]
@@ -114,6 +118,8 @@ class _Lowering:
         """Let a composite's emitter write its launches."""
         var, before = binding.var, len(self._emission.steps)
         emit = emitter_of(composite.op)
+        if isinstance(composite.op, WeightedOp) and isinstance(composite.op.x, DynamicTensor):
+            raise CompileError(f"{where_of(composite)}: its input is quantized at run time, for which CUDA has no kernel yet")
         if emit is None:
             raise CompileError(f"{where_of(composite)}: target {self._target.name} has no kernel for it")
         read = operand_vars(binding.value)
@@ -124,17 +130,45 @@ class _Lowering:
             kernel = launched[-1] if launched else None
             self.records.append(composite_record(composite, self._state, var, kernel))
 
+    def _groups(self) -> list[list[relax.VarBinding]]:
+        """Return the bindings in their order, float ops that stand together in one group, each other binding in its own."""
+        groups: list[list[relax.VarBinding]] = []
+        for binding in self._view.bindings:
+            is_float = self._composite(binding.value) is None and not self._is_other(binding)
+            if is_float and groups and self._composite(groups[-1][0].value) is None and not self._is_other(groups[-1][0]):
+                groups[-1].append(binding)
+            else:
+                groups.append([binding])
+        return groups
+
+    def _float(self, group: list[relax.VarBinding]) -> None:
+        """Let TVM compile float ops that stand together."""
+        inside = {binding.var for binding in group}
+        results = [each for each in inside if self._is_read_behind(each, inside)]
+        order = [binding.var for binding in group if binding.var in results]
+        before = len(self._emission.steps)
+        self._values |= emit_float_ops(group, order, self._values, self._emission)
+        kernels = ", ".join(dict.fromkeys(kernel.name for kernel, _ in self._emission.steps[before:]))
+        for binding in group:
+            record = float_record(self._view, self._state, binding.var, self._target)
+            if record is not None and binding.var.name not in self._state.cuts:
+                self.records.append(replace(record, kernel=kernels))
+
+    def _is_read_behind(self, var: Var, inside: set[Var]) -> bool:
+        return self._view.is_returned(var) or any(user not in inside for user in self._view.users(var))
+
+    @staticmethod
+    def _is_other(binding: relax.VarBinding) -> bool:
+        """Return whether a binding computes nothing: another name, or another shape of the same memory."""
+        return isinstance(binding.value, (Var, GenericConst)) or op_name(binding.value) in _VIEWS
+
     def _other(self, binding: relax.VarBinding) -> None:
-        """Take a binding that no composite computes: another name, another shape."""
+        """Take a binding that computes nothing."""
         var, value = binding.var, binding.value
         if isinstance(value, (Var, GenericConst)):
             self._values[var] = self._value(value)
             return
-        name = op_name(value)
-        if name not in _VIEWS or not isinstance(value, Call):
-            record = float_record(self._view, self._state, var, self._target)
-            why = f": {record.reason}" if record is not None and record.reason else ""
-            raise CompileError(f"{name} of {var.name}: no kernel of target {self._target.name} computes it{why}")
+        assert isinstance(value, Call)
         x = self._emission.lying(self._value(value.args[0]), is_nhwc=False)
         self._values[var] = replace(x, shape=_static(var))
 

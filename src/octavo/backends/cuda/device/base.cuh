@@ -5,18 +5,7 @@
 #include "emulation.hpp"
 #endif
 
-#ifndef OCTAVO_EMULATED
-extern __shared__ __align__(1024) unsigned char octavo_shared[];
-#endif
-
 namespace octavo {
-
-// The dynamic shared memory of the block, of the size that a launch says.
-#ifdef OCTAVO_EMULATED
-__device__ __forceinline__ unsigned char* shared_memory() { return octavo_emulation::shared_memory(); }
-#else
-__device__ __forceinline__ unsigned char* shared_memory() { return octavo_shared; }
-#endif
 
 using int8 = signed char;
 using uint8 = unsigned char;
@@ -52,6 +41,16 @@ __device__ __forceinline__ int requantized(int acc, float multiplier, int zero_p
 // Four integers of 8 bits as one register, the first in its lowest byte: their order in memory.
 __device__ __forceinline__ constexpr int packed(int a, int b, int c, int d) {
   return int((a & 255u) | (b & 255u) << 8 | (c & 255u) << 16 | (unsigned)d << 24);
+}
+
+// The block's dynamic shared memory, the only one that kernels use.
+__device__ __forceinline__ unsigned char* shared_memory() {
+#ifdef OCTAVO_EMULATED
+  return octavo_emulation::shared_memory();
+#else
+  extern __shared__ __align__(1024) unsigned char octavo_shared_memory[];
+  return octavo_shared_memory;
+#endif
 }
 
 }  // namespace octavo

@@ -1,6 +1,6 @@
 // Integers of one tensor as those of another: its scale, zero point and bounds. P is the structure of a kernel's parameters.
 #pragma once
-#include "vector.cuh"
+#include "neighbours.cuh"
 
 namespace octavo {
 
@@ -35,8 +35,8 @@ __device__ __forceinline__ void change(const typename P::X* x, const typename P:
   if (first >= P::items) return;
   Change<P> changed{table};
   if (N == 1 || first + N <= P::items) {
-    Vector<typename P::X, N> read;
-    Vector<typename P::Y, N> result;
+    Neighbours<typename P::X, N> read;
+    Neighbours<typename P::Y, N> result;
     read.load(x + first);
 #pragma unroll
     for (int i = 0; i < N; i++) result.set(i, changed.of(read.get(i)));

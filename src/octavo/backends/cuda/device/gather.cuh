@@ -33,14 +33,14 @@ __device__ __forceinline__ void gather(const typename P::X* x, const int* maps, 
     }
   }
   Change<P> changed{table};
-  Vector<X, N> read;
+  Neighbours<X, N> read;
   if (P::has_padding && padding) {
 #pragma unroll
     for (int i = 0; i < N; i++) read.set(i, X(P::fill));
   } else {
     read.load(x + at);
   }
-  Vector<typename P::Y, N> result;
+  Neighbours<typename P::Y, N> result;
 #pragma unroll
   for (int i = 0; i < N; i++) result.set(i, changed.of(read.get(i)));
   if constexpr (P::pitch == 0) {

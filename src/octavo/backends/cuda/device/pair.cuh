@@ -1,7 +1,7 @@
 // Functions of two 8-bit tensors, element by element, over shapes that broadcast. P is the structure of a kernel's parameters.
 #pragma once
 #include "axes.cuh"
-#include "vector.cuh"
+#include "neighbours.cuh"
 
 namespace octavo {
 
@@ -44,7 +44,7 @@ __device__ __forceinline__ void read_neighbours(const T* from, int (&values)[N])
 #pragma unroll
     for (int i = 0; i < N; i++) values[i] = value;
   } else {
-    Vector<T, N> read;
+    Neighbours<T, N> read;
     read.load(from);
 #pragma unroll
     for (int i = 0; i < N; i++) values[i] = int(read.get(i));
@@ -63,7 +63,7 @@ __device__ __forceinline__ void pair(const typename P::A* a, const typename P::B
     int a_values[N], b_values[N];
     read_neighbours<N, P::a_step5 == 0>(a + a_axes.at(first), a_values);
     read_neighbours<N, P::b_step5 == 0>(b + b_axes.at(first), b_values);
-    Vector<typename P::Y, N> result;
+    Neighbours<typename P::Y, N> result;
 #pragma unroll
     for (int i = 0; i < N; i++) result.set(i, typename P::Y(function.of(a_values[i], b_values[i])));
     result.store(y + first);

@@ -37,7 +37,7 @@ __device__ __forceinline__ void pool2d(const typename P::X* x, const typename P:
       int at_column = column * P::stride_width - P::pad_left + s * P::dilation_width;
       if (at_column < 0 || at_column >= P::in_width) continue;
       present++;
-      Vector<X, N> read;
+      Neighbours<X, N> read;
       read.load(x + ((long long)(image * P::in_height + at_row) * P::in_width + at_column) * P::channels + group * N);
 #pragma unroll
       for (int i = 0; i < N; i++) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void pool2d(const typename P::X* x, const typename P:
   }
   int count = P::counts_padding ? P::kernel_height * P::kernel_width : maximum(present, 1);
   Change<P> changed{table};
-  Vector<typename P::Y, N> result;
+  Neighbours<typename P::Y, N> result;
 #pragma unroll
   for (int i = 0; i < N; i++) {
     if constexpr (P::is_max) {

@@ -1,6 +1,6 @@
 // From real numbers to integers and back. P is the structure of a kernel's parameters.
 #pragma once
-#include "vector.cuh"
+#include "neighbours.cuh"
 
 namespace octavo {
 
@@ -42,8 +42,8 @@ __device__ __forceinline__ void quantize(const float* x, const float* scales, co
     return typename P::Y(quantized<P::ties>(real, scale, zero_point, P::qmin, P::qmax));
   };
   if (N == 1 || first + N <= P::items) {
-    Vector<float, N> read;
-    Vector<typename P::Y, N> result;
+    Neighbours<float, N> read;
+    Neighbours<typename P::Y, N> result;
     read.load(x + first);
 #pragma unroll
     for (int i = 0; i < N; i++) result.set(i, quantized_at(read.get(i), first + i));
@@ -66,8 +66,8 @@ __device__ __forceinline__ void dequantize(const typename P::X* x, const float* 
     return __fmul_rn(sizeof(q) == 4 ? float((long long)q - zero_point) : __int2float_rn(int(q) - zero_point), scale);
   };
   if (N == 1 || first + N <= P::items) {
-    Vector<typename P::X, N> read;
-    Vector<float, N> result;
+    Neighbours<typename P::X, N> read;
+    Neighbours<float, N> result;
     read.load(x + first);
 #pragma unroll
     for (int i = 0; i < N; i++) result.set(i, real_at(read.get(i), first + i));

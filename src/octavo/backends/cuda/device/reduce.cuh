@@ -30,7 +30,7 @@ __device__ __forceinline__ void reduce(const typename P::X* x, const typename P:
 #pragma unroll
   for (int i = 0; i < N; i++) found[i] = neutral;
   for (int e = slice; e < P::extent; e += slices) {
-    Vector<X, N> read;
+    Neighbours<X, N> read;
     read.load(from + (long long)e * P::inner);
 #pragma unroll
     for (int i = 0; i < N; i++) found[i] = reduced<P>(found[i], int(read.get(i)));
@@ -51,7 +51,7 @@ __device__ __forceinline__ void reduce(const typename P::X* x, const typename P:
   }
   if (slice > 0 || !is_result) return;
   Change<P> changed{table};
-  Vector<typename P::Y, N> result;
+  Neighbours<typename P::Y, N> result;
 #pragma unroll
   for (int i = 0; i < N; i++) {
     int whole = shared[i * P::threads + threadIdx.x];

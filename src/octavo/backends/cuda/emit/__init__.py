@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....composites.base import CompositeOp
-from ....composites.elementwise import AddOp, PairLookupOp, PairwiseOp
+from ....composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp
 from ....composites.normalization import SoftmaxOp
 from ....composites.reduction import Pool2dOp, ReduceOp
 from ....composites.weighted import Conv2dOp, MatmulOp
 from ..emission import Emission, Value
 from .conv2d import emit_conv2d, emit_matmul
+from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move
 from .pair import emit_add, emit_pair_lookup, emit_pairwise
 from .pool2d import emit_pool2d
@@ -28,6 +29,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     MatmulOp: emit_matmul,
     AddOp: emit_add,
     PairwiseOp: emit_pairwise,
+    LookupOp: emit_lookup,
     PairLookupOp: emit_pair_lookup,
     Pool2dOp: emit_pool2d,
     ReduceOp: emit_reduce,

@@ -119,7 +119,7 @@ class Emulator:
 
 def _why(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("====")]
-    return " | ".join(lines[:6]) or "no reason was given"
+    return " | ".join(lines[:30]) or "no reason was given"
 
 
 def _table(kernels: Sequence[Kernel]) -> str:

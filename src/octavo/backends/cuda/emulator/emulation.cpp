@@ -15,7 +15,6 @@
 #ifdef OCTAVO_ADDRESSES
 #include <sanitizer/common_interface_defs.h>
 #endif
-#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -68,6 +67,8 @@ Meeting block;
 Thread* current;
 unsigned char* shared;
 size_t shared_size;
+// Of each block where races are looked for: two blocks that wrote to one place would be taken for one. Else one for all.
+std::vector<unsigned char*> shared_of_blocks;
 void (*kernel)(void**);
 void** kernel_arguments;
 ucontext_t scheduler_context;
@@ -271,12 +272,7 @@ void run_block(unsigned count, unsigned seed) {
     for (auto& lanes : warp.lanes) lanes.resize(LANES * 128);
     std::fill(std::begin(warp.turn), std::end(warp.turn), 0);
   }
-#if RACES
-  // Memory that no thread has seen: what one block leaves there is in no other's way.
-  munmap(shared, shared_size + 1);
-  shared = static_cast<unsigned char*>(mmap(nullptr, shared_size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  __tsan_release(&launch_begins);
-#endif
+  shared = shared_of_blocks[RACES ? block_index.x + grid_size.x * (block_index.y + grid_size.y * block_index.z) : 0];
   std::mt19937 noise(seed + block_index.x * 7919 + block_index.y * 104729 + block_index.z);
   for (size_t i = 0; i < shared_size; i++) shared[i] = (unsigned char)noise();
   std::vector<unsigned> order(count);
@@ -351,13 +347,6 @@ int main(int argc, char** argv) {
     grid_size.x = dimension(), grid_size.y = dimension(), grid_size.z = dimension();
     block_size.x = dimension(), block_size.y = dimension(), block_size.z = dimension();
     shared_size = (size_t)read<int64_t>(job);
-    void* block_shared = nullptr;
-#if RACES
-    shared = static_cast<unsigned char*>(mmap(nullptr, shared_size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-#else
-    if (posix_memalign(&block_shared, 1024, std::max<size_t>(shared_size, 1))) return 2;
-    shared = static_cast<unsigned char*>(block_shared);
-#endif
     std::vector<void*> arguments((size_t)read<int64_t>(job));
     for (auto& argument : arguments) {
       auto& buffer = buffers[(size_t)read<int64_t>(job)];
@@ -367,6 +356,12 @@ int main(int argc, char** argv) {
     kernel_arguments = arguments.data();
     unsigned count = block_size.x * block_size.y * block_size.z;
     if (threads.size() < count) threads = std::vector<Thread>(count);
+    shared_of_blocks.resize(RACES ? size_t(grid_size.x) * grid_size.y * grid_size.z : 1);
+    for (auto& each : shared_of_blocks) {
+      void* memory = nullptr;
+      if (posix_memalign(&memory, 1024, std::max<size_t>(shared_size, 1))) return fprintf(stderr, "no memory for a block\n"), 2;
+      each = static_cast<unsigned char*>(memory);
+    }
 #if RACES
     __tsan_release(&launch_begins);
 #endif
@@ -379,10 +374,7 @@ int main(int argc, char** argv) {
 #if RACES
     __tsan_acquire(&launch_ends);
 #endif
-#if RACES
-    munmap(shared, shared_size + 1);
-#endif
-    free(block_shared);
+    for (auto each : shared_of_blocks) free(each);
   }
   fclose(job);
   FILE* result = fopen(argv[2], "wb");

@@ -4,6 +4,7 @@
 // that was issued asynchronously is made no sooner than it is waited for, and the order of threads follows a seed.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,8 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+// One block runs at a time.
+#define __shared__ static
 #define __align__(bytes) alignas(bytes)
 
 struct uint3 {
@@ -92,18 +95,61 @@ inline T shuffled(T value, int from) {
   octavo_emulation::exchange(&value, sizeof(T), all);
   return all[from & 31];
 }
+// Lanes of a part of the warp, `width` of them, exchange among themselves.
 template <class T>
-inline T __shfl_xor_sync(unsigned, T value, int mask) {
-  return shuffled(value, octavo_emulation::lane() ^ mask);
+inline T __shfl_sync(unsigned, T value, int from, int width = 32) {
+  return shuffled(value, (octavo_emulation::lane() & ~(width - 1)) + (from & (width - 1)));
 }
 template <class T>
-inline T __shfl_sync(unsigned, T value, int from) {
-  return shuffled(value, from);
+inline T __shfl_xor_sync(unsigned, T value, int mask, int width = 32) {
+  int lane = octavo_emulation::lane(), from = lane ^ mask;
+  return shuffled(value, (from & ~(width - 1)) > (lane & ~(width - 1)) ? lane : from);
 }
 template <class T>
-inline T __shfl_down_sync(unsigned, T value, int delta) {
+inline T __shfl_down_sync(unsigned, T value, int delta, int width = 32) {
   int lane = octavo_emulation::lane();
-  return shuffled(value, lane + delta < 32 ? lane + delta : lane);
+  return shuffled(value, (lane & (width - 1)) + delta < width ? lane + delta : lane);
 }
+template <class T>
+inline T __shfl_up_sync(unsigned, T value, int delta, int width = 32) {
+  int lane = octavo_emulation::lane();
+  return shuffled(value, (lane & (width - 1)) - delta >= 0 ? lane - delta : lane);
+}
+inline unsigned __activemask() { return ~0u; }
+
+// CUDA's vectors of elements.
+#define OCTAVO_VECTORS(name, type)                                               \
+  struct alignas(2 * sizeof(type)) name##2 {                                     \
+    type x, y;                                                                   \
+  };                                                                             \
+  struct name##3 {                                                               \
+    type x, y, z;                                                                \
+  };                                                                             \
+  struct alignas(4 * sizeof(type)) name##4 {                                     \
+    type x, y, z, w;                                                             \
+  };                                                                             \
+  inline name##2 make_##name##2(type x, type y) { return {x, y}; }               \
+  inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }    \
+  inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+OCTAVO_VECTORS(float, float)
+OCTAVO_VECTORS(int, int)
+OCTAVO_VECTORS(char, signed char)
+OCTAVO_VECTORS(uchar, unsigned char)
+OCTAVO_VECTORS(short, short)
+OCTAVO_VECTORS(ushort, unsigned short)
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+template <class T>
+inline T __ldg(const T* at) {
+  return *at;
+}
+using std::max;
+using std::min;
 
 inline int atomicAdd(int* at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }

@@ -28,7 +28,7 @@ struct __align__(bytes < 16 ? bytes : 16) Words {
 
 // N elements of 1, 2 or 4 bytes.
 template <class T, int N>
-struct Vector {
+struct Neighbours {
   static constexpr int size = int(sizeof(T)), bits = 8 * size;
   Words<size * N> words;
 
@@ -47,7 +47,7 @@ struct Vector {
 };
 
 template <class T>
-struct Vector<T, 1> {
+struct Neighbours<T, 1> {
   T value;
 
   __device__ __forceinline__ T get(int) const { return value; }

@@ -1,0 +1,172 @@
+"""A GPU as a target: compiled on any machine, saved, loaded and explained; run here by the emulator."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import octavo
+from octavo.backends.cuda.backend import backend_of
+from octavo.backends.cuda.driver import isa_for, runs_on
+from octavo.backends.cuda.isa import ISAS
+from octavo.build import Executable
+from octavo.c_library import export_c
+from octavo.errors import CompileError, ExecutableError, TargetError
+from octavo.graph import Model
+from octavo.partition.pipeline import partition_module
+from octavo.target_choice import resolve_target
+from qdq_graph import Qdq, graph
+
+ISA = "cuda.sm_80"
+
+
+def dense_model(rng: np.random.Generator) -> Model:
+    """Two dense layers of int8, the second of which ends in floats."""
+    first, second = (rng.integers(-127, 128, shape).astype(np.int8) for shape in ((24, 20), (20, 7)))
+
+    def body(writer: Any, variables: dict[str, Any]) -> Any:
+        q = Qdq(writer, "int8")
+        x = q.dequantize("x", variables["x_q"], (0.02, 3))
+        h = writer.emit("h", R.matmul(x, q.weight("w1", first, 0.01)))
+        h = q.quantize("h", writer.emit("h_relu", R.nn.relu(h)), (0.05, -7))
+        h = q.dequantize("h", h, (0.05, -7))
+        return writer.emit("y", R.matmul(h, q.weight("w2", second, 0.02)), is_output=True)
+
+    return octavo.load(graph({"x_q": ((5, 24), "int8")}, body))
+
+
+def emulated(executable: Executable) -> Executable:
+    code: Any = executable._code
+    return Executable(code.emulation(), executable.description)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_network_gives_the_bytes_of_the_cpu(rng, isa: str) -> None:
+    model = dense_model(rng)
+    x = rng.integers(-128, 128, (5, 24)).astype(np.int8)
+    (expected,) = octavo.compile(model)(x).values()
+    (found,) = emulated(octavo.compile(model, target=isa))(x).values()
+    assert np.array_equal(found, expected)
+
+
+def test_a_saved_executable_is_the_same(rng, tmp_path) -> None:
+    model = dense_model(rng)
+    executable = octavo.compile(model, target=ISA)
+    executable.save(tmp_path / "net.octavo")
+    loaded = octavo.load_executable(tmp_path / "net.octavo")
+    assert octavo.explain(loaded) == octavo.explain(executable)
+    assert {op.isa for op in octavo.explain(loaded).ops} == {ISA}
+    x = rng.integers(-128, 128, (5, 24)).astype(np.int8)
+    found, expected = emulated(loaded)(x), emulated(executable)(x)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert emulated(loaded).bind(x)().keys() == expected.keys()
+
+
+def test_a_damaged_file_is_refused(rng, tmp_path) -> None:
+    path = tmp_path / "net.octavo"
+    octavo.compile(dense_model(rng), target=ISA).save(path)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(ExecutableError, match="damaged"):
+        octavo.load_executable(path)
+    octavo.compile(dense_model(rng), target=ISA).save(path)
+    with pytest.raises(ExecutableError, match=r"built for cuda\.sm_80: load it with octavo\.load_executable"):
+        Executable.load(path)
+
+
+def has_gpu() -> bool:
+    try:
+        resolve_target("cuda")
+    except TargetError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+def test_without_a_gpu_calls_say_so(rng) -> None:
+    executable = octavo.compile(dense_model(rng), target=ISA)
+    with pytest.raises(ExecutableError, match=r"NVIDIA GPU.*: save the executable, and load it where there is one"):
+        executable(np.zeros((5, 24), np.int8))
+    with pytest.raises(TargetError, match=r"target 'cuda' is this machine's GPU: .*; or name one: cuda\.sm_61, "):
+        octavo.compile(dense_model(rng), target="cuda")
+
+
+def test_unknown_gpus_are_refused() -> None:
+    with pytest.raises(TargetError, match=r"unknown GPU 'cuda\.sm_70': choose from cuda\.sm_61"):
+        resolve_target("cuda.sm_70")
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [(61, "sm_61"), (75, "sm_75"), (80, "sm_80"), (86, "sm_80"), (89, "sm_80"), (90, "sm_90a")],
+)
+def test_the_newest_code_that_a_gpu_runs(capability: int, arch: str) -> None:
+    assert isa_for(capability).arch == arch
+
+
+def test_a_gpu_that_no_code_is_for() -> None:
+    assert not runs_on(ISAS["cuda.sm_90a"], 100)
+    with pytest.raises(TargetError, match=r"compute capability 10\.0; there are kernels for"):
+        isa_for(100)
+
+
+def test_what_a_gpu_lacks_is_told(rng, tmp_path) -> None:
+    model = dense_model(rng)
+    with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a C library for CPUs alone"):
+        export_c(model, tmp_path / "c", target=ISA)
+    with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a tuner for CPUs alone"):
+        octavo.tune(model, target=ISA, seconds=1)
+    with pytest.raises(TargetError, match=r"target cuda\.sm_80: there is a pipeline for tvm\.compile for CPUs alone"):
+        octavo.relax_pipeline(target=ISA)
+
+
+@I.ir_module
+class Floats:
+    @R.function
+    def main(x: R.Tensor((1, 8, 8, 8), "float32"), w: R.Tensor((3, 3, 8, 16), "float32")) -> R.Tensor((4, 4), "float32"):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            c = R.nn.conv2d(x, w, padding=[1, 1, 1, 1], data_layout="NHWC", kernel_layout="HWIO")
+            m = R.mean(R.nn.relu(c), axis=[1, 2])
+            s = R.reshape(R.nn.softmax(m, axis=-1), (4, 4))
+            y = R.nn.gelu(R.matmul(s, s))
+            R.output(y)
+        return y
+
+
+def test_what_stays_float_is_compiled_by_tvm(rng) -> None:
+    weights = {"w": tvm.runtime.tensor(rng.normal(size=(3, 3, 8, 16)).astype(np.float32))}
+    model = octavo.load(tvm.relax.transform.BindParams("main", weights)(Floats))
+    x = rng.normal(size=(1, 8, 8, 8)).astype(np.float32)
+    (expected,) = octavo.compile(model)(x).values()
+    executable = octavo.compile(model, target=ISA)
+    (found,) = emulated(executable)(x).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    assert all(op.kernel.startswith("tvm_") for op in octavo.explain(executable).ops)
+
+
+def test_symbolic_shapes_are_refused() -> None:
+    @I.ir_module
+    class Open:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32")) -> R.Tensor(("n", 4), "float32"):
+            with R.dataflow():
+                y = R.nn.relu(x)
+                R.output(y)
+            return y
+
+    backend = backend_of(ISA)
+    parts = partition_module(Open, backend.description, float_kernels=False)
+    with pytest.raises(CompileError, match="x: its shape is symbolic; kernels for CUDA have static ones"):
+        backend.lower(parts)
+
+
+def test_the_machine_code_can_be_read(rng) -> None:
+    assert re.search("IDP|IMMA", octavo.compile(dense_model(rng), target="cuda.sm_75").assembly())
