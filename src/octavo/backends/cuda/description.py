@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ops import CLAMPS
+from ...ops import CLAMPS, REDUCTIONS
 from ...target import OpSupport, TargetDescription
-from ...target.vocabulary import FLOAT32, HALF_AWAY, HALF_EVEN, HALF_EVEN_STORED, HALF_UP, INTEGER_INVERSE_SCALE, MOVES
+from ...target.vocabulary import (
+    ELEMENTWISE,
+    ELEMENTWISE_PAIR,
+    FLOAT32,
+    HALF_AWAY,
+    HALF_EVEN,
+    HALF_EVEN_STORED,
+    HALF_UP,
+    INTEGER_INVERSE_SCALE,
+    MOVES,
+)
 
 _CONSTANTS = ("uint8", "int8")
 
 _ROUNDINGS = {
-    "add": (HALF_EVEN, HALF_UP, HALF_EVEN_STORED),
+    **dict.fromkeys(("add", "subtract"), (HALF_EVEN, HALF_UP, HALF_EVEN_STORED)),
+    **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
     "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE),
-    "quantize": (HALF_EVEN, HALF_UP, HALF_AWAY),
+    **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY)),
 }
 """Roundings of results; elsewhere half to even."""
 
@@ -39,11 +50,12 @@ CUDA = TargetDescription(
             )
             for name in ("nn.conv2d", "matmul")
         ),
-        OpSupport(op="add", weights=_CONSTANTS, fusions=CLAMPS),
-        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d")),
+        *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("add", "subtract", "multiply")),
+        *(OpSupport(op=name, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
+        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
         OpSupport(op="concat", weights=_CONSTANTS),
         *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *_MOVES)),
-        *(OpSupport(op=name) for name in ("nn.softmax", *CLAMPS, "quantize", "dequantize")),
+        *(OpSupport(op=name) for name in ("nn.softmax", *CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")),
     ),
 )
 """Integer kernels of a GPU: uint8 and int8 activations, int8 and uint8 weights, int32 accumulators."""

@@ -11,19 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .isa import Isa
-from .kernel import Kernel
+from .kernel import BYTES, BoundKernel
 from .kernels.transpose import transpose
 from .plan import Buffer, Step
 
 Array = npt.NDArray[Any]
-Built = tuple[Kernel, tuple[Array, ...]]
-"""A kernel, and the constants that it reads behind its inputs."""
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
-
-BYTES = {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4, "int64": 8}
-"""Of one element, by dtypes that kernels hold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -73,9 +68,9 @@ class Emission:
         key = str(values.dtype), values.shape, values.tobytes()
         return self._constants.setdefault(key, Buffer(values.nbytes, "constant", 0, values))
 
-    def launch(self, built: Built, inputs: Sequence[Value], result: Value) -> Value:
+    def launch(self, bound: BoundKernel, inputs: Sequence[Value], result: Value) -> Value:
         """Launch a kernel on tensors that lie as it reads them, then its constants; return `result`, which it writes."""
-        kernel, constants = built
+        kernel, constants = bound
         buffers = (*(each.buffer for each in inputs), *(self.constant(each) for each in constants), result.buffer)
         assert len(buffers) == len(kernel.arguments), f"{kernel.name} takes {len(kernel.arguments)} arguments, got {len(buffers)}"
         self.steps.append((kernel, buffers))

@@ -6,6 +6,9 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
 
 from ...errors import CompileError
 
@@ -20,6 +23,9 @@ C_TYPES = {
     "bool": "unsigned char",
 }
 """Elements of tensors in CUDA C."""
+
+BYTES = {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4, "int64": 8}
+"""Of one element, by dtypes that kernels hold."""
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 """Blocks of a launch along x, y and z, of every architecture from 3.0 on (CUDA C++ Programming Guide, compute capabilities)."""
@@ -118,6 +124,10 @@ class Kernel:
         """A name made of its content: equal kernels share one."""
         digest = hashlib.sha256(self.body("kernel").encode() + self.header.encode()).hexdigest()[:12]
         return f"{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_{digest}"
+
+
+BoundKernel = tuple[Kernel, tuple[npt.NDArray[Any], ...]]
+"""A kernel, and the constants that it reads behind its inputs."""
 
 
 def _member(name: str, value: Number) -> str:

@@ -25,6 +25,15 @@ __device__ __forceinline__ int rounded(float real, int zero_point, int low, int 
   return clamped(__float2int_rn(real), low - zero_point, high - zero_point) + zero_point;
 }
 
+// The same with ties that make the sum with the zero point even: clamp(rint(real + zero_point)).
+__device__ __forceinline__ int rounded_stored(float real, int zero_point, int low, int high) {
+  float bounded = fminf(fmaxf(real, float(low - zero_point)), float(high - zero_point));
+  int whole = __float2int_rn(bounded);
+  float rest = __fsub_rn(bounded, float(whole));  // exact
+  bool is_odd_tie = (rest == 0.5f || rest == -0.5f) && ((whole + zero_point) & 1);
+  return whole + (is_odd_tie ? (rest > 0.0f ? 1 : -1) : 0) + zero_point;
+}
+
 __device__ __forceinline__ int requantized(int acc, float multiplier, int zero_point, int low, int high) {
   return rounded(__fmul_rn(__int2float_rn(acc), multiplier), zero_point, low, high);
 }
@@ -32,6 +41,16 @@ __device__ __forceinline__ int requantized(int acc, float multiplier, int zero_p
 // Four integers of 8 bits as one register, the first in its lowest byte: their order in memory.
 __device__ __forceinline__ constexpr int packed(int a, int b, int c, int d) {
   return int((a & 255u) | (b & 255u) << 8 | (c & 255u) << 16 | (unsigned)d << 24);
+}
+
+// The block's dynamic shared memory, the only one that kernels use.
+__device__ __forceinline__ unsigned char* shared_memory() {
+#ifdef OCTAVO_EMULATED
+  return octavo_emulation::shared_memory();
+#else
+  extern __shared__ __align__(1024) unsigned char octavo_shared_memory[];
+  return octavo_shared_memory;
+#endif
 }
 
 }  // namespace octavo

@@ -6,9 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....composites.base import CompositeOp
+from ....composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp
+from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp
+from ....composites.normalization import SoftmaxOp
+from ....composites.reduction import Pool2dOp, ReduceOp
 from ....composites.weighted import Conv2dOp, MatmulOp
 from ..emission import Emission, Value
 from .conv2d import emit_conv2d, emit_matmul
+from .lookup import emit_lookup
+from .move import emit_concat, emit_gather, emit_move
+from .pair import emit_add, emit_pair_lookup, emit_pairwise
+from .pool2d import emit_pool2d
+from .quantize import emit_dequantize, emit_quantize
+from .reduce import emit_reduce
+from .softmax import emit_softmax
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 """Given an op, where to write, and the tensors it reads by the names that the op calls them; returns the result."""
@@ -16,6 +27,18 @@ Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 EMITTERS: dict[type[CompositeOp], Emitter] = {
     Conv2dOp: emit_conv2d,
     MatmulOp: emit_matmul,
+    AddOp: emit_add,
+    PairwiseOp: emit_pairwise,
+    LookupOp: emit_lookup,
+    PairLookupOp: emit_pair_lookup,
+    Pool2dOp: emit_pool2d,
+    ReduceOp: emit_reduce,
+    SoftmaxOp: emit_softmax,
+    ConcatOp: emit_concat,
+    MoveOp: emit_move,
+    GatherOp: emit_gather,
+    QuantizeOp: emit_quantize,
+    DequantizeOp: emit_dequantize,
 }
 
 

@@ -68,10 +68,10 @@ class Emulator:
         self._entries = {symbol: number for number, symbol in enumerate(sorted({kernel.symbol for kernel in kernels}))}
         self._check: Check = check
         text = "\n".join([translation_unit(kernels), _table(kernels)])
-        self._program = _built(text, check, device)
+        self._program = _program_of(text, check, device)
 
     def run(
-        self, calls: Sequence[Call], buffers: Sequence[npt.NDArray[np.uint8]], written: Sequence[int], seed: int = 0
+        self, calls: Sequence[Call], buffers: Sequence[npt.NDArray[np.uint8]], returned: Sequence[int], seed: int = 0
     ) -> list[npt.NDArray[np.uint8]]:
         """Launch kernels one after the other.
 
@@ -79,7 +79,7 @@ class Emulator:
         ----------
         buffers
             Bytes of each before the first launch.
-        written
+        returned
             Numbers of the buffers that are returned.
         seed
             The order in which threads take turns, and what shared memory holds at first; 0 is their own order.
@@ -91,7 +91,7 @@ class Emulator:
         """
         parts = [struct.pack("<qq", seed, len(buffers))]
         for number, buffer in enumerate(buffers):
-            parts += [struct.pack("<qq", buffer.nbytes, number in written), buffer.tobytes()]
+            parts += [struct.pack("<qq", buffer.nbytes, number in returned), buffer.tobytes()]
         parts.append(struct.pack("<q", len(calls)))
         for call in calls:
             kernel = call.kernel
@@ -111,10 +111,10 @@ class Emulator:
             if found.returncode:
                 raise ExecutableError(f"emulated kernels failed ({found.returncode}): {_why(found.stderr)}")
             data = np.fromfile(result, np.uint8)
-        sizes = [buffers[number].nbytes for number in sorted(written)]
+        sizes = [buffers[number].nbytes for number in sorted(returned)]
         parts_of = np.split(data, np.cumsum(sizes)[:-1]) if sizes else []
-        by_number = dict(zip(sorted(written), parts_of, strict=True))
-        return [by_number[number] for number in written]
+        by_number = dict(zip(sorted(returned), parts_of, strict=True))
+        return [by_number[number] for number in returned]
 
 
 def _why(text: str) -> str:
@@ -144,7 +144,7 @@ def _table(kernels: Sequence[Kernel]) -> str:
     )
 
 
-def _built(text: str, check: Check, device: Path) -> Path:
+def _program_of(text: str, check: Check, device: Path) -> Path:
     """Return the program of these kernels, built where it is not yet."""
     compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:

@@ -1,0 +1,67 @@
+// Reductions of integers along the middle of three axes: [outer, extent, inner]. A block takes `columns` groups of neighbouring
+// results, and as many slices of the extent as it has threads for each.
+#pragma once
+#include "average.cuh"
+#include "change.cuh"
+#include "rows.cuh"
+
+namespace octavo {
+
+enum Reduction { SUM = 0, GREATEST = 1, LEAST = 2 };  // numbers as `kernels/reduce.py` writes them
+
+template <class P>
+__device__ __forceinline__ int reduced(int a, int b) {
+  return P::reduction == SUM ? a + b : P::reduction == GREATEST ? maximum(a, b) : minimum(a, b);
+}
+
+template <class P>
+__device__ __forceinline__ void reduce(const typename P::X* x, const typename P::Y* table, typename P::Y* y) {
+  using X = typename P::X;
+  constexpr int N = P::results_of_thread, slices = P::threads / P::columns;
+  constexpr int least = is_signed<X>::value ? -128 : 0;
+  constexpr int neutral = P::reduction == SUM ? 0 : P::reduction == GREATEST ? least : least + 255;
+  int* shared = reinterpret_cast<int*>(shared_memory());
+  int column = threadIdx.x % P::columns, slice = threadIdx.x / P::columns;
+  long long group = (long long)blockIdx.x * P::columns + column;
+  bool is_result = group * N < P::outer * P::inner;
+  long long result_at = is_result ? group * N : 0;
+  const X* from = x + result_at / P::inner * P::extent * P::inner + result_at % P::inner;
+  int found[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) found[i] = neutral;
+  for (int e = slice; e < P::extent; e += slices) {
+    Neighbours<X, N> read;
+    read.load(from + (long long)e * P::inner);
+#pragma unroll
+    for (int i = 0; i < N; i++) found[i] = reduced<P>(found[i], int(read.get(i)));
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) shared[i * P::threads + threadIdx.x] = found[i];
+  __syncthreads();
+#pragma unroll
+  for (int half = slices / 2; half > 0; half /= 2) {
+    if (slice < half) {
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        int at = i * P::threads + threadIdx.x;
+        shared[at] = reduced<P>(shared[at], shared[at + half * P::columns]);
+      }
+    }
+    __syncthreads();
+  }
+  if (slice > 0 || !is_result) return;
+  Change<P> changed{table};
+  Neighbours<typename P::Y, N> result;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    int whole = shared[i * P::threads + threadIdx.x];
+    if constexpr (P::reduction == SUM) {
+      result.set(i, typename P::Y(average<P>(whole, P::extent, P::extent)));
+    } else {
+      result.set(i, changed.of(X(whole)));
+    }
+  }
+  result.store(y + result_at);
+}
+
+}  // namespace octavo

@@ -1,0 +1,61 @@
+"""Ops of two tensors, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ....composites.elementwise import AddOp, PairLookupOp, PairwiseOp
+from ..emission import Emission, Value
+from ..kernels.axes import Operand
+from ..kernels.pair import PairFunction, extreme_of, pair, product_of, sum_of, table_of
+from .operands import operand, shared_layout, steps_of
+
+Constant = npt.NDArray[np.generic]
+
+
+def emit_add(op: AddOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a sum."""
+    b = inputs[op.b.name] if op.b_values is None else op.b_values
+    return _launch(emission, sum_of(op.rounding, op.a, op.b, op.y), inputs[op.a.name], b, op.y.shape, op.y.tensor.params.dtype)
+
+
+def emit_pairwise(op: PairwiseOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a sum, difference, product or extreme; a constant on the left is given a place in memory."""
+    tensors = op.a.tensor, op.b.tensor, op.y
+    if op.kind in ("add", "sub"):
+        function = sum_of(op.rounding, *tensors, subtract=op.kind == "sub")
+    elif op.kind == "mul":
+        function = product_of(*tensors, stored_even=op.rounding == "half_even_stored")
+    else:
+        function = extreme_of(op.kind, op.y)
+    a, b = (inputs[side.tensor.name] if side.values is None else side.values for side in (op.a, op.b))
+    if not isinstance(a, Value):
+        a = Value(buffer=emission.constant(a), shape=a.shape, dtype=str(a.dtype))
+    return _launch(emission, function, a, b, op.y.shape, op.y.tensor.params.dtype)
+
+
+def emit_pair_lookup(op: PairLookupOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a function of two tensors, or of one and a constant, by its table."""
+    b = inputs[op.b.name] if op.b is not None else op.rows
+    assert b is not None, "a table of pairs has rows for a tensor or for a constant"
+    table = op.table.astype(op.y.tensor.params.dtype)
+    function = table_of(table, op.a.params.dtype, str(b.dtype))
+    return _launch(emission, function, inputs[op.a.name], b, op.y.shape, op.y.tensor.params.dtype)
+
+
+def _launch(
+    emission: Emission, function: PairFunction, a: Value, b: Value | Constant, shape: tuple[int, ...], dtype: str
+) -> Value:
+    variables = [each for each in (a, b) if isinstance(each, Value)]
+    is_nhwc = shared_layout(variables, shape)
+    result = emission.new(shape, dtype, is_nhwc=is_nhwc)
+    first = operand(a, shape, is_nhwc=is_nhwc)
+    if isinstance(b, Value):
+        sides = first, operand(b, shape, is_nhwc=is_nhwc)
+        return emission.launch(pair(function, result.lying_shape, sides, dtype, emission.isa), variables, result)
+    second = Operand(dtype=str(b.dtype), steps=steps_of(b.shape, shape, is_nhwc=is_nhwc))
+    kernel = pair(function, result.lying_shape, (first, second), dtype, emission.isa, b_values=b)
+    return emission.launch(kernel, variables, result)

@@ -1,0 +1,30 @@
+"""Kernels as machine code: each compiles for every generation of chips, and spills no register."""
+
+import pytest
+import test_moves
+import test_pairs
+import test_pools
+from emulated_ops import emitted
+
+from octavo.backends.cuda.compiler import compile_kernels
+from octavo.backends.cuda.isa import ISAS
+
+
+def cases():
+    yield from list(test_pairs.add_cases())[:7:2]
+    yield from list(test_pairs.pairwise_cases())[::9]
+    yield from list(test_moves.move_cases())[5::11]
+    yield from list(test_moves.gather_cases())[::9]
+    yield from list(test_moves.edge_cases())[:8:3]
+    yield from list(test_pools.pool_cases())[::4]
+    yield from list(test_pools.softmax_cases())[:4:3]
+    yield from list(test_pools.reduce_cases())[:8:3]
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_no_kernel_spills(name):
+    kernels = [kernel for case in cases() for kernel in emitted(case).kernels]
+    found = {symbol: usage for code in compile_kernels(kernels, ISAS[name]) for symbol, usage in code.usage.items()}
+    assert len(found) == len({kernel.symbol for kernel in kernels})
+    assert {symbol: usage for symbol, usage in found.items() if usage.spill_bytes or usage.stack_bytes} == {}
+    assert max(usage.registers for usage in found.values()) <= 64
