@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .isa import Isa
 from .kernel import BYTES, BoundKernel
+from .kernels.calls import Input, KernelCall, Result, Scratch
 from .kernels.transpose import transpose
 from .plan import Buffer, Step
 
@@ -74,6 +75,23 @@ class Emission:
         buffers = (*(each.buffer for each in inputs), *(self.constant(each) for each in constants), result.buffer)
         assert len(buffers) == len(kernel.arguments), f"{kernel.name} takes {len(kernel.arguments)} arguments, got {len(buffers)}"
         self.steps.append((kernel, buffers))
+        return result
+
+    def run(self, calls: Sequence[KernelCall], inputs: Sequence[Value], result: Value) -> Value:
+        """Launch kernels on tensors that lie as they read them; return `result`, which they write."""
+        scratch: dict[Scratch, Buffer] = {}
+        for call in calls:
+            buffers: list[Buffer] = []
+            for operand in call.operands:
+                if isinstance(operand, Input):
+                    buffers.append(inputs[operand.number].buffer)
+                elif isinstance(operand, Result):
+                    buffers.append(result.buffer)
+                elif isinstance(operand, Scratch):
+                    buffers.append(scratch.setdefault(operand, Buffer(operand.size)))
+                else:
+                    buffers.append(self.constant(operand))
+            self.steps.append((call.kernel, tuple(buffers)))
         return result
 
     def lying(self, value: Value, *, is_nhwc: bool) -> Value:

@@ -43,6 +43,20 @@ __device__ __forceinline__ constexpr int packed(int a, int b, int c, int d) {
   return int((a & 255u) | (b & 255u) << 8 | (c & 255u) << 16 | (unsigned)d << 24);
 }
 
+// Elements that one load or store moves: at an address that is a multiple of their size.
+template <class T, int count>
+struct alignas(sizeof(T) * count) Vector {
+  T values[count];
+};
+
+// Reads bytes of global memory, 4, 8 or 16 at a multiple of that, into registers.
+template <int bytes>
+__device__ __forceinline__ void load_words(int* to, const void* from) {
+  auto read = *reinterpret_cast<const Vector<int, bytes / 4>*>(from);
+#pragma unroll
+  for (int i = 0; i < bytes / 4; i++) to[i] = read.values[i];
+}
+
 // The block's dynamic shared memory, the only one that kernels use.
 __device__ __forceinline__ unsigned char* shared_memory() {
 #ifdef OCTAVO_EMULATED

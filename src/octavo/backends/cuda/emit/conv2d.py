@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from ....composites.weighted import Conv2dOp, MatmulOp
 from ..emission import Emission, Value
-from ..kernels.conv2d import conv2d, conv2d_spec, matmul_spec
+from ..kernels.conv2d import conv2d
+from ..kernels.conv2d_spec import conv2d_spec, matmul_spec
 
 
 def emit_conv2d(op: Conv2dOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
@@ -15,11 +16,11 @@ def emit_conv2d(op: Conv2dOp, emission: Emission, inputs: Mapping[str, Value]) -
     spec = conv2d_spec(op)
     x = emission.lying(inputs[op.x.name], is_nhwc=is_nhwc)
     result = emission.new(op.y.shape, spec.output.dtype, is_nhwc=is_nhwc)
-    return emission.launch(conv2d(spec, emission.isa), [x], result)
+    return emission.run(conv2d(spec, emission.isa), [x], result)
 
 
 def emit_matmul(op: MatmulOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a product with constant weights."""
     spec = matmul_spec(op)
     x = emission.lying(inputs[op.x.name], is_nhwc=False)
-    return emission.launch(conv2d(spec, emission.isa), [x], emission.new(op.y.shape, spec.output.dtype))
+    return emission.run(conv2d(spec, emission.isa), [x], emission.new(op.y.shape, spec.output.dtype))

@@ -15,6 +15,7 @@
 #ifdef OCTAVO_ADDRESSES
 #include <sanitizer/common_interface_defs.h>
 #endif
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@ uint3 thread_index, block_index, block_size, grid_size;
 namespace {
 
 constexpr size_t STACK = 256 << 10;
+constexpr size_t OWN = STACK + (sizeof(Copies) + 4095) / 4096 * 4096;  // a stack, and the thread's copies behind it
 constexpr int LANES = 32;
 
 // Where threads meet: the last one to come opens the next generation.
@@ -49,16 +51,22 @@ struct Warp {
 struct Thread {
   ucontext_t context;
   void* stack_pointer = nullptr;
-  std::vector<unsigned char> stack;
+  std::vector<unsigned char> own;
+  unsigned char* stack = nullptr;
   uint3 index{};
   int number = 0;
   const Meeting* waits_for = nullptr;
   unsigned generation = 0;
   const char* at = "";
   bool done = false;
-  Copies copies;
+  Copies* copies = nullptr;
   void* fiber = nullptr;
   void* fake_stack = nullptr;
+
+  void use(unsigned char* memory) {
+    stack = memory;
+    copies = reinterpret_cast<Copies*>(memory + STACK);
+  }
 };
 
 std::vector<Thread> threads;
@@ -74,7 +82,7 @@ void** kernel_arguments;
 ucontext_t scheduler_context;
 void* scheduler_stack_pointer;
 void* scheduler_fiber;
-char launch_begins, launch_ends, block_memory;
+char launch_begins, launch_ends, block_begins, block_memory;
 #ifdef OCTAVO_ADDRESSES
 void* scheduler_fake_stack;
 const void* scheduler_stack;
@@ -109,16 +117,15 @@ octavo_switch:
 void thread_main();
 
 void prepare(Thread& thread) {
-  thread.stack.resize(STACK);
 #if defined(__x86_64__)
-  auto top = (reinterpret_cast<uintptr_t>(thread.stack.data() + STACK) & ~uintptr_t(15)) - 8;
+  auto top = (reinterpret_cast<uintptr_t>(thread.stack + STACK) & ~uintptr_t(15)) - 8;
   auto slots = reinterpret_cast<void**>(top);
   *--slots = reinterpret_cast<void*>(&thread_main);
   for (int i = 0; i < 6; i++) *--slots = nullptr;
   thread.stack_pointer = slots;
 #else
   getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack.data();
+  thread.context.uc_stack.ss_sp = thread.stack;
   thread.context.uc_stack.ss_size = STACK;
   makecontext(&thread.context, thread_main, 0);
 #endif
@@ -153,7 +160,7 @@ void to_thread(Thread& thread) {
   __tsan_switch_to_fiber(thread.fiber, 1);
 #endif
 #ifdef OCTAVO_ADDRESSES
-  __sanitizer_start_switch_fiber(&scheduler_fake_stack, thread.stack.data(), STACK);
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack, thread.stack, STACK);
 #endif
 #if defined(__x86_64__)
   octavo_switch(&scheduler_stack_pointer, thread.stack_pointer);
@@ -171,6 +178,7 @@ void thread_main() {
 #endif
 #if RACES
   __tsan_acquire(&launch_begins);
+  __tsan_acquire(&block_begins);
 #endif
   kernel(kernel_arguments);
 #if RACES
@@ -209,7 +217,7 @@ void meet(Meeting& meeting, const char* at) {
 }  // namespace
 
 unsigned char* shared_memory() { return shared; }
-Copies& copies() { return current->copies; }
+Copies& copies() { return *current->copies; }
 int lane() { return current->number % LANES; }
 
 void fail(const char* what) {
@@ -240,19 +248,60 @@ void warp_barrier() {
 #endif
 }
 
+// Registers of one lane that another one gets: no memory of theirs, so that the sanitizer, which sees every memcpy, sees none.
+static void move(void* to, const void* from, int bytes) {
+#if RACES
+  for (int i = 0; i < bytes; i++) {
+    static_cast<unsigned char*>(to)[i] = static_cast<const unsigned char*>(from)[i];
+    asm volatile("" ::: "memory");
+  }
+#else
+  memcpy(to, from, bytes);
+#endif
+}
+
 void exchange(const void* own, int bytes, void* all) {
   Warp& warp = warps[current->number / LANES];
   int at = lane();
   if (warp.meeting.expected != LANES) fail("an instruction of the whole warp in one that is not whole");
   auto& lanes = warp.lanes[warp.turn[at] ^= 1];
-  memcpy(lanes.data() + at * bytes, own, bytes);
+  move(lanes.data() + at * bytes, own, bytes);
   meet(warp.meeting, "an instruction of the whole warp");
-  memcpy(all, lanes.data(), LANES * bytes);
+  move(all, lanes.data(), LANES * bytes);
 }
 
 namespace {
 
+#if RACES
+// Memory of one block, shared and of its threads: new pages, of which the sanitizer knows nothing yet. Blocks of one launch are in no
+// order, so that two of them that write one place in global memory are found; what they have of their own is not the next one's.
+struct BlockMemory {
+  size_t stacks;
+  unsigned char* begin;
+
+  explicit BlockMemory(unsigned count) : stacks(count * OWN) {
+    void* pages = mmap(nullptr, stacks + shared_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) fail("no memory for a block");
+    begin = static_cast<unsigned char*>(pages);
+    shared = begin + stacks;
+    for (unsigned i = 0; i < count; i++) threads[i].use(begin + i * OWN);
+    __tsan_release(&block_begins);
+  }
+  ~BlockMemory() { munmap(begin, stacks + shared_size); }
+};
+#else
+struct BlockMemory {
+  explicit BlockMemory(unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+      threads[i].own.resize(OWN);
+      threads[i].use(threads[i].own.data());
+    }
+  }
+};
+#endif
+
 void run_block(unsigned count, unsigned seed) {
+  BlockMemory memory(count);
   block = Meeting{};
   block.expected = int(count);
   for (unsigned i = 0; i < count; i++) {
@@ -261,7 +310,7 @@ void run_block(unsigned count, unsigned seed) {
     thread.index = {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y};
     thread.done = false;
     thread.waits_for = nullptr;
-    thread.copies.count = thread.copies.groups = 0;
+    thread.copies->count = thread.copies->groups = 0;
     prepare(thread);
   }
   warps.resize((count + LANES - 1) / LANES);
@@ -288,7 +337,7 @@ void run_block(unsigned count, unsigned seed) {
       to_thread(thread);
       if (thread.done) {
         left--;
-        if (thread.copies.count) fail("returned before its asynchronous copies were waited for");
+        if (thread.copies->count) fail("returned before its asynchronous copies were waited for");
       }
     }
     if (!moved && left) {

@@ -1,194 +1,53 @@
-"""Convolutions, and products with constant weights as convolutions of one tap: which kernel, and what it reads."""
+"""Convolutions, and products with constant weights as convolutions of one tap: which kernel, cut into which tiles.
+
+Two kernels compute any convolution: the product of matrices by tiles (`conv2d_gemm`; tensor cores where there are, else DP4A),
+and dot products straight from global memory (`conv2d_dot`). The first one computes whole tiles: a group of few output channels,
+or few pixels, fills little of one. Its clocks are those of `tile_choice`. The second one computes what is asked for, and reads
+operands anew for every four products: the model counts one instruction for each load and product of a thread, a warp's at half
+the rate of DP4A, and no less than the latency of one thread's loads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-
-from ....composites.base import QuantizedTensor
-from ....composites.weighted import Conv2dOp, MatmulOp
 from ..isa import Isa
-from ..kernel import Argument, Kernel, Number
-from .output import Output, output_of, start_of_sums
+from .calls import KernelCall
+from .conv2d_dot import channels_of_thread, dot_conv2d
+from .conv2d_gemm import gemm_conv2d, gemm_takes, vector_bytes
+from .conv2d_spec import Conv2dSpec
+from .output import BYTES
+from .tile_choice import START, Product, best_tiling
 
-Array = npt.NDArray[np.generic]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Conv2dSpec:
-    """A convolution of NHWC integers, as kernels take it.
-
-    Parameters
-    ----------
-    weights
-        int8 (kernel height, kernel width, input channels / groups, output channels).
-    bias
-        int32 (output channels,): what the sums start from, zero points in it (`start_of_sums`).
-    weight_zero_point
-        int32 (output channels,).
-    """
-
-    batch: int
-    in_height: int
-    in_width: int
-    in_channels: int
-    out_height: int
-    out_width: int
-    out_channels: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    pad: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
-    dtype: str
-    x_zero_point: int
-    weights: npt.NDArray[np.int8]
-    bias: npt.NDArray[np.int32]
-    weight_zero_point: npt.NDArray[np.int32]
-    output: Output
-
-    @property
-    def pixels(self) -> int:
-        """Of all results, over the batch."""
-        return self.batch * self.out_height * self.out_width
-
-    @property
-    def has_weight_zero_point(self) -> bool:
-        """Whether any channel's is not 0."""
-        return bool(self.weight_zero_point.any())
-
-    def parameters(self) -> dict[str, Number]:
-        """Return what every kernel's structure of parameters holds."""
-        return {
-            "batch": self.batch,
-            "in_height": self.in_height,
-            "in_width": self.in_width,
-            "in_channels": self.in_channels,
-            "out_height": self.out_height,
-            "out_width": self.out_width,
-            "out_channels": self.out_channels,
-            "kernel_height": self.kernel[0],
-            "kernel_width": self.kernel[1],
-            "stride_height": self.strides[0],
-            "stride_width": self.strides[1],
-            "pad_top": self.pad[0],
-            "pad_left": self.pad[1],
-            "dilation_height": self.dilation[0],
-            "dilation_width": self.dilation[1],
-            "groups": self.groups,
-            "x_zero_point": self.x_zero_point,
-            "has_weight_zero_point": self.has_weight_zero_point,
-            **self.output.parameters,
-        }
-
-    def arguments(self, weights: str) -> tuple[Argument, ...]:
-        """Return what every kernel takes, its weights of this dtype."""
-        read = [("x", self.dtype), ("w", weights), ("bias", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
-        read.append(("weight_zero_point", "int32"))
-        return (
-            *(Argument(name=name, dtype=dtype) for name, dtype in read),
-            Argument(name="y", dtype=self.output.dtype, writes=True),
-        )
-
-    def constants(self, weights: Array) -> tuple[Array, ...]:
-        """Return what lies behind x, in the order of the arguments."""
-        return weights, self.bias, self.output.multiplier, self.output.real_bias, self.weight_zero_point.astype(np.int32)
+_LOADS_ON_THEIR_WAY = 4
+_LOAD_LATENCY = 200.0
+"""Loads of one thread that wait together, and clocks of each, most of them from the first-level cache."""
 
 
-def conv2d_spec(op: Conv2dOp) -> Conv2dSpec:
-    """Return a convolution's spec."""
-    assert isinstance(op.x, QuantizedTensor), "the description takes no input that is quantized at run time"
-    batch, height, width, channels = _nhwc(op.x.shape, op.layout)
-    _, out_height, out_width, out_channels = _nhwc(op.y.shape, op.layout)
-    return Conv2dSpec(
-        batch=batch,
-        in_height=height,
-        in_width=width,
-        in_channels=channels,
-        out_height=out_height,
-        out_width=out_width,
-        out_channels=out_channels,
-        kernel=(op.weight.values.shape[0], op.weight.values.shape[1]),
-        strides=op.strides,
-        pad=(op.padding[0], op.padding[1]),
-        dilation=op.dilation,
-        groups=op.groups,
-        dtype=op.x.params.dtype,
-        x_zero_point=int(np.ravel(op.x.params.zero_point)[0]),
-        weights=op.weight.values,
-        bias=start_of_sums(op),
-        weight_zero_point=np.broadcast_to(op.weight.zero_point, (out_channels,)),
-        output=output_of(op, out_channels),
+def product_of(spec: Conv2dSpec) -> Product:
+    """Return a convolution as the product of matrices that the tiled kernel computes."""
+    group_in = spec.in_channels // spec.groups
+    return Product(
+        rows=spec.pixels,
+        columns=spec.out_channels // spec.groups,
+        depth=spec.kernel[0] * spec.kernel[1] * group_in,
+        groups=spec.groups,
+        vector=vector_bytes(group_in),
+        result_bytes=BYTES[spec.output.dtype],
     )
 
 
-def matmul_spec(op: MatmulOp) -> Conv2dSpec:
-    """Return a product with constant weights as a convolution whose pixels are the rows."""
-    assert isinstance(op.x, QuantizedTensor), "the description takes no input that is quantized at run time"
-    inputs, outputs = op.weight.values.shape
-    rows = int(np.prod(op.x.shape[:-1], dtype=np.int64))
-    return Conv2dSpec(
-        batch=1,
-        in_height=1,
-        in_width=rows,
-        in_channels=inputs,
-        out_height=1,
-        out_width=rows,
-        out_channels=outputs,
-        kernel=(1, 1),
-        strides=(1, 1),
-        pad=(0, 0),
-        dilation=(1, 1),
-        groups=1,
-        dtype=op.x.params.dtype,
-        x_zero_point=int(np.ravel(op.x.params.zero_point)[0]),
-        weights=op.weight.values[None, None],
-        bias=start_of_sums(op),
-        weight_zero_point=np.broadcast_to(op.weight.zero_point, (outputs,)),
-        output=output_of(op, outputs),
-    )
+def dot_clocks(spec: Conv2dSpec, isa: Isa) -> float:
+    """Return the clocks of the kernel without tiles by the model."""
+    channels = channels_of_thread(spec)
+    quads = spec.kernel[0] * spec.kernel[1] * -(-spec.in_channels // spec.groups // 4)
+    loads = quads * (channels + (1 if spec.in_channels // spec.groups % 4 == 0 else 4))
+    warps = -(-spec.pixels * -(-spec.out_channels // channels) // 32)
+    busy = warps * 32 * (loads + quads * channels) / (isa.dot_multiply_adds / 4) * 2
+    return START + max(busy / isa.multiprocessors, loads / _LOADS_ON_THEIR_WAY * _LOAD_LATENCY)
 
 
-def _nhwc(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    return shape if layout == "NHWC" else (shape[0], shape[2], shape[3], shape[1])
-
-
-Built = tuple[Kernel, tuple[Array, ...]]
-"""A kernel, and the constants that it reads behind its inputs."""
-
-_THREADS = 128
-
-
-def dot_conv2d(spec: Conv2dSpec, isa: Isa) -> Built:
-    """Return the kernel of dot products of four channels: any convolution."""
-    group_out = spec.out_channels // spec.groups
-    channels = next(count for count in (4, 2, 1) if group_out % count == 0)
-    steps = -(-spec.out_channels // channels)
-    kernel = Kernel(
-        name="conv2d_dot",
-        header="conv2d_dot.cuh",
-        function="conv2d_dot",
-        parameters={**spec.parameters(), "channels_of_thread": channels, "threads": _THREADS},
-        types={"X": spec.dtype, "Y": spec.output.dtype},
-        arguments=spec.arguments("int32"),
-        grid=(-(-spec.pixels * steps // _THREADS), 1, 1),
-        block=(_THREADS, 1, 1),
-        isa=isa.name,
-    )
-    return kernel, spec.constants(_quads(spec))
-
-
-def _quads(spec: Conv2dSpec) -> npt.NDArray[np.int32]:
-    """Return weights as int32 (groups, rows, columns, quads, outputs of a group): four input channels in each."""
-    rows, columns, inputs, outputs = spec.weights.shape
-    padded = np.zeros((rows, columns, -(-inputs // 4) * 4, outputs), np.int8)
-    padded[:, :, :inputs] = spec.weights
-    quads = padded.reshape(rows, columns, -1, 4, spec.groups, outputs // spec.groups).transpose(4, 0, 1, 2, 5, 3)
-    return np.ascontiguousarray(quads).view(np.int32)[..., 0]
-
-
-def conv2d(spec: Conv2dSpec, isa: Isa) -> Built:
-    """Return the kernel that suits a convolution on chips of an ISA, and its constants."""
-    return dot_conv2d(spec, isa)
+def conv2d(spec: Conv2dSpec, isa: Isa) -> tuple[KernelCall, ...]:
+    """Return the launches that suit a convolution on chips of an ISA."""
+    if not gemm_takes(spec):
+        return dot_conv2d(spec, isa)
+    tiling, clocks = best_tiling(product_of(spec), isa)
+    return dot_conv2d(spec, isa) if dot_clocks(spec, isa) < clocks else gemm_conv2d(spec, isa, tiling)

@@ -16,6 +16,9 @@ from ..kernel import Number
 INTEGERS, FUSED_FLOATS, STEPWISE_FLOATS, SUMS = range(4)
 """The enumeration `Result` of the header."""
 
+BYTES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4}
+"""Of one element of what a kernel writes."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Output:

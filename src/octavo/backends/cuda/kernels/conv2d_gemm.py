@@ -1,0 +1,128 @@
+"""Convolutions as products of matrices by tiles: `device/conv2d_gemm.cuh`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ..isa import Isa
+from ..kernel import Argument, Kernel
+from .calls import Input, KernelCall, Operand, Result, Scratch, one_call
+from .conv2d_spec import Conv2dSpec
+from .gemm import CHUNK, Tiling, packed_tiles, padded_columns
+from .output import BYTES, SUMS, Output
+
+MAX_WINDOW = 16
+"""Rows and columns of a window whose taps fit into the masks of `device/rows.cuh`."""
+
+_SPLIT_THREADS = 128
+
+
+def gemm_takes(spec: Conv2dSpec) -> bool:
+    """Return whether the kernel has a window of this size, and counts elements in 32 bits."""
+    elements = max(spec.batch * spec.in_height * spec.in_width * spec.in_channels, spec.pixels * spec.out_channels)
+    return max(spec.kernel) <= MAX_WINDOW and elements < 2**31
+
+
+def vector_bytes(channels: int) -> int:
+    """Return the bytes that one copy can take of rows of so many: 16, 8 or 4, or 1 where they are gathered."""
+    return next(size for size in (16, 8, 4, 1) if channels % size == 0)
+
+
+def has_padding(spec: Conv2dSpec) -> bool:
+    """Return whether any window reaches beyond the input."""
+    ends = [
+        (count - 1) * stride - pad + (taps - 1) * dilation >= size
+        for count, stride, pad, taps, dilation, size in zip(
+            (spec.out_height, spec.out_width),
+            spec.strides,
+            spec.pad,
+            spec.kernel,
+            spec.dilation,
+            (spec.in_height, spec.in_width),
+            strict=True,
+        )
+    ]
+    return any(spec.pad) or any(ends)
+
+
+def gemm_conv2d(spec: Conv2dSpec, isa: Isa, tiling: Tiling) -> tuple[KernelCall, ...]:
+    """Return the launches of a convolution cut so: one, or with splits another one that adds their sums."""
+    if tiling.splits == 1:
+        kernel, constants = _product(spec, isa, tiling, spec.output)
+        return one_call(kernel, 1, constants)
+    ones = np.ones(spec.out_channels, np.float32)
+    parameters = {**spec.output.parameters, "result": SUMS, "has_real_bias": False}
+    kernel, constants = _product(
+        spec, isa, tiling, Output(dtype="int32", parameters=parameters, multiplier=ones, real_bias=0 * ones)
+    )
+    sums = Scratch(4 * tiling.splits * spec.pixels * spec.out_channels)
+    operands: tuple[Operand, ...] = (Input(0), *constants, sums)
+    return KernelCall(kernel=kernel, operands=operands), _splits(spec, isa, tiling, sums)
+
+
+def _product(spec: Conv2dSpec, isa: Isa, tiling: Tiling, output: Output) -> tuple[Kernel, tuple[npt.NDArray[np.generic], ...]]:
+    spec = replace(spec, output=output)
+    group_in, group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
+    size, tile = BYTES[output.dtype], tiling.tile
+    depth = spec.kernel[0] * spec.kernel[1] * group_in
+    assert (tiling.splits - 1) * -(-_tiles(depth, tile[2]) // tiling.splits) < _tiles(depth, tile[2]), "a split has no tile"
+    by_group = spec.weights.reshape(depth, spec.groups, group_out).transpose(1, 2, 0)
+    outside = np.full(CHUNK, spec.x_zero_point, spec.dtype).view(np.int8)
+    weights = np.concatenate([packed_tiles(by_group, tiling, isa, size).ravel(), outside])
+    constants = [padded_columns(each, spec.groups, tile[1]) for each in spec.constants(weights)[1:]]
+    kernel = Kernel(
+        name="conv2d_gemm",
+        header="conv2d_gemm.cuh",
+        function="conv2d_gemm",
+        parameters={
+            **spec.parameters(),
+            **tiling.parameters(isa, size, math.gcd(group_out, spec.out_channels)),
+            "has_row_sums": spec.has_weight_zero_point,
+            "has_column_sums": False,
+            "has_padding": has_padding(spec),
+            "vector": vector_bytes(group_in),
+        },
+        types={"X": spec.dtype, "W": "int8", "Y": output.dtype},
+        arguments=spec.arguments("int8"),
+        grid=(_tiles(spec.pixels, tile[0]), spec.groups * _tiles(group_out, tile[1]), tiling.splits),
+        block=(tiling.threads, 1, 1),
+        shared_bytes=tiling.shared_bytes,
+        isa=isa.name,
+    )
+    return kernel, (weights, *constants)
+
+
+def _tiles(size: int, tile: int) -> int:
+    return -(-size // tile)
+
+
+def _splits(spec: Conv2dSpec, isa: Isa, tiling: Tiling, sums: Scratch) -> KernelCall:
+    """Return the launch that adds the sums of all splits."""
+    store = math.gcd(CHUNK // BYTES[spec.output.dtype], spec.out_channels, 4)
+    read = [("sums", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
+    kernel = Kernel(
+        name="conv2d_splits",
+        header="conv2d_gemm.cuh",
+        function="conv2d_splits",
+        parameters={
+            **spec.output.parameters,
+            "pixels": spec.pixels,
+            "out_channels": spec.out_channels,
+            "splits": tiling.splits,
+            "store": store,
+            "threads": _SPLIT_THREADS,
+        },
+        types={"Y": spec.output.dtype},
+        arguments=(
+            *(Argument(name=name, dtype=dtype) for name, dtype in read),
+            Argument(name="y", dtype=spec.output.dtype, writes=True),
+        ),
+        grid=(_tiles(spec.pixels * spec.out_channels // store, _SPLIT_THREADS), 1, 1),
+        block=(_SPLIT_THREADS, 1, 1),
+        isa=isa.name,
+    )
+    return KernelCall(kernel=kernel, operands=(sums, spec.output.multiplier, spec.output.real_bias, Result()))

@@ -1,0 +1,164 @@
+"""Which tiles a product is cut into: a small model of a chip, whose data are those of `isa.py`.
+
+A block takes its tiles of depth one after the other. One such step, with r blocks on a multiprocessor, takes the longest of
+
+- the products: r * rows * columns * depth, at `multiply_adds` a clock;
+- shared memory: what r blocks write there, and what their warps read of it, at 128 bytes a clock;
+- copies from the second-level cache: r * (rows + columns) * depth bytes, at `copy_bytes` a clock;
+- what a single block waits: a copy's latency, spread over the stages that are on their way meanwhile.
+
+How many blocks a multiprocessor holds follows from its shared memory, registers and threads; blocks come in waves of as many as
+all multiprocessors hold, and in the last wave these have fewer. A split of the depth makes more blocks and costs a second launch
+that reads all parts. The model ranks tilings; its clocks are no forecast: it knows nothing of clock rates, caches and schedulers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..isa import Isa
+from .gemm import Tiling
+
+SHARED_BYTES_A_CLOCK = 128
+"""32 banks of 4 bytes, of every generation in `isa.py`."""
+RESERVED_SHARED_BYTES = 1024
+"""That CUDA keeps of each block's, from sm_80 on."""
+COPY_LATENCY, START, SECOND_LAUNCH = 600.0, 1500.0, 4000.0
+"""Clocks, of their order of magnitude: a copy from global memory; a block's begin and end; a launch behind another one."""
+OTHER_REGISTERS = 48
+"""Of a thread beside sums and operands: addresses, bounds, counters."""
+MAX_REGISTERS = 255
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+_MATRIX_TILES = (
+    ((256, 128), (4, 2)),
+    ((128, 256), (2, 4)),
+    ((128, 128), (2, 2)),
+    ((128, 128), (4, 2)),
+    ((128, 64), (2, 2)),
+    ((64, 128), (2, 2)),
+    ((64, 64), (2, 2)),
+    ((128, 32), (4, 1)),
+    ((32, 128), (1, 4)),
+    ((64, 32), (2, 2)),
+    ((32, 64), (2, 2)),
+    ((32, 32), (2, 2)),
+    ((128, 16), (4, 1)),
+    ((16, 128), (1, 4)),
+    ((16, 64), (1, 4)),
+)
+_DOT_TILES = (
+    ((64, 128), (2, 2)),
+    ((128, 64), (4, 1)),
+    ((64, 64), (2, 2)),
+    ((32, 64), (2, 2)),
+    ((32, 32), (2, 2)),
+    ((16, 64), (1, 4)),
+)
+"""Rows and columns of a block, and its warps along them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """A product of matrices, as often as `groups` says, to be cut.
+
+    Parameters
+    ----------
+    rows, columns, depth
+        Of one product.
+    groups
+        Products of the same sizes.
+    vector
+        Bytes of one copy of a row; 1 where single bytes are gathered.
+    result_bytes
+        Of one element of the result.
+    can_split
+        Whether sums may be written in parts first.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    groups: int = 1
+    vector: int = 16
+    result_bytes: int = 1
+    can_split: bool = True
+
+
+def tilings(product: Product, isa: Isa) -> Iterator[Tiling]:
+    """Yield what a product can be cut into on chips of an ISA, within its limits of registers and shared memory."""
+    deep = (64, 32, 128) if isa.asynchronous and product.vector > 1 else (64, 32)
+    for tile, warps in _MATRIX_TILES if isa.matrix_k else _DOT_TILES:
+        for depth in deep:
+            for stages in (4, 3) if isa.asynchronous else (2,):
+                tiling = Tiling(tile=(*tile, depth), warps=warps, stages=stages)
+                if tiling.shared_bytes > isa.shared_bytes_of_block or registers(tiling, product, isa) > MAX_REGISTERS:
+                    continue
+                yield tiling
+
+
+def registers(tiling: Tiling, product: Product, isa: Isa) -> int:
+    """Return the registers that a thread is taken to need: sums, operands of one step, tiles on their way, the rest."""
+    rows, columns = tiling.warp
+    sums = rows * columns // 32
+    operands = rows // 4 + columns // 4 if isa.matrix_k else columns // 2 + 4
+    waiting = 0
+    if not isa.asynchronous:
+        waiting = (tiling.tile[0] + tiling.tile[1]) * tiling.tile[2] // tiling.threads // 4
+    elif product.vector == 1:
+        waiting = tiling.tile[0] * tiling.tile[2] // tiling.threads // 4
+    pointers = tiling.tile[0] * tiling.tile[2] // 16 // tiling.threads
+    return sums + operands + waiting + 2 * pointers + OTHER_REGISTERS
+
+
+def resident_blocks(tiling: Tiling, product: Product, isa: Isa) -> int:
+    """Return how many blocks a multiprocessor holds at once."""
+    by_registers = isa.registers // (min(-(-registers(tiling, product, isa) // 8) * 8, 256) * tiling.threads)
+    return min(isa.shared_bytes // (tiling.shared_bytes + RESERVED_SHARED_BYTES), isa.threads // tiling.threads, by_registers, 16)
+
+
+def clocks(tiling: Tiling, product: Product, isa: Isa) -> float:
+    """Return the model's clocks of a tiling; infinite where no block fits."""
+    (tile_m, tile_n, tile_k), (warp_m, warp_n) = tiling.tile, tiling.warp
+    most = resident_blocks(tiling, product, isa)
+    if most < 1:
+        return float("inf")
+    tiles_k = math.ceil(math.ceil(product.depth / tile_k) / tiling.splits)
+    blocks = -(-product.rows // tile_m) * -(-product.columns // tile_n) * product.groups * tiling.splits
+    read = (warp_m + warp_n) * tile_k * tiling.threads // 32
+    if not isa.matrix_k:  # each lane reads its own rows, eight of a warp the same ones
+        read = (warp_m // 4 + warp_n // 8) * tile_k * tiling.threads
+    shared = (read + (tile_m + tile_n) * tile_k) / SHARED_BYTES_A_CLOCK
+    copies = (tile_m * (4 if product.vector == 1 else 1) + tile_n) * tile_k / isa.copy_bytes
+    products = tile_m * tile_n * tile_k / isa.multiply_adds
+    result_bytes = product.result_bytes if tiling.splits == 1 else 4
+    end = tile_m * tile_n * result_bytes / isa.copy_bytes
+
+    def wave(resident: int) -> float:
+        step = max(resident * max(products, shared, copies), COPY_LATENCY / (tiling.stages - 1))
+        return START + tiles_k * step + resident * end
+
+    full, rest = divmod(blocks, most * isa.multiprocessors)
+    total = full * wave(most) + (wave(-(-rest // isa.multiprocessors)) if rest else 0.0)
+    if tiling.splits > 1:
+        parts = product.rows * product.columns * product.groups * (4 * tiling.splits + product.result_bytes)
+        total += SECOND_LAUNCH + parts / (isa.copy_bytes * isa.multiprocessors)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def best_tiling(product: Product, isa: Isa) -> tuple[Tiling, float]:
+    """Return the tiling with the fewest clocks by the model, and these."""
+    found: list[tuple[float, int, Tiling]] = []
+    for tiling in tilings(product, isa):
+        tiles = -(-product.depth // tiling.tile[2])
+        for splits in _SPLITS if product.can_split else (1,):
+            if splits > 1 and (tiles < 2 * splits or (splits - 1) * -(-tiles // splits) >= tiles):
+                continue
+            split = Tiling(tile=tiling.tile, warps=tiling.warps, stages=tiling.stages, splits=splits)
+            found.append((clocks(split, product, isa), len(found), split))
+    best, _, tiling = min(found)
+    return tiling, best
