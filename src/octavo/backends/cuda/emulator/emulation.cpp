@@ -260,10 +260,10 @@ static void move(void* to, const void* from, int bytes) {
 #endif
 }
 
-void exchange(const void* own, int bytes, void* all) {
+void exchange(const void* own, int bytes, void* all, bool of_whole_warp) {
   Warp& warp = warps[current->number / LANES];
   int at = lane();
-  if (warp.meeting.expected != LANES) fail("an instruction of the whole warp in one that is not whole");
+  if (of_whole_warp && warp.meeting.expected != LANES) fail("an instruction of the whole warp in one that is not whole");
   auto& lanes = warp.lanes[warp.turn[at] ^= 1];
   move(lanes.data() + at * bytes, own, bytes);
   meet(warp.meeting, "an instruction of the whole warp");

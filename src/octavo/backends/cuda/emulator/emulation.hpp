@@ -49,7 +49,9 @@ Copies& copies();
 int lane();
 void barrier();              // of the block
 void warp_barrier();         // of the warp, and its memory
-void exchange(const void* own, int bytes, void* all);  // every lane's `own`, in their order: 32 times `bytes`
+// Every lane's `own`, in their order: 32 times `bytes`. Where the instruction is not of the whole warp, lanes that are gone give
+// noise.
+void exchange(const void* own, int bytes, void* all, bool of_whole_warp = true);
 [[noreturn]] void fail(const char* what);
 
 }  // namespace octavo_emulation
@@ -92,7 +94,7 @@ inline int __float2int_rn(float value) {
 template <class T>
 inline T shuffled(T value, int from) {
   T all[32];
-  octavo_emulation::exchange(&value, sizeof(T), all);
+  octavo_emulation::exchange(&value, sizeof(T), all, false);
   return all[from & 31];
 }
 // Lanes of a part of the warp, `width` of them, exchange among themselves.

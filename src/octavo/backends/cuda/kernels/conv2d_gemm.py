@@ -16,7 +16,7 @@ from .gemm import CHUNK, Tiling, packed_tiles, padded_columns
 from .output import BYTES, SUMS, Output
 
 MAX_WINDOW = 16
-"""Rows and columns of a window whose taps fit into the masks of `device/rows.cuh`."""
+"""Rows and columns of a window whose taps fit into the masks of `device/window_rows.cuh`."""
 
 _SPLIT_THREADS = 128
 
