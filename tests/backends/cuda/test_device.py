@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from small_networks import dense_model
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -18,27 +19,10 @@ from octavo.backends.cuda.isa import ISAS
 from octavo.build import Executable
 from octavo.c_library import export_c
 from octavo.errors import CompileError, ExecutableError, TargetError
-from octavo.graph import Model
 from octavo.partition.pipeline import partition_module
 from octavo.target_choice import resolve_target
-from qdq_graph import Qdq, graph
 
 ISA = "cuda.sm_80"
-
-
-def dense_model(rng: np.random.Generator) -> Model:
-    """Two dense layers of int8, the second of which ends in floats."""
-    first, second = (rng.integers(-127, 128, shape).astype(np.int8) for shape in ((24, 20), (20, 7)))
-
-    def body(writer: Any, variables: dict[str, Any]) -> Any:
-        q = Qdq(writer, "int8")
-        x = q.dequantize("x", variables["x_q"], (0.02, 3))
-        h = writer.emit("h", R.matmul(x, q.weight("w1", first, 0.01)))
-        h = q.quantize("h", writer.emit("h_relu", R.nn.relu(h)), (0.05, -7))
-        h = q.dequantize("h", h, (0.05, -7))
-        return writer.emit("y", R.matmul(h, q.weight("w2", second, 0.02)), is_output=True)
-
-    return octavo.load(graph({"x_q": ((5, 24), "int8")}, body))
 
 
 def emulated(executable: Executable) -> Executable:

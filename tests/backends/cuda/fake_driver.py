@@ -1,0 +1,158 @@
+"""NVIDIA's driver as far as `octavo.backends.cuda.driver` calls it, with the emulator as its GPU.
+
+Device memory is memory of the host; kernels are found by their symbols. It keeps to the order of a stream and checks what the
+driver would refuse: a launch outside a capture, memory that is freed or too small, shared memory that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.cuda.emulator import Call, Emulator
+from octavo.backends.cuda.kernel import Kernel
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_NOT_FOUND = 500
+
+
+OK, INVALID, MISSING = CUresult
+
+
+@dataclass
+class Stream:
+    graph: list[tuple[str, tuple[int, ...]]] | None = None
+
+
+@dataclass
+class FakeDriver:
+    """`kernels` are those that any module holds."""
+
+    kernels: Sequence[Kernel]
+    capability: tuple[int, int] = (8, 0)
+    memory: dict[int, np.ndarray] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    shared: dict[str, int] = field(default_factory=dict)
+    CUresult = CUresult
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=0, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=1
+    )
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+
+    def cuDeviceGet(self, number: int) -> Any:
+        return OK, number
+
+    def cuDeviceGetAttribute(self, attribute: int, _device: int) -> Any:
+        return OK, self.capability[attribute]
+
+    def cuDevicePrimaryCtxRetain(self, _device: int) -> Any:
+        return OK, "context"
+
+    def cuCtxSetCurrent(self, context: str) -> Any:
+        return (OK if context == "context" else INVALID,)
+
+    def cuCtxSynchronize(self) -> Any:
+        self.log.append("wait for all")
+        return (OK,)
+
+    def cuModuleLoadData(self, cubin: bytes) -> Any:
+        return (OK, cubin) if cubin[:4] == b"\x7fELF" else (INVALID, None)
+
+    def cuModuleGetFunction(self, module: bytes, symbol: bytes) -> Any:
+        return (OK, symbol.decode()) if symbol in module else (MISSING, None)
+
+    def cuFuncSetAttribute(self, function: str, _attribute: int, value: int) -> Any:
+        self.shared[function] = value
+        return (OK,)
+
+    def cuMemAlloc(self, size: int) -> Any:
+        array = np.random.default_rng(len(self.memory)).integers(0, 256, size, np.uint8)  # nobody wrote there yet
+        self.memory[array.ctypes.data] = array
+        return OK, array.ctypes.data
+
+    def cuMemFree(self, address: int) -> Any:
+        return (OK if self.memory.pop(address, None) is not None else INVALID,)
+
+    def cuMemcpyHtoD(self, to: int, source: int, size: int) -> Any:
+        if to not in self.memory or size > self.memory[to].nbytes:
+            return (INVALID,)
+        ctypes.memmove(to, source, size)
+        self.log.append("upload")
+        return (OK,)
+
+    def cuMemcpyHtoDAsync(self, to: int, source: int, size: int, _stream: Stream) -> Any:
+        return self.cuMemcpyHtoD(to, source, size)
+
+    def cuMemcpyDtoHAsync(self, to: int, source: int, size: int, _stream: Stream) -> Any:
+        if source not in self.memory or size > self.memory[source].nbytes:
+            return (INVALID,)
+        ctypes.memmove(to, source, size)
+        self.log.append("download")
+        return (OK,)
+
+    def cuStreamCreate(self, _flags: int) -> Any:
+        return OK, Stream()
+
+    def cuStreamDestroy(self, _stream: Stream) -> Any:
+        return (OK,)
+
+    def cuStreamSynchronize(self, _stream: Stream) -> Any:
+        self.log.append("wait")
+        return (OK,)
+
+    def cuStreamBeginCapture(self, stream: Stream, _mode: int) -> Any:
+        stream.graph = []
+        return (OK,)
+
+    def cuStreamEndCapture(self, stream: Stream) -> Any:
+        graph, stream.graph = stream.graph, None
+        return OK, graph
+
+    def cuGraphInstantiate(self, graph: list[Any], _flags: int) -> Any:
+        return OK, list(graph)
+
+    def cuGraphExecDestroy(self, _graph: list[Any]) -> Any:
+        return (OK,)
+
+    def cuLaunchKernel(self, function: str, *rest: Any) -> Any:
+        *sizes, shared, stream, arguments, extra = rest
+        kernel = self._kernel(function)
+        if stream.graph is None or extra != 0 or tuple(sizes) != (*kernel.grid, *kernel.block) or shared != kernel.shared_bytes:
+            return (INVALID,)
+        if shared > max(48 << 10, self.shared.get(function, 0)):
+            return (INVALID,)
+        count = len(kernel.arguments)
+        slots = (ctypes.c_uint64 * count).from_address(arguments)
+        stream.graph.append((function, tuple(ctypes.c_uint64.from_address(slot).value for slot in slots)))
+        return (OK,)
+
+    def cuGraphLaunch(self, graph: list[tuple[str, tuple[int, ...]]], _stream: Stream) -> Any:
+        self.log.append("launch")
+        addresses = sorted(self.memory)
+        emulator = Emulator(self.kernels)
+
+        def place(address: int) -> tuple[int, int]:
+            number = max(index for index, start in enumerate(addresses) if start <= address)
+            offset = address - addresses[number]
+            assert offset < self.memory[addresses[number]].nbytes, "an argument points to memory that is nobody's"
+            return number, offset
+
+        calls = [Call(kernel=self._kernel(name), arguments=tuple(map(place, pointers))) for name, pointers in graph]
+        results = emulator.run(calls, [self.memory[each] for each in addresses], range(len(addresses)))
+        for address, result in zip(addresses, results, strict=True):
+            self.memory[address][:] = result
+        return (OK,)
+
+    def _kernel(self, symbol: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.symbol == symbol)
