@@ -176,6 +176,11 @@ class Executable:
         self._run: Runner = ForeignRunner() if missing else runner_of(code)
 
     @property
+    def code(self) -> Code | RunnableCode:
+        """What it runs."""
+        return self._code
+
+    @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What it takes, in order."""
         return self.description.inputs

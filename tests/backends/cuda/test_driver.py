@@ -14,6 +14,7 @@ from small_networks import dense_model
 import octavo
 from octavo.backends.cuda import driver
 from octavo.build import Executable
+from octavo.device_models import emulated
 from octavo.errors import DataError, ExecutableError
 
 ISA = "cuda.sm_80"
@@ -22,15 +23,10 @@ ISA = "cuda.sm_80"
 @pytest.fixture
 def compiled(rng, monkeypatch) -> tuple[Executable, FakeDriver]:
     executable = octavo.compile(dense_model(rng), target=ISA)
-    code: Any = executable._code
+    code: Any = executable.code
     fake = FakeDriver(code.plan.kernels)
     monkeypatch.setattr(driver, "driver", lambda: fake)
     return executable, fake
-
-
-def emulated(executable: Executable) -> Executable:
-    code: Any = executable._code
-    return Executable(code.emulation(), executable.description)
 
 
 def test_a_call_uploads_launches_once_and_downloads(rng, compiled) -> None:
