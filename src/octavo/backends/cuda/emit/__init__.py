@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....composites.base import CompositeOp
-from ....composites.weighted import Conv2dOp, MatmulOp
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
 from ..emission import Emission, Value
+from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
@@ -16,6 +17,7 @@ Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
 EMITTERS: dict[type[CompositeOp], Emitter] = {
     Conv2dOp: emit_conv2d,
     MatmulOp: emit_matmul,
+    BatchMatmulOp: emit_batch_matmul,
 }
 
 

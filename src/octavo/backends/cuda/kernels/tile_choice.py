@@ -82,6 +82,10 @@ class Product:
         Of one element of the result.
     can_split
         Whether sums may be written in parts first.
+    depths
+        Of a tile, that the kernel can take; any if empty.
+    has_sums
+        Whether sums of rows or columns are taken beside.
     """
 
     rows: int
@@ -91,6 +95,8 @@ class Product:
     vector: int = 16
     result_bytes: int = 1
     can_split: bool = True
+    depths: tuple[int, ...] = ()
+    has_sums: bool = False
 
 
 def tilings(product: Product, isa: Isa) -> Iterator[Tiling]:
@@ -98,6 +104,7 @@ def tilings(product: Product, isa: Isa) -> Iterator[Tiling]:
     deep = (64, 32, 128) if isa.asynchronous else (64, 32)
     if product.vector == 1:  # each byte of a chunk has an address of its own
         deep = (32,)
+    deep = product.depths or deep
     for tile, warps in _MATRIX_TILES if isa.matrix_k else _DOT_TILES:
         for depth in deep:
             for stages in (4, 3) if isa.asynchronous else (2,):
@@ -118,7 +125,10 @@ def registers(tiling: Tiling, product: Product, isa: Isa) -> int:
     elif product.vector == 1:
         waiting = tiling.tile[0] * tiling.tile[2] // tiling.threads // 4
     pointers = tiling.tile[0] * tiling.tile[2] // 16 // tiling.threads
-    return sums + operands + waiting + 2 * pointers + OTHER_REGISTERS
+    if product.depths:  # B's part waits in registers, as it lies and transposed
+        waiting += 2 * tiling.tile[1] * tiling.tile[2] // tiling.threads // 4
+    beside = (rows // 4 + columns // 4) if product.has_sums else 0
+    return sums + operands + waiting + beside + 2 * pointers + OTHER_REGISTERS
 
 
 def _instructions(tiling: Tiling, isa: Isa) -> float:
