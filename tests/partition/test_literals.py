@@ -38,4 +38,4 @@ def test_the_array_outlives_its_literal() -> None:
 
 
 def test_what_is_no_literal_has_no_array() -> None:
-    assert numpy_constant(relax.Var("x", relax.TensorType([1], "float32"))) is None
+    assert numpy_constant(relax.Var("x", relax.TensorType(ndim=1, dtype="float32"))) is None
