@@ -71,9 +71,7 @@ def test_inputs_are_checked_first(compiled) -> None:
 def test_what_the_driver_refuses_is_told(compiled, monkeypatch) -> None:
     executable, fake = compiled
     monkeypatch.setattr(fake, "cuModuleLoadData", lambda cubin: (fake.CUresult.CUDA_ERROR_INVALID_VALUE, None))
-    with pytest.raises(
-        ExecutableError, match=r"failed to load code for cuda\.sm_80, .*: CUDA_ERROR_INVALID_VALUE"
-    ):
+    with pytest.raises(ExecutableError, match=r"failed to load code for cuda\.sm_80, .*: CUDA_ERROR_INVALID_VALUE"):
         executable(np.zeros((5, 24), np.int8))
 
 
