@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Protocol, runtime_checkable
 
-from .backends.protocol import DeviceBackend, DeviceLowered
+from .backends.protocol import DeviceBackend, DeviceCode, DeviceLowered
 from .build import Description, Executable
+from .errors import ExecutableError
 from .explanation import explained_ops, output_specs
 from .graph import Model
 from .graph.inputs import input_specs
 from .partition.pipeline import partition_module
 from .target_choice import ResolvedTarget
+
+
+@runtime_checkable
+class EmulatedCode(Protocol):
+    """Code that an emulator can run."""
+
+    def emulation(self) -> DeviceCode:
+        """Return the same code, to run in the emulator."""
+        ...
 
 
 def lowered_for(device: DeviceBackend, model: Model) -> DeviceLowered:
@@ -40,3 +51,17 @@ def compiled_for(device: DeviceBackend, model: Model, target: ResolvedTarget) ->
         device=device.name,
     )
     return Executable(code, description)
+
+
+def emulated(executable: Executable) -> Executable:
+    """Return an executable for a device, to be called on this machine's CPU: for its results alone.
+
+    Raises
+    ------
+    ExecutableError
+        It runs on the host, or there is no emulator of its device.
+    """
+    code = executable.code
+    if isinstance(code, EmulatedCode):
+        return Executable(code.emulation(), executable.description)
+    raise ExecutableError(f"there is no emulator of what the executable runs on ({executable.description.device or 'the host'})")

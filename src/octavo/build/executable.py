@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
+import tvm_ffi
 
-from ..errors import ExecutableError
+from ..errors import DataError, ExecutableError
 from ..graph.inputs import InputSpec, check_batch_size, check_inputs, check_samples, split_batch
 from ..target.cpu_features import machine_features, missing_features
 from ..target.llvm_host import host_triple, is_foreign, triple_of
 from .codegen import Code, SharedMemory
 from .file import read_executable, read_library, write_executable
 from .huge_pages import tensor_of
-from .runner import ForeignRunner, Prepared, RunnableCode, Runner, runner_of
+from .runner import DeviceRunner, ForeignRunner, Prepared, RunnableCode, Runner, runner_of
 from .sizes import read_sizes, write_sizes
 from .versions import extracted, read_versions
 from .worker_pool_code import control_layout
@@ -175,6 +176,11 @@ class Executable:
         self._run: Runner = ForeignRunner() if missing else runner_of(code)
 
     @property
+    def code(self) -> Code | RunnableCode:
+        """What it runs."""
+        return self._code
+
+    @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What it takes, in order."""
         return self.description.inputs
@@ -244,6 +250,32 @@ class Executable:
     def _joined_runs(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> Outputs:
         runs = [self.run_flat(arrays) for arrays in split_batch(self.inputs, data, where="input")]
         return {spec.source_name: np.concatenate([results[index] for results in runs]) for index, spec in enumerate(self.outputs)}
+
+    def bind_on_device(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
+        """Return a call on tensors that lie where the code runs: nothing is uploaded, downloaded or copied.
+
+        Parameters
+        ----------
+        inputs, outputs
+            {name in the source: tensor}, all of them: whatever has `__dlpack__` (PyTorch, CuPy), dense, of the shapes and dtypes
+            of `inputs` and `outputs`. They must live, and stay where they are, as long as the call is used.
+
+        Returns
+        -------
+        callable
+            Waits until what was queued before on the device is done, runs, and returns when the outputs are there.
+
+        Raises
+        ------
+        ExecutableError
+            The code runs on the host: `bind` is for that.
+        DataError
+            A tensor is missing or unknown, of another shape or dtype, not dense, or lies elsewhere.
+        """
+        if not isinstance(self._run, DeviceRunner):
+            raise ExecutableError("the executable runs on the host, where inputs are NumPy arrays: use bind")
+        given = [_device_tensors("input", self.inputs, inputs), _device_tensors("output", self.outputs, outputs)]
+        return self._run.prepare_on_device(*given)
 
     def bind(self, data: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]) -> BoundCall:
         """Check and place inputs once, for many calls. Raises as a call does."""
@@ -408,6 +440,26 @@ def _check_machine(path: Path, description: Description, present: Collection[str
             f"{path}: built for a CPU with {', '.join(missing)}, which this one lacks; compile it here, or for any CPU with "
             "--multiversion"
         )
+
+
+def _device_tensors(role: str, specs: Sequence[InputSpec | OutputSpec], given: Mapping[str, Any]) -> list[Any]:
+    """Return tensors in the order of their specs, as tvm_ffi sees them; DataError where one doesn't fit."""
+    names = {spec.source_name for spec in specs}
+    for name in [*(names - given.keys()), *(given.keys() - names)]:
+        raise DataError(f"{role} {name!r}: {'missing' if name in names else 'unknown'}; expected {', '.join(sorted(names))}")
+    found: list[Any] = []
+    for spec in specs:
+        try:
+            tensor: Any = tvm_ffi.from_dlpack(given[spec.source_name])
+        except (TypeError, AttributeError, BufferError, RuntimeError) as error:
+            raise DataError(f"{role} {spec.source_name!r}: not a tensor that DLPack can hand over: {error}") from error
+        said = f"{tensor.dtype} {tuple(tensor.shape)}"
+        if tuple(tensor.shape) != spec.shape or str(tensor.dtype) != spec.dtype:
+            raise DataError(f"{role} {spec.source_name!r}: expected {spec.dtype} {spec.shape}, got {said}")
+        if not tensor.is_contiguous():
+            raise DataError(f"{role} {spec.source_name!r}: must be dense, got strides {tuple(tensor.strides)}")
+        found.append(tensor)
+    return found
 
 
 def _tensors(arrays: list[npt.NDArray[Any]]) -> list[Any]:

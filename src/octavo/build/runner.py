@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,15 @@ class Runner(Protocol):
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Return a call on these very tensors, for many runs."""
+        ...
+
+
+@runtime_checkable
+class DeviceRunner(Protocol):
+    """A runner that takes tensors where its code runs."""
+
+    def prepare_on_device(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
+        """Return a call that reads and writes these very tensors (tvm_ffi's, in order); DataError for one that lies elsewhere."""
         ...
 
 

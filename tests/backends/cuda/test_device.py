@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +17,12 @@ from octavo.backends.cuda.driver import isa_for, runs_on
 from octavo.backends.cuda.isa import ISAS
 from octavo.build import Executable
 from octavo.c_library import export_c
+from octavo.device_models import emulated
 from octavo.errors import CompileError, ExecutableError, TargetError
 from octavo.partition.pipeline import partition_module
 from octavo.target_choice import resolve_target
 
 ISA = "cuda.sm_80"
-
-
-def emulated(executable: Executable) -> Executable:
-    code: Any = executable._code
-    return Executable(code.emulation(), executable.description)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -61,6 +61,18 @@ def compile_kernels(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVIC
 
 def compile_text(text: str, isa: Isa, *, device: Path = DEVICE) -> MachineCode:
     """Compile one translation unit; see `compile_kernels`."""
+    cubin, log = _compiled(text, isa, isa.arch, device)
+    return MachineCode(cubin=cubin, usage=_usage(log))
+
+
+def ptx(kernels: Sequence[Kernel], isa: Isa, *, device: Path = DEVICE) -> str:
+    """Return kernels in PTX, equal ones once; errors as of `compile_kernels`. nvdisasm reads no machine code of sm_61."""
+    text, _ = _compiled(translation_unit(kernels), isa, isa.arch.replace("sm", "compute"), device)
+    return text.decode().strip("\0")
+
+
+def _compiled(text: str, isa: Isa, arch: str, device: Path) -> tuple[bytes, str]:
+    """Return what NVRTC makes of a translation unit: machine code for sm_*, PTX for compute_*; and its log."""
     nvrtc = _nvrtc()
     headers = sorted(device.glob("*.cuh"))
     names = [path.name.encode() for path in headers]
@@ -69,7 +81,7 @@ def compile_text(text: str, isa: Isa, *, device: Path = DEVICE) -> MachineCode:
         nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", len(headers), [path.read_bytes() for path in headers], names),
     )
     options = [
-        f"--gpu-architecture={isa.arch}".encode(),
+        f"--gpu-architecture={arch}".encode(),
         b"--std=c++17",
         b"--ptxas-options=-v",
         b"--fmad=false",
@@ -82,10 +94,13 @@ def compile_text(text: str, isa: Isa, *, device: Path = DEVICE) -> MachineCode:
         )
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC rejects a kernel for {isa.name}: {' | '.join(log.splitlines()[:6])}")
-        cubin = _read(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        if arch == isa.arch:
+            found = _read(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        else:
+            found = _read(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return MachineCode(cubin=cubin, usage=_usage(log))
+    return found, log
 
 
 def _nvrtc() -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 
-from ...errors import ExecutableError, TargetError
+from ...errors import DataError, ExecutableError, TargetError
 from .compiler import INSTALL
 from .isa import ISAS, Isa
 from .plan import LaunchPlan, Place
@@ -125,6 +126,13 @@ class DriverRunner:
         outputs = [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
         return _PreparedCall(DeviceCall(self.module()), inputs, outputs)
 
+    def prepare_on_device(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
+        """Return a call on tensors of the first GPU; DataError for one that lies elsewhere."""
+        for tensor in (*inputs, *outputs):
+            if (tensor.device.dlpack_device_type(), tensor.device.index) != (tvm_ffi.DLDeviceType.kDLCUDA, 0):
+                raise DataError(f"a tensor lies on {tensor.device}, expected cuda:0: move it there first")
+        return DeviceCall(self.module(), inputs, outputs).run_there
+
     def module(self) -> LoadedModule:
         """Return kernels and constants on the GPU, loaded once."""
         with self._lock:
@@ -181,18 +189,27 @@ class LoadedModule:
 
 
 class DeviceCall:
-    """Memory of one call at a time on the GPU, and the graph of its launches, which is made once."""
+    """Memory of one call at a time on the GPU, and the graph of its launches, which is made once.
 
-    def __init__(self, module: LoadedModule) -> None:
+    Parameters
+    ----------
+    inputs, outputs
+        Tensors on the GPU that it reads and writes; None where memory of its own stands between them and the host's.
+    """
+
+    def __init__(self, module: LoadedModule, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None) -> None:
         self._module = module
         self._cuda = cuda = module.cuda
         module.enter()
         self._stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
         plan = module.plan
         self._workspace = self._allocated(plan.workspace)
-        self._inputs = [self._allocated(size) for size in plan.input_sizes]
-        self._outputs = [self._allocated(size) for size in plan.output_sizes]
-        self._graph = self._captured(self._inputs, self._outputs)
+        self._given = inputs, outputs
+        self._inputs = [self._allocated(size) for size in plan.input_sizes] if inputs is None else []
+        self._outputs = [self._allocated(size) for size in plan.output_sizes] if outputs is None else []
+        read = self._inputs if inputs is None else [each.data_ptr() for each in inputs]
+        write = self._outputs if outputs is None else [each.data_ptr() for each in outputs]
+        self._graph = self._captured(read, write)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Upload tensors of the host, run, and download the results into others; wait for that."""
@@ -206,6 +223,13 @@ class DeviceCall:
             array = np.from_dlpack(wanted)
             checked(cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, stream), "download a result")
         checked(cuda.cuStreamSynchronize(stream), "run the kernels")
+
+    def run_there(self) -> None:
+        """Run on the tensors that it was given, behind all that was queued on the GPU before; wait for that."""
+        self._module.enter()
+        checked(self._cuda.cuCtxSynchronize(), "wait for what was queued before")
+        checked(self._cuda.cuGraphLaunch(self._graph, self._stream), "launch the kernels")
+        checked(self._cuda.cuStreamSynchronize(self._stream), "run the kernels")
 
     def _allocated(self, size: int) -> Any:
         return checked(self._cuda.cuMemAlloc(max(size, 1)), f"allocate {size} bytes")

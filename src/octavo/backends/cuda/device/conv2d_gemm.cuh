@@ -8,6 +8,7 @@ template <class P>
 struct ConvolutionWindows : P {
   static constexpr int rows = P::tile_m, offset = 0, group_in = P::in_channels / P::groups, zero_point = P::x_zero_point;
   static constexpr int pixels = P::batch * P::out_height * P::out_width;
+  __device__ __forceinline__ static constexpr int lying_row(int row) { return row; }
 };
 
 // x: [batch, height, width, in_channels]; w: packed tiles [groups, tiles_n, tiles of k], then 16 bytes of x's zero point; constants:

@@ -7,7 +7,7 @@ namespace octavo {
 // The windows of a convolution's pixels as rows of a matrix: row p holds, tap by tap, the channels of group `group` below pixel p's
 // window. G is the geometry: in_height, in_width, in_channels, group_in (channels of a group), out_height, out_width, pixels,
 // kernel_*, stride_*, pad_*, dilation_*, has_padding, zero_point (what lies outside), vector (bytes of one copy, which divide the
-// channels; 1 gathers bytes), rows (of the tile) and offset (of the tile in a stage).
+// channels; 1 gathers bytes), rows (of the tile), offset (of the tile in a stage) and lying_row (which row lies as a row of the tile).
 //
 // A thread copies one chunk of 16 bytes of every `pass`-th row: which tap a chunk belongs to is worked out once for all of its rows.
 // Rows behind the last pixel repeat that one. Behind the last tap stand zeros.
@@ -29,7 +29,7 @@ struct WindowRows {
   __device__ __forceinline__ WindowRows(const X* x, const int8* outside, int first_pixel, int group) : x(x), outside(outside) {
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      int pixel = minimum(first_pixel + row(i), G::pixels - 1);
+      int pixel = minimum(first_pixel + G::lying_row(row(i)), G::pixels - 1);
       int column = pixel % G::out_width, line = pixel / G::out_width % G::out_height, image = pixel / G::out_width / G::out_height;
       int top = line * G::stride_height - G::pad_top, left = column * G::stride_width - G::pad_left;
       base[i] = ((image * G::in_height + top) * G::in_width + left) * G::in_channels + group * G::group_in;
@@ -120,6 +120,106 @@ struct WindowRows {
 #pragma unroll
     for (int i = 0; i < count; i++)
       if (has(i)) store_shared<4>(stage + at(i), values[i]);
+  }
+};
+
+// Rows of a matrix that lies row by row, each `pitch` elements behind the one before it, as windows of one tap.
+template <int row_count, int depth, int pitch, int bytes>
+struct PlainRows {
+  static constexpr int in_height = 1, in_width = row_count, in_channels = pitch, group_in = depth, pixels = row_count;
+  static constexpr int out_height = 1, out_width = row_count, kernel_height = 1, kernel_width = 1, stride_height = 1, stride_width = 1;
+  static constexpr int pad_top = 0, pad_left = 0, dilation_height = 1, dilation_width = 1, zero_point = 0, vector = bytes;
+  static constexpr bool has_padding = false;
+};
+
+// Rows `row` of B's tile from columns of a result, as `lying_columns` of kernels/gemm.py has them, and back.
+template <class P>
+struct LyingColumns {
+  static constexpr int lanes = P::capability >= 75 ? 4 : 8, pair = 8 / lanes, warp = P::tile_n / P::warps_n, run = lanes * P::span;
+
+  __device__ __forceinline__ static int column(int row) {
+    int rest = row % run, number = rest / 8 * pair + rest % pair;
+    return row - rest + rest % 8 / pair * P::span + number;
+  }
+  __device__ __forceinline__ static int row(int column) {
+    int rest = column % run, number = rest % P::span;
+    return column - rest + number / pair * 8 + rest / P::span * pair + number % pair;
+  }
+};
+
+// Four columns of four bytes from four rows: word i of the result holds byte i of each.
+__device__ __forceinline__ void transpose_bytes(int (&to)[4], int a, int b, int c, int d) {
+#ifdef OCTAVO_EMULATED
+  for (int i = 0; i < 4; i++) to[i] = packed(a >> 8 * i, b >> 8 * i, c >> 8 * i, d >> 8 * i);
+#else
+  unsigned low = __byte_perm(a, b, 0x5140), low2 = __byte_perm(c, d, 0x5140);
+  unsigned high = __byte_perm(a, b, 0x7362), high2 = __byte_perm(c, d, 0x7362);
+  to[0] = __byte_perm(low, low2, 0x5410);
+  to[1] = __byte_perm(low, low2, 0x7632);
+  to[2] = __byte_perm(high, high2, 0x5410);
+  to[3] = __byte_perm(high, high2, 0x7632);
+#endif
+}
+
+// B's tiles from a matrix whose rows are those of the depth: [depth, columns], rows `pitch` behind each other. A thread transposes 4
+// rows by 16 columns. Of a warp, 16 lanes fill a row of the tile with their words; the other 16 take a row in the other banks, by
+// taking columns in another order. Reads V bytes at once, which divide the columns, or single ones.
+template <class P, int depth, int columns, int pitch, int V>
+struct TransposedColumns {
+  static constexpr bool asynchronous = false;
+  static constexpr int quads = P::tile_k / 4, units = P::tile_n / 16 * quads, of_thread = (units + Tile<P>::threads - 1) / Tile<P>::threads;
+  static constexpr int flip = LyingColumns<P>::pair == 2 ? 1 : P::span % 16;
+  static_assert(P::tile_k == 64);
+  const typename P::W* b;
+  int first_column;
+  int values[of_thread][4][4];  // four rows of 16 bytes
+
+  __device__ __forceinline__ static int unit(int i) { return threadIdx.x + i * Tile<P>::threads; }
+  __device__ __forceinline__ static bool has(int i) { return units % Tile<P>::threads == 0 || unit(i) < units; }
+
+  __device__ __forceinline__ void load(int number) {
+#pragma unroll
+    for (int i = 0; i < of_thread; i++) {
+      int column = first_column + unit(i) / quads * 16, k = number * P::tile_k + unit(i) % quads * 4;
+#pragma unroll
+      for (int r = 0; r < 4; r++) {
+        const typename P::W* from = b + ((long long)(k + r) * pitch + column);
+#pragma unroll
+        for (int w = 0; w < 4; w++) values[i][r][w] = 0;
+#pragma unroll
+        for (int v = 0; v < 16; v += V) {
+          bool taken = has(i) && k + r < depth && column + v < columns;
+          if constexpr (V == 1) {
+            values[i][r][v / 4] |= int((taken ? from[v] : 0) & 255u) << v % 4 * 8;
+          } else if (taken) {
+            load_words<V < 4 ? 4 : V>(values[i][r] + v / 4, from + v);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(unsigned stage) const {
+#pragma unroll
+    for (int i = 0; i < of_thread; i++) {
+      if (!has(i)) continue;
+      int words[16];
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        int four[4];
+        transpose_bytes(four, values[i][0][w], values[i][1][w], values[i][2][w], values[i][3][w]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) words[4 * w + j] = four[j];
+      }
+      int quad = unit(i) % quads, column = unit(i) / quads * 16;
+      bool flipped = unit(i) / quads % 2;
+#pragma unroll
+      for (int j = 0; j < 16; j++) {
+        int row = LyingColumns<P>::row(column + (flipped ? j ^ flip : j));
+        int word = flipped ? words[j ^ flip] : words[j];
+        store_shared<1>(stage + Tile<P>::bytes_a + swizzled<P::tile_k>(row, quad / 4) + quad % 4 * 4, &word);
+      }
+    }
   }
 };
 

@@ -10,8 +10,9 @@ from ....composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp
 from ....composites.normalization import SoftmaxOp
 from ....composites.reduction import Pool2dOp, ReduceOp
-from ....composites.weighted import Conv2dOp, MatmulOp
+from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
 from ..emission import Emission, Value
+from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move
@@ -39,6 +40,7 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     GatherOp: emit_gather,
     QuantizeOp: emit_quantize,
     DequantizeOp: emit_dequantize,
+    BatchMatmulOp: emit_batch_matmul,
 }
 
 

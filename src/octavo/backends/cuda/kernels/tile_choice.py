@@ -4,6 +4,7 @@ A block takes its tiles of depth one after the other. One such step, with r bloc
 
 - the products: r * rows * columns * depth, at `multiply_adds` a clock;
 - shared memory: what r blocks write there, and what their warps read of it, at 128 bytes a clock;
+- issue: a warp's products, its reads of shared memory, its copies with their addresses, and the loop, on four schedulers;
 - copies from the second-level cache: r * (rows + columns) * depth bytes, at `copy_bytes` a clock;
 - what a single block waits: a copy's latency, spread over the stages that are on their way meanwhile.
 
@@ -28,9 +29,13 @@ RESERVED_SHARED_BYTES = 1024
 """That CUDA keeps of each block's, from sm_80 on."""
 COPY_LATENCY, START, SECOND_LAUNCH = 600.0, 1500.0, 4000.0
 """Clocks, of their order of magnitude: a copy from global memory; a block's begin and end; a launch behind another one."""
-OTHER_REGISTERS = 48
+OTHER_REGISTERS = 56
 """Of a thread beside sums and operands: addresses, bounds, counters."""
 MAX_REGISTERS = 255
+SCHEDULERS = 4
+"""Of a multiprocessor: each issues one instruction of a warp in a clock."""
+COPY_INSTRUCTIONS, LOOP_INSTRUCTIONS = 5, 30
+"""Of a warp: for one copy with its address and bounds; for the counters, waits and addresses of a step."""
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 _MATRIX_TILES = (
@@ -77,6 +82,10 @@ class Product:
         Of one element of the result.
     can_split
         Whether sums may be written in parts first.
+    depths
+        Of a tile, that the kernel can take; any if empty.
+    has_sums
+        Whether sums of rows or columns are taken beside.
     """
 
     rows: int
@@ -86,11 +95,16 @@ class Product:
     vector: int = 16
     result_bytes: int = 1
     can_split: bool = True
+    depths: tuple[int, ...] = ()
+    has_sums: bool = False
 
 
 def tilings(product: Product, isa: Isa) -> Iterator[Tiling]:
     """Yield what a product can be cut into on chips of an ISA, within its limits of registers and shared memory."""
-    deep = (64, 32, 128) if isa.asynchronous and product.vector > 1 else (64, 32)
+    deep = (64, 32, 128) if isa.asynchronous else (64, 32)
+    if product.vector == 1:  # each byte of a chunk has an address of its own
+        deep = (32,)
+    deep = product.depths or deep
     for tile, warps in _MATRIX_TILES if isa.matrix_k else _DOT_TILES:
         for depth in deep:
             for stages in (4, 3) if isa.asynchronous else (2,):
@@ -111,7 +125,22 @@ def registers(tiling: Tiling, product: Product, isa: Isa) -> int:
     elif product.vector == 1:
         waiting = tiling.tile[0] * tiling.tile[2] // tiling.threads // 4
     pointers = tiling.tile[0] * tiling.tile[2] // 16 // tiling.threads
-    return sums + operands + waiting + 2 * pointers + OTHER_REGISTERS
+    if product.depths:  # B's part waits in registers, as it lies and transposed
+        waiting += 2 * tiling.tile[1] * tiling.tile[2] // tiling.threads // 4
+    beside = (rows // 4 + columns // 4) if product.has_sums else 0
+    return sums + operands + waiting + beside + 2 * pointers + OTHER_REGISTERS
+
+
+def _instructions(tiling: Tiling, isa: Isa) -> float:
+    """Return the instructions of a warp for one step."""
+    (tile_m, tile_n, tile_k), (rows, columns) = tiling.tile, tiling.warp
+    if isa.matrix_k:
+        products = rows * columns * tile_k // (4096 if isa.matrix_k == 32 else 1024)
+        reads = (rows + columns) * tile_k // 512
+    else:
+        products, reads = rows * columns * tile_k // 128, (rows // 4 + columns // 8) * tile_k // 16
+    copies = (tile_m + tile_n) * tile_k / 16 / tiling.threads * (1 if isa.asynchronous else 2)
+    return products + reads + COPY_INSTRUCTIONS * copies + LOOP_INSTRUCTIONS
 
 
 def resident_blocks(tiling: Tiling, product: Product, isa: Isa) -> int:
@@ -133,12 +162,13 @@ def clocks(tiling: Tiling, product: Product, isa: Isa) -> float:
         read = (warp_m // 4 + warp_n // 8) * tile_k * tiling.threads
     shared = (read + (tile_m + tile_n) * tile_k) / SHARED_BYTES_A_CLOCK
     copies = (tile_m * (4 if product.vector == 1 else 1) + tile_n) * tile_k / isa.copy_bytes
+    issue = _instructions(tiling, isa) * tiling.threads / 32 / SCHEDULERS
     products = tile_m * tile_n * tile_k / isa.multiply_adds
     result_bytes = product.result_bytes if tiling.splits == 1 else 4
     end = tile_m * tile_n * result_bytes / isa.copy_bytes
 
     def wave(resident: int) -> float:
-        step = max(resident * max(products, shared, copies), COPY_LATENCY / (tiling.stages - 1))
+        step = max(resident * max(products, shared, issue, copies), COPY_LATENCY / (tiling.stages - 1))
         return START + tiles_k * step + resident * end
 
     full, rest = divmod(blocks, most * isa.multiprocessors)

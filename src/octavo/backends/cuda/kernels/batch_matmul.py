@@ -1,0 +1,168 @@
+"""Products of two variable matrices by tiles: `device/batch_matmul_gemm.cuh`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....composites.weighted import BatchMatmulOp
+from ..isa import Isa
+from ..kernel import Argument, Kernel, Number
+from .calls import KernelCall, one_call
+from .gemm import Tiling, padded_columns
+from .output import BYTES, Output, output_of
+from .tile_choice import Product, best_tiling
+
+_AXES = 4
+TRANSPOSING_DEPTH = 64
+"""Of a tile of which B's part is transposed as it is loaded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operand:
+    """One of the two matrices of every batch, as it lies; numbers count elements.
+
+    Parameters
+    ----------
+    dtype, zero_point
+        Of its integers, int8 or uint8.
+    pitch
+        From one row to the next: rows of `a` and of `b`, or of b's transpose, are dense.
+    steps
+        From one index of a batch axis to the next, 0 where it broadcasts.
+    """
+
+    dtype: str
+    zero_point: int
+    pitch: int
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BatchMatmulSpec:
+    """a @ b for each of the `batches`; y is dense.
+
+    Parameters
+    ----------
+    batches
+        Sizes of the batch axes, at most four.
+    b_is_transposed
+        Whether b lies as (columns, depth), its rows columns of the product.
+    """
+
+    batches: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: int
+    a: Operand
+    b: Operand
+    b_is_transposed: bool
+    output: Output
+
+
+def batch_matmul_spec(op: BatchMatmulOp) -> BatchMatmulSpec:
+    """Return a product's spec, both operands dense: a as (..., rows, depth), b as (..., depth, columns)."""
+    a, b, shape = op.a.tensor.shape, op.b.tensor.shape, op.y.shape
+    *batches, rows, columns = shape
+    sizes, steps = _merged(tuple(batches), [_steps(each, len(batches)) for each in (a, b)])
+    points = [int(np.ravel(each.tensor.params.zero_point)[0]) for each in (op.a, op.b)]
+    return BatchMatmulSpec(
+        batches=sizes,
+        rows=rows,
+        columns=columns,
+        depth=a[-1],
+        a=Operand(dtype=op.a.tensor.params.dtype, zero_point=points[0], pitch=a[-1], steps=steps[0]),
+        b=Operand(dtype=op.b.tensor.params.dtype, zero_point=points[1], pitch=columns, steps=steps[1]),
+        b_is_transposed=False,
+        output=output_of(op, columns),
+    )
+
+
+def _steps(shape: tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """Return the steps of the batch axes of a dense operand whose last two axes are its matrices'."""
+    batches = (1,) * (axes + 2 - len(shape)) + shape[:-2]
+    ends = [math.prod(batches[axis + 1 :]) * shape[-2] * shape[-1] for axis in range(axes)]
+    return tuple(0 if size == 1 else end for size, end in zip(batches, ends, strict=True))
+
+
+def _merged(sizes: tuple[int, ...], steps: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Return batch axes with those merged that follow each other in both operands."""
+    merged: list[tuple[int, list[int]]] = []
+    for size, *inner in zip(sizes, *steps, strict=True):
+        if size == 1:
+            continue
+        if merged and all(outer == step * size for outer, step in zip(merged[-1][1], inner, strict=True)):
+            merged[-1] = merged[-1][0] * size, inner
+        else:
+            merged.append((size, inner))
+    return tuple(size for size, _ in merged), [tuple(each[number] for _, each in merged) for number in range(len(steps))]
+
+
+def _vector(operand: Operand, row: int) -> int:
+    """Return the bytes of one copy of an operand's rows, so many elements each; 1 where single ones are read."""
+    common = math.gcd(row, operand.pitch, 16, *operand.steps)
+    return common if common >= 4 else 1
+
+
+def gemm_batch_matmul(spec: BatchMatmulSpec, isa: Isa, tiling: Tiling) -> tuple[KernelCall, ...]:
+    """Return the launch of a product cut so."""
+    assert len(spec.batches) <= _AXES, f"a product of {len(spec.batches)} batch axes that part"
+    assert spec.b_is_transposed or tiling.tile[2] == TRANSPOSING_DEPTH, "B is transposed in tiles of one depth"
+    (tile_m, tile_n, _), dtype = tiling.tile, spec.output.dtype
+    axes = _AXES - len(spec.batches)
+    batch: dict[str, Number] = {}
+    for name, values, fill in (("batch", spec.batches, 1), ("a_step", spec.a.steps, 0), ("b_step", spec.b.steps, 0)):
+        batch |= {f"{name}{number}": value for number, value in enumerate((fill,) * axes + values)}
+    start = np.full(spec.columns, spec.depth * spec.a.zero_point * spec.b.zero_point, np.int32)
+    zero_points = np.full(spec.columns, spec.b.zero_point, np.int32)
+    constants = (start, spec.output.multiplier, spec.output.real_bias, zero_points)
+    read = [("a", spec.a.dtype), ("b", spec.b.dtype), ("bias", "int32"), ("multiplier", "float32"), ("real_bias", "float32")]
+    kernel = Kernel(
+        name="batch_matmul_gemm",
+        header="batch_matmul_gemm.cuh",
+        function="batch_matmul_gemm",
+        parameters={
+            **spec.output.parameters,
+            **tiling.parameters(isa, BYTES[dtype], spec.columns),
+            **batch,
+            "result_rows": spec.rows,
+            "result_columns": spec.columns,
+            "depth": spec.depth,
+            "a_pitch": spec.a.pitch,
+            "b_pitch": spec.b.pitch,
+            "a_vector": _vector(spec.a, spec.depth),
+            "b_vector": _vector(spec.b, spec.depth if spec.b_is_transposed else spec.columns),
+            "b_is_transposed": spec.b_is_transposed,
+            "x_zero_point": spec.a.zero_point,
+            "has_row_sums": spec.b.zero_point != 0,
+            "has_column_sums": spec.a.zero_point != 0,
+        },
+        types={"X": spec.a.dtype, "W": spec.b.dtype, "Y": dtype},
+        arguments=(
+            *(Argument(name=name, dtype=each) for name, each in (*read, ("zero_point", "int32"))),
+            Argument(name="y", dtype=dtype, writes=True),
+        ),
+        grid=(-(-spec.rows // tile_m), -(-spec.columns // tile_n), math.prod(spec.batches)),
+        block=(tiling.threads, 1, 1),
+        shared_bytes=tiling.shared_bytes,
+        isa=isa.name,
+    )
+    return one_call(kernel, 2, tuple(padded_columns(each, 1, tile_n) for each in constants))
+
+
+def batch_matmul(spec: BatchMatmulSpec, isa: Isa) -> tuple[KernelCall, ...]:
+    """Return the launch that suits a product on chips of an ISA."""
+    product = Product(
+        rows=spec.rows,
+        columns=spec.columns,
+        depth=spec.depth,
+        groups=math.prod(spec.batches),
+        vector=_vector(spec.a, spec.depth),
+        result_bytes=BYTES[spec.output.dtype],
+        can_split=False,
+        depths=() if spec.b_is_transposed else (TRANSPOSING_DEPTH,),
+        has_sums=spec.a.zero_point != 0 or spec.b.zero_point != 0,
+    )
+    return gemm_batch_matmul(spec, isa, best_tiling(product, isa)[0])

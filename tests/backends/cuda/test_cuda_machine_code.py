@@ -1,0 +1,79 @@
+"""What kernels by tiles are compiled to: no spills, registers as their choice assumes, matrix products in the inner loop."""
+
+import numpy as np
+import pytest
+from cuda_conv2d_cases import SM61, SM75, SM80, SM90, Shape, conv2d_case
+
+from cuda_loops import dense_spec, product_loop, products_of, row_of, table, text_of
+from octavo.backends.cuda.compiler import compile_kernels
+from octavo.backends.cuda.isa import Isa
+from octavo.backends.cuda.kernels.conv2d import product_of
+from octavo.backends.cuda.kernels.conv2d_gemm import gemm_conv2d
+from octavo.backends.cuda.kernels.gemm import Tiling
+from octavo.backends.cuda.kernels.tile_choice import registers, tilings
+
+WINDOW = Shape(size=(14, 14), channels=(128, 256), kernel=(3, 3), padding=(1, 1, 1, 1), x_zero_point=-128)
+FIRST = Shape(size=(16, 16), channels=(3, 64), kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+
+
+def some_tilings(spec, isa: Isa) -> list[Tiling]:
+    """Return each shape of a tile once, its depths in turn."""
+    by_shape: dict[tuple[int, int, tuple[int, int]], list[Tiling]] = {}
+    for tiling in tilings(product_of(spec), isa):
+        by_shape.setdefault((*tiling.tile[:2], tiling.warps), []).append(tiling)
+    return [found[number % len(found)] for number, found in enumerate(by_shape.values())]
+
+
+def products_of_a_turn(tiling: Tiling, isa: Isa) -> int:
+    """Return the instructions that one turn of a warp must have."""
+    (rows, columns), depth = tiling.warp, tiling.tile[2]
+    if not isa.matrix_k:  # the inner loop takes 16 of the depth
+        return rows * columns * 16 // 128
+    return rows * columns * depth // (16 * 8 * 32) * (1 if isa.matrix_k == 32 else 4)
+
+
+@pytest.mark.parametrize("shape", [WINDOW, FIRST], ids=["window", "first"])
+@pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
+def test_a_tile_fits_as_assumed_and_multiplies_in_its_loop(rng, tmp_path, isa, shape):
+    spec = conv2d_case(rng, shape).spec
+    for tiling in some_tilings(spec, isa):
+        kernel = gemm_conv2d(spec, isa, tiling)[0].kernel
+        (code,) = compile_kernels([kernel], isa, threads=1)
+        usage = code.usage[kernel.symbol]
+        assert usage.spill_bytes == usage.stack_bytes == 0, tiling
+        assert usage.registers <= registers(tiling, product_of(spec), isa), tiling
+        assert kernel.shared_bytes <= isa.shared_bytes_of_block
+        text = text_of(kernel, code, isa, tmp_path)
+        loop = product_loop(text)
+        assert products_of(loop) == products_of_a_turn(tiling, isa), tiling
+        if isa.asynchronous and shape is WINDOW:
+            names = {each.split()[0].split(".")[0] for each in loop}
+            assert {"LDGSTS", "LDSM", "IMMA"} <= names
+            assert not {"LDG", "STS", "LDL", "STL"} & names, tiling
+        if isa.matrix_k and tiling.warp[1] == 64:
+            assert "STG.E.128" in text, "results leave in runs of 16 bytes"
+
+
+@pytest.mark.parametrize("isa", [SM75, SM80, SM90], ids=lambda isa: isa.name)
+def test_large_products_multiply_most_of_the_time(isa):
+    # A tensor core is busy for 4 clocks or more with each, so that a quarter of what is issued keeps it so.
+    row = row_of("dense", "", dense_spec(2048, 1024, 4096), 1, isa)
+    assert row.spill_bytes == 0
+    assert row.share > 0.25
+    assert f"| {row.instructions} | {row.products} |" in table([row])
+
+
+def test_the_loop_that_multiplies_is_found():
+    text = "\n".join(
+        [
+            ".L_x_0:",
+            "        /*0000*/                   MOV R1, R2 ;",
+            ".L_x_1:",
+            "        /*0010*/                   IMMA.16832.S8.S8 R4, R8.ROW, R12.COL, R4 ;",
+            "        /*0020*/               @P0 BRA `(.L_x_1) ;",
+            "        /*0030*/              @!P1 BRA `(.L_x_0) ;",
+        ]
+    )
+    assert [each.split()[0] for each in product_loop(text)] == ["IMMA.16832.S8.S8", "BRA"]
+    assert product_loop("$L__BB0_1:\n\tdp4a.s32.s32 %r1, %r2, %r3, %r1;\n\t@%p1 bra $L__BB0_1;\n")[0].startswith("dp4a")
+    assert np.isclose(products_of(["IMMA.8816.S8.S8 R1", "IADD3 R1"]), 1)
