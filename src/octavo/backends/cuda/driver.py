@@ -1,17 +1,15 @@
-"""Launch plans on a GPU, by NVIDIA's driver: constants stay there, and a call is one graph of its launches."""
+"""Launch plans on a GPU, by NVIDIA's driver: constants stay there, and a call is one graph of its launches. Needs no TVM."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from threading import Lock
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tvm
-import tvm_ffi
+import numpy.typing as npt
 
-from ...errors import DataError, ExecutableError, TargetError
+from ...errors import ExecutableError, TargetError
 from .compiler import INSTALL
 from .isa import ISAS, Isa
 from .plan import LaunchPlan, Place
@@ -84,76 +82,6 @@ def runs_on(isa: Isa, capability: int) -> bool:
     return own == capability if isa.arch.endswith("a") else own // 10 == capability // 10 and own <= capability
 
 
-class DriverRunner:
-    """Calls a plan on the first GPU. Calls from several threads may overlap: each has a workspace and a stream of its own.
-
-    Parameters
-    ----------
-    plan
-        What a call does.
-    cubins
-        The machine code of its kernels.
-    outputs
-        Shape and dtype of each result.
-    isa
-        Name of what the code is for.
-    """
-
-    def __init__(
-        self, plan: LaunchPlan, cubins: Sequence[bytes], outputs: Sequence[tuple[tuple[int, ...], str]], isa: str
-    ) -> None:
-        self._plan = plan
-        self._cubins = tuple(cubins)
-        self._outputs = list(outputs)
-        self._isa = isa
-        self._lock = Lock()
-        self._module: LoadedModule | None = None
-        self._idle: list[DeviceCall] = []
-
-    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on tvm tensors of the host, in order; return fresh ones."""
-        try:
-            call = self._idle.pop()  # atomic, as append is
-        except IndexError:
-            call = DeviceCall(self.module())
-        outputs = [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
-        call.run(inputs, outputs)
-        self._idle.append(call)
-        return outputs
-
-    def prepare(self, inputs: Sequence[Any]) -> _PreparedCall:
-        """Return a call on these very tensors, for many runs: they are uploaded at each."""
-        outputs = [tvm.runtime.empty(shape, dtype) for shape, dtype in self._outputs]
-        return _PreparedCall(DeviceCall(self.module()), inputs, outputs)
-
-    def prepare_on_device(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
-        """Return a call on tensors of the first GPU; DataError for one that lies elsewhere."""
-        for tensor in (*inputs, *outputs):
-            if (tensor.device.dlpack_device_type(), tensor.device.index) != (tvm_ffi.DLDeviceType.kDLCUDA, 0):
-                raise DataError(f"a tensor lies on {tensor.device}, expected cuda:0: move it there first")
-        return DeviceCall(self.module(), inputs, outputs).run_there
-
-    def module(self) -> LoadedModule:
-        """Return kernels and constants on the GPU, loaded once."""
-        with self._lock:
-            if self._module is None:
-                self._module = LoadedModule(self._plan, self._cubins, self._isa)
-            return self._module
-
-
-class _PreparedCall:
-    def __init__(self, call: DeviceCall, inputs: Sequence[Any], outputs: list[Any]) -> None:
-        self._call = call
-        self._inputs = inputs
-        self._outputs = outputs
-
-    def run(self) -> None:
-        self._call.run(self._inputs, self._outputs)
-
-    def results(self) -> list[Any]:
-        return self._outputs
-
-
 class LoadedModule:
     """The kernels and constants of a plan on the first GPU, in its primary context, which other libraries use too."""
 
@@ -194,7 +122,8 @@ class DeviceCall:
     Parameters
     ----------
     inputs, outputs
-        Tensors on the GPU that it reads and writes; None where memory of its own stands between them and the host's.
+        Addresses on the GPU of the tensors that it reads and writes; None where memory of its own stands between them and the
+        host's.
     """
 
     def __init__(self, module: LoadedModule, inputs: Sequence[Any] | None = None, outputs: Sequence[Any] | None = None) -> None:
@@ -204,23 +133,18 @@ class DeviceCall:
         self._stream = checked(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "make a stream")
         plan = module.plan
         self._workspace = self._allocated(plan.workspace)
-        self._given = inputs, outputs
         self._inputs = [self._allocated(size) for size in plan.input_sizes] if inputs is None else []
         self._outputs = [self._allocated(size) for size in plan.output_sizes] if outputs is None else []
-        read = self._inputs if inputs is None else [each.data_ptr() for each in inputs]
-        write = self._outputs if outputs is None else [each.data_ptr() for each in outputs]
-        self._graph = self._captured(read, write)
+        self._graph = self._captured(self._inputs if inputs is None else inputs, self._outputs if outputs is None else outputs)
 
-    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Upload tensors of the host, run, and download the results into others; wait for that."""
+    def run(self, inputs: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]) -> None:
+        """Upload arrays of the host, run, and download the results into others; wait for that. All are dense."""
         cuda, stream = self._cuda, self._stream
         self._module.enter()
-        for own, given in zip(self._inputs, inputs, strict=True):
-            array = np.from_dlpack(given)
+        for own, array in zip(self._inputs, inputs, strict=True):
             checked(cuda.cuMemcpyHtoDAsync(own, array.ctypes.data, array.nbytes, stream), "upload an input")
         checked(cuda.cuGraphLaunch(self._graph, stream), "launch the kernels")
-        for own, wanted in zip(self._outputs, outputs, strict=True):
-            array = np.from_dlpack(wanted)
+        for own, array in zip(self._outputs, outputs, strict=True):
             checked(cuda.cuMemcpyDtoHAsync(array.ctypes.data, own, array.nbytes, stream), "download a result")
         checked(cuda.cuStreamSynchronize(stream), "run the kernels")
 
