@@ -24,12 +24,11 @@ _ROUNDINGS = {
     **dict.fromkeys(("add", "subtract"), (HALF_EVEN, HALF_UP, HALF_EVEN_STORED)),
     **dict.fromkeys(("multiply", "mean"), (HALF_EVEN, HALF_EVEN_STORED)),
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
+    "image.resize2d": (HALF_EVEN, HALF_UP, FLOAT32),
     "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE),
     **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY)),
 }
 """Roundings of results; elsewhere half to even."""
-
-_MOVES = tuple(name for name in MOVES if name != "take")
 
 
 def _with_roundings(*entries: OpSupport) -> tuple[OpSupport, ...]:
@@ -53,9 +52,13 @@ CUDA = TargetDescription(
         *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("add", "subtract", "multiply")),
         *(OpSupport(op=name, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
+        OpSupport(op="nn.group_norm", fusions=CLAMPS),
         OpSupport(op="concat", weights=_CONSTANTS),
-        *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *_MOVES)),
-        *(OpSupport(op=name) for name in ("nn.softmax", *CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")),
+        *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *MOVES, "image.resize2d")),
+        *(
+            OpSupport(op=name)
+            for name in ("nn.softmax", "nn.layer_norm", *CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")
+        ),
     ),
 )
 """Integer kernels of a GPU: uint8 and int8 activations, int8 and uint8 weights, int32 accumulators."""

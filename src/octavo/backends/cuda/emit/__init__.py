@@ -7,19 +7,21 @@ from typing import Any
 
 from ....composites.base import CompositeOp
 from ....composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp
-from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp
-from ....composites.normalization import SoftmaxOp
-from ....composites.reduction import Pool2dOp, ReduceOp
+from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp
+from ....composites.normalization import GroupNormOp, LayerNormOp, SoftmaxOp
+from ....composites.reduction import FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
 from ....composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp
 from ..emission import Emission, Value
 from .batch_matmul import emit_batch_matmul
 from .conv2d import emit_conv2d, emit_matmul
 from .lookup import emit_lookup
-from .move import emit_concat, emit_gather, emit_move
+from .move import emit_concat, emit_gather, emit_move, emit_take
+from .norm import emit_group_norm, emit_layer_norm
 from .pair import emit_add, emit_pair_lookup, emit_pairwise
 from .pool2d import emit_pool2d
 from .quantize import emit_dequantize, emit_quantize
 from .reduce import emit_reduce
+from .resize import emit_resize
 from .softmax import emit_softmax
 
 Emitter = Callable[[Any, Emission, Mapping[str, Value]], Value]
@@ -38,6 +40,11 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     ConcatOp: emit_concat,
     MoveOp: emit_move,
     GatherOp: emit_gather,
+    TakeOp: emit_take,
+    ResizeOp: emit_resize,
+    FloatResizeOp: emit_resize,
+    LayerNormOp: emit_layer_norm,
+    GroupNormOp: emit_group_norm,
     QuantizeOp: emit_quantize,
     DequantizeOp: emit_dequantize,
     BatchMatmulOp: emit_batch_matmul,

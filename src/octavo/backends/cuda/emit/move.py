@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from ....composites.movement import ConcatOp, GatherOp, MoveOp
+from ....composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
 from ..emission import TO_NCHW, TO_NHWC, Emission, Value
 from ..kernel import BYTES
 from ..kernels.axes import dense_steps
 from ..kernels.change import KEPT, Change, change, change_of
 from ..kernels.gather import MovedAxis, Run, gather, moves_nothing
+from ..kernels.take import take
 
 Maps = Sequence[tuple[int, ...]]
 
@@ -95,3 +97,15 @@ def emit_concat(op: ConcatOp, emission: Emission, inputs: Mapping[str, Value]) -
         emission.launch(gather(moved_axes(value, order), 0, how, emission.isa, run=run, name="concat"), [value], result)
         first += length
     return result
+
+
+def emit_take(op: TakeOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a choice of elements along an axis."""
+    if op.values is None:
+        x = emission.lying(inputs[op.x.name], is_nhwc=False)
+    else:
+        x = Value(buffer=emission.constant(op.values), shape=op.x.shape, dtype=op.x.params.dtype)
+    indices = emission.lying(inputs[op.indices], is_nhwc=False)
+    count, how = math.prod(indices.shape), change_of(op.x, op.y)
+    kernel = take(op.x.shape, op.axis, count, indices.dtype, how, emission.isa)
+    return emission.launch(kernel, [x, indices], emission.new(op.y.shape, how.to))
