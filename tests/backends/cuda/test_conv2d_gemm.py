@@ -35,8 +35,10 @@ RESULTS = (
 
 
 def tiles_of(isa: Isa) -> list[Tiling]:
-    """Return each shape of a tile once with every depth, in turn with each number of stages."""
+    """Return each shape of a tile with every depth; of the newest architecture what four warps multiply together alone."""
     found = list(tilings(Product(rows=1, columns=1, depth=1), isa))
+    if isa.warp_groups:
+        return [tiling for tiling in found if tiling.warp_groups]
     return found[:: 2 if isa.asynchronous else 1]
 
 
@@ -56,7 +58,7 @@ def sweep(rng, isa: Isa):
             **window,
             dtype=dtype,
             x_zero_point=ends(dtype)[end],
-            weight_zero_points=weight_zero_points,
+            weight_zero_points=weight_zero_points and not tiling.warp_groups,
             result=result,
             result_dtype=result_dtype,
             real_bias=real_bias,
@@ -65,7 +67,7 @@ def sweep(rng, isa: Isa):
         yield conv2d_case(rng, shape), partial(gemm_conv2d, isa=isa, tiling=tiling)
 
 
-@pytest.mark.parametrize("isa", [SM61, SM75, SM80], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
 def test_every_tile_gives_the_oracles_integers(rng, isa):
     assert differing(list(sweep(rng, isa))) == []
 
@@ -101,11 +103,13 @@ def checked_cases(rng):
         Shape(channels=(3, 10), kernel=(3, 3), padding=(1, 1, 1, 1), size=(5, 5), x_zero_point=0, weight_zero_points=True),
         Shape(channels=(200, 40), size=(1, 35), result=SUMS),
     )
-    return [
+    cases = [
         (conv2d_case(rng, shape), partial(gemm_conv2d, isa=isa, tiling=SMALL[isa.capability]))
         for shape in shapes
         for isa in (SM61, SM75, SM80, SM90)
     ]
+    together = Tiling(tile=(64, 128, 32), warps=(4, 1), stages=3, warp_groups=True)
+    return [*cases, *((conv2d_case(rng, shape), partial(gemm_conv2d, isa=SM90, tiling=together)) for shape in shapes[::2])]
 
 
 @pytest.mark.parametrize("check", ["races", "addresses"])

@@ -32,6 +32,7 @@ def product_of(spec: Conv2dSpec) -> Product:
         groups=spec.groups,
         vector=vector_bytes(group_in),
         result_bytes=BYTES[spec.output.dtype],
+        has_sums=spec.has_weight_zero_point,
     )
 
 
