@@ -9,6 +9,9 @@ namespace octavo {
 // kernel_*, stride_*, pad_*, dilation_*, has_padding, zero_point (what lies outside), vector (bytes of one copy, which divide the
 // channels; 1 gathers bytes), rows (of the tile), offset (of the tile in a stage) and lying_row (which row lies as a row of the tile).
 //
+// Gathered bytes lie run by run: what is contiguous below a window (a row of its taps, or one tap's channels where groups or dilation
+// part them), zeros up to whole chunks behind each. So a chunk's bytes are neighbours in memory.
+//
 // A thread copies one chunk of 16 bytes of every `pass`-th row: which tap a chunk belongs to is worked out once for all of its rows.
 // Rows behind the last pixel repeat that one. Behind the last tap stand zeros.
 template <class P, class G, class X>
@@ -17,30 +20,35 @@ struct WindowRows {
   static constexpr bool asynchronous = P::capability >= 80 && V >= 4;
   static constexpr int chunks = Tile<P>::chunks, threads = Tile<P>::threads, pass = threads / chunks;
   static constexpr int count = (G::rows + pass - 1) / pass;
-  static constexpr int inner = G::kernel_height * G::kernel_width * G::group_in;
+  static constexpr int run_taps = G::dilation_width == 1 && G::group_in == G::in_channels ? G::kernel_width : 1;
+  static constexpr int run = run_taps * G::group_in, run_chunks = (run + 15) / 16, runs_of_row = G::kernel_width / run_taps;
+  static constexpr int inner = V == 1 ? G::kernel_height * runs_of_row * run_chunks * 16 : G::kernel_height * G::kernel_width * G::group_in;
   static constexpr bool has_rest = inner % P::tile_k != 0;
   static_assert(threads % chunks == 0 && G::group_in % V == 0 && G::kernel_height <= 16 && G::kernel_width <= 16);
 
   const X* x;
   const int8* outside;  // 16 bytes of the zero point, for asynchronous copies of what lies outside
   int base[count], values[asynchronous ? 1 : count][4];
+  int left[G::has_padding ? count : 1];  // of the window's columns
   unsigned taps[G::has_padding ? count : 1];  // bit r: whether the window's row r is inside; bit 16 + s: its column s
 
   __device__ __forceinline__ WindowRows(const X* x, const int8* outside, int first_pixel, int group) : x(x), outside(outside) {
 #pragma unroll
     for (int i = 0; i < count; i++) {
       int pixel = minimum(first_pixel + G::lying_row(row(i)), G::pixels - 1);
-      int column = pixel % G::out_width, line = pixel / G::out_width % G::out_height, image = pixel / G::out_width / G::out_height;
-      int top = line * G::stride_height - G::pad_top, left = column * G::stride_width - G::pad_left;
-      base[i] = ((image * G::in_height + top) * G::in_width + left) * G::in_channels + group * G::group_in;
+      int column = pixel % G::out_width;
+      int line = pixel / G::out_width % G::out_height, image = pixel / G::out_width / G::out_height;
+      int top = line * G::stride_height - G::pad_top, first = column * G::stride_width - G::pad_left;
+      base[i] = ((image * G::in_height + top) * G::in_width + first) * G::in_channels + group * G::group_in;
       if constexpr (G::has_padding) {
+        left[i] = first;
         taps[i] = 0;
 #pragma unroll
         for (int r = 0; r < G::kernel_height; r++)
           if (unsigned(top + r * G::dilation_height) < unsigned(G::in_height)) taps[i] |= 1u << r;
 #pragma unroll
         for (int s = 0; s < G::kernel_width; s++)
-          if (unsigned(left + s * G::dilation_width) < unsigned(G::in_width)) taps[i] |= 0x10000u << s;
+          if (unsigned(first + s * G::dilation_width) < unsigned(G::in_width)) taps[i] |= 0x10000u << s;
       }
     }
   }
@@ -95,23 +103,57 @@ struct WindowRows {
   }
 
   __device__ __forceinline__ void load(int number) {
+    if constexpr (V == 1) {
+      gather(number);
+    } else {
+      load_units(number);
+    }
+  }
+
+  __device__ __forceinline__ void load_units(int number) {
     constexpr int padding = packed(G::zero_point, G::zero_point, G::zero_point, G::zero_point);
 #pragma unroll
     for (int u = 0; u < units; u++) {
       Unit from = unit(number, u);
 #pragma unroll
       for (int i = 0; i < count; i++) {
-        bool taken = has(i) && !from.is_rest && inside(i, from);
-        if constexpr (V == 1) {
-          if (u % 4 == 0) values[i][u / 4] = 0;
-          int value = taken ? x[base[i] + from.offset] : from.is_rest ? 0 : G::zero_point;
-          values[i][u / 4] |= int((value & 255u) << u % 4 * 8);
-        } else {
-          int* to = values[i] + u * words;
+        int* to = values[i] + u * words;
 #pragma unroll
-          for (int w = 0; w < words; w++) to[w] = from.is_rest ? 0 : padding;
-          if (taken) load_words<V < 4 ? 4 : V>(to, x + (base[i] + from.offset));
-        }
+        for (int w = 0; w < words; w++) to[w] = from.is_rest ? 0 : padding;
+        if (has(i) && !from.is_rest && inside(i, from)) load_words<V < 4 ? 4 : V>(to, x + (base[i] + from.offset));
+      }
+    }
+  }
+
+  // Bytes of a run that are inside the input, from `low` to before `low + size`.
+  struct Range {
+    int low;
+    unsigned size;
+  };
+  __device__ __forceinline__ Range range(int i, int r, int s) const {
+    if constexpr (!G::has_padding) return {0, run};
+    int taken = left[G::has_padding ? i : 0] + s * G::dilation_width;
+    int low = maximum(-taken, 0), high = minimum(G::in_width - taken, run_taps);
+    bool is_row_inside = taps[G::has_padding ? i : 0] >> r & 1;
+    return {low * G::group_in, is_row_inside && high > low ? unsigned((high - low) * G::group_in) : 0u};
+  }
+
+  __device__ __forceinline__ void gather(int number) {
+    int chunk_number = number * chunks + chunk(), run_number = chunk_number / run_chunks, first = chunk_number % run_chunks * 16;
+    int r = run_number / runs_of_row, s = run_number % runs_of_row;
+    int offset = (r * G::dilation_height * G::in_width + s * G::dilation_width) * G::in_channels + first;
+    bool is_rest = has_rest && r >= G::kernel_height;
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      Range taken = range(i, r, s);
+      if (is_rest || !has(i)) taken.size = 0;
+      const X* from = x + (base[i] + offset);
+#pragma unroll
+      for (int j = 0; j < 16; j++) {
+        // Behind a run the weights are zeros: its bytes count where they are summed only.
+        int value = is_rest || (P::has_row_sums && first + j >= run) ? 0 : G::zero_point;
+        if (unsigned(first + j - taken.low) < taken.size) value = from[j];
+        values[i][j / 4] = (j % 4 ? values[i][j / 4] : 0) | int((value & 255u) << j % 4 * 8);
       }
     }
   }
