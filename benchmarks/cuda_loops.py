@@ -157,7 +157,7 @@ def products_of(loop: Iterable[str]) -> int:
 
 def text_of(kernel: Kernel, code: MachineCode, isa: Isa, folder: Path) -> str:
     """Return the machine code of a kernel, or its PTX where nvdisasm does not read the architecture's."""
-    return disassembled(code, folder) if isa.capability >= 75 else ptx([kernel], isa)
+    return disassembled(code.cubin, folder) if isa.capability >= 75 else ptx([kernel], isa)
 
 
 def row_of(model: str, layer: str, spec: Conv2dSpec, count: int, isa: Isa) -> Row:

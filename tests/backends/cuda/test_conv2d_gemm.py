@@ -24,6 +24,9 @@ WINDOWS = (
     {"channels": (12, 6), "kernel": (1, 5), "groups": 3, "padding": (0, 2, 0, 2)},
     {"channels": (200, 5), "size": (1, 1)},
     {"channels": (130, 129), "size": (1, 3)},
+    {"channels": (3, 16), "kernel": (7, 7), "strides": (2, 2), "padding": (3, 3, 3, 3)},
+    {"channels": (3, 9), "kernel": (3, 3), "dilation": (1, 2), "padding": (2, 1, 1, 2)},
+    {"channels": (6, 8), "kernel": (3, 2), "groups": 2, "padding": (1, 1, 1, 0)},
 )
 RESULTS = (
     (INTEGERS, "int8", False),

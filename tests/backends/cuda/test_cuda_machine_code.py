@@ -56,6 +56,12 @@ def test_a_tile_fits_as_assumed_and_multiplies_in_its_loop(rng, tmp_path, isa, s
             assert "STG.E.128" in text, "results leave in runs of 16 bytes"
 
 
+@pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("sizes", [(49, 160, 960), (49, 960, 320)])
+def test_nothing_is_spilled_to_hold_more_blocks(isa, sizes):
+    assert row_of("dense", "", dense_spec(*sizes), 1, isa).spill_bytes == 0
+
+
 @pytest.mark.parametrize("isa", [SM75, SM80, SM90], ids=lambda isa: isa.name)
 def test_large_products_multiply_most_of_the_time(isa):
     # A tensor core is busy for 4 clocks or more with each, so that a quarter of what is issued keeps it so; for 64 with one of

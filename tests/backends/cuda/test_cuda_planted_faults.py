@@ -61,10 +61,19 @@ FAULTS = (
     ),
     Fault(name="a tap's column for its row", file="rows.cuh", old="1u << r | 0x10000u", new="1u << s | 0x10000u"),
     Fault(
-        name="columns of bits swapped", file="rows.cuh", old="left + s * G::dilation_width", new="left - s * G::dilation_width"
+        name="columns of bits swapped",
+        file="rows.cuh",
+        old="first + s * G::dilation_width)",
+        new="first - s * G::dilation_width)",
     ),
-    Fault(name="bytes in another order", file="rows.cuh", old="<< u % 4 * 8", new="<< (3 - u % 4) * 8", shape=BYTES),
-    Fault(name="zero point behind the last tap", file="rows.cuh", old="from.is_rest ? 0 : G::", new="G::", shape=BYTES),
+    Fault(name="bytes in another order", file="rows.cuh", old="<< j % 4 * 8", new="<< (3 - j % 4) * 8", shape=BYTES),
+    Fault(
+        name="zero point behind the last tap",
+        file="rows.cuh",
+        old="first + j >= run) ? 0 : G::",
+        new="false) ? 0 : G::",
+        shape=BYTES,
+    ),
     Fault(name="no sums of rows", file="gemm.cuh", old="sum -= points[v] * core.row_sum(i);", new=";", shape=ZERO_POINTS),
     Fault(
         name="sums of other rows",

@@ -31,6 +31,8 @@ COPY_LATENCY, START, SECOND_LAUNCH = 600.0, 1500.0, 4000.0
 """Clocks, of their order of magnitude: a copy from global memory; a block's begin and end; a launch behind another one."""
 OTHER_REGISTERS = 56
 """Of a thread beside sums and operands: addresses, bounds, counters."""
+GATHERED_REGISTERS = 32
+"""Of a thread that gathers bytes: so many are on their way at once."""
 MAX_REGISTERS = 255
 SCHEDULERS = 4
 """Of a multiprocessor: each issues one instruction of a warp in a clock."""
@@ -142,6 +144,7 @@ def registers(tiling: Tiling, product: Product, isa: Isa) -> int:
         waiting = (tiling.tile[0] + tiling.tile[1]) * tiling.tile[2] // tiling.threads // 4
     elif product.vector == 1:
         waiting = tiling.tile[0] * tiling.tile[2] // tiling.threads // 4
+    waiting += GATHERED_REGISTERS if product.vector == 1 else 0
     pointers = tiling.tile[0] * tiling.tile[2] // 16 // tiling.threads
     if product.depths:  # B's part waits in registers, as it lies and transposed
         waiting += 2 * tiling.tile[1] * tiling.tile[2] // tiling.threads // 4
