@@ -2,6 +2,7 @@
 
 import pytest
 import test_moves
+import test_norms
 import test_pairs
 import test_pools
 from emulated_ops import emitted
@@ -19,6 +20,9 @@ def cases():
     yield from list(test_pools.pool_cases())[::4]
     yield from list(test_pools.softmax_cases())[:4:3]
     yield from list(test_pools.reduce_cases())[:8:3]
+    yield from list(test_norms.norm_cases())[:6:2]
+    yield from list(test_norms.resize_cases())[:9:3]
+    yield from list(test_norms.take_cases())[:3:2]
 
 
 @pytest.mark.parametrize("name", ISAS)

@@ -17,8 +17,8 @@ __device__ __forceinline__ float half_up(float steps) {
 template <int ties>
 __device__ __forceinline__ int quantized(float real, float scale, int zero_point, int low, int high) {
   float steps = __fdiv_rn(real, scale);
-  if (steps != steps) return low;
-  float bounded = fminf(fmaxf(steps, float(low - zero_point)), float(high - zero_point));  // bounds are integers: ties stay ties
+  // The greater of NaN and a number is the number; bounds are integers, so that ties stay ties.
+  float bounded = fminf(fmaxf(steps, float(low - zero_point)), float(high - zero_point));
   if (ties == HALF_UP) bounded = half_up(bounded);
   if (ties == HALF_AWAY) bounded = bounded < 0.0f ? -half_up(-bounded) : half_up(bounded);
   return __float2int_rn(bounded) + zero_point;

@@ -40,6 +40,7 @@ constexpr int LANES = 32;
 struct Meeting {
   int expected = 0, arrived = 0;
   unsigned generation = 0;
+  char marks[2] = {};
 };
 
 struct Warp {
@@ -82,7 +83,7 @@ void** kernel_arguments;
 ucontext_t scheduler_context;
 void* scheduler_stack_pointer;
 void* scheduler_fiber;
-char launch_begins, launch_ends, block_begins, block_memory;
+char launch_begins, launch_ends, block_begins;
 #ifdef OCTAVO_ADDRESSES
 void* scheduler_fake_stack;
 const void* scheduler_stack;
@@ -227,26 +228,21 @@ void fail(const char* what) {
   _exit(3);
 }
 
-void barrier() {
+// A meeting before which what each thread does is seen by all behind it. Of two marks in turn: who has come to the next meeting
+// already has nothing to say to those who still leave this one.
+static void meet_in_order(Meeting& meeting, const char* at) {
 #if RACES
-  __tsan_release(&block_memory);
-#endif
-  meet(block, "__syncthreads");
-#if RACES
-  __tsan_acquire(&block_memory);
+  char* mark = &meeting.marks[meeting.generation & 1];
+  __tsan_release(mark);
+  meet(meeting, at);
+  __tsan_acquire(mark);
+#else
+  meet(meeting, at);
 #endif
 }
 
-void warp_barrier() {
-  Warp& warp = warps[current->number / LANES];
-#if RACES
-  __tsan_release(&warp);
-#endif
-  meet(warp.meeting, "__syncwarp");
-#if RACES
-  __tsan_acquire(&warp);
-#endif
-}
+void barrier() { meet_in_order(block, "__syncthreads"); }
+void warp_barrier() { meet_in_order(warps[current->number / LANES].meeting, "__syncwarp"); }
 
 // Registers of one lane that another one gets: no memory of theirs, so that the sanitizer, which sees every memcpy, sees none.
 static void move(void* to, const void* from, int bytes) {

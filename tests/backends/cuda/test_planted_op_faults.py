@@ -1,0 +1,62 @@
+"""Faults planted in the kernels of ops without weights: each is found by a case of its family's tests, or by a check."""
+
+import shutil
+
+import pytest
+import test_moves
+import test_norms
+import test_pairs
+import test_pools
+from emulated_ops import wrong
+
+from octavo.backends.cuda.compiler import DEVICE
+from octavo.errors import ExecutableError
+
+SOURCES = {
+    "pairs": lambda: list(test_pairs.add_cases()),
+    "moves": lambda: [*list(test_moves.gather_cases())[::5], *list(test_moves.concat_cases())[::5]],
+    "tables": lambda: list(test_pairs.lookup_cases()),
+    "changes": lambda: list(test_moves.move_cases())[1::5],
+    "edges": lambda: list(test_moves.edge_cases()),
+    "pools": lambda: list(test_pools.pool_cases())[::3],
+    "rows": lambda: list(test_pools.softmax_cases())[3::7],
+    "norms": lambda: list(test_norms.norm_cases())[::2],
+    "resizes": lambda: list(test_norms.resize_cases())[::2],
+}
+
+FAULTS = [
+    ("pairs", "pair.cuh", "a + P::a_shift), P::a_ratio()", "a), P::a_ratio()"),
+    ("pairs", "pair.cuh", "P::bias + a * P::a_multiplier", "a * P::a_multiplier"),
+    ("moves", "gather.cuh", "if (P::has_padding && padding) {", "if (false) {"),
+    ("moves", "gather.cuh", "* P::pitch + first", "* P::run + first"),
+    ("changes", "change.cuh", "int(q) - P::change_from, P::change_multiplier()", "int(q), P::change_multiplier()"),
+    ("tables", "change.cuh", "? 128 : 0)]", "? 127 : 0)]"),
+    ("edges", "quantize.cuh", ": zero_points[channel]", ": zero_points[0]"),
+    ("edges", "quantize.cuh", ">= 0.5f", "> 0.5f"),
+    ("pools", "average.cuh", "sum - present * P::x_zero_point", "sum"),
+    ("pools", "average.cuh", "(2 * magnitude + count)", "(2 * magnitude)"),
+    ("pools", "pool2d.cuh", "maximum(present, 1)", "P::kernel_height * P::kernel_width"),
+    ("rows", "softmax.cuh", "exponentials[greatest - int(from[i])], factor", "exponentials[-int(from[i]) & 255], factor"),
+    ("norms", "norm.cuh", "__fmul_rn(root, float(P::columns))", "root"),
+    ("resizes", "resize.cuh", "half - 1 + (sum >> shift & 1)", "half - 1"),
+]
+
+
+def with_fault(folder, header, there, instead):
+    shutil.copytree(DEVICE, folder)
+    text = (folder / header).read_text()
+    assert there in text
+    (folder / header).write_text(text.replace(there, instead, 1))
+    return folder
+
+
+@pytest.mark.parametrize(("source", "header", "there", "instead"), FAULTS)
+def test_a_planted_fault_gives_other_results(source, header, there, instead, tmp_path):
+    assert wrong(SOURCES[source](), device=with_fault(tmp_path / "device", header, there, instead)) != []
+
+
+@pytest.mark.parametrize("there", ["  shared[lane] = value;\n  __syncthreads();", "    __syncthreads();\n  }\n  T found"])
+def test_a_dropped_barrier_is_a_race(there, tmp_path):
+    device = with_fault(tmp_path / "device", "rows.cuh", there, there.replace("__syncthreads();", ""))
+    with pytest.raises(ExecutableError, match="data race"):
+        wrong([test_norms.layer_norm_case("int8", (2, 3, 300))], check="races", seed=1, device=device)
