@@ -16,6 +16,7 @@ def cases():
     yield from list(test_pairs.pairwise_cases())[::9]
     yield from list(test_moves.move_cases())[5::11]
     yield from list(test_moves.gather_cases())[::9]
+    yield from list(test_moves.concat_cases())[:3]
     yield from list(test_moves.edge_cases())[:8:3]
     yield from list(test_pools.pool_cases())[::4]
     yield from list(test_pools.softmax_cases())[:4:3]

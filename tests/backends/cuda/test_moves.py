@@ -77,7 +77,7 @@ def gather_cases():
 def concat_case(dtype, shapes, axis, nhwc=(), constants=(), *, same=False):
     low = -128 if dtype == "int8" else 0
     inputs = tuple(
-        tensor(f"x{i}", shape, dtype, 0.1 if same else 0.1 * 0.7**i, low + 130 if same else low + 90 * i)
+        tensor(f"x{i}", shape, dtype, 0.1 if same else 0.1 * 0.7**i, low + 130 if same else low + 90 * i % 256)
         for i, shape in enumerate(shapes)
     )
     shape = list(shapes[0])
@@ -98,6 +98,8 @@ def concat_cases():
             yield concat_case(dtype, [(2, 4, 3, 5), (2, 4, 3, 1)], 3, ("x0", "x1"), same=same)
             yield concat_case(dtype, [(2, 4, 3, 5), (1, 4, 3, 5)], 0, ("x1",), same=same)
             yield concat_case(dtype, [(3, 16), (3, 32), (3, 4)], 1, constants=(1,), same=same)
+            yield concat_case(dtype, [(2, 4 * each, 3, 5) for each in (1, 3, 2, 5, 1)], 1, [f"x{i}" for i in range(5)], same=same)
+            yield concat_case(dtype, [(5,), (7,)], 0, same=same)
 
 
 def edge_cases():
@@ -150,8 +152,19 @@ def test_what_moves_nothing_is_a_view(case):
     assert emitted(case).launches == ()
 
 
+def test_a_concatenation_of_tensors_that_lie_alike_is_one_launch():
+    shapes = [(2, 4, 3, 5), (2, 8, 3, 5), (2, 16, 3, 5)]
+
+    def launches(nhwc):
+        return [kernel.name for kernel in emitted(concat_case("int8", shapes, 1, nhwc)).kernels].count("concat")
+
+    assert launches(("x0", "x1", "x2")) == launches(()) == 1
+    assert launches(("x0", "x1")) == 3
+
+
 @pytest.mark.parametrize("check", ["races", "addresses"])
 def test_movements_read_and_write_their_own_memory(check):
     cases = [move_case("int8", SCALED, (257,), (257,)), move_case("uint8", SCALED, (3, 4, 5), (5, 3, 4), (2, 0, 1))]
     cases += [*list(gather_cases())[:3], concat_case("int8", [(2, 4, 3, 5), (2, 8, 3, 5)], 1, ("x0",))]
+    cases.append(concat_case("uint8", [(2, 4, 3, 5), (2, 3, 3, 5)], 1))
     assert wrong(cases, check=check, seed=1) == []

@@ -14,7 +14,7 @@ from octavo.errors import ExecutableError
 
 SOURCES = {
     "pairs": lambda: list(test_pairs.add_cases()),
-    "moves": lambda: [*list(test_moves.gather_cases())[::5], *list(test_moves.concat_cases())[::5]],
+    "moves": lambda: [*list(test_moves.gather_cases())[::5], *list(test_moves.concat_cases())],
     "tables": lambda: list(test_pairs.lookup_cases()),
     "changes": lambda: list(test_moves.move_cases())[1::5],
     "edges": lambda: list(test_moves.edge_cases()),
@@ -29,6 +29,7 @@ FAULTS = [
     ("pairs", "pair.cuh", "P::bias + a * P::a_multiplier", "a * P::a_multiplier"),
     ("moves", "gather.cuh", "if (P::has_padding && padding) {", "if (false) {"),
     ("moves", "gather.cuh", "* P::pitch + first", "* P::run + first"),
+    ("moves", "concat.cuh", "% Part::length + Part::first", "% Part::length"),
     ("changes", "change.cuh", "int(q) - P::change_from, P::change_multiplier()", "int(q), P::change_multiplier()"),
     ("tables", "change.cuh", "? 128 : 0)]", "? 127 : 0)]"),
     ("edges", "quantize.cuh", ": zero_points[channel]", ": zero_points[0]"),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from ....composites.movement import ConcatOp, GatherOp, MoveOp, TakeOp
 from ..emission import TO_NCHW, TO_NHWC, Emission, Value
 from ..kernel import BYTES
 from ..kernels.axes import dense_steps
 from ..kernels.change import KEPT, Change, change, change_of
+from ..kernels.concat import MAX_PARTS, Part, concat, joins
 from ..kernels.gather import MovedAxis, Run, gather, moves_nothing
 from ..kernels.take import take
 
@@ -79,32 +83,40 @@ def moved_axes(x: Value, order: Sequence[int], maps: Maps | None = None) -> list
 
 
 def emit_concat(op: ConcatOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
-    """Launch a concatenation: each input is moved to its place."""
-    values = [inputs[tensor.name] if i not in op.constants else None for i, tensor in enumerate(op.inputs)]
-    shape, dtype = op.y.shape, op.y.tensor.params.dtype
-    is_nhwc = len(shape) == 4 and any(value is not None and value.is_nhwc for value in values)
+    """Launch a concatenation: up to four inputs at once where they lie as the result does, else each is moved to its place."""
+    shape = op.y.shape
+    values: list[Value] = []
+    for number, tensor in enumerate(op.inputs):
+        values.append(_given(emission, op.constants[number]) if number in op.constants else inputs[tensor.name])
+    is_nhwc = len(shape) == 4 and any(value.is_nhwc for value in values)
     order = TO_NHWC if is_nhwc else tuple(range(len(shape)))
-    result = emission.new(shape, dtype, is_nhwc=is_nhwc)
+    result = emission.new(shape, op.y.tensor.params.dtype, is_nhwc=is_nhwc)
     at = order.index(op.axis)
-    inner, first = dense_steps(result.lying_shape)[at], 0
-    for i, (tensor, value) in enumerate(zip(op.inputs, values, strict=True)):
-        if value is None:
-            constant = op.constants[i]
-            value = Value(buffer=emission.constant(constant), shape=constant.shape, dtype=str(constant.dtype))
-        length = value.shape[op.axis] * inner
-        run = Run(length=length, pitch=shape[op.axis] * inner, first=first)
-        how = change_of(tensor, op.y)
-        emission.launch(gather(moved_axes(value, order), 0, how, emission.isa, run=run, name="concat"), [value], result)
-        first += length
+    inner, first, parts = dense_steps(result.lying_shape)[at], 0, list[Part]()
+    for value, tensor in zip(values, op.inputs, strict=True):
+        parts.append(Part(length=value.shape[op.axis] * inner, first=first, change=change_of(tensor, op.y)))
+        first += parts[-1].length
+    outer, pitch = math.prod(result.lying_shape[:at]), first
+    if joins(parts) and all(moves_nothing(moved_axes(value, order)) for value in values):
+        for start in range(0, len(parts), MAX_PARTS):
+            some, read = parts[start : start + MAX_PARTS], values[start : start + MAX_PARTS]
+            kernel = concat(some, outer, pitch, emission.isa)
+            emission.launch((kernel, ()), [*read, *[read[-1]] * (MAX_PARTS - len(read))], result)
+        return result
+    for value, part in zip(values, parts, strict=True):
+        run = Run(length=part.length, pitch=pitch, first=part.first)
+        kernel_of_part = gather(moved_axes(value, order), 0, part.change, emission.isa, run=run, name="concat")
+        emission.launch(kernel_of_part, [value], result)
     return result
+
+
+def _given(emission: Emission, constant: npt.NDArray[np.generic]) -> Value:
+    return Value(buffer=emission.constant(constant), shape=constant.shape, dtype=str(constant.dtype))
 
 
 def emit_take(op: TakeOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
     """Launch a choice of elements along an axis."""
-    if op.values is None:
-        x = emission.lying(inputs[op.x.name], is_nhwc=False)
-    else:
-        x = Value(buffer=emission.constant(op.values), shape=op.x.shape, dtype=op.x.params.dtype)
+    x = emission.lying(inputs[op.x.name], is_nhwc=False) if op.values is None else _given(emission, op.values)
     indices = emission.lying(inputs[op.indices], is_nhwc=False)
     count, how = math.prod(indices.shape), change_of(op.x, op.y)
     kernel = take(op.x.shape, op.axis, count, indices.dtype, how, emission.isa)
