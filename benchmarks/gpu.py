@@ -4,6 +4,7 @@
     python benchmarks/gpu.py prepare FOLDER --isas cuda.sm_90a --only resnet
     python benchmarks/gpu.py run FOLDER                       runs them; needs a GPU, NumPy and cuda-bindings, and no TVM
     python benchmarks/gpu.py run FOLDER --seconds 2 --calls 10000
+    python benchmarks/gpu.py emulate FOLDER --only resnet8     compares what is prepared in the emulator, without a GPU
 
 `prepare` writes for each model, ISA and input what `run` needs: the machine code with its plan, and arrays (constants, inputs,
 and what the CPU's kernels make of these). `run` prints a table and writes it as gpu.md and gpu.json into FOLDER. Times are of a
@@ -114,6 +115,18 @@ def measure(plan: Path, seconds: float, calls: int) -> Row:
     )
 
 
+def emulated(plan: Path) -> tuple[int, int]:
+    """Run one plan on its first input in the emulator; return how many values differ from the CPU's, and of how many."""
+    from octavo.backends.cuda.emulator.runner import EmulatedRunner
+    from octavo.backends.cuda.plan_file import unpacked
+
+    arrays = dict(np.load(plan.with_suffix(".npz")))
+    stored = unpacked(plan.read_bytes(), arrays["constants"])
+    results = EmulatedRunner(stored.plan, stored.outputs)(_numbered(arrays, "input0_"))
+    pairs = list(zip((each.numpy() for each in results), _numbered(arrays, "expected0_"), strict=True))
+    return sum(int((found != expected).sum()) for found, expected in pairs), sum(expected.size for _, expected in pairs)
+
+
 def _numbered(arrays: dict[str, np.ndarray], start: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(arrays[f"{start}{j}"]) for j in range(sum(name.startswith(start) for name in arrays))]
 
@@ -155,6 +168,16 @@ def run(folder: Path, seconds: float, calls: int) -> list[Row]:
     return rows
 
 
+def _emulate(plans: Sequence[Path]) -> int:
+    total = 0
+    for plan in plans:
+        start = time.perf_counter()
+        differing, values = emulated(plan)
+        total += differing
+        print(f"{plan.stem}: {differing} of {values} values differ, {time.perf_counter() - start:.0f} s", flush=True)
+    return int(total > 0)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 where bytes differ."""
     from octavo.errors import OctavoError
@@ -169,10 +192,15 @@ def main(words: Sequence[str] | None = None) -> int:
     second.add_argument("folder", type=Path)
     second.add_argument("--seconds", type=float, default=1.0)
     second.add_argument("--calls", type=int, default=1000)
+    third = actions.add_parser("emulate")
+    third.add_argument("folder", type=Path)
+    third.add_argument("--only", default="")
     args = parser.parse_args(words)
     try:
         if args.action == "prepare":
             return 0 if prepare(args.folder, args.isas.split(","), args.only) else 1
+        if args.action == "emulate":
+            return _emulate([plan for plan in sorted(args.folder.glob("*.plan")) if args.only in plan.name])
         return int(any(row.differing for row in run(args.folder, args.seconds, args.calls)))
     except OctavoError as error:
         print(f"gpu.py: error: {error}", file=sys.stderr)
