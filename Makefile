@@ -28,7 +28,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-avx2 emulation test-arm torch test-torch lint format docs pictures package bench clean
+.PHONY: help demo test test-avx2 emulation test-arm test-cuda torch test-torch lint format docs pictures package bench clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -69,6 +69,13 @@ test-arm: $(TOOLS) emulation ## Run every test of kernels, and models, for ARM64
 	@for machine in $(EMULATED); do echo "kernels of $$machine"; \
 	  OCTAVO_EMULATE=$$machine $(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(SWEEP) || exit 1; done
 	$(BIN)/python -m pytest --numprocesses $(JOBS) $(SPREAD) $(ARM_TESTS)
+
+# What needs a GPU. CUDA_DIR may hold what another machine has prepared: then `python benchmarks/gpu.py run` alone does it, without TVM.
+CUDA_DIR ?= build/cuda
+
+test-cuda: $(TOOLS) ## Run the quantized networks of shared/models on this machine's GPU: bytes, times, memory
+	$(BIN)/python benchmarks/gpu.py prepare $(CUDA_DIR)
+	$(BIN)/python benchmarks/gpu.py run $(CUDA_DIR) --calls 10000
 
 torch: $(TORCH) ## Install PyTorch; `make test` then runs the tests that need it, too
 

@@ -4,7 +4,7 @@
 
 No GPU is needed: NVRTC compiles each layer's kernel, nvdisasm shows its inner loop, the innermost one that multiplies. `share` is
 that of its instructions that are matrix products (IMMA), or DP4A; for sm_61, which nvdisasm no longer reads, of PTX. A matrix
-product keeps a tensor core for several clocks (8 of an A100's, 4 of the others'), in which other instructions are issued.
+product keeps a tensor core for several clocks (8 of an A100's, 4 of the others', 64 one of four warps together: IGMMA).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def products_of(loop: Iterable[str]) -> int:
 
 def text_of(kernel: Kernel, code: MachineCode, isa: Isa, folder: Path) -> str:
     """Return the machine code of a kernel, or its PTX where nvdisasm does not read the architecture's."""
-    return disassembled(code, folder) if isa.capability >= 75 else ptx([kernel], isa)
+    return disassembled(code.cubin, folder) if isa.capability >= 75 else ptx([kernel], isa)
 
 
 def row_of(model: str, layer: str, spec: Conv2dSpec, count: int, isa: Isa) -> Row:

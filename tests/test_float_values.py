@@ -1,9 +1,14 @@
 """The values of a float model's tensors on samples, as Octavo's kernels leave them in memory."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import tvm
 
 from nets import residual_net
+from octavo import float_values
 from octavo.backends.cpu.lowering import lower_composites
 from octavo.float_values import FloatValues
 from octavo.graph.results import with_results
@@ -44,3 +49,31 @@ def test_the_model_s_own_results_alone_are_brought_into_its_layout():
     }
     assert kernels[None].count("transpose") == kernels[1].count("transpose") + 3  # r1, c2 and s; one pixel needs none
     assert lower_composites(parts, HERE.host, HERE.isas, 1, stored_from=1).stored == (True, True, True, True, False)
+
+
+def test_results_of_the_last_run_s_first_samples_are_known():
+    """They are the very arrays; of other samples, and of another model, the model is run."""
+    model, rng = residual_net(), np.random.default_rng(0)
+    samples = [[rng.normal(size=(1, 3, 8, 8)).astype(np.float32)] for _ in range(3)]
+    values = FloatValues(HERE.host, HERE.isas, HERE.llvm)
+    ran = [results for results, _ in values.on(model, NAMES, samples)]
+    values.forget()
+    known = values.results(model, samples[:2])
+    assert [id(array) for results in known for array in results] == [id(array) for results in ran[:2] for array in results]
+    others = [[-x] for (x,) in samples]
+    doubled = replace(model, params={name: 2 * value for name, value in model.params.items()})
+    for each in (model, doubled):
+        expected = [results for results, _ in FloatValues(HERE.host, HERE.isas, HERE.llvm).on(each, [], others)]
+        np.testing.assert_array_equal(values.results(each, others), expected)
+
+
+def test_what_was_built_beside_is_run_and_not_built_again(monkeypatch: pytest.MonkeyPatch):
+    model, x = residual_net(), np.ones((1, 3, 8, 8), np.float32)
+    expected = next(FloatValues(HERE.host, HERE.isas, HERE.llvm).on(model, NAMES[:2], [[x]]))
+    values = FloatValues(HERE.host, HERE.isas, HERE.llvm)
+    with ThreadPoolExecutor(1) as beside:
+        values.build(model, NAMES, beside)
+        monkeypatch.setattr(float_values, "partition_module", None)
+        results, found = next(values.on(model, NAMES[:2], [[x]]))
+    for got, wanted in zip([*results, *found], [*expected[0], *expected[1]], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)

@@ -14,11 +14,12 @@ from .backends.op_records import OpRecord
 from .build import OutputSpec
 from .graph import Model
 from .graph.dataflow import DataflowView, call_to, dtype_of, static_shape
+from .graph.macs import float_macs
 from .identity import TensorId
 from .partition.pipeline import FLOAT_MODEL
 from .quantize import QuantizedModel
 
-INT8_MACS, _FLOAT_MACS = 128, 32
+INT8_MACS, FLOAT_MACS = 128, 32
 """A cycle of a core with 512-bit vectors and VNNI: two vector units, four int8 products to a 32-bit lane."""
 _BYTES = 16
 """A cycle of an elementwise op, which reading and writing memory bound."""
@@ -43,13 +44,20 @@ class ExplainedOp(OpRecord):
 
     def cycles(self, *, is_integer: bool) -> float:
         """Return the modelled cycles of one inference, of its products and its result: only ratios mean much."""
-        macs = self.macs / (INT8_MACS if is_integer else _FLOAT_MACS)
+        macs = self.macs / (INT8_MACS if is_integer else FLOAT_MACS)
         return macs + moved_cycles(prod(self.shape) * (1 if is_integer else FLOAT_BYTES))
 
 
 def moved_cycles(size: int) -> float:
     """Return the modelled cycles that it takes to write and read so many bytes."""
     return size / _BYTES
+
+
+def model_cycles(view: DataflowView) -> float:
+    """Return the modelled cycles of a float model in integers: of its products, and of the results of all of its ops."""
+    return sum(
+        float_macs(binding.value) / INT8_MACS + moved_cycles(prod(static_shape(binding.var) or (0,))) for binding in view.bindings
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

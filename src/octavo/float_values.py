@@ -1,9 +1,10 @@
-"""The values of a float model's tensors on samples. It runs models, keeps the program of the last one, and no values."""
+"""The values of a float model's tensors on samples. It runs models, and keeps the last one's program and first results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -15,7 +16,7 @@ from tvm_ffi import structural_equal
 from .backends.cpu.link import link
 from .backends.cpu.lowering import lower_composites
 from .backends.cpu.storage import TO_NCHW
-from .build import generate, runner_of
+from .build import Runner, generate, runner_of
 from .graph import Model
 from .graph.dataflow import DataflowView, operand_vars
 from .graph.results import with_results
@@ -25,6 +26,11 @@ from .target import TargetDescription
 
 Array = npt.NDArray[Any]
 
+_KEPT = 16
+"""Samples whose results are kept: as many as say whether two models compute the same."""
+_MAX_KEPT = 2**26
+"""Bytes of a model's constants up to which results are kept, with the model that they are of."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Program:
@@ -32,17 +38,17 @@ class _Program:
 
     model: Model
     names: tuple[str, ...]
-    run: Any
+    runner: Future[Runner]
     stored: tuple[bool, ...]
 
-    def on(self, samples: Iterable[Sequence[Array]]) -> Iterator[tuple[list[Array], list[Array]]]:
-        """Yield of each sample the results, and the variables in the order of their names, in memory that the next overwrites."""
+    def on(self, samples: Iterable[Sequence[Array]]) -> Iterator[tuple[Sequence[Array], list[Array], list[Array]]]:
+        """Yield each sample, the results, and the variables in the order of their names, in memory that the next overwrites."""
         given: list[Any] = []
         prepared: Any = None
         for arrays in samples:
             if prepared is None:
                 given = [tvm.runtime.tensor(np.array(array, order="C")) for array in arrays]
-                prepared = self.run.prepare(given)
+                prepared = self.runner.result().prepare(given)
             for tensor, array in zip(given, arrays, strict=True):
                 np.copyto(np.from_dlpack(tensor), array)
             prepared.run()
@@ -50,7 +56,16 @@ class _Program:
             count = len(values) - len(self.names)
             kept = zip(values[count:], self.stored, strict=True)
             results = [value.copy() for value in values[:count]]
-            yield results, [value.transpose(TO_NCHW) if is_nhwc else value for value, is_nhwc in kept]
+            yield arrays, results, [value.transpose(TO_NCHW) if is_nhwc else value for value, is_nhwc in kept]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Results:
+    """What a model gave for its first samples."""
+
+    model: Model
+    samples: list[Sequence[Array]] = field(default_factory=list[Sequence[Array]])
+    results: list[list[Array]] = field(default_factory=list[list[Array]])
 
 
 class FloatValues:
@@ -68,7 +83,22 @@ class FloatValues:
     def __init__(self, host: TargetDescription, isas: tuple[str, ...], llvm: tvm.target.Target) -> None:
         self._host, self._isas, self._llvm = host, isas, llvm
         self._last: _Program | None = None
+        self._results: _Results | None = None
         self._lock = Lock()
+
+    def build(self, model: Model, names: Sequence[str], beside: Executor) -> None:
+        """Build what computes variables of a model; return while its machine code is still made `beside`.
+
+        CompileError where TVM cannot compute an op; what machine code cannot be made of, `on` raises.
+        """
+        self._program(model, names, (), beside)
+
+    def results(self, model: Model, samples: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """Return a model's results sample by sample; those of few that it ran on last, and began with, are known."""
+        known = self._results
+        if known is not None and _begins_with(known.samples, samples) and _is_same(known.model, model):
+            return known.results[: len(samples)]
+        return [results for results, _ in self.on(model, [], samples)]
 
     def on(
         self, model: Model, names: Sequence[str], samples: Iterable[Sequence[Array]], *, also: Sequence[str] = ()
@@ -86,29 +116,50 @@ class FloatValues:
         """
         program = self._program(model, names, also)
         places = [program.names.index(name) for name in names]
-        for results, values in program.on(samples):
+        known = self._results = _Results(model=model) if model.constant_bytes <= _MAX_KEPT else None
+        for arrays, results, values in program.on(samples):
+            if known is not None and len(known.samples) < _KEPT:
+                known.samples.append(arrays)
+                known.results.append(results)
             yield results, [values[place] for place in places]
 
     def forget(self) -> None:
-        """Let the last program go, which holds the model's constants once more."""
+        """Let the last program go, which holds the model's constants once more. The results of few samples stay known."""
         with self._lock:
             self._last = None
 
-    def _program(self, model: Model, names: Sequence[str], also: Sequence[str]) -> _Program:
+    def _program(self, model: Model, names: Sequence[str], also: Sequence[str], beside: Executor | None = None) -> _Program:
         with self._lock:
             last = self._last
             if last is None or not set(names) <= set(last.names) or not _is_same(last.model, model):
                 self._last = last = None  # its constants need not be there beside the next one's
-                self._last = last = self._compiled(model, tuple(dict.fromkeys((*names, *also))))
+                self._last = last = self._compiled(model, tuple(dict.fromkeys((*names, *also))), beside)
                 trim_heap(model.constant_bytes)
             return last
 
-    def _compiled(self, model: Model, names: tuple[str, ...]) -> _Program:
+    def _compiled(self, model: Model, names: tuple[str, ...], beside: Executor | None) -> _Program:
         parts = partition_module(with_results(model.bound(), names, keep=True), self._host)
         returned = len(operand_vars(DataflowView(parts["main"]).result))
         lowered = lower_composites(parts, self._host, self._isas, 1, stored_from=returned - len(names))
-        run = runner_of(generate(link(lowered, self._llvm), self._llvm))
-        return _Program(model=model, names=names, run=run, stored=lowered.stored)
+        linked = link(lowered, self._llvm)
+
+        def runner() -> Runner:
+            with tvm.transform.PassContext(opt_level=3):  # a thread has its own
+                return runner_of(generate(linked, self._llvm))
+
+        made = _done(runner) if beside is None else beside.submit(runner)
+        return _Program(model=model, names=names, runner=made, stored=lowered.stored)
+
+
+def _done(make: Callable[[], Runner]) -> Future[Runner]:
+    done: Future[Runner] = Future()
+    done.set_result(make())
+    return done
+
+
+def _begins_with(known: Sequence[Sequence[Array]], samples: Sequence[Sequence[Array]]) -> bool:
+    """Return whether these samples, or more, begin with those very arrays."""
+    return len(known) >= len(samples) and all(one is other for one, other in zip(known, samples, strict=False))
 
 
 def _is_same(one: Model, other: Model) -> bool:

@@ -27,6 +27,7 @@ from .device_models import compiled_for, lowered_for
 from .equalization import Equalizer
 from .errors import CompileError, ModelError, ProfileError, QuantizationError, TargetError, check_path, check_type
 from .explanation import ExplainedOp, Explanation, explained_ops, names_before_quantizing, output_specs, ports
+from .float_heads import float_heads
 from .float_values import FloatValues
 from .graph import Model
 from .graph.inputs import input_specs
@@ -326,9 +327,12 @@ def _quantized_for(
     _PROFILERS.pop(model, None)  # its constants need not be there once more while the model is quantized
     few = corrected_on(samples, wishes)
     floats, even_out = FloatValues(here.host, here.isas, here.llvm), None
+    has_functions = any(support.float_function for support in target.description.ops)
+    heads = Remedies()
+    if profile is not None and params is None and has_functions and not target.backends and wishes.may_leave_float:
+        heads = Remedies(float_tensors=float_heads(model, profile))
     with ThreadPoolExecutor(1) as beside:
         if profile is not None and samples:
-            has_functions = any(support.float_function for support in target.description.ops)
             even_out = Equalizer(
                 profile,
                 samples,
@@ -344,7 +348,9 @@ def _quantized_for(
             recipe=wishes,
             params=params,
             plan=plan,
-            changes=wide_weights(model, make, wishes, samples=samples, target=here).with_more(changes or Remedies()),
+            changes=wide_weights(model, make, wishes, samples=samples, target=here)
+            .with_more(heads)
+            .with_more(changes or Remedies()),
             corrector_of=partial(Corrector, samples=few, target=here, floats=floats) if samples else corrector_of,
             find_remedies=partial(remedies, samples=samples, target=here) if samples else None,
             find_costliest=partial(costliest, samples=samples, target=here) if samples else None,

@@ -11,6 +11,7 @@ from tvm import relax
 
 import octavo
 from nets import model_of
+from octavo import float_values
 from octavo.equalization import equalizer
 from octavo.graph.dataflow import BodyWriter
 
@@ -39,6 +40,23 @@ def profiled(rng: np.random.Generator) -> tuple[octavo.Model, octavo.Profile]:
 def exponents(quantized: Any) -> np.ndarray:
     factors = quantized.plan.equalization.factors
     return np.log2(np.concatenate([np.ravel(each) for each in factors.values()])) if factors else np.zeros(0)
+
+
+def test_the_proof_takes_the_results_that_corrections_find(
+    profiled: tuple[octavo.Model, octavo.Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The divided model is built once, and runs once on each sample."""
+    model, profile = profiled
+    runs: list[int] = []
+    run = float_values.FloatValues.on
+
+    def counted(self: Any, model: octavo.Model, names: Any, samples: Any, **rest: Any) -> Any:
+        runs.append(len(samples))
+        return run(self, model, names, samples, **rest)
+
+    monkeypatch.setattr(float_values.FloatValues, "on", counted)
+    assert octavo.quantize(model, profile).plan.equalization
+    assert runs == [20]
 
 
 @pytest.mark.parametrize("knows_results", [True, False])

@@ -48,6 +48,19 @@ def test_ranges_that_grow_are_named(model: octavo.Model) -> None:
     assert "ranges still grow with the samples" in said(model, growing)
 
 
+def test_outputs_that_samples_hardly_cover_are_named(model: octavo.Model) -> None:
+    profile = octavo.profile(model, [digits(0, 100)], keep_samples=4)
+    (name,) = model.output_ids
+    ends = np.linspace(-0.5, 0.0, 32, dtype=np.float32)
+    rare = np.linspace(0, 1, 32, dtype=np.float32) ** 4
+    reach = rare[-1] - rare[-4]  # of 32 values the fourth largest is the lower end of the bootstrap's interval
+    known = replace(profile[name], bucket_minimum=ends + profile[name].minimum + 0.5, bucket_maximum=rare * profile[name].maximum)
+    (line,) = doubts(model, replace(profile, tensors={**profile, name: known}))
+    assert line.startswith(f"the output {known.source_name}, in [")
+    share = reach * known.maximum / (known.maximum - known.minimum)
+    assert line.endswith(f"on 100 samples, may go {share:.0%} of that further: do they hold what the network looks for?")
+
+
 def test_colours_of_no_convention_are_named(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, size, 8, 8)) for name, size in (("picture", 3), ("y", 8))]

@@ -69,3 +69,19 @@ def test_a_single_value_and_too_few_groups() -> None:
     assert found is not None
     assert (found.growth, found.maximum_interval) == (0.0, (2.0, 2.0))
     assert convergence_of(np.zeros(MIN_GROUPS - 1), np.ones(MIN_GROUPS - 1)) is None
+
+
+def test_reach_is_the_larger_share_that_an_end_may_lie_further_out() -> None:
+    steady, rare = np.linspace(0.95, 1.0, 32), np.linspace(0.0, 1.0, 32) ** 4
+    found = convergence_of(-steady, steady)
+    assert found is not None
+    assert found.reach == pytest.approx(bootstrap_reach(steady) / 2)
+    assert found.covered
+    for minima, maxima in ((-steady, rare), (-rare, steady)):
+        one_end = convergence_of(minima, maxima)
+        assert one_end is not None
+        assert one_end.reach == pytest.approx(bootstrap_reach(rare) / 2)
+        assert not one_end.covered
+    point = convergence_of(np.full(32, 2.0), np.full(32, 2.0))
+    assert point is not None
+    assert point.covered

@@ -5,7 +5,7 @@ from .executable import BoundCall, Description, Executable, OutputSpec, memory_o
 from .file import is_executable
 from .layer_clock import TimedCalls, timed_calls
 from .program import ConstantPool
-from .runner import runner_of
+from .runner import Runner, runner_of
 from .sizes import is_of_sizes
 from .tir_passes import llvm_module
 
@@ -16,6 +16,7 @@ __all__ = [
     "Description",
     "Executable",
     "OutputSpec",
+    "Runner",
     "TimedCalls",
     "constant_bytes",
     "generate",

@@ -27,7 +27,7 @@ from ..errors import CompileError
 from ..graph.dataflow import DataflowView
 from ..target.llvm_host import cross_compiler, is_foreign
 from .cache import user_cache
-from .objects import Compilable, distinct_functions, named_functions, object_code
+from .objects import Compilable, EarlyObjects, distinct_functions, named_functions, object_code
 from .program import OWN_SYMBOLS, ConstantPool, Program, native_program
 from .tir_passes import CALLS_ATTR, is_linux_x86, llvm_module
 from .worker_pool_code import Layout
@@ -205,10 +205,13 @@ def compile_program(program: Program, target: tvm.target.Target) -> Any:
         return _native(program.module, OWN_SYMBOLS, target)[0]
 
 
-def compile_calls(module: tvm.IRModule, entries: Collection[str], target: tvm.target.Target) -> Any:
-    """Return a library of kernels on pointers with functions that call them (kernel_calls.py); kernels come from the cache."""
+def compile_calls(
+    callers: Mapping[str, tvm.tirx.PrimFunc], kernels: Collection[Compilable], target: tvm.target.Target, early: EarlyObjects
+) -> Any:
+    """Return a library of functions that call kernels by their symbols (kernel_calls.py); those come from `early`."""
+    functions = {each.symbol: each for each in (*kernels, named_functions(callers, target))}
     with target:
-        return _native(module, entries, target)[0]
+        return _in_process(functions, target, early)[0]
 
 
 def _native(
@@ -243,18 +246,24 @@ def _native(
         objects = object_code(functions.values(), target, user_cache())
         image = _linked([*objects.values(), *external], _BOUND_NOW)
         return _loaded(image), image, functions
-    image = _image(functions.values(), target)
+    return *_in_process(functions, target), functions
+
+
+def _in_process(
+    functions: Mapping[str, Compilable], target: tvm.target.Target, early: EarlyObjects | None = None
+) -> tuple[Any, bytes | None]:
+    """Return the library of functions for this process, and its bytes; None where LLVM compiles them in memory."""
+    image = _image(functions.values(), target, early)
     library = None if image is None else load_library(image)
     if library is None:
         config = json.loads(str(target))
         config["cl-opt"] = [*config.get("cl-opt", []), _NEVER_INLINE]
         every = {symbol: function for each in functions.values() for symbol, function in each.functions.items()}
-        code = llvm_module(every, tvm.target.Target(config))
-        return code, None, functions
-    return library, image, functions
+        return llvm_module(every, tvm.target.Target(config)), None
+    return library, image
 
 
-def _image(functions: Collection[Compilable], target: tvm.target.Target) -> bytes | None:
+def _image(functions: Collection[Compilable], target: tvm.target.Target, early: EarlyObjects | None) -> bytes | None:
     """Return functions as a shared library, from the cache or linked; None where there is no compiler, or none that can link."""
     compiler, cache = cc.get_cc(), user_cache()
     if not compiler:
@@ -263,7 +272,7 @@ def _image(functions: Collection[Compilable], target: tvm.target.Target) -> byte
     key = hashlib.sha256(content.encode()).hexdigest()
     image = cache.read(key) if cache else None
     if image is None:
-        objects = object_code(functions, target, cache)
+        objects = object_code(functions, target, cache, early)
         with suppress(OSError, RuntimeError):  # no such compiler as $CXX names, or one that can't link
             image = _linked(list(objects.values()))
         if cache and image is not None:

@@ -6,7 +6,6 @@ timed. Kernels are those of a Program, from the same cache.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,12 +14,13 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx as _tirx
-from tvm.ir import Call, GenericConst, GlobalVar
+from tvm.ir import GenericConst, GlobalVar
 from tvm.relax import Expr, Tuple, TupleGetItem, TupleType, Var
 
 from ..graph.dataflow import DataflowView, call_to, dtype_of, elements, operand_vars, static_shape
 from ..ops import movers
 from .codegen import compile_calls
+from .objects import Compilable, EarlyObjects
 from .program import NeedsMachine, on_pointers
 from .tir_passes import CALLS_ATTR
 
@@ -33,6 +33,61 @@ _AT_ONCE = 16
 """Kernels of one library: to link it takes as long as to compile two or three of them."""
 _FIRST = 4
 """Of the library that is waited for."""
+
+
+class KernelLibraries:
+    """Kernels on their way to machine code, a few in each library, in the order in which they are added.
+
+    They may be added as soon as they are written: LLVM compiles outside Python's lock, while others are being written.
+    """
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self._target = target
+        self._objects = EarlyObjects(target)
+        self._entries: dict[str, str] = {}
+        self._waiting: list[Compilable] = []
+        self._callers: dict[str, Any] = {}
+        self._libraries: list[Future[Any]] = []
+        self._number: dict[str, int] = {}
+        self._beside = ThreadPoolExecutor(1)
+
+    def add(self, name: str, function: tvm.tirx.PrimFunc) -> None:
+        """Compile a kernel soon, unless that is so of one with its name."""
+        if name in self._entries:
+            return
+        entry = self._entries[name] = f"octavo_call_{len(self._entries)}"
+        # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
+        own = f"octavo_{name.removeprefix('octavo_')}"
+        kernel = self._objects.start(own, on_pointers(function, own))
+        self._waiting.append(kernel)
+        self._callers[entry] = _caller(function, kernel.symbol, entry)
+        self._number[name] = len(self._libraries)
+        if len(self._waiting) == (_AT_ONCE if self._libraries else _FIRST):
+            self._start()
+
+    def finish(self) -> None:
+        """Compile what is still waiting for others, and return with the first library: the rest comes while that runs."""
+        if self._waiting:
+            self._start()
+        self._objects.finish()
+        self._beside.shutdown(wait=False)
+        for library in self._libraries[:1]:
+            library.result()
+
+    def function(self, name: str) -> Callable[..., None]:
+        """Return what calls a kernel on tensors, once its library is there."""
+        return self._libraries[self._number[name]].result()[self._entries[name]]
+
+    def _start(self) -> None:
+        self._libraries.append(self._beside.submit(compile_calls, self._callers, self._waiting, self._target, self._objects))
+        self._callers, self._waiting = {}, []
+
+
+def _caller(kernel: Any, symbol: str, entry: str) -> tvm.tirx.PrimFunc:
+    """Return a function of tensors that calls a kernel, by its symbol, on pointers to their data."""
+    buffers = [tirx.decl_buffer(buffer.ty.shape, str(buffer.ty.dtype), name=f"{buffer.name}_") for buffer in kernel.params]
+    body = tirx.Evaluate(tirx.call_extern("int32", symbol, *(tirx.buffer.buffer_data(buffer) for buffer in buffers)))
+    return tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": entry, CALLS_ATTR: True})
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -64,6 +119,8 @@ class KernelCalls:
         As `link` leaves it; shapes are static.
     target
         What to compile for; None: the calls are looked at and never run.
+    libraries
+        Where kernels are compiled already, by their names in the module.
 
     Raises
     ------
@@ -71,12 +128,11 @@ class KernelCalls:
         Something in "main" is neither a call of a kernel nor a view: TVM's virtual machine alone can run it.
     """
 
-    def __init__(self, module: tvm.IRModule, target: tvm.target.Target | None) -> None:
+    def __init__(self, module: tvm.IRModule, target: tvm.target.Target | None, libraries: KernelLibraries | None = None) -> None:
         self._module = module
-        self._entries: dict[GlobalVar, str] = {}
         view = DataflowView(module["main"])
         self.params: tuple[Var, ...] = tuple(view.function.params)
-        self._libraries: dict[str, Future[Any]] = {}
+        self._libraries = libraries if libraries is not None or target is None else KernelLibraries(target)
         # Each variable is one object everywhere: tables of variables take others with the same address for it only after
         # comparing them, which takes longer than small kernels do.
         self._variables: dict[int, Var] = {hash(var): var for var in (*self.params, *(each.var for each in view.bindings))}
@@ -85,8 +141,8 @@ class KernelCalls:
             self.calls: list[KernelCall] = [self._call(binding.var, binding.value) for binding in view.bindings]
         except NeedsMachine:
             raise NotImplementedError("the model has steps that only TVM's virtual machine can run") from None
-        if target is not None:
-            self._compile(target)
+        if self._libraries is not None:
+            self._libraries.finish()
         last = {
             var: number for number, call in enumerate(self.calls) for var in (*call.operands, call.var) if isinstance(var, Var)
         }
@@ -117,7 +173,9 @@ class KernelCalls:
     def _kernel(self, var: Var, call: Any) -> KernelCall:
         if len(call.args) != 2 or not isinstance(call.args[0], GlobalVar) or not isinstance(call.args[1], Tuple):
             raise NeedsMachine
-        symbol = self._entries.setdefault(call.args[0], f"octavo_call_{len(self._entries)}")
+        name, libraries = call.args[0].name_hint, self._libraries
+        if libraries is not None:
+            libraries.add(name, self._module[call.args[0]])
         out = call.ty_args[0]
         types = [_allocation(ty) for ty in (out.fields if isinstance(out, TupleType) else [out])]
         is_tuple = isinstance(out, TupleType)
@@ -125,7 +183,8 @@ class KernelCalls:
 
         def run(values: Sequence[Value]) -> Value:
             if not functions:  # its library may still be on its way until then
-                functions.append(self._libraries[symbol].result()[symbol])
+                assert libraries is not None, "without a target nothing runs"
+                functions.append(libraries.function(name))
             results = tuple(tvm.runtime.empty(*each) for each in types)
             functions[0](*values, *results)
             return results if is_tuple else results[0]
@@ -137,35 +196,6 @@ class KernelCalls:
     def _canonical(self, operands: Sequence[Any]) -> list[Any]:
         """Return operands with the one object of each variable."""
         return [self._variables.get(hash(each), each) if isinstance(each, Var) else each for each in operands]
-
-    def _compile(self, target: tvm.target.Target) -> None:
-        """Compile the kernels in their order, a few at a time, and return with the first: the others come while those run."""
-        entries = list(self._entries.items())
-        beside = ThreadPoolExecutor(1)
-        starts = [0, *range(_FIRST, len(entries), _AT_ONCE)]
-        for start, end in itertools.pairwise([*starts, len(entries)]):
-            some = dict(entries[start:end])
-            library = beside.submit(compile_calls, self._callers(some), set(some.values()), target)
-            self._libraries |= dict.fromkeys(some.values(), library)
-        beside.shutdown(wait=False)
-        for library in list(self._libraries.values())[:1]:
-            library.result()
-
-    def _callers(self, entries: Mapping[GlobalVar, str]) -> tvm.IRModule:
-        """Return kernels on pointers, and for each a function of tensors that calls it."""
-        functions: dict[GlobalVar, Any] = {}
-        for kernel, symbol in entries.items():
-            function: Any = self._module[kernel]
-            # The prefix keeps a kernel that TVM calls "exp" from being taken for the C library's.
-            name = f"octavo_{kernel.name_hint.removeprefix('octavo_')}"
-            on_data = GlobalVar(name)
-            functions[on_data] = on_pointers(function, name)
-            buffers = [
-                tirx.decl_buffer(buffer.ty.shape, str(buffer.ty.dtype), name=f"{buffer.name}_") for buffer in function.params
-            ]
-            body = tirx.Evaluate(Call(on_data, [tirx.buffer.buffer_data(buffer) for buffer in buffers]))
-            functions[GlobalVar(symbol)] = tirx.PrimFunc(buffers, body).with_attrs({"global_symbol": symbol, CALLS_ATTR: True})
-        return tvm.IRModule(functions)
 
 
 def _shape(expr: Expr) -> tuple[int, ...]:

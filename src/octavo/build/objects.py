@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tvm_ffi import StructuralKey, structural_walk
 
 from ..graph.kernel_attributes import KERNEL_ATTR
 from . import tir_passes
-from .cache import ObjectCache
+from .cache import ObjectCache, user_cache
 from .tir_passes import llvm_module
 
 _INSTANCE_ATTRS = ("global_symbol", "quantize_info", "tensor_ids", "octavo.result")
@@ -57,24 +57,30 @@ def distinct_functions(
     module: tvm.IRModule, target: tvm.target.Target, *, without: Collection[str] = ()
 ) -> dict[str, Compilable]:
     """Return what each PrimFunc of a module compiles as, by its name in the module; equal functions share one Compilable."""
-    by_content: dict[Any, Compilable] = {}
-    by_name: dict[str, Compilable] = {}
-    platform = _platform(target)
-    for var, function in module.functions_items():
-        name = str(var.name_hint)
-        if name in without:
-            continue
-        plain: Any = function
+    distinct = _Distinct(target)
+    named = ((str(var.name_hint), function) for var, function in module.functions_items())
+    return {name: distinct.of(name, function) for name, function in named if name not in without}
+
+
+class _Distinct:
+    """Functions that differ in more than what names their use."""
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self._platform = _platform(target)
+        self._by_content: dict[Any, Compilable] = {}
+
+    def of(self, name: str, function: Any) -> Compilable:
+        """Return what a function of this name compiles as; it is the same for equal ones."""
+        plain = function
         for attr in _INSTANCE_ATTRS:
             plain = plain.without_attr(attr)
         content = StructuralKey(plain)
-        if content not in by_content:
+        if content not in self._by_content:
             stem = re.sub(r"\W+", "_", f"octavo_{plain.attrs[KERNEL_ATTR]}" if KERNEL_ATTR in plain.attrs else name)
-            key, size = _key(platform, stem, content)
+            key, size = _key(self._platform, stem, content)
             symbol = f"{stem}_{key[:16]}"
-            by_content[content] = Compilable(symbol=symbol, key=key, size=size, functions={symbol: plain})
-        by_name[name] = by_content[content]
-    return by_name
+            self._by_content[content] = Compilable(symbol=symbol, key=key, size=size, functions={symbol: plain})
+        return self._by_content[content]
 
 
 def named_functions(functions: Mapping[str, tvm.tirx.PrimFunc], target: tvm.target.Target) -> Compilable:
@@ -124,27 +130,68 @@ def _platform(target: tvm.target.Target) -> str:
     return "\0".join((str(target), str(llvm.llvm_get_system_triple()), str(llvm.llvm_version_major()), tvm.__version__, passes))
 
 
-def object_code(functions: Iterable[Compilable], target: tvm.target.Target, cache: ObjectCache | None) -> dict[str, bytes]:
-    """Return the object file of each function, by symbol, from the cache or compiled.
+class EarlyObjects:
+    """Object files of functions on their way: LLVM compiles them outside Python's lock while others are being written.
+
+    They come in the order in which they were started. One core is left to the thread that writes them: more waits for that.
+    """
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self._target, self._cache = target, user_cache()
+        self._distinct = _Distinct(target)
+        self._threads = ThreadPoolExecutor(max(1, _cores() - 1))
+        self._codes: dict[str, Future[bytes]] = {}
+
+    def start(self, name: str, function: tvm.tirx.PrimFunc) -> Compilable:
+        """Return what a function of this name compiles as, which is being compiled, or found in the cache."""
+        each = self._distinct.of(name, function)
+        if each.symbol not in self._codes:
+            self._codes[each.symbol] = self._threads.submit(self._found, each)
+        return each
+
+    def finish(self) -> None:
+        """Let threads go once all that was started is there."""
+        self._threads.shutdown(wait=False)
+
+    def code(self, symbol: str) -> bytes | None:
+        """Return the object file of a function that was started, once it is there; None of another one."""
+        code = self._codes.get(symbol)
+        return None if code is None else code.result()
+
+    def _found(self, each: Compilable) -> bytes:
+        code = self._cache.read(each.key) if self._cache else None
+        if code is None:
+            code = _kept(each, self._target, self._cache)
+            if self._cache:
+                self._cache.trim_after([each.key])
+        return code
+
+
+def object_code(
+    functions: Iterable[Compilable], target: tvm.target.Target, cache: ObjectCache | None, early: EarlyObjects | None = None
+) -> dict[str, bytes]:
+    """Return the object file of each function, by symbol: of those that were started early, from the cache, or compiled.
 
     LLVM works outside Python's global lock, one function to a thread; the largest come first, so that the threads end together.
     """
     wanted = {each.symbol: each for each in functions}
-    codes = {symbol: cache.read(each.key) if cache else None for symbol, each in wanted.items()}
+    codes = {symbol: None if early is None else early.code(symbol) for symbol in wanted}
+    codes |= {symbol: cache.read(wanted[symbol].key) for symbol, code in codes.items() if cache and code is None}
     missing = sorted((each for symbol, each in wanted.items() if codes[symbol] is None), key=lambda each: -each.size)
-
-    def compiled(each: Compilable) -> bytes:
-        code = _compiled(each, target)
-        if cache:
-            cache.write(each.key, code)
-        return code
-
     with ThreadPoolExecutor(max(1, min(_cores(), len(missing)))) as pool:
-        for each, code in zip(missing, pool.map(compiled, missing), strict=True):
+        for each, code in zip(missing, pool.map(lambda each: _kept(each, target, cache), missing), strict=True):
             codes[each.symbol] = code
     if cache:
         cache.trim_after(each.key for each in missing)
     return {symbol: code for symbol, code in codes.items() if code is not None}
+
+
+def _kept(each: Compilable, target: tvm.target.Target, cache: ObjectCache | None) -> bytes:
+    """Compile a function, and keep its object file."""
+    code = _compiled(each, target)
+    if cache:
+        cache.write(each.key, code)
+    return code
 
 
 def _compiled(each: Compilable, target: tvm.target.Target) -> bytes:

@@ -23,9 +23,9 @@ import tvm
 from tvm.ir import GenericConst
 from tvm.relax import Var
 
-from ..backends.cpu.link import link
+from ..backends.cpu.link import link, linked_kernel
 from ..backends.cpu.lowering import isa_for, lower_composites
-from ..build.kernel_calls import KernelCall, KernelCalls
+from ..build.kernel_calls import KernelCall, KernelCalls, KernelLibraries
 from ..composites.attributes import read_composites
 from ..errors import CompileError, DataError, ProfileError
 from ..float_values import FloatValues
@@ -209,8 +209,17 @@ class _Run:
 
     def build(self) -> None:
         """Compile the program. NotImplementedError or CompileError where that cannot be."""
-        lowered = lower_composites(self._parts, self._target.host, self._target.isas, 1, composites=self._composites)
-        self._program = KernelCalls(link(lowered, self._target.llvm), self._target.llvm)
+        llvm = self._target.llvm
+        libraries = KernelLibraries(llvm)
+        lowered = lower_composites(
+            self._parts,
+            self._target.host,
+            self._target.isas,
+            1,
+            composites=self._composites,
+            listener=lambda kernel: libraries.add(kernel.symbol, linked_kernel(kernel, llvm)),
+        )
+        self._program = KernelCalls(link(lowered, llvm), llvm, libraries)
 
     def correct(
         self,

@@ -134,17 +134,26 @@ class _Picked:
     def __init__(self, products: Mapping[str, Product], first: Mapping[str, Array], samples: int) -> None:
         self.rows: dict[str, ExactRows] = {}
         self._places: dict[str, Array] = {}
+        self._blocks: dict[str, Array] = {}
+        """Of all samples together: the system gives memory in large pages, and a small one for each page of a small array."""
+        self._samples = 0
         room = _MAX_BYTES
         for name, product in products.items():
-            channels = first[name].shape[-1]
+            channels, dtype = first[name].shape[-1], first[name].dtype
             positions = first[name].size // channels
             places = picked_places(positions, product.inputs, samples)
-            size = samples * len(places) * channels * first[name].itemsize
+            size = samples * len(places) * channels * dtype.itemsize
             if samples * len(places) >= _MIN_RATIO * product.inputs and size <= room:
                 room -= size
                 self._places[name], self.rows[name] = places, ExactRows(positions, [])
+                self._blocks[name] = np.empty((samples, len(places), channels), dtype)
 
     def add(self, values: Mapping[str, Array]) -> None:
         for name, places in self._places.items():
-            at = np.unravel_index(places, values[name].shape[:-1])
-            self.rows[name].values.append(values[name][at])
+            value, picked = values[name], self._blocks[name][self._samples]
+            if value.flags.c_contiguous:
+                np.take(value.reshape(-1, value.shape[-1]), places, axis=0, out=picked, mode="clip")  # "raise" copies once more
+            else:
+                picked[:] = value[np.unravel_index(places, value.shape[:-1])]
+            self.rows[name].values.append(picked)
+        self._samples += 1

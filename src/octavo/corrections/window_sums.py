@@ -37,13 +37,10 @@ def mean_accumulators(op: WeightedOps, total: npt.NDArray[Any], samples: int) ->
         return rows.sum(axis=0) @ weight / (samples * rows.shape[0])
     total = total.sum(axis=0)  # of the batch
     sums, positions = _transposed_sums(op, total) if isinstance(op, Conv2dTransposeOp) else _window_sums(op, total)
-    groups, outputs = op.groups, weight.shape[3] // op.groups
-    by_group = sums.reshape(*sums.shape[:2], groups, -1)
-    found = [
-        np.tensordot(by_group[:, :, group], weight[..., group * outputs : (group + 1) * outputs], axes=3)
-        for group in range(groups)
-    ]
-    return np.concatenate(found) / (samples * op.x.shape[0] * positions)
+    groups = op.groups
+    by_group = sums.reshape(*sums.shape[:2], groups, -1).transpose(2, 0, 1, 3).reshape(groups, 1, -1)
+    by_output = weight.reshape(*weight.shape[:3], groups, -1).transpose(3, 0, 1, 2, 4).reshape(groups, by_group.shape[2], -1)
+    return (by_group @ by_output).reshape(-1) / (samples * op.x.shape[0] * positions)
 
 
 def _window_sums(op: Conv2dOp, total: Integers) -> tuple[Integers, int]:

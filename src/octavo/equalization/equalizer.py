@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 from tvm.relax import Var
 
 from ..errors import CompileError
@@ -46,7 +45,7 @@ _SAMPLES = 16
 """Enough to say how wide the channels of streams are, and to prove that results are the same."""
 
 _MAX_BESIDE = 2**26
-"""Bytes of a model's constants up to which the proof runs beside other steps: a larger one leaves no memory for both at once."""
+"""Bytes of a model's constants up to which the proof waits for what else runs it: a larger one leaves no memory for both."""
 
 
 class Equalizer:
@@ -59,7 +58,7 @@ class Equalizer:
     results
         What the model gave for each of them, () where that is not known.
     beside
-        Where proofs run that nothing waits for yet.
+        Where machine code is made that nothing waits for yet.
     only_ranges
         Whether statistics of divided tensors may be the ends of their ranges alone, which mostly follow from the profile: all
         samples need not be run for that.
@@ -78,9 +77,10 @@ class Equalizer:
         only_ranges: bool = False,
         has_functions: bool = False,
     ) -> None:
-        self._make = partial(_Equalizer, profile, samples, results, floats, only_ranges)
-        self._beside, self._has_functions = beside, has_functions
-        self._proof: Future[bool] | None = None
+        self._make = partial(_Equalizer, profile, samples, results, floats, only_ranges, beside)
+        self._has_functions = has_functions
+        self._proof: Callable[[], bool] | None = None
+        self._holds = True
 
     def __call__(self, simple: Model, kept: Collection[str], weight_bits: int, attempt: int = 0) -> Equalization:
         """Return the factors; whether these leave the results as they are `holds` may have to say later.
@@ -94,40 +94,47 @@ class Equalizer:
         attempt
             How many times what was returned did not hold.
         """
-        self._proof = None
+        self._proof, self._holds = None, True
         with lineage_paused():  # what is built here is none of the model's own steps
             try:
-                found, proof = self._make(simple).run(kept, weight_bits, self._has_functions, attempt)
+                found, self._proof = self._make(simple).run(kept, weight_bits, self._has_functions, attempt)
             except (NotImplementedError, CompileError):  # what cannot be compiled is for `compile` to say
                 return Equalization()
-        if proof is not None and simple.constant_bytes <= _MAX_BESIDE:
-            self._proof = self._beside.submit(_proves, proof)
-        elif proof is not None:
-            self._proof = Future()
-            self._proof.set_result(_proves(proof))
+        if simple.constant_bytes > _MAX_BESIDE:
+            self.holds()
         return found
 
     def holds(self) -> bool:
-        """Return whether what was returned last leaves the results as they are, once that is known."""
-        return self._proof is None or self._proof.result()
+        """Return whether what was returned last leaves the results as they are; where nothing ran the model yet, run it."""
+        if self._proof is not None:
+            proof, self._proof = self._proof, None
+            with lineage_paused():
+                self._holds = _proves(proof)
+        return self._holds
 
 
 def _proves(proof: Callable[[], bool]) -> bool:
-    with tvm.transform.PassContext(opt_level=3):  # a thread has its own
-        try:
-            return proof()
-        except (NotImplementedError, CompileError):
-            return False
+    try:
+        return proof()
+    except (NotImplementedError, CompileError):
+        return False
 
 
 class _Equalizer:
     """One model on its samples."""
 
     def __init__(
-        self, profile: Profile, samples: Samples, results: Samples, floats: FloatValues, only_ranges: bool, simple: Model
+        self,
+        profile: Profile,
+        samples: Samples,
+        results: Samples,
+        floats: FloatValues,
+        only_ranges: bool,
+        beside: Executor,
+        simple: Model,
     ) -> None:
         self._simple, self._profile, self._samples, self._floats = simple, profile, samples, floats
-        self._results, self._only_ranges = results, only_ranges
+        self._results, self._only_ranges, self._beside = results, only_ranges, beside
         self._before: list[list[Array]] = []
         self._view = DataflowView(simple.module["main"])
 
@@ -206,6 +213,8 @@ class _Equalizer:
                 for each, value in zip(unknown.values(), values, strict=True):
                     each.add(value)
                 results.append(own)
+        elif self._simple.constant_bytes <= _MAX_BESIDE:
+            self._floats.build(model, _sums(model), self._beside)
         clamps = {name: np.float32(found.clamps[var]) / factors[name] for name, var in tensors.items() if var in found.clamps}
         equalization = Equalization(
             factors=factors,
@@ -227,12 +236,15 @@ class _Equalizer:
         return _are_same(self._results_of(scaled(self._simple, ones, exact=True)), now)
 
     def _results_of(self, model: Model) -> list[list[Array]]:
-        return [results for results, _ in self._values(model, [], self._samples[:_SAMPLES])]
+        return self._floats.results(model, self._samples[:_SAMPLES])
 
     def _values(self, model: Model, names: Sequence[str], samples: Samples) -> Iterator[tuple[list[Array], list[Array]]]:
-        # What corrections look at, the sums before clamps, too: so they find the program as it is, and kernels are the same.
-        sums = [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
-        return self._floats.on(model, names, samples, also=sums)
+        return self._floats.on(model, names, samples, also=_sums(model))
+
+
+def _sums(model: Model) -> list[str]:
+    """Return what corrections look at, the sums before clamps: so they find the program as it is, and kernels are the same."""
+    return [var.name for var in products_with_bias(DataflowView(model.module["main"]))]
 
 
 def _uneven(streams: Mapping[Var, ChannelWidths]) -> Iterator[tuple[TensorId, str]]:

@@ -32,7 +32,14 @@ _NAMED = 3
 
 def doubts(model: Model, profile: Profile) -> tuple[str, ...]:
     """Return what is doubtful about the samples of a profile, a line each, the gravest first; () where nothing is."""
-    return (*_constant(profile), *_equal(profile), *_non_finite(profile), *_unnormalised(model, profile), *_growing(profile))
+    return (
+        *_constant(profile),
+        *_equal(profile),
+        *_non_finite(profile),
+        *_unnormalised(model, profile),
+        *_uncovered(model, profile),
+        *_growing(profile),
+    )
 
 
 def _name(value: TensorStatistics) -> str:
@@ -105,6 +112,18 @@ def _first_span(model: Model, profile: Profile) -> tuple[float | None, str]:
                 return None, ""
             return float(np.median((high - low)[fired])), _name(value)
     return None, ""
+
+
+def _uncovered(model: Model, profile: Profile) -> Iterable[str]:
+    """Yield the outputs that the samples hardly show: quantized layers saturate where others go further."""
+    known = [profile[name] for name in model.output_ids if name in profile]
+    for value in known:
+        judged = adequacy_of(value).convergence
+        if judged is not None and not judged.covered:
+            yield (
+                f"the output {_name(value)}, in [{value.minimum:.4g}; {value.maximum:.4g}] on {profile.samples} samples, may go "
+                f"{judged.reach:.0%} of that further: do they hold what the network looks for?"
+            )
 
 
 def _growing(profile: Profile) -> Iterable[str]:

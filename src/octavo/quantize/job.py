@@ -96,6 +96,8 @@ class Job:
     """What was refused last, and what decided it besides the numbers in weights."""
     _claimed: tuple[Any, Claims] | None = None
     """What the target's rules took last, and what decided it."""
+    _divided: Model | None = None
+    """`_exact`, once somebody asked for it."""
 
     def __post_init__(self) -> None:
         """Bring the model into the form that is quantized, and check what comes with it."""
@@ -123,7 +125,7 @@ class Job:
 
     def _equalized(self, equalization: Equalization) -> None:
         """Take the float model with its channels divided by factors for the one that is quantized."""
-        self.equalization = equalization
+        self.equalization, self._divided = equalization, None
         self._simple = scaled(self._float, equalization.factors, exact=False) if equalization else self._float
         self._statistics = self.profile
         if self.profile is not None and equalization:
@@ -195,7 +197,9 @@ class Job:
     @property
     def _exact(self) -> Model:
         """The float model, simplified and equalized: its variables are those that become integer."""
-        return scaled(self._float, self.equalization.factors, exact=True) if self.equalization else self._float
+        if self._divided is None:
+            self._divided = scaled(self._float, self.equalization.factors, exact=True) if self.equalization else self._float
+        return self._divided
 
     def finished(self, params: ParamsOf | None, run: Experiments) -> QuantizedModel:
         """Return the model with all that is wanted; a plan that is followed to the letter needs none of it."""

@@ -82,8 +82,9 @@ class Recipe:
     min_sqnr
         The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
         missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB
-        above it they get other ranges where that helps. None: whatever it costs; so it is, too, where neither weights nor biases
-        are corrected.
+        above it they get other ranges where that helps. The last layers of an output that the samples hardly cover stay float,
+        whatever it has, where that takes next to no time and the recipe speaks of no single tensors. None: all is integer,
+        whatever it costs; so it is, too, where neither weights nor biases are corrected.
     float_tensors
         TensorIds or source names of activations that are not to be integer: an op that reads one stays float, and so does one
         that makes it, unless it is a product, which can end in float. * and ? stand for other characters, as in `exclude`.
@@ -193,6 +194,11 @@ class Recipe:
     def corrects(self) -> bool:
         """Whether anything is to be corrected by running the model."""
         return self.bias_correction is True or self.weight_rounding != "nearest"
+
+    @property
+    def may_leave_float(self) -> bool:
+        """Whether activations of which nothing is said may stay float where that is better; not where any is spoken of."""
+        return self.min_sqnr is not None and self.corrects and not self.tensors and not self.overrides
 
     def preferred_dtype(self, target: TargetDescription) -> str:
         """Return the dtype of activations that a target does not restrict: this recipe's, or the first that the target lists."""

@@ -14,10 +14,9 @@ from typing import Any
 import numpy.typing as npt
 from tvm.relax import Var
 
-from ..explanation import INT8_MACS, moved_cycles
+from ..explanation import model_cycles
 from ..graph import Model
 from ..graph.dataflow import DataflowView, static_shape
-from ..graph.macs import float_macs
 from ..identity import TensorId
 from ..qdq.matchers.float_chain import chain_from
 from ..qdq.matchers.function_tail import SLOW
@@ -69,7 +68,7 @@ def fused_functions(
     total = sum(min(effect, 1.0) for effect in effects.values())
     if total < _MIN_EFFECT:
         return {}
-    room = _SHARE * _cycles(view)
+    room = _SHARE * model_cycles(view)
     found: dict[TensorId, str] = {}
     gain = {each.name: effects.get(each.name, 0.0) / each.cycles for each in candidates}
     for each in sorted(candidates, key=lambda each: (-gain[each.name], each.name)):
@@ -89,11 +88,6 @@ def _candidates(view: DataflowView, plan: QuantizationPlan, able: Collection[Ten
         if chain is not None and all(step.op != SLOW for step in chain.function.steps):
             found.append(_Candidate(name=name, cycles=_values(var) * chain.function.operations / _OPERATIONS))
     return found
-
-
-def _cycles(view: DataflowView) -> float:
-    """Return the modelled cycles of the model in integers."""
-    return sum(float_macs(binding.value) / INT8_MACS + moved_cycles(_values(binding.var)) for binding in view.bindings)
 
 
 def _values(var: Var) -> int:

@@ -84,6 +84,9 @@ class FakeDriver:
     def cuMemFree(self, address: int) -> Any:
         return (OK if self.memory.pop(address, None) is not None else INVALID,)
 
+    def cuMemGetInfo(self) -> Any:
+        return OK, (1 << 30) - sum(each.nbytes for each in self.memory.values()), 1 << 30
+
     def cuMemcpyHtoD(self, to: int, source: int, size: int) -> Any:
         if to not in self.memory or size > self.memory[to].nbytes:
             return (INVALID,)

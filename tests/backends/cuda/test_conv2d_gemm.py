@@ -24,6 +24,9 @@ WINDOWS = (
     {"channels": (12, 6), "kernel": (1, 5), "groups": 3, "padding": (0, 2, 0, 2)},
     {"channels": (200, 5), "size": (1, 1)},
     {"channels": (130, 129), "size": (1, 3)},
+    {"channels": (3, 16), "kernel": (7, 7), "strides": (2, 2), "padding": (3, 3, 3, 3)},
+    {"channels": (3, 9), "kernel": (3, 3), "dilation": (1, 2), "padding": (2, 1, 1, 2)},
+    {"channels": (6, 8), "kernel": (3, 2), "groups": 2, "padding": (1, 1, 1, 0)},
 )
 RESULTS = (
     (INTEGERS, "int8", False),
@@ -35,8 +38,10 @@ RESULTS = (
 
 
 def tiles_of(isa: Isa) -> list[Tiling]:
-    """Return each shape of a tile once with every depth, in turn with each number of stages."""
+    """Return each shape of a tile with every depth; of the newest architecture what four warps multiply together alone."""
     found = list(tilings(Product(rows=1, columns=1, depth=1), isa))
+    if isa.warp_groups:
+        return [tiling for tiling in found if tiling.warp_groups]
     return found[:: 2 if isa.asynchronous else 1]
 
 
@@ -56,7 +61,7 @@ def sweep(rng, isa: Isa):
             **window,
             dtype=dtype,
             x_zero_point=ends(dtype)[end],
-            weight_zero_points=weight_zero_points,
+            weight_zero_points=weight_zero_points and not tiling.warp_groups,
             result=result,
             result_dtype=result_dtype,
             real_bias=real_bias,
@@ -65,7 +70,7 @@ def sweep(rng, isa: Isa):
         yield conv2d_case(rng, shape), partial(gemm_conv2d, isa=isa, tiling=tiling)
 
 
-@pytest.mark.parametrize("isa", [SM61, SM75, SM80], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("isa", [SM61, SM75, SM80, SM90], ids=lambda isa: isa.name)
 def test_every_tile_gives_the_oracles_integers(rng, isa):
     assert differing(list(sweep(rng, isa))) == []
 
@@ -101,11 +106,13 @@ def checked_cases(rng):
         Shape(channels=(3, 10), kernel=(3, 3), padding=(1, 1, 1, 1), size=(5, 5), x_zero_point=0, weight_zero_points=True),
         Shape(channels=(200, 40), size=(1, 35), result=SUMS),
     )
-    return [
+    cases = [
         (conv2d_case(rng, shape), partial(gemm_conv2d, isa=isa, tiling=SMALL[isa.capability]))
         for shape in shapes
         for isa in (SM61, SM75, SM80, SM90)
     ]
+    together = Tiling(tile=(64, 128, 32), warps=(4, 1), stages=3, warp_groups=True)
+    return [*cases, *((conv2d_case(rng, shape), partial(gemm_conv2d, isa=SM90, tiling=together)) for shape in shapes[::2])]
 
 
 @pytest.mark.parametrize("check", ["races", "addresses"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 import tvm
@@ -71,6 +71,7 @@ def lower_composites(
     backends: Sequence[Backend] = (),
     stored_from: int | None = None,
     composites: dict[str, Composite] | None = None,
+    listener: Callable[[PlacedKernel], None] | None = None,
 ) -> Lowered:
     """Lower each composite to kernel calls; elementwise ones in a chain become one table first (see compose.py).
 
@@ -91,6 +92,8 @@ def lower_composites(
         into the source's layout takes code for each shape. By default none.
     composites
         Those of the module, where they are read already.
+    listener
+        Told of each kernel as soon as it is written; see `KernelTable`.
 
     Raises
     ------
@@ -108,6 +111,7 @@ def lower_composites(
         backends=backends,
         half=None if precision is None else precision.dtype,
         stored_from=stored_from,
+        table=KernelTable(listener=listener),
     )
     main, context = lowering.main(threads, schedules)
     lowered = _with_others(main, module, composed.composites)

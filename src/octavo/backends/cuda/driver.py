@@ -108,6 +108,12 @@ class LoadedModule:
         """Make its context the calling thread's."""
         checked(self.cuda.cuCtxSetCurrent(self.context), "enter the context")
 
+    def free_memory(self) -> int:
+        """Return how many bytes of the GPU's memory nobody has."""
+        self.enter()
+        free, _ = checked(self.cuda.cuMemGetInfo(), "tell how much memory is free")
+        return int(free)
+
     def _found(self, modules: Sequence[Any], symbol: str) -> Any:
         for module in modules:
             status, function = self.cuda.cuModuleGetFunction(module, symbol.encode())

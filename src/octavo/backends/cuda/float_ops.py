@@ -164,10 +164,10 @@ def _device_functions(module: tvm.IRModule, isa: Isa) -> dict[str, list[_Call]]:
 
 def _cuda_c(module: tvm.IRModule, target: tvm.target.Target) -> dict[str, str]:
     """Return the CUDA C of each kernel, by its name."""
-    written: list[str] = []
+    texts: list[str] = []
 
     def keep(code: str, _target: Any) -> str:
-        written.append(str(code))
+        texts.append(str(code))
         return str(code)
 
     own = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
@@ -182,7 +182,7 @@ def _cuda_c(module: tvm.IRModule, target: tvm.target.Target) -> dict[str, str]:
                 tvm_ffi.registry.remove_global_func(name)
             else:
                 tvm.register_global_func(name, function, override=True)
-    (text,) = written
+    (text,) = texts
     found: dict[str, str] = {}
     for part in re.split(r'(?=^extern "C" __global__ )', text, flags=re.MULTILINE)[1:]:
         head = re.match(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(', part)

@@ -35,6 +35,8 @@ class Isa:
         Of a multiprocessor.
     multiply_adds
         Of 8-bit integers by a multiprocessor in a clock, by its fastest instruction.
+    warp_multiply_adds
+        The same by the matrix instruction of one warp: of Hopper that of the generation before it, at its rate.
     dot_multiply_adds
         The same by DP4A.
     copy_bytes
@@ -53,6 +55,7 @@ class Isa:
     threads: int
     registers: int
     multiply_adds: int
+    warp_multiply_adds: int
     dot_multiply_adds: int
     copy_bytes: int
 
@@ -77,6 +80,7 @@ ISAS = {
             threads=2048,
             registers=65536,
             multiply_adds=512,
+            warp_multiply_adds=0,
             dot_multiply_adds=512,
             copy_bytes=32,
         ),
@@ -92,6 +96,7 @@ ISAS = {
             threads=1024,
             registers=65536,
             multiply_adds=1024,
+            warp_multiply_adds=1024,
             dot_multiply_adds=256,
             copy_bytes=32,
         ),
@@ -107,6 +112,7 @@ ISAS = {
             threads=2048,
             registers=65536,
             multiply_adds=2048,
+            warp_multiply_adds=2048,
             dot_multiply_adds=256,
             copy_bytes=47,
         ),
@@ -122,6 +128,7 @@ ISAS = {
             threads=2048,
             registers=65536,
             multiply_adds=4096,
+            warp_multiply_adds=2048,
             dot_multiply_adds=256,
             copy_bytes=39,
         ),

@@ -101,7 +101,10 @@ class Kernel:
         return self.block[0] * self.block[1] * self.block[2]
 
     def body(self, symbol: str) -> str:
-        """Return its CUDA C, without the header's include: a structure of parameters and a function of that name."""
+        """Return its CUDA C, without the header's include: a structure of parameters and a function of that name.
+
+        One block to a multiprocessor is all that is asked of the compiler: without that, it spills registers to fit more of them.
+        """
         if self.text:
             return re.sub(rf"\b{self.function}\b", symbol, self.text)
         members = [f"  using {name} = {C_TYPES[dtype]};" for name, dtype in self.types.items()]
@@ -113,7 +116,7 @@ class Kernel:
                 f"struct {symbol}_parameters {{",
                 *members,
                 "};",
-                f'extern "C" __global__ void __launch_bounds__({self.threads}) {symbol}({declared}) {{',
+                f'extern "C" __global__ void __launch_bounds__({self.threads}, 1) {symbol}({declared}) {{',
                 f"  octavo::{self.function}<{symbol}_parameters>({passed});",
                 "}",
             ]

@@ -143,8 +143,8 @@ class _Lowering:
 
     def _float(self, group: list[relax.VarBinding]) -> None:
         """Let TVM compile float ops that stand together."""
-        inside = {binding.var for binding in group}
-        results = [each for each in inside if self._is_read_behind(each, inside)]
+        members = {binding.var for binding in group}
+        results = [each for each in members if self._is_read_behind(each, members)]
         order = [binding.var for binding in group if binding.var in results]
         before = len(self._emission.steps)
         self._values |= emit_float_ops(group, order, self._values, self._emission)
@@ -154,8 +154,8 @@ class _Lowering:
             if record is not None and binding.var.name not in self._state.cuts:
                 self.records.append(replace(record, kernel=kernels))
 
-    def _is_read_behind(self, var: Var, inside: set[Var]) -> bool:
-        return self._view.is_returned(var) or any(user not in inside for user in self._view.users(var))
+    def _is_read_behind(self, var: Var, members: set[Var]) -> bool:
+        return self._view.is_returned(var) or any(user not in members for user in self._view.users(var))
 
     @staticmethod
     def _is_other(binding: relax.VarBinding) -> bool:

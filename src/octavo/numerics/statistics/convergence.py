@@ -18,6 +18,8 @@ MIN_GROUPS = 8
 """Groups below which nothing is said: the interval of fewer would rest on one or two extremes."""
 GROWING = 0.05
 """A range still grows where the second half of the samples widens it by more than this share of it."""
+UNCOVERED = 0.1
+"""A range is hardly covered where an end may lie further out by more than this share of it: what saturates there is 20 dB off."""
 
 Floats = npt.NDArray[np.floating]
 
@@ -76,6 +78,17 @@ class Convergence:
     def growing(self) -> bool:
         """Whether the range still grows: more samples would widen it, so it is no good estimate yet."""
         return self.growth > GROWING
+
+    @property
+    def reach(self) -> float:
+        """Share of the final width by which an end may lie further out at CONFIDENCE, the larger of both."""
+        (lowest, low), (high, highest) = self.minimum_interval, self.maximum_interval
+        return max(low - lowest, highest - high) / (high - low) if high > low else 0.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the samples show about as far as the values go."""
+        return self.reach <= UNCOVERED
 
 
 def convergence_of(minima: Floats, maxima: Floats) -> Convergence | None:

@@ -50,6 +50,15 @@ class ChannelValues:
     maximum: Floats
     variance: Floats
 
+    def only(self, groups: npt.NDArray[np.int64]) -> ChannelValues:
+        """Return what is said of some groups."""
+        return ChannelValues(
+            is_there=self.is_there[groups],
+            minimum=self.minimum[groups],
+            maximum=self.maximum[groups],
+            variance=self.variance[groups],
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Site:
@@ -128,24 +137,32 @@ def _best_factors(
     if not site.readers or not site.rounded:
         return None
     cost = _Cost(constants, found, site, values, weight_bits)
-    ones = np.ones(cost.size)
-    best, least = None, _GAIN * cost.of(ones)
+    best, least = None, _GAIN * cost.of(np.ones(cost.groups.size))
     for factors in cost.candidates():
         noise = cost.of(factors)
         if noise < least and cost.saturates(factors):
             best, least = factors, noise
-    return best
+    if best is None:
+        return None
+    by_group = np.ones(len(next(iter(values.values())).minimum))
+    by_group[cost.groups] = best
+    return by_group
 
 
 class _Cost:
-    """The noise in what the readers of a site compute, for factors."""
+    """The noise in what the readers of a site compute, for factors.
+
+    Of all groups of a model it knows those of the site alone: `groups` are their numbers, ascending. Factors are of these.
+    """
 
     def __init__(
         self, constants: Constants, found: ChannelGroups, site: Site, values: Mapping[Var, ChannelValues], weight_bits: int
     ) -> None:
-        self.size = len(next(iter(values.values())).minimum)
-        self._found, self._site, self._values, self._weight_steps = found, site, values, 2 ** (weight_bits - 1) - 1
-        self._readers = [_ReaderCost(found, reader, constants, values, self.size) for reader in site.readers]
+        self.groups = np.unique(np.concatenate([site.groups, *(found.of[var].reshape(-1) for var in site.tensors)]))
+        self._found, self._site, self._weight_steps = found, site, 2 ** (weight_bits - 1) - 1
+        behind = {var for reader in site.readers for var in found.noise.get(reader.data, ())}
+        self._values = {var: values[var].only(self.groups) for var in {*site.rounded, *behind} if var in values}
+        self._readers = [_ReaderCost(found, reader, constants, self._values, self.groups) for reader in site.readers]
         self._is_of_functions = not found.functions.isdisjoint(site.tensors)
 
     def of(self, factors: Floats) -> float:
@@ -172,26 +189,26 @@ class _Cost:
         """Return whether the ranges of all tensors that are clipped end at or below each channel's own bound."""
         for var, bound in self._found.clamps.items():
             if var in self._site.tensors and var in self._values:
-                own = bound / factors[np.unique(self._found.of[var])]
+                own = bound / factors[np.searchsorted(self.groups, np.unique(self._found.of[var]))]
                 if self._ends(var, factors)[1] > float(own.min()) * (1 + 1e-6):
                     return False
         return True
 
     def candidates(self) -> Iterator[Floats]:
         """Yield factors by group, the greatest of them 1."""
-        ranges = np.zeros(self.size)
+        ranges = np.zeros(self.groups.size)
         for var in self._site.rounded:
             seen = self._values[var]
             widths = np.maximum(seen.maximum, 0) - np.minimum(seen.minimum, 0)
             ranges = np.maximum(ranges, widths / max(float(widths.max()), 1e-30))
         weights = np.max([each.largest / max(float(each.largest.max()), 1e-30) for each in self._readers], axis=0)
-        mine = self._site.groups
+        mine = np.searchsorted(self.groups, self._site.groups)
         weights = np.maximum(weights[mine], 1e-3)
         for least in _LEASTS if self._is_of_functions else _LEASTS[:1]:
             widths = np.clip(_SLACK * ranges[mine], least, 1.0)
             for alpha in ALPHAS:
                 for own in (widths**alpha, widths**alpha / weights ** (1 - alpha)):
-                    factors = np.ones(self.size)
+                    factors = np.ones(self.groups.size)
                     factors[mine] = own / own.max()
                     yield factors
 
@@ -200,12 +217,17 @@ class _ReaderCost:
     """What the noise of one reader depends on."""
 
     def __init__(
-        self, found: ChannelGroups, reader: Reader, constants: Constants, values: Mapping[Var, ChannelValues], size: int
+        self,
+        found: ChannelGroups,
+        reader: Reader,
+        constants: Constants,
+        values: Mapping[Var, ChannelValues],
+        groups: npt.NDArray[np.int64],
     ) -> None:
         self.data = reader.data
         op = reader.op
         weight = constants.value(op.weight).astype(np.float64)
-        table = np.broadcast_to(weight_groups(op, found.of[reader.data]), weight.shape)
+        table = np.broadcast_to(weight_groups(op, np.searchsorted(groups, found.of[reader.data])), weight.shape)
         axes = _axes(reader)
         order = [*axes, *(axis for axis in range(weight.ndim) if axis not in axes)]
         shape = (weight.shape[axes[0]], weight.shape[axes[1]], -1)
@@ -215,19 +237,20 @@ class _ReaderCost:
         self._taps = weight.shape[2]
         self._largest = np.abs(weight).max(axis=2)
         self._power = (weight**2).sum(axis=2)
-        self.largest = np.zeros(size)
+        self.largest = np.zeros(groups.size)
         np.maximum.at(self.largest, table.reshape(-1), self._largest.reshape(-1))
-        self._variance = np.zeros(size)
+        self._variance = np.zeros(groups.size)
         for seen in (values[var] for var in found.noise.get(reader.data, ()) if var in values):  # the nearest last
             self._variance = np.where(seen.is_there, seen.variance, self._variance)
+        self._products = np.empty_like(self._power)  # one for all candidates: to allocate it anew takes longer than to fill it
         signal = (self._power * self._variance[table]).sum(axis=1)
         self._signal = np.maximum(signal, max(_DEAD * float(signal.max()), 1e-30))
 
     def noise(self, factors: Floats, rounding: Floats, weight_steps: int) -> tuple[Floats, Floats]:
         """Return, by output, the noise from rounding the operand, of this power by group, and the weights; and the signal."""
-        steps = (self._largest * factors[self._groups]).max(axis=1) / weight_steps
+        steps = np.multiply(self._largest, factors[self._groups], out=self._products).max(axis=1) / weight_steps
         spread = (self._variance / factors**2)[self._groups].sum(axis=1) * self._taps
-        operand = (self._power * (factors**2 * rounding)[self._groups]).sum(axis=1)
+        operand = np.multiply(self._power, (factors**2 * rounding)[self._groups], out=self._products).sum(axis=1)
         return operand + steps**2 * spread / 12, self._signal
 
 

@@ -13,8 +13,13 @@ from functools import cache
 from typing import Any
 
 import tvm
+from tvm import tirx as _tirx
+from tvm.ir import Call, Op, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as B
+
+# TVM annotates its constructors more narrowly than what they take.
+tirx: Any = _tirx
 
 Expr = Any
 """A TIR expression, scalar or vector: TVM builds its operators at run time and ships no types for them."""
@@ -76,14 +81,27 @@ def splat(value: Expr, lanes: int) -> Expr:
 
 
 def intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
-    """Call an LLVM intrinsic that has no side effect."""
-    return B.call_llvm_pure_intrin(_intrinsic_id(name), *args, dtype=dtype)
+    """Call an LLVM intrinsic that has no side effect.
+
+    A kernel does so hundreds of times: TVM's own function for that looks up names, and checks operands, each time.
+    """
+    return Call(_pure_intrinsic(), [_intrinsic_id(name), *args], ret_ty=_prim_type(dtype))
+
+
+@cache
+def _pure_intrinsic() -> Any:
+    return Op.get("tirx.call_llvm_pure_intrin")
 
 
 @cache
 def _intrinsic_id(name: str) -> Any:
-    """Return LLVM's number of an intrinsic, which a kernel asks for hundreds of times."""
-    return B.llvm_lookup_intrinsic_id(name)
+    """Return LLVM's number of an intrinsic."""
+    return tirx.const(int(B.llvm_lookup_intrinsic_id(name)), "uint32")
+
+
+@cache
+def _prim_type(dtype: str) -> Any:
+    return PrimType(dtype)
 
 
 def load(buffer: Buffer, start: Expr, lanes: int, dtype: str | None = None) -> Expr:

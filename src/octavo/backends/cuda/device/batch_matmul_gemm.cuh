@@ -1,6 +1,6 @@
 // Products of two variable matrices, for each of several batches, both zero points at will.
 #pragma once
-#include "window_rows.cuh"
+#include "rows.cuh"
 
 namespace octavo {
 

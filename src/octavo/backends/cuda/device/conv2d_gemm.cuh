@@ -1,6 +1,6 @@
 // conv2d as a product of matrices: rows are pixels, columns output channels, and the windows are gathered tile by tile.
 #pragma once
-#include "window_rows.cuh"
+#include "rows.cuh"
 
 namespace octavo {
 

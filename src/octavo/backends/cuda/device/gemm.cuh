@@ -4,6 +4,7 @@
 #include "dot.cuh"
 #include "epilogue.cuh"
 #include "mma.cuh"
+#include "wgmma.cuh"
 
 namespace octavo {
 
@@ -28,7 +29,7 @@ template <class P>
 struct MatrixCore {
   static constexpr int warp_m = P::tile_m / P::warps_m, warp_n = P::tile_n / P::warps_n;
   static constexpr int tiles_m = warp_m / 16, tiles_n = warp_n / 8, depth = P::tile_k / 32;
-  static constexpr int span = P::span, rows = 2 * tiles_m, spans = warp_n / (4 * span);
+  static constexpr int span = P::span, rows = 2 * tiles_m, spans = warp_n / (4 * span), stages_read = 0;
   static constexpr int row_tiles = P::has_row_sums ? tiles_m : 1, column_tiles = P::has_column_sums ? tiles_n : 1;
   int sums[tiles_m][tiles_n][4], sums_of_rows[row_tiles][4], sums_of_columns[column_tiles][4];
   int lane, first_row, first_column;
@@ -62,6 +63,8 @@ struct MatrixCore {
     return first_column + span_number * 4 * span + lane % 4 * span;
   }
 
+  __device__ __forceinline__ void publish() {}
+  __device__ __forceinline__ void complete() {}
   __device__ __forceinline__ void multiply(unsigned stage) {
     using X = typename P::X;
     using W = typename P::W;
@@ -93,7 +96,7 @@ struct MatrixCore {
 template <class P>
 struct DotCore {
   static constexpr int warp_m = P::tile_m / P::warps_m, warp_n = P::tile_n / P::warps_n;
-  static constexpr int rows = warp_m / 4, columns = warp_n / 8, span = P::span, spans = columns / span;
+  static constexpr int rows = warp_m / 4, columns = warp_n / 8, span = P::span, spans = columns / span, stages_read = 0;
   int sums[rows][columns], sums_of_rows[P::has_row_sums ? rows : 1], sums_of_columns[P::has_column_sums ? columns : 1];
   int lane, first_row, first_column;
 
@@ -116,6 +119,8 @@ struct DotCore {
     return first_column + span_number * 8 * span + lane % 8 * span;
   }
 
+  __device__ __forceinline__ void publish() {}
+  __device__ __forceinline__ void complete() {}
   __device__ __forceinline__ void multiply(unsigned stage) {
     constexpr int ones = 0x01010101;
 #pragma unroll 1
@@ -146,16 +151,65 @@ struct DotCore {
   }
 };
 
-template <class P, bool has_tensor_cores>
+// Four warps together: a group of them multiplies slabs of 64 rows by its 128 columns. A tile's products are on their way while those
+// of the next one are issued, so that the stage they read is filled one turn later.
+template <class P>
+struct WarpGroupCore {
+  static constexpr int groups_m = P::warps_m / 4, group_m = P::tile_m / groups_m, group_n = P::tile_n / P::warps_n;
+  static constexpr int slabs = group_m / 64, span = P::span, rows = 2 * slabs, spans = group_n / (4 * span), stages_read = 1;
+  static_assert(group_n == 128 && group_m % 64 == 0 && !P::has_row_sums && !P::has_column_sums);
+  int sums[slabs][16][4];
+  int lane, first_row, first_column;
+  PendingProducts pending;
+
+  __device__ __forceinline__ WarpGroupCore() {
+    lane = threadIdx.x % 32;
+    first_row = threadIdx.x / 128 % groups_m * group_m;
+    first_column = threadIdx.x / 128 / groups_m * group_n;
+  }
+
+  __device__ __forceinline__ int& value(int row, int span_number, int i) {
+    return sums[row / 2][span_number * (span / 2) + i / 2][row % 2 * 2 + i % 2];
+  }
+  __device__ __forceinline__ int row_sum(int) const { return 0; }
+  __device__ __forceinline__ int column_sum(int, int) const { return 0; }
+  __device__ __forceinline__ int row(int number) const {
+    return first_row + number / 2 * 64 + threadIdx.x / 32 % 4 * 16 + number % 2 * 8 + lane / 4;
+  }
+  __device__ __forceinline__ int column(int span_number) const {
+    return first_column + span_number * 4 * span + lane % 4 * span;
+  }
+
+  __device__ __forceinline__ void publish() { publish_to_products(); }
+  __device__ __forceinline__ void multiply(unsigned stage) {
+    unsigned a = stage + first_row * P::tile_k, b = stage + Tile<P>::bytes_a + first_column * P::tile_k;
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < P::tile_k; k += 32)
+#pragma unroll
+      for (int i = 0; i < slabs; i++)
+        issue_64x128x32<typename P::X, typename P::W>(sums[i], matrix_descriptor<P::tile_k>(a + i * 64 * P::tile_k + k),
+                                                      matrix_descriptor<P::tile_k>(b + k), pending);
+    commit_products(pending);
+    wait_products<1, typename P::X, typename P::W>(pending);
+  }
+  __device__ __forceinline__ void complete() { wait_products<0, typename P::X, typename P::W>(pending); }
+};
+
+template <class P, int kind>
 struct CoreOf {
   using type = MatrixCore<P>;
 };
 template <class P>
-struct CoreOf<P, false> {
+struct CoreOf<P, 0> {
   using type = DotCore<P>;
 };
 template <class P>
-using Core = typename CoreOf<P, (P::capability >= 75)>::type;
+struct CoreOf<P, 2> {
+  using type = WarpGroupCore<P>;
+};
+template <class P>
+using Core = typename CoreOf<P, P::capability < 75 ? 0 : P::warp_groups ? 2 : 1>::type;
 
 // A matrix of constants that lies as the tiles do, one behind the other: packed by kernels/gemm.py.
 template <class P>
@@ -190,10 +244,11 @@ struct PackedTiles {
 
 // Multiplies tiles first to last - 1 of two sources. Asynchronous ones are issued stages - 1 tiles ahead, others are loaded into
 // registers while the tile before them is multiplied. The barrier at the top of a turn both publishes this turn's tiles and ends
-// every read of the stage that is filled next.
+// every read of the stage that is filled next; a core that reads `stages_read` stages beyond its turn has so many fewer on their way.
 template <class P, class A, class B>
 __device__ __forceinline__ void multiply_tiles(A& a, B& b, Core<P>& core, int first, int last) {
-  constexpr int stages = P::stages, ahead = stages - 1;
+  constexpr int stages = P::stages, ahead = stages - 1 - Core<P>::stages_read;
+  static_assert(ahead > 0 && (Core<P>::stages_read == 0 || stages > 2));
   constexpr bool asynchronous = A::asynchronous || B::asynchronous;
   unsigned begin = shared_begin();
   auto issue = [&](int number, int stage) {
@@ -221,6 +276,7 @@ __device__ __forceinline__ void multiply_tiles(A& a, B& b, Core<P>& core, int fi
 #pragma unroll 1
   for (int number = first; number < last; number++) {
     if constexpr (asynchronous) wait_copies<ahead - 1>();
+    core.publish();
     __syncthreads();
     if constexpr (asynchronous) {
       if (number + ahead < last) issue(number + ahead, filled);
@@ -232,6 +288,7 @@ __device__ __forceinline__ void multiply_tiles(A& a, B& b, Core<P>& core, int fi
     stage = stage + 1 == stages ? 0 : stage + 1;
     if (number + 1 < last) store(stage);
   }
+  core.complete();
 }
 
 // Writes `count` results at once; `to` is a multiple of their size.

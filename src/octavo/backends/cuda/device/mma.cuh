@@ -1,7 +1,7 @@
 // Matrix products of a warp, and how their operands are read from shared memory. On a GPU PTX, in the emulator its definition: the
 // fragments of each lane as "PTX ISA: Matrix Fragments for mma.m16n8k32, mma.m8n8k16" and "ldmatrix" lay them out.
 #pragma once
-#include "shared_copies.cuh"
+#include "copy.cuh"
 
 namespace octavo {
 

@@ -1,6 +1,6 @@
 // Normalization of integers by the exact sums of their group: integers alone up to the variance, float32 from there on.
 #pragma once
-#include "rows.cuh"
+#include "row_joins.cuh"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "average.cuh"
 #include "change.cuh"
-#include "rows.cuh"
+#include "row_joins.cuh"
 
 namespace octavo {
 

@@ -1,6 +1,6 @@
 // Softmax of rows of integers: exponentials from a table, their exact sum, one quotient a row.
 #pragma once
-#include "rows.cuh"
+#include "row_joins.cuh"
 
 namespace octavo {
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..isa import Isa
 from .calls import KernelCall
 from .conv2d_dot import channels_of_thread, dot_conv2d
-from .conv2d_gemm import gemm_conv2d, gemm_takes, vector_bytes
+from .conv2d_gemm import depth_of, gemm_conv2d, gemm_takes, vector_bytes
 from .conv2d_spec import Conv2dSpec
 from .output import BYTES
 from .tile_choice import START, Product, best_tiling
@@ -28,10 +28,11 @@ def product_of(spec: Conv2dSpec) -> Product:
     return Product(
         rows=spec.pixels,
         columns=spec.out_channels // spec.groups,
-        depth=spec.kernel[0] * spec.kernel[1] * group_in,
+        depth=depth_of(spec),
         groups=spec.groups,
         vector=vector_bytes(group_in),
         result_bytes=BYTES[spec.output.dtype],
+        has_sums=spec.has_weight_zero_point,
     )
 
 

@@ -16,7 +16,7 @@ from .gemm import CHUNK, Tiling, packed_tiles, padded_columns
 from .output import BYTES, SUMS, Output
 
 MAX_WINDOW = 16
-"""Rows and columns of a window whose taps fit into the masks of `device/window_rows.cuh`."""
+"""Rows and columns of a window whose taps fit into the masks of `device/rows.cuh`."""
 
 _SPLIT_THREADS = 128
 
@@ -49,6 +49,27 @@ def has_padding(spec: Conv2dSpec) -> bool:
     return any(spec.pad) or any(ends)
 
 
+def depth_of(spec: Conv2dSpec) -> int:
+    """Return the depth of a convolution as a product: its taps' channels, or runs of gathered bytes up to whole chunks."""
+    runs, run = _runs(spec)
+    return runs * run if vector_bytes(spec.in_channels // spec.groups) > 1 else runs * _tiles(run, CHUNK) * CHUNK
+
+
+def _runs(spec: Conv2dSpec) -> tuple[int, int]:
+    """Return how many runs of contiguous bytes lie below a window, and their bytes: as `device/rows.cuh` gathers them."""
+    taps = spec.kernel[1] if spec.dilation[1] == 1 and spec.groups == 1 else 1
+    return spec.kernel[0] * spec.kernel[1] // taps, taps * spec.in_channels // spec.groups
+
+
+def _by_group(spec: Conv2dSpec) -> npt.NDArray[np.int8]:
+    """Return weights as (groups, output channels of one, depth), in the order in which the kernel takes the depth."""
+    runs, run = _runs(spec)
+    weights = spec.weights.reshape(runs, run, -1)
+    padded = np.zeros((runs, depth_of(spec) // runs, weights.shape[2]), np.int8)
+    padded[:, :run] = weights
+    return padded.reshape(-1, spec.groups, spec.out_channels // spec.groups).transpose(1, 2, 0)
+
+
 def gemm_conv2d(spec: Conv2dSpec, isa: Isa, tiling: Tiling) -> tuple[KernelCall, ...]:
     """Return the launches of a convolution cut so: one, or with splits another one that adds their sums."""
     if tiling.splits == 1:
@@ -68,9 +89,9 @@ def _product(spec: Conv2dSpec, isa: Isa, tiling: Tiling, output: Output) -> tupl
     spec = replace(spec, output=output)
     group_in, group_out = spec.in_channels // spec.groups, spec.out_channels // spec.groups
     size, tile = BYTES[output.dtype], tiling.tile
-    depth = spec.kernel[0] * spec.kernel[1] * group_in
+    by_group = _by_group(spec)
+    depth = by_group.shape[2]
     assert (tiling.splits - 1) * -(-_tiles(depth, tile[2]) // tiling.splits) < _tiles(depth, tile[2]), "a split has no tile"
-    by_group = spec.weights.reshape(depth, spec.groups, group_out).transpose(1, 2, 0)
     outside = np.full(CHUNK, spec.x_zero_point, spec.dtype).view(np.int8)
     weights = np.concatenate([packed_tiles(by_group, tiling, isa, size).ravel(), outside])
     constants = [padded_columns(each, spec.groups, tile[1]) for each in spec.constants(weights)[1:]]

@@ -12,7 +12,7 @@ def copy(size: int, isa: Isa) -> Kernel:
     """Return the kernel that copies so many bytes."""
     return Kernel(
         name="copy",
-        header="copy.cuh",
+        header="copy_bytes.cuh",
         function="copy",
         parameters={"items": size, "threads": _THREADS},
         arguments=(Argument(name="x", dtype="uint8"), Argument(name="y", dtype="uint8", writes=True)),

@@ -29,12 +29,15 @@ class Tiling:
         Tiles in shared memory at once, 2 or more.
     splits
         Parts of the depth, each of blocks of its own.
+    warp_groups
+        Whether each four warps along the rows multiply together, from shared memory: 64 rows, or a multiple, by 128 columns.
     """
 
     tile: tuple[int, int, int]
     warps: tuple[int, int]
     stages: int
     splits: int = 1
+    warp_groups: bool = False
 
     @property
     def threads(self) -> int:
@@ -73,6 +76,7 @@ class Tiling:
             "span": span,
             "store": math.gcd(span, alignment),
             "capability": isa.capability,
+            "warp_groups": self.warp_groups,
         }
 
 

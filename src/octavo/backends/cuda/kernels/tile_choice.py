@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..isa import Isa
@@ -31,6 +31,8 @@ COPY_LATENCY, START, SECOND_LAUNCH = 600.0, 1500.0, 4000.0
 """Clocks, of their order of magnitude: a copy from global memory; a block's begin and end; a launch behind another one."""
 OTHER_REGISTERS = 56
 """Of a thread beside sums and operands: addresses, bounds, counters."""
+GATHERED_REGISTERS = 32
+"""Of a thread that gathers bytes: so many are on their way at once."""
 MAX_REGISTERS = 255
 SCHEDULERS = 4
 """Of a multiprocessor: each issues one instruction of a warp in a clock."""
@@ -54,6 +56,12 @@ _MATRIX_TILES = (
     ((128, 16), (4, 1)),
     ((16, 128), (1, 4)),
     ((16, 64), (1, 4)),
+)
+_GROUP_TILES = (
+    ((256, 128), (8, 1)),
+    ((128, 256), (8, 2)),
+    ((128, 128), (8, 1)),
+    ((64, 128), (4, 1)),
 )
 _DOT_TILES = (
     ((64, 128), (2, 2)),
@@ -109,21 +117,34 @@ def tilings(product: Product, isa: Isa) -> Iterator[Tiling]:
         for depth in deep:
             for stages in (4, 3) if isa.asynchronous else (2,):
                 tiling = Tiling(tile=(*tile, depth), warps=warps, stages=stages)
-                if tiling.shared_bytes > isa.shared_bytes_of_block or registers(tiling, product, isa) > MAX_REGISTERS:
-                    continue
-                yield tiling
+                if _fits(tiling, product, isa):
+                    yield tiling
+    if isa.warp_groups and not product.has_sums:
+        for tile, warps in _GROUP_TILES:
+            for depth in deep:
+                for stages in (4, 3):
+                    tiling = Tiling(tile=(*tile, depth), warps=warps, stages=stages, warp_groups=True)
+                    if _fits(tiling, product, isa):
+                        yield tiling
+
+
+def _fits(tiling: Tiling, product: Product, isa: Isa) -> bool:
+    by_shared = tiling.shared_bytes <= isa.shared_bytes_of_block
+    taken = registers(tiling, product, isa)
+    return by_shared and taken <= MAX_REGISTERS and taken * tiling.threads <= isa.registers
 
 
 def registers(tiling: Tiling, product: Product, isa: Isa) -> int:
     """Return the registers that a thread is taken to need: sums, operands of one step, tiles on their way, the rest."""
     rows, columns = tiling.warp
     sums = rows * columns // 32
-    operands = rows // 4 + columns // 4 if isa.matrix_k else columns // 2 + 4
+    operands = 0 if tiling.warp_groups else rows // 4 + columns // 4 if isa.matrix_k else columns // 2 + 4
     waiting = 0
     if not isa.asynchronous:
         waiting = (tiling.tile[0] + tiling.tile[1]) * tiling.tile[2] // tiling.threads // 4
     elif product.vector == 1:
         waiting = tiling.tile[0] * tiling.tile[2] // tiling.threads // 4
+    waiting += GATHERED_REGISTERS if product.vector == 1 else 0
     pointers = tiling.tile[0] * tiling.tile[2] // 16 // tiling.threads
     if product.depths:  # B's part waits in registers, as it lies and transposed
         waiting += 2 * tiling.tile[1] * tiling.tile[2] // tiling.threads // 4
@@ -134,7 +155,9 @@ def registers(tiling: Tiling, product: Product, isa: Isa) -> int:
 def _instructions(tiling: Tiling, isa: Isa) -> float:
     """Return the instructions of a warp for one step."""
     (tile_m, tile_n, tile_k), (rows, columns) = tiling.tile, tiling.warp
-    if isa.matrix_k:
+    if tiling.warp_groups:
+        products, reads = rows * columns * tile_k // (16 * 128 * 32) * 4, 0  # with their descriptors
+    elif isa.matrix_k:
         products = rows * columns * tile_k // (4096 if isa.matrix_k == 32 else 1024)
         reads = (rows + columns) * tile_k // 512
     else:
@@ -160,15 +183,20 @@ def clocks(tiling: Tiling, product: Product, isa: Isa) -> float:
     read = (warp_m + warp_n) * tile_k * tiling.threads // 32
     if not isa.matrix_k:  # each lane reads its own rows, eight of a warp the same ones
         read = (warp_m // 4 + warp_n // 8) * tile_k * tiling.threads
+    if tiling.warp_groups:
+        read = tile_m // 64 * tiling.warps[1] * (64 + warp_n) * tile_k
     shared = (read + (tile_m + tile_n) * tile_k) / SHARED_BYTES_A_CLOCK
     copies = (tile_m * (4 if product.vector == 1 else 1) + tile_n) * tile_k / isa.copy_bytes
     issue = _instructions(tiling, isa) * tiling.threads / 32 / SCHEDULERS
-    products = tile_m * tile_n * tile_k / isa.multiply_adds
+    rate = isa.warp_multiply_adds if isa.matrix_k and not tiling.warp_groups else isa.multiply_adds
+    products = tile_m * tile_n * tile_k / rate
     result_bytes = product.result_bytes if tiling.splits == 1 else 4
     end = tile_m * tile_n * result_bytes / isa.copy_bytes
 
     def wave(resident: int) -> float:
-        step = max(resident * max(products, shared, issue, copies), COPY_LATENCY / (tiling.stages - 1))
+        step = max(
+            resident * max(products, shared, issue, copies), COPY_LATENCY / (tiling.stages - (2 if tiling.warp_groups else 1))
+        )
         return START + tiles_k * step + resident * end
 
     full, rest = divmod(blocks, most * isa.multiprocessors)
@@ -188,7 +216,7 @@ def best_tiling(product: Product, isa: Isa) -> tuple[Tiling, float]:
         for splits in _SPLITS if product.can_split else (1,):
             if splits > 1 and (tiles < 2 * splits or (splits - 1) * -(-tiles // splits) >= tiles):
                 continue
-            split = Tiling(tile=tiling.tile, warps=tiling.warps, stages=tiling.stages, splits=splits)
+            split = replace(tiling, splits=splits)
             found.append((clocks(split, product, isa), len(found), split))
     best, _, tiling = min(found)
     return tiling, best

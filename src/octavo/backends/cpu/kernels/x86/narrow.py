@@ -8,6 +8,7 @@ its tile should be one for 16 registers, see `tiles`. Convolutions and products 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import tvm
@@ -62,17 +63,27 @@ def _by_part(operation: Callable[..., Expr], operands: Sequence[Expr]) -> Expr:
     if parts == 1:
         return operation(*operands)
     results = [operation(*(_part(operand, part, parts) for operand in operands)) for part in range(parts)]
-    lanes = parts * _data_type(results[0]).lanes
-    return tirx.Shuffle(results, [T.int32(lane) for lane in range(lanes)])
+    return tirx.Shuffle(results, _lanes(0, parts * _data_type(results[0]).lanes))
 
 
 def _part(value: Expr, part: int, parts: int) -> Expr:
     size = _data_type(value).lanes // parts
-    return tirx.Shuffle([value], [T.int32(lane) for lane in range(part * size, (part + 1) * size)])
+    return tirx.Shuffle([value], _lanes(part * size, (part + 1) * size))
+
+
+@cache
+def _lanes(start: int, end: int) -> list[Expr]:
+    """Return the numbers of some lanes, which a kernel asks for hundreds of times."""
+    return [T.int32(lane) for lane in range(start, end)]
 
 
 def _data_type(value: Expr) -> Any:
-    return tvm.DataType(str(value.ty.dtype))
+    return _data_type_of(str(value.ty.dtype))
+
+
+@cache
+def _data_type_of(dtype: str) -> Any:
+    return tvm.DataType(dtype)
 
 
 def _dot_of_words(acc: Expr, unsigned: Expr, signed: Expr) -> Expr:
