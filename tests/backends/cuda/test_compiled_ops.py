@@ -14,6 +14,7 @@ from octavo.backends.cuda.isa import ISAS
 def cases():
     yield from list(test_pairs.add_cases())[:7:2]
     yield from list(test_pairs.pairwise_cases())[::9]
+    yield from list(test_pairs.choice_cases())[:5:2]
     yield from list(test_moves.move_cases())[5::11]
     yield from list(test_moves.gather_cases())[::9]
     yield from list(test_moves.concat_cases())[:3]

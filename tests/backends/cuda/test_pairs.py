@@ -4,8 +4,20 @@ import numpy as np
 import pytest
 from emulated_ops import Case, integers, output, tensor, wrong
 
-from octavo.composites.elementwise import AddOp, LookupOp, Operand, PairLookupOp, PairwiseOp
+from octavo.composites.elementwise import (
+    AddOp,
+    Choice,
+    CompareOp,
+    LogicalOp,
+    LookupOp,
+    Operand,
+    PairLookupOp,
+    PairwiseOp,
+    SelectOp,
+)
+from octavo.composites.movement import MoveOp
 from octavo.conformance.oracles import expected
+from octavo.numerics.quantized.compare import compare
 
 DTYPES = ("int8", "uint8")
 
@@ -99,6 +111,55 @@ def lookup_cases():
             op = LookupOp(x=x, y=output(shape, y_dtype, 0.2, 5), table=table)
             inputs = {"x": integers(shape, x_dtype, 10)}
             yield Case(op, inputs, expected(op, inputs).values, nhwc)
+
+
+def choice_cases():
+    rng = np.random.default_rng(11)
+    a_shape, b_shape, shape = (2, 3, 4, 5), (3, 1, 5), (2, 3, 4, 5)
+    for dtype in DTYPES:
+        low = -128 if dtype == "int8" else 0
+        values = {"a": integers(a_shape, dtype, 12), "b": integers(b_shape, dtype, 13)}
+        values["b"][:] = values["a"][0, :, :1]
+        for kind, rounding in (
+            ("equal", "integers"),
+            ("less", "float32"),
+            ("greater_equal", "float32"),
+            ("not_equal", "integers"),
+        ):
+            scales = (0.1, 0.1) if rounding == "integers" else (0.1, 0.07)
+            a, b = (
+                tensor(name, each.shape, dtype, scale, low + 130)
+                for (name, each), scale in zip(values.items(), scales, strict=True)
+            )
+            given = {"rounding": rounding, "a_zero_point": low + 130, "b_zero_point": low + 130}
+            scale = {"a_scale": scales[0], "b_scale": scales[1]}
+            want = compare(kind, values["a"], values["b"], **scale, **given)
+            sides = {"a": Operand(tensor=a, values=None), "b": Operand(tensor=b, values=None)}
+            op = CompareOp(kind=kind, **sides, rounding=rounding, name="y", shape=shape)
+            yield Case(op, values, want, ("a",))
+        condition = rng.integers(0, 2, (2, 1, 4, 5)).astype(bool)
+        y = output(shape, dtype, 0.07, low + 120)
+        a = tensor("a", a_shape, dtype, 0.1, low + 130)
+        op = SelectOp(
+            condition="c",
+            condition_shape=condition.shape,
+            a=Choice(tensor=a, values=None),
+            b=Choice(tensor=tensor("b", b_shape, dtype, 0.07, low + 120), values=values["b"]),
+            y=y,
+        )
+        moved = MoveOp(x=a, y=y, axes=None)
+        want = np.where(condition, expected(moved, {"a": values["a"]}).values, values["b"])
+        yield Case(op, {"c": condition, "a": values["a"]}, want, ("a",))
+    p, q = (rng.integers(0, 2, each).astype(bool) for each in ((2, 3, 4), (3, 1)))
+    for kind, want in (("and", p & q), ("or", p | q), ("not", ~p)):
+        names = ("p",) if kind == "not" else ("p", "q")
+        given = {name: each for name, each in (("p", p), ("q", q)) if name in names}
+        op = LogicalOp(kind=kind, operands=names, shapes=tuple(each.shape for each in given.values()), name="y", shape=p.shape)
+        yield Case(op, given, want)
+
+
+def test_comparisons_and_choices_are_those_of_the_oracle():
+    assert wrong(list(choice_cases())) == []
 
 
 def test_sums_are_those_of_the_oracle():

@@ -14,6 +14,7 @@ from octavo.errors import ExecutableError
 
 SOURCES = {
     "pairs": lambda: list(test_pairs.add_cases()),
+    "choices": lambda: list(test_pairs.choice_cases()),
     "moves": lambda: [*list(test_moves.gather_cases())[::5], *list(test_moves.concat_cases())],
     "tables": lambda: list(test_pairs.lookup_cases()),
     "changes": lambda: list(test_moves.move_cases())[1::5],
@@ -27,6 +28,8 @@ SOURCES = {
 FAULTS = [
     ("pairs", "pair.cuh", "a + P::a_shift), P::a_ratio()", "a), P::a_ratio()"),
     ("pairs", "pair.cuh", "P::bias + a * P::a_multiplier", "a * P::a_multiplier"),
+    ("choices", "pair.cuh", "return a == b", "return a >= b"),
+    ("choices", "pair.cuh", "condition[c_axes.at(item)] ?", "condition[item] ?"),
     ("moves", "gather.cuh", "if (P::has_padding && padding) {", "if (false) {"),
     ("moves", "gather.cuh", "* P::pitch + first", "* P::run + first"),
     ("moves", "concat.cuh", "% Part::length + Part::first", "% Part::length"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...ops import CLAMPS, REDUCTIONS
 from ...target import OpSupport, TargetDescription
 from ...target.vocabulary import (
+    COMPARE,
     ELEMENTWISE,
     ELEMENTWISE_PAIR,
     FLOAT32,
@@ -16,6 +17,7 @@ from ...target.vocabulary import (
     HALF_UP,
     INTEGER_INVERSE_SCALE,
     MOVES,
+    SELECT,
 )
 
 _CONSTANTS = ("uint8", "int8")
@@ -52,12 +54,12 @@ CUDA = TargetDescription(
         *(OpSupport(op=name, weights=_CONSTANTS, fusions=CLAMPS) for name in ("add", "subtract", "multiply")),
         *(OpSupport(op=name, fusions=CLAMPS, same_params=True) for name in ("maximum", "minimum")),
         *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.avg_pool2d", "nn.adaptive_avg_pool2d", *REDUCTIONS)),
-        OpSupport(op="nn.group_norm", fusions=CLAMPS),
+        *(OpSupport(op=name, fusions=CLAMPS) for name in ("nn.group_norm", SELECT)),
         OpSupport(op="concat", weights=_CONSTANTS),
         *(OpSupport(op=name, same_params=True) for name in ("nn.max_pool2d", *MOVES, "image.resize2d")),
         *(
             OpSupport(op=name)
-            for name in ("nn.softmax", "nn.layer_norm", *CLAMPS, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")
+            for name in ("nn.softmax", "nn.layer_norm", *CLAMPS, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, "quantize", "dequantize")
         ),
     ),
 )

@@ -6,7 +6,18 @@
 namespace octavo {
 
 // What is computed; numbers as `kernels/pair.py` writes them.
-enum PairFunction { INTEGER_SUM = 0, FLOAT_SUM = 1, PRODUCT = 2, MAXIMUM = 3, MINIMUM = 4, PAIR_TABLE = 5 };
+enum PairFunction { INTEGER_SUM = 0, FLOAT_SUM = 1, PRODUCT = 2, MAXIMUM = 3, MINIMUM = 4, PAIR_TABLE = 5, COMPARISON = 6, LOGIC = 7 };
+
+// Whether a relation, by its number, is that of two numbers.
+template <int relation, class T>
+__device__ __forceinline__ int related(T a, T b) {
+  if constexpr (relation == 0) return a == b;
+  if constexpr (relation == 1) return a != b;
+  if constexpr (relation == 2) return a > b;
+  if constexpr (relation == 3) return a >= b;
+  if constexpr (relation == 4) return a < b;
+  return a <= b;
+}
 
 // The result for two integers, as numerics has it.
 template <class P>
@@ -29,6 +40,15 @@ struct Pair {
       return clamped(maximum(a, b), P::qmin, P::qmax);
     } else if constexpr (P::function == MINIMUM) {
       return clamped(minimum(a, b), P::qmin, P::qmax);
+    } else if constexpr (P::function == COMPARISON) {
+      if constexpr (P::in_float) {
+        return related<P::relation>(__fmul_rn(__int2float_rn(a - P::a_zero_point), P::a_scale()),
+                                    __fmul_rn(__int2float_rn(b - P::b_zero_point), P::b_scale()));
+      } else {
+        return related<P::relation>(a + P::a_shift, b + P::b_shift);
+      }
+    } else if constexpr (P::function == LOGIC) {
+      return P::relation == 0 ? a && b : P::relation == 1 ? a || b : !a;
     } else {
       // A row for each value of b, an entry for each integer of a.
       return table[(long long)(b + P::b_shift) * 256 + (a + P::a_shift)];
@@ -70,6 +90,16 @@ __device__ __forceinline__ void pair(const typename P::A* a, const typename P::B
   } else {
     for (Index i = first; i < Index(P::items); i++) y[i] = typename P::Y(function.of(int(a[a_axes.at(i)]), int(b[b_axes.at(i)])));
   }
+}
+
+// a where the condition is not 0, b elsewhere.
+template <class P>
+__device__ __forceinline__ void select(const unsigned char* condition, const typename P::Y* a, const typename P::Y* b, typename P::Y* y) {
+  using Index = typename index_of<(P::items > 0x7fffffffLL)>::type;
+  Index item = Index(blockIdx.x) * P::threads + threadIdx.x;
+  if (item >= Index(P::items)) return;
+  constexpr Axes c_axes = OCTAVO_AXES(P, c), a_axes = OCTAVO_AXES(P, a), b_axes = OCTAVO_AXES(P, b);
+  y[item] = condition[c_axes.at(item)] ? a[a_axes.at(item)] : b[b_axes.at(item)];
 }
 
 }  // namespace octavo

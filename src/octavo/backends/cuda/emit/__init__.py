@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....composites.base import CompositeOp
-from ....composites.elementwise import AddOp, LookupOp, PairLookupOp, PairwiseOp
+from ....composites.elementwise import AddOp, CompareOp, LogicalOp, LookupOp, PairLookupOp, PairwiseOp, SelectOp
 from ....composites.movement import ConcatOp, DequantizeOp, GatherOp, MoveOp, QuantizeOp, TakeOp
 from ....composites.normalization import GroupNormOp, LayerNormOp, SoftmaxOp
 from ....composites.reduction import FloatResizeOp, Pool2dOp, ReduceOp, ResizeOp
@@ -17,7 +17,7 @@ from .conv2d import emit_conv2d, emit_matmul
 from .lookup import emit_lookup
 from .move import emit_concat, emit_gather, emit_move, emit_take
 from .norm import emit_group_norm, emit_layer_norm
-from .pair import emit_add, emit_pair_lookup, emit_pairwise
+from .pair import emit_add, emit_compare, emit_logical, emit_pair_lookup, emit_pairwise, emit_select
 from .pool2d import emit_pool2d
 from .quantize import emit_dequantize, emit_quantize
 from .reduce import emit_reduce
@@ -32,6 +32,9 @@ EMITTERS: dict[type[CompositeOp], Emitter] = {
     MatmulOp: emit_matmul,
     AddOp: emit_add,
     PairwiseOp: emit_pairwise,
+    CompareOp: emit_compare,
+    LogicalOp: emit_logical,
+    SelectOp: emit_select,
     LookupOp: emit_lookup,
     PairLookupOp: emit_pair_lookup,
     Pool2dOp: emit_pool2d,

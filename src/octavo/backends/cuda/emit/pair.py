@@ -7,10 +7,22 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ....composites.elementwise import AddOp, PairLookupOp, PairwiseOp
+from ....composites.elementwise import AddOp, CompareOp, LogicalOp, PairLookupOp, PairwiseOp, SelectOp
 from ..emission import Emission, Value
 from ..kernels.axes import Operand
-from ..kernels.pair import PairFunction, extreme_of, pair, product_of, sum_of, table_of
+from ..kernels.change import change_of
+from ..kernels.pair import (
+    PairFunction,
+    comparison_of,
+    extreme_of,
+    logic_of,
+    pair,
+    product_of,
+    select,
+    sum_of,
+    table_of,
+)
+from .move import changed
 from .operands import operand, shared_layout, steps_of
 
 Constant = npt.NDArray[np.generic]
@@ -33,7 +45,7 @@ def emit_pairwise(op: PairwiseOp, emission: Emission, inputs: Mapping[str, Value
         function = extreme_of(op.kind, op.y)
     a, b = (inputs[side.tensor.name] if side.values is None else side.values for side in (op.a, op.b))
     if not isinstance(a, Value):
-        a = Value(buffer=emission.constant(a), shape=a.shape, dtype=str(a.dtype))
+        a = _given(emission, a)
     return _launch(emission, function, a, b, op.y.shape, op.y.tensor.params.dtype)
 
 
@@ -44,6 +56,38 @@ def emit_pair_lookup(op: PairLookupOp, emission: Emission, inputs: Mapping[str, 
     table = op.table.astype(op.y.tensor.params.dtype)
     function = table_of(table, op.a.params.dtype, str(b.dtype))
     return _launch(emission, function, inputs[op.a.name], b, op.y.shape, op.y.tensor.params.dtype)
+
+
+def emit_compare(op: CompareOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a comparison of integers, or of the float32 numbers that they stand for."""
+    function = comparison_of(op.kind, op.a.tensor, op.b.tensor, in_float=op.rounding == "float32")
+    a, b = (inputs[side.tensor.name] if side.values is None else _given(emission, side.values) for side in (op.a, op.b))
+    return _launch(emission, function, a, b, op.shape, "bool")
+
+
+def emit_logical(op: LogicalOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch logic of booleans."""
+    operands = [inputs[name] for name in op.operands]
+    return _launch(emission, logic_of(op.kind), operands[0], operands[-1], op.shape, "bool")
+
+
+def emit_select(op: SelectOp, emission: Emission, inputs: Mapping[str, Value]) -> Value:
+    """Launch a choice by booleans; operands of other parameters than the result's are changed before."""
+    shape, dtype = op.y.shape, op.y.tensor.params.dtype
+    values = [inputs[op.condition]]
+    for side in (op.a, op.b):
+        if side.values is None:
+            values.append(changed(emission, inputs[side.tensor.name], change_of(side.tensor, op.y)))
+        else:
+            values.append(_given(emission, side.values.astype(dtype)))
+    is_nhwc = shared_layout(values, shape)
+    result = emission.new(shape, dtype, is_nhwc=is_nhwc)
+    condition, a, b = (operand(value, shape, is_nhwc=is_nhwc) for value in values)
+    return emission.launch(select(result.lying_shape, (condition, a, b), dtype, emission.isa), values, result)
+
+
+def _given(emission: Emission, values: Constant) -> Value:
+    return Value(buffer=emission.constant(values), shape=values.shape, dtype=str(values.dtype))
 
 
 def _launch(

@@ -12,11 +12,12 @@ from ....composites.base import QuantizedOutput, QuantizedTensor
 from ....composites.elementwise import float_sum_of, scales_of
 from ....numerics import requantize_multiplier
 from ....numerics.quantized.binary import add_parameters
+from ....numerics.quantized.compare import Comparison
 from ..isa import Isa
 from ..kernel import Argument, BoundKernel, Kernel, Number
 from .axes import Operand, axis_parameters, dense_steps, elements_of_thread, merged_axes
 
-INTEGER_SUM, FLOAT_SUM, PRODUCT, MAXIMUM, MINIMUM, PAIR_TABLE = range(6)
+INTEGER_SUM, FLOAT_SUM, PRODUCT, MAXIMUM, MINIMUM, PAIR_TABLE, COMPARISON, LOGIC = range(8)
 """The enumeration `PairFunction` of the header."""
 
 THREADS = 256
@@ -80,6 +81,27 @@ def table_of(table: npt.NDArray[np.generic], a_dtype: str, b_dtype: str) -> Pair
     return PairFunction(name="pair_table", parameters=parameters, table=table)
 
 
+RELATIONS: tuple[Comparison, ...] = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+"""In the order of the header's numbers."""
+
+_LOGIC = {"and": 0, "or": 1, "not": 2}
+
+
+def comparison_of(kind: Comparison, a: QuantizedTensor, b: QuantizedTensor, *, in_float: bool) -> PairFunction:
+    """Return whether a relation is that of integers, or of the float32 numbers that they stand for."""
+    parameters: dict[str, Number] = {"function": COMPARISON, "relation": RELATIONS.index(kind), "in_float": in_float}
+    for role, tensor in (("a", a), ("b", b)):
+        parameters |= {f"{role}_scale": float(tensor.params.scale), f"{role}_zero_point": _zero_point(tensor)}
+        parameters |= {f"{role}_shift": tensor.relabelling}
+    return PairFunction(name="compare", parameters=parameters, table=np.zeros(1, np.bool_))
+
+
+def logic_of(kind: str) -> PairFunction:
+    """Return "and", "or" or "not", which reads its first operand, of booleans."""
+    parameters: dict[str, Number] = {"function": LOGIC, "relation": _LOGIC[kind], "in_float": False}
+    return PairFunction(name=f"logical_{kind}", parameters=parameters, table=np.zeros(1, np.bool_))
+
+
 def _zero_point(tensor: QuantizedTensor) -> int:
     return int(tensor.params.zero_point)
 
@@ -121,3 +143,26 @@ def pair(
         isa=isa.name,
     )
     return kernel, (*(() if b_values is None else (np.ascontiguousarray(b_values),)), function.table)
+
+
+def select(shape: tuple[int, ...], operands: tuple[Operand, Operand, Operand], dtype: str, isa: Isa) -> BoundKernel:
+    """Return the kernel of a choice by booleans between two tensors of the result's dtype; `shape` is that in memory."""
+    axes = merged_axes(shape, [each.steps for each in operands])
+    items = math.prod(shape)
+    kernel = Kernel(
+        name="select",
+        header="pair.cuh",
+        function="select",
+        parameters={"items": items, "threads": THREADS, **axis_parameters(axes, ("c", "a", "b"))},
+        types={"Y": dtype},
+        arguments=(
+            Argument(name="condition", dtype="bool"),
+            Argument(name="a", dtype=dtype),
+            Argument(name="b", dtype=dtype),
+            Argument(name="y", dtype=dtype, writes=True),
+        ),
+        grid=(-(-items // THREADS), 1, 1),
+        block=(THREADS, 1, 1),
+        isa=isa.name,
+    )
+    return kernel, ()
