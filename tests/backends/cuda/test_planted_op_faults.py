@@ -61,6 +61,6 @@ def test_a_planted_fault_gives_other_results(source, header, there, instead, tmp
 
 @pytest.mark.parametrize("there", ["  shared[lane] = value;\n  __syncthreads();", "    __syncthreads();\n  }\n  T found"])
 def test_a_dropped_barrier_is_a_race(there, tmp_path):
-    device = with_fault(tmp_path / "device", "rows.cuh", there, there.replace("__syncthreads();", ""))
+    device = with_fault(tmp_path / "device", "row_joins.cuh", there, there.replace("__syncthreads();", ""))
     with pytest.raises(ExecutableError, match="data race"):
         wrong([test_norms.layer_norm_case("int8", (2, 3, 300))], check="races", seed=1, device=device)

@@ -75,6 +75,8 @@ class Kernel:
         The ISA whose instructions it uses, for `explain`.
     text
         The whole function named `function` in CUDA C, in place of a template; it then needs no parameters.
+    least_blocks
+        How many blocks a multiprocessor must have registers for at once: the compiler gives threads no more than that leaves.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Kernel:
     shared_bytes: int = 0
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     text: str = ""
+    least_blocks: int = 1
 
     def __post_init__(self) -> None:
         """Check what CUDA would refuse at the launch only."""
@@ -103,7 +106,7 @@ class Kernel:
     def body(self, symbol: str) -> str:
         """Return its CUDA C, without the header's include: a structure of parameters and a function of that name.
 
-        One block to a multiprocessor is all that is asked of the compiler: without that, it spills registers to fit more of them.
+        The blocks of a multiprocessor are asked for: without that, the compiler spills registers to fit more of them.
         """
         if self.text:
             return re.sub(rf"\b{self.function}\b", symbol, self.text)
@@ -116,7 +119,7 @@ class Kernel:
                 f"struct {symbol}_parameters {{",
                 *members,
                 "};",
-                f'extern "C" __global__ void __launch_bounds__({self.threads}, 1) {symbol}({declared}) {{',
+                f'extern "C" __global__ void __launch_bounds__({self.threads}, {self.least_blocks}) {symbol}({declared}) {{',
                 f"  octavo::{self.function}<{symbol}_parameters>({passed});",
                 "}",
             ]

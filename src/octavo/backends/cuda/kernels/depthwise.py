@@ -11,6 +11,8 @@ from .calls import KernelCall, one_call
 from .conv2d_spec import Conv2dSpec
 
 _THREADS = 128
+_BLOCKS = 4
+"""Of a multiprocessor: loads are waited for by the threads of other blocks, which 128 registers a thread leave room for."""
 _THREADS_OF_PROCESSOR = 1024
 """Threads of a multiprocessor that hide the latency of each other's loads: with fewer, each takes fewer pixels."""
 
@@ -58,6 +60,7 @@ def depthwise_conv2d(spec: Conv2dSpec, isa: Isa, *, pixels: int | None = None) -
         grid=(-(-items // _THREADS), 1, 1),
         block=(_THREADS, 1, 1),
         isa=isa.name,
+        least_blocks=_BLOCKS,
     )
     return one_call(kernel, 1, spec.constants(_fours(spec)))
 
